@@ -1,12 +1,12 @@
-"""TransferAgent: one on every host that trains or rolls out. Has versions of the weights, gives and gets
-them.
+"""`TransferAgent`: publishes and fetches weight versions, one per host.
 
-Owns the host's image store and its bulk server. The trainer writes an image and goes on; the agent
-describes it (`publishing`) and makes the delta from the version before; other agents pull either by verified
-chunks into their own shared memory, whenever they want it (RLBoost 4.3), and pass on what has come. An image
-becomes visible whole and verified, or not at all; a pull that broke off goes on from its last chunk
-(`fetching`). The agent that published also tells who pulls from whom (`tracking`). What was published
-survives the agent: manifests lie beside the images; deltas do not, who misses one pulls the whole image.
+Every host that trains or rolls out runs one agent. It owns the host's image store and its bulk server. The
+trainer writes an image and goes on. The agent describes the image (`publishing`) and makes the delta from the
+previous version. Other agents pull image or delta by verified chunks into their own shared memory, at any
+time (RLBoost 4.3), and pass on the chunks that they have. An image becomes visible whole and verified, or not
+at all. A pull that broke off resumes at its last chunk (`fetching`). The publishing agent also assigns a
+source to each receiver (`tracking`). Published versions survive the agent, because manifests are stored
+beside the images. Deltas do not: a receiver that misses one pulls the whole image.
 """
 
 import asyncio
@@ -55,19 +55,19 @@ from actors.weights.wanted import tensors_of
 from configs.schema import Config
 from supervisor import Actor, Deferred, Done, Refused, Terminated, handles
 
-MANIFEST_LATE_S = 50.0  # until a version that is fetched has begun to come
-DELTA_LATE_S = 3.0  # who wants a delta that is still being made pulls the whole image then
+MANIFEST_LATE_S = 50.0  # from the request for a version that is being fetched until its first bytes
+DELTA_LATE_S = 3.0  # wait for a delta that is still being made; then the receiver pulls the whole image
 
 
 class TransferAgent(Actor):
-    """See the module.
+    """Publishes, serves and fetches the weight versions of one host.
 
     Args:
         images: those of this host, in shared memory.
         config: `weights`.
         site: where this host is; links between sites are slow.
         disk: opens the folder where what is published here is written too, if there is one.
-        each: has the chunks of deltas made and applied, on as many threads as the host gives.
+        each: maps over the chunks of deltas, on as many threads as the host gives.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class TransferAgent(Actor):
     async def publish(self, message: Publish) -> Published | Deferred:
         return await self._publishing.publish(message)
 
-    # -- what others ask --
+    # -- requests of other actors --
 
     @handles(FindSource)
     async def find_source(self, message: FindSource) -> SourceFound | Deferred:
@@ -260,7 +260,7 @@ class TransferAgent(Actor):
         self._served.add(manifest, fetching.model_config, part)
         way = f"{len(fetching.applied)} deltas" if fetching.applied else "whole"
         self.ctx.log.info(
-            "version %d is here: %s, %d of its %d bytes pulled in %.3f s",
+            "version fetched: version=%d: %s, %d of its %d bytes pulled in %.3f s",
             manifest.version,
             way,
             fetching.pulled_bytes,

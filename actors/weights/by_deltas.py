@@ -1,4 +1,7 @@
-"""A version that comes as deltas: what is pulled of them, and what they are once it is here. Pure."""
+"""Delta-encoded pull of a version: payloads to pull, and the chain when complete.
+
+Pure.
+"""
 
 from collections.abc import Sequence
 
@@ -11,13 +14,14 @@ from actors.weights.payload import Payload
 
 
 class UnusableDelta(Exception):
-    """The deltas did not become the version: it is pulled whole."""
+    """The deltas did not become the version, so the whole image is pulled."""
 
 
 def tables_of(offered: Offered, manifest: Manifest, source: str) -> tuple[DeltaTable, ...]:
-    """Of the deltas that `source` offers. Raises UnusableDelta where it has none, larger ones than the
-    image, or some that would be served here in the place of something else; `BadDelta` for bytes that are no
-    table."""
+    """The delta tables that `source` offers.
+
+    Raises `UnusableDelta` if it has none, if they exceed the image in size, or if this host would serve one
+    of them in place of another delta; `BadDelta` for bytes that are no table."""
     tables = tuple(DeltaTable.decode(link.table) for link in offered.deltas)
     if not tables:
         raise UnusableDelta(f"{source} has no deltas to version {manifest.version} any more")
@@ -31,7 +35,7 @@ def tables_of(offered: Offered, manifest: Manifest, source: str) -> tuple[DeltaT
 
 
 def payloads_of(offered: Offered, tables: Sequence[DeltaTable]) -> list[Payload]:
-    """Room for what is to be pulled of each."""
+    """Buffers for the chunks to pull of each delta."""
     return [
         Payload(link.key, table.bundles, memoryview(bytearray(table.nbytes)))
         for link, table in zip(offered.deltas, tables, strict=True)

@@ -1,9 +1,10 @@
-"""A version that several hosts publish, made whole at the first of them, to be written to disk.
+"""Completion of a multi-owner version at its first owner, for disk publishing.
 
-Owns that one's pull of what the others own, behind the job, one version after the other: as what changed
-where it holds the version before whole and all owners have their part of a delta, else in full. Only where a
-folder is wanted (`weights.disk`): receivers pull from all owners and need no host that has all. The first
-owner does it because it is one, on a host that stays: so the folder has one writer as ever.
+The first owner pulls the other owners' parts in the background, one version at a time. It pulls deltas if it
+holds the previous version whole and every owner has its part of a delta, else full parts. This happens only
+if a folder is configured (`weights.disk`), because receivers pull from all owners and need no host with the
+whole image. The first owner does it because it is a single agent on a host that stays, so the folder has one
+writer as always.
 """
 
 import asyncio
@@ -30,11 +31,13 @@ from transport.bulk import Chunk, PullError
 MAX_DUE = 2  # versions: owners serve no older ones
 TRIES = 10  # of one version; an owner that restarts is back by then
 RETRY_S = 1.0
-LATE_S = 60.0  # a version of which nothing comes for so long is worth a line, again each time
+LATE_S = 60.0  # a version without new chunks for so long is logged, each time again
 
 
 class Completing:
-    """See the module. `each`: has the chunks of deltas applied."""
+    """Pulls the parts of other owners so that the version can be written to disk. `each`: has the chunks of
+    deltas applied.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,9 @@ class Completing:
         self._busy = False
 
     def begin(self, manifest: Manifest, part: tuple[Chunk, ...]) -> None:
-        """This part of it is here, and others own the rest: it is to be written to disk, if any is."""
+        """Queue a version for the disk, if one is configured: its part is here, and other hosts own the
+        rest.
+        """
         if not self._settings.disk:
             return
         self._due.append((manifest, part))
@@ -81,7 +86,7 @@ class Completing:
             on = manifest.owners[0].source
             async with self._ctx.wait("a version of weights", on=on, deadline_s=LATE_S, go_on=True) as wait:
                 await self._fill(manifest, part, draft, wait)
-            if self._served.has(manifest.version, manifest.root):  # it did not make way meanwhile
+            if self._served.has(manifest.version, manifest.root):  # the version was not evicted meanwhile
                 self._store.discard(manifest.version)
                 draft.seal()
                 self._served.is_whole(manifest.version)

@@ -1,11 +1,11 @@
-"""Control pages as files in shared memory: one for each instance, beside the images of its host.
+"""Control page files in shared memory, one per instance (`ControlFile`).
 
-Owns how a page is written so that nobody sees half of it, and how it is read. What it says is
-`control_page`'s. Adapter: files, memory.
+The files are stored beside the images of the host. This module owns the writing of a page, so that no reader
+sees half of it, and the reading. The contents are defined in `control_page`. Adapter: files, memory.
 
-One writer at a time holds a lock of the open file (`F_OFD_SETLK`), which the kernel takes back when its
-process ends however it ends: so a reader knows a page whose writer died in the middle from one that is being
-written. The next writer repairs it.
+One writer at a time holds a lock of the open file (`F_OFD_SETLK`). The kernel releases the lock when the
+process ends, however it ends. So a reader can distinguish a page whose writer died in the middle from one
+that is being written. The next writer repairs it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PageWriter:
         self._words = _Words.from_buffer(self._map)
 
     def write(self, page: Page) -> None:
-        """Readers see all of it, or all of the one before."""
+        """Write a page. Readers see all of it, or all of the previous one."""
         seq = next_seq(self._words[SEQ_WORD])
         words = words_of(encode(page, seq))
         self._words[SEQ_WORD] = seq - 1 if seq else (1 << 64) - 1
@@ -72,7 +72,7 @@ class PageWriter:
         self._words[SEQ_WORD] = seq
 
     def close(self) -> None:
-        """What was written stays."""
+        """Stop writing. The last page stays."""
         if self._fd >= 0:
             del self._words
             self._map.close()
@@ -81,7 +81,7 @@ class PageWriter:
 
 
 class ControlFile:
-    """The `ControlPage` of an instance. What goes wrong is logged, and tried again with the next page.
+    """The `ControlPage` of an instance. A failed write is logged and retried with the next page.
 
     Args:
         store_dir: of the images of its host.
@@ -116,15 +116,15 @@ class ControlFile:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._writer = PageWriter(self.path)
             except OSError as problem:
-                log.warning("the control page %s is not written: %s", self.path, problem)
+                log.warning("control page write failed: %s: %s", self.path, problem)
         return self._writer
 
 
 def read_page(path: Path) -> Page:
-    """What a page says, whole, in any process; it may be written meanwhile.
+    """Return a consistent page, from any process, also while it is being written.
 
     Raises:
-        TornPage: its writer died in the middle, or writes on and on.
+        TornPage: its writer died in the middle, or never stops writing.
         BadPage: the file is no control page.
         OSError: it cannot be read.
     """
@@ -142,7 +142,7 @@ def read_page(path: Path) -> Page:
 
 
 def has_writer(path: Path) -> bool:
-    """Whether an instance lives that writes it. Raises OSError."""
+    """Whether a live instance writes the page. Raises OSError."""
     fd = _to_read(path)
     try:
         return _is_locked(fd)
@@ -151,7 +151,7 @@ def has_writer(path: Path) -> bool:
 
 
 def _look(fd: int, path: Path) -> Page | None:
-    """None: it is being written. Raises as `read_page`."""
+    """One read attempt; None while the page is being written. Raises as `read_page`."""
     before = os.pread(fd, 16, 0)
     data = os.pread(fd, PAGE_BYTES, 0)
     if os.pread(fd, 16, 0) != before:
@@ -168,7 +168,7 @@ def _look(fd: int, path: Path) -> Page | None:
 
 
 def _to_read(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # nor wait for who writes into a pipe
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # never wait for a pipe's writer
 
 
 def _sound(data: bytes) -> Page:

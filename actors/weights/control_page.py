@@ -1,11 +1,12 @@
-"""The control page of an instance: which weights it serves, which come next, which did not load and why.
+"""`ControlPage`: weight state of an instance, readable by any process of the host.
 
-Owns what a page says, how it changes, and its bytes. Pure: `control_file` keeps it in shared memory beside
-the images, where any process of the host reads it without asking anybody.
+A page holds the served version, the next version, and the version that did not load with its reason. This
+module owns the fields of a page, their changes, and the encoding. Pure: `control_file` keeps the page in
+shared memory beside the images, so readers need no request to the instance.
 
-A page is 64 words of eight bytes, little-endian; docs/weights.md ("The control page") has them one by one.
-Its sequence number is odd while it is written, and its last word is the xxh3-64 of all before it: so a page
-that is whole is known to be, whatever the processor's order of stores.
+A page is 64 words of eight bytes, little-endian; docs/weights.md ("The control page") lists each word. Its
+sequence number is odd while it is written. Its last word is the xxh3-64 of all words before it, so a reader
+recognises a complete page whatever the processor's order of stores.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ assert _LAYOUT.size == PAGE_BYTES
 
 
 class State(IntEnum):
-    """What an instance does about weights. LOADING: it decodes nothing meanwhile. LOAD_FAILED: it serves on
-    what it had."""
+    """Weight state of an instance. LOADING: it decodes nothing meanwhile. LOAD_FAILED: it serves the previous
+    weights."""
 
     NOTHING = 0
     PREPARING = 1
@@ -51,13 +52,14 @@ class TornPage(BadPage):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page says.
+    """Contents of a control page.
 
     Versions are -1 where there is none; roots are those of manifests, 32 bytes.
 
-    pid, incarnation: of who wrote it. version: what is served. next_version: what is prepared or loaded.
-    failed_version: the last that did not load, `tries` times, `why`; none once it, or a newer one, is served.
-    loads, failures: how often weights were loaded, or not, in all lives of the instance on this host.
+    pid, incarnation: of the writer. version: the served version. next_version: the version that is prepared
+    or loaded. failed_version: the last version that did not load, `tries` times, because of `why`; none once
+    it, or a newer one, is served. loads, failures: successful and failed weight loads, in all lives of the
+    instance on this host.
     """
 
     state: State = State.NOTHING
@@ -87,15 +89,15 @@ class Page:
         )
 
     def preparing(self, version: int, root: bytes) -> Page:
-        """These are here, and made ready beside what is served."""
+        """This version is here, and is prepared beside the served one."""
         return replace(self, state=State.PREPARING, next_version=version, next_root=root)
 
     def loading(self) -> Page:
-        """What was prepared is loaded, in a pause."""
+        """The prepared version is loaded, in a pause."""
         return replace(self, state=State.LOADING)
 
     def loaded(self) -> Page:
-        """What was prepared is served."""
+        """The prepared version is served."""
         said = replace(
             self,
             state=State.SERVING,
@@ -110,7 +112,7 @@ class Page:
         return replace(said, failed_version=NONE, failed_root=NO_ROOT, tries=0, why="")
 
     def failed(self, why: str) -> Page:
-        """What was prepared did not load; what was served before is served on. `why` becomes one line."""
+        """The prepared version did not load; the previous version is still served. `why` becomes one line."""
         again = (self.failed_version, self.failed_root) == (self.next_version, self.next_root)
         return replace(
             self,
@@ -126,16 +128,18 @@ class Page:
 
 
 class ControlPage(Protocol):
-    """Where an instance keeps its page. No problem of it is one of the instance."""
+    """The port through which an instance writes its page. A failure of the page never fails the instance."""
 
     def left(self) -> Page:
-        """What the life before this one left; an empty page where there is none, or it is not whole."""
+        """The page of the instance's previous life; an empty page where there is none, or it is not whole."""
 
     def tell(self, page: Page) -> None:
-        """Readers see this from now on."""
+        """Publish this page to readers."""
 
     async def closed(self) -> None:
-        """At the end of this life: nobody writes it any more; what it says stays. Any number of times."""
+        """End of this life: the page is no longer written, and its contents stay. May be called any number of
+        times.
+        """
 
 
 def encode(page: Page, seq: int) -> bytes:
@@ -151,7 +155,7 @@ def encode(page: Page, seq: int) -> bytes:
 
 
 def decode(data: bytes) -> Page:
-    """What the first bytes of a file say. Raises `TornPage`, `BadPage`."""
+    """Decode a page from the first bytes of a file. Raises `TornPage`, `BadPage`."""
     if len(data) < PAGE_BYTES:
         raise BadPage(f"{len(data)} bytes, a control page has {PAGE_BYTES}: it is cut short")
     data = data[:PAGE_BYTES]
@@ -178,5 +182,5 @@ def words_of(data: bytes) -> tuple[int, ...]:
 
 
 def next_seq(seq: int) -> int:
-    """The sequence number of the next page that is whole, after whatever a writer left."""
+    """The sequence number of the next complete page, for any number that a writer left."""
     return ((seq | 1) + 1) & _COUNT

@@ -1,11 +1,12 @@
-"""The lossless delta between two versions of an image: made from both, applied to the first or to a copy.
+"""`Delta`: lossless difference between two versions of an image.
 
-Owns `Delta`: its table (`delta_table`) and its payload. How one chunk changes is `delta_codec`; whether a
-delta is worth having is `delta_choice`. Pure: images are buffers that somebody else maps.
+A delta is made from both images, and applied to the first image or to a copy. It consists of a table
+(`delta_table`) and a payload. `delta_codec` encodes one chunk; `delta_choice` decides whether a delta is
+worth its bytes. Pure: the caller maps the images.
 
-A chain of deltas is applied chunk by chunk, every link of it while the chunk is in the cache, and what comes
-out is held against the digest in the manifest of the last version: whatever went wrong on the way, no wrong
-byte is taken for right. After any error `Manifest.missing` says which chunks are to be pulled in full.
+A chain of deltas is applied chunk by chunk, every link while the chunk is in the cache. The result is
+verified against the digest in the manifest of the last version, so no wrong byte is accepted, whatever failed
+before. After any error `Manifest.missing` says which chunks are to be pulled in full.
 """
 
 import math
@@ -45,7 +46,7 @@ _Encoded = tuple[int, int, Codec, bytes]  # chunk, width, codec, payload
 
 
 class WrongBase(DeltaError):
-    """The delta does not begin where the receiver is, or a link of the chain is missing."""
+    """The delta does not start from the receiver's version, or a link of the chain is missing."""
 
 
 class OtherLayout(DeltaError):
@@ -53,7 +54,7 @@ class OtherLayout(DeltaError):
 
 
 class WrongResult(DeltaError):
-    """`chunk` did not become what the manifest says: base, delta or manifest is not what it claims."""
+    """`chunk` does not match the manifest after the delta: base, delta or manifest is wrong."""
 
     def __init__(self, text: str, chunk: int) -> None:
         super().__init__(text)
@@ -79,13 +80,12 @@ class Delta:
         part: Collection[Chunk] | None = None,
         each: Mapper = map,
     ) -> "Delta | None":
-        """What turns image `old` into image `new`, which their manifests describe; of `part`, if given, what
-        turns these chunks of it into the new ones.
+        """Build the delta that turns image `old` into image `new`, which their manifests describe.
 
-        Reads both once, `each` chunk on the caller's thread or on others. None comes back as soon as the
-        payload exceeds `most_bytes`, or at once where a sample tells that it will (`delta_sample`): send the
-        version in full. Raises `OtherLayout`, and `DeltaError` where a
-        manifest is not the one of its image.
+        `part`, if given, restricts it to these chunks. Both images are read once; `each` maps over the chunks
+        on the caller's thread or on others. Returns None as soon as the payload exceeds `most_bytes`, or at
+        once if a sample shows that it will (`delta_sample`): then the version is sent in full. Raises
+        `OtherLayout`, and `DeltaError` if a manifest does not describe its image.
         """
         _require_one_layout(old_manifest, new_manifest)
         widths = chunk_widths(new_manifest)
@@ -119,7 +119,7 @@ class Delta:
         ):
             return None
         for number, width, codec, payload in each(encode, changed):
-            if codec is Codec.SAME:  # another digest of the same bytes: a manifest is not of its image
+            if codec is Codec.SAME:  # two digests for the same bytes: a manifest does not describe its image
                 raise DeltaError(
                     f"chunk {number} did not change and has another digest: hash both images again"
                 )
@@ -171,10 +171,9 @@ def apply(
     """Make in `into` the image that `manifest` describes, from `base` and the deltas that lead from it.
 
     `base` is the image of `base_manifest`, already verified; `into` may be the same memory, and is as long.
-    Every chunk is held against its digest in `manifest`, while it is in the cache; also those that are only
-    copied, for the base may have rotted since it was verified.
-    Applying again changes nothing, also after half of it: into the same memory the base is then gone, and the
-    chunks that changed already are taken as they are.
+    Every chunk is verified against its digest in `manifest` while it is in the cache. Copied chunks are
+    verified too, because the base may have rotted since its verification. Applying is idempotent, also after
+    half of it: in the same memory the base is then gone, and chunks that have changed already are kept.
 
     Raises:
         WrongBase: the chain does not lead from `base_manifest` to `manifest`; nothing was written.
@@ -243,7 +242,7 @@ class _Bundles:
         return self._begin + len(self._open)
 
     def add(self, payload: bytes) -> int:
-        """Where it lies in the whole."""
+        """Append a payload and return its offset in the whole."""
         if self._open and padded(len(self._open) + len(payload)) > MAX_CHUNK_BYTES:
             self.close()
         at = self.nbytes

@@ -1,8 +1,9 @@
-"""Which way a receiver gets a version: in full, by one delta, or by a chain of them. Pure.
+"""`Choice` between full image, one delta, and a chain of deltas. Pure.
 
-Bytes decide. Applying costs a core a fraction of what any link costs (docs/weights.md), so the cheapest path
-from the receiver's base is taken, as long as it is clearly smaller than the image: a delta that is nearly as
-large has to be decoded too, and one in a long chain may have gone when it is asked for.
+The number of bytes decides, because applying costs a core a fraction of what any link costs
+(docs/weights.md). The cheapest path from the receiver's base is taken, as long as it is clearly smaller than
+the image. A delta that is nearly as large must be decoded too, and one in a long chain may be gone when it is
+requested.
 """
 
 from collections.abc import Sequence
@@ -26,14 +27,14 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The deltas to be applied one after the other, and the bytes to be pulled."""
+    """The deltas to apply one after the other, and the bytes to pull."""
 
     chain: tuple[Offer, ...]
     nbytes: int
 
     @property
     def way(self) -> Literal["nothing", "full", "delta", "chain"]:
-        """`nothing`: what is wanted is there."""
+        """`nothing`: the wanted version is already there."""
         if not self.chain:
             return "full" if self.nbytes else "nothing"
         return "delta" if len(self.chain) == 1 else "chain"

@@ -1,9 +1,9 @@
-"""How the change of one chunk of an image is written down: which elements changed, and what they are now.
+"""Codecs for the change of one image chunk: changed elements and their new values.
 
 Owns the five codecs and the choice among them. A chunk is a run of elements of 1, 2 or 4 bytes, compared and
 copied as integers: NaN, -0, subnormals and any 8-bit float are bits like all others. Values *replace*, they
-are not added, so a change may be applied twice, or again after half of it. Every chunk stands for itself:
-chunks are decoded alone, in any order, by any thread.
+are not added, so a change may be applied twice, or again after half of it. Chunks are independent: each is
+decoded alone, in any order, by any thread.
 
 The loops are `delta_kernels` (compiled by numba, a core does gigabytes a second) or, where numba is absent,
 `delta_numpy`: the same bytes either way.
@@ -17,8 +17,8 @@ Payloads, little-endian; n bytes of chunk are n // width elements and a tail of 
     G8RZ   u32 changed | u32 bytes of gaps | u32 bytes of zstd(gaps) | u32 bytes of zstd(high bytes)
            | zstd(gaps) | zstd(high bytes of the values) | their other bytes | tail
 
-A gap is the number of unchanged elements before a changed one. As a byte, 255 says: 255 of them, and the gap
-goes on. The tail is written down whenever anything is.
+A gap is the number of unchanged elements before a changed one. A byte of 255 means 255 unchanged elements and
+that the gap continues. The tail is written whenever the payload is not empty.
 """
 
 import enum
@@ -39,7 +39,7 @@ MAX_BYTES: Final = 16 << 20
 FULL_SHARE: Final = 0.6
 """Beyond this part of the chunk the whole chunk is sent: it is applied at the speed of a copy."""
 COMPILED_BYTES: Final = 256 << 20
-"""An image that numpy, at a GB/s, is through sooner than numba has loaded and compiled."""
+"""An image below this size is processed by numpy, at a GB/s, before numba has loaded and compiled."""
 SPARSE: Final = 250
 """Where fewer than one element in so many changed, gaps as LEB128 are shorter than bytes with escapes."""
 
@@ -76,8 +76,10 @@ class Kernels(Protocol):
         """Byte gaps and new values of what differs; None where both take more than `most_bytes`."""
 
     def place(self, gaps: Bytes, values: Elements, into: Elements) -> bool:
-        """Write values where byte gaps say. False, and perhaps a part of them written, where one would lie
-        outside, or gaps and values are not equally many."""
+        """Write values at the positions that the byte gaps give.
+
+        Returns False, possibly after writing a part of them, if a position is outside, or gaps and values are
+        not equally many."""
 
     def shorter(self, gaps: Bytes) -> Bytes:
         """Byte gaps as LEB128."""
@@ -87,7 +89,7 @@ class Kernels(Protocol):
 
 
 def kernels_for(image_bytes: int) -> Kernels:
-    """Those that are through an image first: compiled ones cost a process seconds at their first use."""
+    """The kernels that finish the image first: compiled ones cost a process seconds at their first use."""
     if image_bytes >= COMPILED_BYTES:
         return kernels()
     from actors.weights import delta_numpy
@@ -147,8 +149,9 @@ def apply_chunk(
 ) -> None:
     """Turn the old chunk in `into` into the new one, in place.
 
-    Applying again changes nothing. Never writes outside `into`. That the outcome is right only its digest can
-    tell: a payload may be damaged and still decode. Raises `DamagedPayload`; `into` may be half changed then.
+    Applying again changes nothing. Never writes outside `into`. Only the chunk's digest shows whether the
+    outcome is right, because a damaged payload may still decode. Raises `DamagedPayload`; `into` may be half
+    changed then.
     """
     target, data = _bytes_of(into), _bytes_of(payload)
     if width not in WIDTHS:

@@ -1,8 +1,9 @@
-"""The loops of `delta_codec`, compiled by numba for this processor: `delta_codec.Kernels`.
+"""`delta_codec.Kernels` compiled by numba for this processor.
 
-Each width is compiled when it is first needed (seconds, once a machine), and kept where the compiled form of
-this file is kept: in the `__pycache__` beside it or, where that cannot be written, in the user's own cache.
-Neither is written by anybody who could not write this file. They run without the interpreter's lock.
+Each width is compiled when it is first needed (seconds, once a machine). The compiled code is cached where
+the compiled form of this file is: in the `__pycache__` beside it or, if that is not writable, in the user's
+own cache. Only users who can write this file can write either cache. The kernels run without the
+interpreter's lock.
 
 Lane 0 of a word is its first element: little-endian machines, as x86 and ARM are.
 """
@@ -21,16 +22,16 @@ from actors.weights.delta_codec import Bytes, Elements
 
 ESCAPE = 255
 TILE_WORDS = 1024
-"""Words of 8 bytes that are compared before what differs is written down: both stay in the first cache."""
+"""Words of 8 bytes that are compared before the differences are written: both stay in the first cache."""
 
 TOGETHER = 8
-"""Gaps that are followed after one look at the ends: that no value of theirs can lie outside. Unsigned
-numbers, for numba takes a signed index below 0 to count from the end."""
+"""Gaps that are followed after one check that none of their values can be out of range. The numbers are
+unsigned, because numba counts a negative signed index from the end."""
 
 ALIAS_BYTES, PAGE_BYTES = 1 << 28, 4096
-"""Two images that lie a multiple of 256 MiB apart, as slots of such a size do, are read in step at a third of
-the speed on AMD's processors: their first cache takes the lines for one another (Lipp et al., Take A Way,
-2020). So the old ones are copied first, a tile at a time; half as fast again, and elsewhere a waste."""
+"""Two images at a distance of a multiple of 256 MiB, as slots of such a size have, are read in step at a
+third of the speed on AMD's processors: their first cache confuses the lines (Lipp et al., Take A Way, 2020).
+So the old words are copied first, a tile at a time; half as fast again, and elsewhere a waste."""
 
 _UNSIGNED = {1: types.uint8, 2: types.uint16, 4: types.uint32}
 

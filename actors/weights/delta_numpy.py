@@ -1,6 +1,6 @@
-"""The loops of `delta_codec` in plain numpy, for machines without numba: `delta_codec.Kernels`.
+"""`delta_codec.Kernels` in plain numpy, for machines without numba.
 
-Slower by several times (docs/weights.md has both), and the same bytes.
+Several times slower (docs/weights.md has both figures), with the same output bytes.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
-"""The delta to a version that several hosts publish, each its part: made of theirs, one table for all.
+"""`DeltaParts`: joins the delta parts of several publishers into one table.
 
-Owns what the first owner hears of each, and the answer to all of them when it has heard of all.
-Each has made the delta of the chunks that it owns (`served_deltas`), keeps what that holds, and serves it
-under the one table. Where one of them has none, or another base, there is none. Soft state: a delta that is
-lost costs its receivers the whole image.
+Runs at the first owner of a version. It collects the table of every owner, and answers all of them when the
+last has arrived. Each owner has made the delta of its own chunks (`served_deltas`), keeps that payload, and
+serves it under the one table. If one owner has no delta, or another base, the version has none. Soft state: a
+lost delta costs its receivers the whole image.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,26 +15,26 @@ from actors.weights.messages import DeltaJoined, JoinDelta
 from actors.weights.served import Served
 from supervisor import Context, Deferred, Refused
 
-MAX_JOINING = 2  # versions: of an older one nobody needs the delta any more
+MAX_JOINING = 2  # versions: the delta of an older one is not needed any more
 
 
 @dataclass(slots=True)
 class _Joining:
-    """What owners have said of one version."""
+    """The tables of one version that owners have sent."""
 
     said: dict[str, bytes] = field(default_factory=dict)
     waiting: list[Deferred] = field(default_factory=list)
 
 
 class DeltaParts:
-    """See the module."""
+    """See the module docstring."""
 
     def __init__(self, ctx: Context, served: Served) -> None:
         self._ctx, self._served = ctx, served
         self._joining: dict[tuple[int, bytes], _Joining] = {}
 
     def join(self, message: JoinDelta) -> Deferred:
-        """What one owner has; answered when all have said theirs, and this host has the manifest."""
+        """Add one owner's table; answered when all owners have sent theirs and this host has the manifest."""
         deferred = Deferred()
         joining = self._joining.setdefault((message.version, message.root), _Joining())
         joining.said[message.source] = message.table
@@ -43,7 +43,7 @@ class DeltaParts:
             self._answer(older, Refused(f"a newer version came before all had a delta to {older[0]}"))
         known = self._served.known(message.version)
         if known is None or known[0].root != message.root:
-            return deferred  # this host's own part of it is said later, or a newer version makes it go
+            return deferred  # this host's own part is added later, or a newer version removes the entry
         said = {owner.source: joining.said.get(owner.source) for owner in known[0].owners}
         if said and None not in said.values():
             tables = {source: table for source, table in said.items() if table}
@@ -52,7 +52,7 @@ class DeltaParts:
         return deferred
 
     def _joined(self, said: Mapping[str, bytes], lacking: Sequence[str]) -> DeltaJoined | Refused:
-        """said: the tables of all owners but those that are `lacking`."""
+        """said: the tables of all owners except `lacking`."""
         if lacking:
             return Refused(f"{', '.join(lacking)} had no base for it, or too much changed there")
         try:
@@ -67,8 +67,9 @@ class DeltaParts:
 
 
 def own_part(joined: DeltaTable, own: DeltaTable, source: str) -> int:
-    """Where in the joint payload that of `own` lies, the part of `source`. Raises BadDelta where it is not in
-    it as it was made."""
+    """The offset of `own`, the part of `source`, in the joint payload.
+
+    Raises BadDelta if the joint table does not contain the part as it was made."""
     bundles = joined.shares().get(source)
     made = [(bundle.length, bundle.digest) for bundle in own.bundles]
     if (

@@ -1,11 +1,11 @@
-"""Whether a delta is out of the question, from a look at less than a hundredth of both images. Pure.
+"""Sampled test that a delta is too large, from at most 1 % of both images. Pure.
 
-Of an image that changed everywhere (weights in float32, high learning rates) no delta is clearly smaller. To
-learn that by encoding costs most of an encoding, and receivers wait meanwhile. So blocks are compared first:
-one at a random place of each of equally long stretches.
+If an image changed everywhere (weights in float32, high learning rates), no delta is clearly smaller. To find
+this out by encoding costs most of an encoding, while receivers wait. So blocks are compared first: one at a
+random place of each of equally long stretches.
 
-How sure that is. What changed in a block bounds from below what it adds to a delta (`least_share`), and the
-mean over all bytes does so for the whole delta. The mean of independent draws is above that by more than the
+Error bound: the change in a block bounds from below what it adds to a delta (`least_share`), and the mean
+over all bytes does so for the whole delta. The mean of independent draws is above that by more than the
 margin with a probability of at most `WRONG` (Hoeffding, Probability Inequalities for Sums of Bounded Random
 Variables, 1963, theorem 2). So a delta that is small enough is given up once in a billion at most. One that
 is too large and not found here is given up by `Delta.build` as it grows.
@@ -44,7 +44,7 @@ def is_hopeless(
 
     `chunks` of them are those that changed, with the bytes of an element of each (`delta.chunk_widths`).
     `seed`: the same one gives the same answer. `blocks`: how many are compared, by default what `SAMPLED` and
-    `MOST_BLOCKS` allow. False says nothing: too few to tell, too close, or small enough.
+    `MOST_BLOCKS` allow. False is inconclusive: too few blocks, too close to the limit, or small enough.
     """
     ends = np.cumsum([chunk.length for chunk in chunks], dtype=np.int64)
     total = int(ends[-1]) if chunks else 0

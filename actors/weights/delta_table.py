@@ -1,11 +1,11 @@
-"""What a delta between two versions of an image holds, and where: `DeltaTable`.
+"""`DeltaTable`: contents and payload offsets of a delta between two image versions.
 
 Owns the description and the checks against itself. Pure. The payload is one run of bytes, cut into *bundles*
 of a few MiB that are pulled as the chunks of an image are (`transport.bulk_frames.Chunk`, xxh3-128 each); a
 bundle holds the payloads of whole image chunks. The root is SHA-256 over the canonical encoding of the rest.
 
 Where several sources publish a version, each makes the delta of its own part: a table of its own chunks.
-`DeltaTable.join` puts their payloads one behind the other and says whose bundles they are.
+`DeltaTable.join` concatenates their payloads and records the owner of each bundle.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 
 
 class BadDelta(DeltaError):
-    """The table contradicts itself, or the bytes are none."""
+    """The table contradicts itself, or the bytes are no table."""
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -39,17 +39,17 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BundleOwner(msgspec.Struct, frozen=True, array_like=True):
-    """Of a delta that several sources make: how many of its bundles, behind those of the owners before, are
-    `source`'s."""
+    """In a delta that several sources make: how many bundles, after those of the previous owners, belong to
+    `source`."""
 
     source: str
     bundles: int
 
 
 class DeltaTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of the delta that turns one image into another. `base_root` and `target_root`: of their manifests,
-    which are what they are known by. Image chunks without a row did not change. `owners`: who has which part
-    of the payload; none: whoever publishes it has all of it."""
+    """Of the delta that turns one image into another. `base_root` and `target_root`: the roots of their
+    manifests, which identify the images. Image chunks without a row did not change. `owners`: the part of the
+    payload that each source has; none: the publisher has all of it."""
 
     base_version: int
     base_root: bytes
@@ -86,7 +86,7 @@ class DeltaTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return joined
 
     def shares(self) -> dict[str, tuple[Chunk, ...]]:
-        """By source, the bundles that it has made; nothing where one has made all."""
+        """The bundles that each source has made; empty if one source has made all."""
         found, at = {}, 0
         for owner in self.owners:
             found[owner.source] = self.bundles[at : at + owner.bundles]
@@ -122,7 +122,7 @@ class DeltaTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise BadDelta(f"delta of version {self.base_version} to {self.version}: {fault}; pull in full")
 
     def rows_of(self, bundle: int) -> tuple[Row, ...]:
-        """Those whose payloads are in a bundle, by its number."""
+        """The rows whose payloads are in the bundle of this number."""
         place = self.bundles[bundle]
         return tuple(row for row in self.rows if place.offset <= row.offset < place.offset + place.length)
 

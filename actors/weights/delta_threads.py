@@ -1,4 +1,4 @@
-"""Threads for `delta`: the kernels run without the interpreter's lock, so chunks are done on every core.
+"""Thread pool for `delta`; the kernels release the interpreter's lock.
 
 Adapter of `delta.Mapper`.
 """
@@ -15,7 +15,7 @@ AT_ONCE = 64
 """Chunks given to the executor together: what is encoded and not yet bundled stays bounded by them."""
 
 MOST = 8
-"""Threads that are taken unasked: with more, memory is what they wait for."""
+"""Threads that are used by default: with more, they wait for memory."""
 
 _Out = TypeVar("_Out")
 

@@ -1,8 +1,8 @@
-"""How slime and Stitch write down what changed in a tensor between two versions, on a shared file system.
+"""Tensor difference format of slime and Stitch, for a shared file system.
 
-Owns one tensor: its difference, the digest of what it is afterwards, and applying both. Which tensors there
-are, and where, is `disk_layout`. Pure. Other than ours (`delta_codec`) these differences are of whole tensors
-and say nothing of the bytes they are against, so only the digest tells that they met their base.
+Owns one tensor: its difference, the digest of the result, and applying both. `disk_layout` lists the tensors
+and their files. Pure. Unlike `delta_codec`, these differences cover whole tensors and do not identify their
+base bytes, so only the digest shows that the base was right.
 
 Format (slime, docs/en/advanced/delta-weight-sync.md, and the /pull_weights of its SGLang; Stitch's SGLang
 takes `xor`): a frame of zstd around
@@ -72,14 +72,14 @@ def encode_tensor(old: memoryview, new: memoryview, encoding: str) -> bytes | No
     plain[:4] = np.array([at.size], "<u4").view(np.uint8)
     plain[4 : 4 + 4 * at.size] = at.astype("<u4").view(np.uint8)
     np.take(now, at, out=plain[4 + 4 * at.size :])
-    return zstd.compress(plain.data, _LEVEL)  # in one call: the frame tells its size, which readers want
+    return zstd.compress(plain.data, _LEVEL)  # in one call: the frame records its size, which readers need
 
 
 def apply_tensor(payload: memoryview, into: memoryview, encoding: str) -> None:
     """Turn the old tensor in `into` into the new one, in place, and never write outside of it.
 
-    `xor` is to be applied once, `overwrite` any number of times. Whether what comes out is right only its
-    digest can tell. Raises BadTensorDelta; `into` may be half changed then.
+    `xor` must be applied once, `overwrite` any number of times. Only the digest shows whether the result is
+    right. Raises BadTensorDelta; `into` may be half changed then.
     """
     target = _bytes_of(into)
     if encoding == "xor":
@@ -134,7 +134,7 @@ _DIGESTS: Final[dict[str, Callable[[], _Digest]]] = {
 
 
 def _xored(was: _Bytes, now: _Bytes) -> bytes:
-    """A block at a time: a tensor of gigabytes takes no second one."""
+    """Xor a block at a time, so that a tensor of gigabytes needs no second copy."""
     press = zstd.ZstdCompressor(_LEVEL)
     press.set_pledged_input_size(now.size)
     parts = [

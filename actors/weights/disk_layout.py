@@ -1,4 +1,4 @@
-"""What a version on a shared file system says of itself: its index, and the headers of its safetensors files.
+"""Index and safetensors headers of a version on a shared file system.
 
 Owns both formats, read and written, and the names of folders. Pure: `disk_reader` and `disk_writer` have the
 files. Sources: https://huggingface.co/docs/safetensors, and slime's and Stitch's published versions:
@@ -6,8 +6,8 @@ files. Sources: https://huggingface.co/docs/safetensors, and slime's and Stitch'
     weight_v000007/model.safetensors.index.json   metadata and which tensor is in which file
     weight_v000007/model-00000-of-00001.safetensors
 
-A version is whole (any Hugging Face checkpoint), or its index's metadata has `delta_encoding`, and
-`version`, `base_version`, `compression_format` and `checksum_format` beside it. Then tensors are differences
+A version is whole (any Hugging Face checkpoint), or its index's metadata has `delta_encoding`, and `version`,
+`base_version`, `compression_format` and `checksum_format` beside it. Then tensors are differences
 (`disk_codec`), runs of bytes (U8), and the header of each file has the digests of what they become, by name.
 Tensors that did not change are absent; a version without any has no files.
 """
@@ -72,8 +72,9 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """`version`: None where the index does not tell. `terms`: None for a whole version. `files`: tensor to
-    file. `root`: of our manifest of the version, hexadecimal, where we wrote it; "" else."""
+    """The index of a version. `version`: None if the index does not give it. `terms`: None for a whole
+    version. `files`: tensor to file. `root`: of our manifest of the version, hexadecimal, where we wrote it;
+    "" else."""
 
     version: int | None
     terms: Terms | None
@@ -83,8 +84,8 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Of a safetensors file: its tensors in the order of their bytes, offsets counted from the file's begin,
-    and its metadata."""
+    """Of a safetensors file: its tensors in the order of their bytes, offsets counted from the start of the
+    file, and its metadata."""
 
     tensors: tuple[TensorSpec, ...]
     metadata: dict[str, str]
@@ -140,7 +141,7 @@ def read_index(data: bytes) -> Index:
 
 
 def write_index(index: Index) -> bytes:
-    """As slime's engines and Stitch's replicas read it."""
+    """Encode the index as slime's engines and Stitch's replicas read it."""
     about: dict[str, str] = {}
     if index.version is not None:
         about["version"] = f"{index.version:06d}"
@@ -157,8 +158,8 @@ def write_index(index: Index) -> bytes:
 
 
 def read_header(text: bytes, file_bytes: int) -> Header:
-    """The header of a safetensors file, from its JSON. Raises BadVersion unless its tensors lie one behind
-    the other and end where the file does."""
+    """The header of a safetensors file, from its JSON. Raises BadVersion unless its tensors are contiguous
+    and end at the end of the file."""
     try:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         metadata = msgspec.json.decode(fields.pop("__metadata__", b"{}"), type=dict[str, str])
@@ -201,7 +202,7 @@ def write_header(tensors: Sequence[TensorSpec], metadata: Mapping[str, str]) -> 
 
 
 def image_layout(tensors: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Where these tensors lie in an image of ours: in this order, each at a multiple of 64 bytes."""
+    """The offsets of these tensors in an image of ours: in this order, each at a multiple of 64 bytes."""
     placed, end = [], 0
     for spec in tensors:
         offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,9 +1,9 @@
-"""When a published version is written to a shared file system too: whole, or as what changed.
+"""`DiskPublishing`: schedules versions to be written to a shared file system.
 
-Owns the order of versions on their way there, behind the job, which waits for none of them; how a version is
-written is `disk_writer`, behind the port `DiskVersions`. A version whose predecessor is in the folder, and
-still here, is written as the difference to it; else whole, so that any reader can begin with it. A version
-that cannot be written is left out, and the next one is whole.
+Owns the queue of versions. The job waits for none of them. `disk_writer` writes a version, behind the port
+`DiskVersions`. A version whose predecessor is in the folder, and still here, is written as the difference to
+it; else whole, so that any reader can begin with it. A version that cannot be written is skipped, and the
+next one is whole.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from actors.weights.images import Images, NoSuchImage
 from actors.weights.manifest import Manifest
 from supervisor import Context
 
-MAX_DUE = 8  # versions that wait; of more the oldest is left out, its image has made way anyway
+MAX_DUE = 8  # versions that wait; beyond it the oldest is skipped, because its image has been evicted anyway
 THREAD = "disk"  # a durable write takes as long as it takes: deltas for receivers do not wait for it
 
 
@@ -53,7 +53,7 @@ class DiskVersions(Protocol):
 
 
 class DiskPublishing:
-    """See the module.
+    """Writes published versions to a folder, in order and in the background.
 
     Args:
         images: those of this host; a version that is written is held meanwhile.
@@ -76,7 +76,7 @@ class DiskPublishing:
         return "stopped" if self._stopped and self._disk is not None else self._newest
 
     def publish(self, manifest: Manifest, before: Manifest | None) -> None:
-        """It is to be written; `before`: the version before it, if that is here."""
+        """Queue this version; `before`: the previous version, if it is here."""
         if self._stopped:
             return
         self._due.append((manifest, before))
@@ -100,7 +100,7 @@ class DiskPublishing:
     def _stop(self, reason: str) -> None:
         self._stopped = True
         self._due.clear()
-        self._ctx.log.error("no more versions are written to disk (weights.disk): %s", reason)
+        self._ctx.log.error("disk publishing stopped (weights.disk): %s", reason)
 
     def _write(self, manifest: Manifest, before: Manifest | None) -> None:
         """On the thread."""
@@ -131,11 +131,11 @@ class DiskPublishing:
     def _write_delta(
         self, disk: DiskVersions, manifest: Manifest, before: Manifest, image: memoryview
     ) -> int | None:
-        """Its bytes; None where it is to be written whole."""
+        """The bytes of the version's delta; None if it must be written whole."""
         if before.tensors != manifest.tensors:
             return None
         try:
             with self._images.open(before.version) as old:
                 return disk.write_delta(manifest.version, old.view, image, manifest.tensors, manifest.root)
-        except NoSuchImage:  # it made way meanwhile
+        except NoSuchImage:  # evicted meanwhile
             return None

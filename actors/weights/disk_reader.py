@@ -1,8 +1,9 @@
-"""Versions that slime or Stitch published on a shared file system, read into an image of ours.
+"""Reader of slime's and Stitch's versions on a shared file system.
 
-Owns finding the chain of folders that leads to a version, and walking it: the newest whole checkpoint, then
-each difference, every changed tensor held against the publisher's digest. Adapter: files, opened for reading
-alone. Whatever is wrong on the way is an error that names the file, and nothing was made then.
+Owns finding the chain of folders that leads to a version, and reading it into an image of ours. The chain is
+the newest whole checkpoint, then each difference. Every changed tensor is verified against the publisher's
+digest. Adapter: files, opened for reading alone. Every failure is an error that names the file; no image is
+made then.
 """
 
 import os
@@ -39,24 +40,24 @@ class NoSuchVersion(DiskDeltaError):
 
 
 class WrongDigest(DiskDeltaError):
-    """A tensor did not become what the publisher says: another base, or damage."""
+    """A tensor does not match the publisher's digest: another base, or damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """How a version comes about: a whole checkpoint, and the differences after it, in order."""
+    """The folders that lead to a version: a whole checkpoint, and the differences after it, in order."""
 
     whole: Path
     deltas: tuple[Path, ...]
 
 
 def versions_folder(source: Path) -> Path:
-    """Where the versions lie: `source` itself, or the folder that Stitch has them in."""
+    """The folder of the versions: `source` itself, or Stitch's folder in it."""
     return source / UPDATES if (source / UPDATES).is_dir() else source
 
 
 def newest(source: Path) -> int | None:
-    """The newest version of a folder: what Stitch's pointer says, else the largest number that has an index.
+    """The newest version of a folder: the one in Stitch's pointer, else the largest number that has an index.
     Raises BadVersion for a pointer that names none."""
     folder = versions_folder(source)
     pointer = folder.parent / POINTER
@@ -81,7 +82,7 @@ def chain_to(source: Path, version: int, base: Path | None = None, base_version:
     version `base_version`.
 
     Raises:
-        NoSuchVersion: a folder lacks, or there is neither a whole version nor a base to begin with.
+        NoSuchVersion: a folder is missing, or there is neither a whole version nor a base to begin with.
         BadVersion: an index is damaged, or a difference is against another version than the one before it.
     """
     folder = versions_folder(source)
@@ -107,7 +108,7 @@ def chain_to(source: Path, version: int, base: Path | None = None, base_version:
 
 
 def index_of(folder: Path) -> Index:
-    """What a version, or any checkpoint, says of itself. Raises NoSuchVersion, BadVersion."""
+    """The index of a version, or of any checkpoint. Raises NoSuchVersion, BadVersion."""
     path = folder / INDEX
     try:
         with path.open("rb") as file:
@@ -150,11 +151,11 @@ def layout_of(chain: Chain) -> tuple[TensorSpec, ...]:
 
 
 def fill(chain: Chain, image: memoryview, tensors: tuple[TensorSpec, ...]) -> None:
-    """Make in `image`, which holds zeros, what the chain leads to. `tensors`: `layout_of(chain)`.
+    """Build the version at the end of the chain in `image`, which holds zeros. `tensors`: `layout_of(chain)`.
 
     Raises:
-        NoSuchVersion, BadVersion, BadTensorDelta: a file lacks, is torn or contradicts itself.
-        WrongDigest: a tensor is not what the publisher says it is now.
+        NoSuchVersion, BadVersion, BadTensorDelta: a file is missing, torn or contradicts itself.
+        WrongDigest: a tensor does not match the publisher's digest.
     """
     if len(image) < image_bytes(tensors):
         raise ValueError(f"an image of {len(image)} bytes for {image_bytes(tensors)}")

@@ -1,8 +1,8 @@
-"""Versions of the weights on a shared file system, as engines of slime and replicas of Stitch read them.
+"""`DiskWriter`: writes versions for slime's engines and Stitch's replicas.
 
-Owns writing a version, whole or as the difference to the one before it, and what of older ones stays. A
-version appears by rename with all that is in it, synced, or not at all; Stitch's pointer moves after that.
-Adapter: files. When to write which is `disk_publishing`.
+Owns writing a version to a shared file system, whole or as the difference to the previous one, and the
+retention of older ones. A version appears by rename, complete and synced, or not at all; Stitch's pointer
+moves after that. Adapter: files. `disk_publishing` decides when to write which version.
 """
 
 import contextlib
@@ -30,19 +30,19 @@ from actors.weights.disk_publishing import VersionTaken
 from actors.weights.disk_reader import NoSuchVersion, index_of
 
 SHARD_BYTES = 1 << 30
-"""A file of differences is closed when it holds so much: they lie in memory until then."""
+"""A file of differences is closed at this size: they are in memory until then."""
 _COMPANIONS = frozenset({".json", ".txt", ".jinja", ".model"})
-"""Ends of names of what lies beside a checkpoint's weights: its settings and its tokenizer."""
+"""Suffixes of the files beside a checkpoint's weights: its settings and its tokenizer."""
 _DRAFT = ".draft"
 
 
 class DiskWriter:
-    """See the module.
+    """Writes the versions of one run into a folder.
 
     Args:
         folder: of one run; created.
         encoding, checksum: how differences are written down.
-        like: a checkpoint whose settings and tokenizer lie beside whole versions; None for none.
+        like: a checkpoint whose settings and tokenizer are copied beside whole versions; None for none.
         stitch_run: lay it out as Stitch does, with a pointer that names this run; "": as slime does.
     """
 
@@ -54,7 +54,7 @@ class DiskWriter:
         self._root = folder
         self._folder = folder / UPDATES if stitch_run else folder
         self._folder.mkdir(parents=True, exist_ok=True)
-        for left in self._folder.glob(f".*{_DRAFT}"):  # of a writer that is dead: a run has one
+        for left in self._folder.glob(f".*{_DRAFT}"):  # left by a dead writer: a run has one writer
             shutil.rmtree(left, ignore_errors=True)
 
     def versions(self) -> list[int]:
@@ -65,13 +65,15 @@ class DiskWriter:
     def newest_whole(self) -> int | None:
         """The newest version that needs no other one. Raises BadVersion."""
         for version in reversed(self.versions()):
-            with contextlib.suppress(NoSuchVersion):  # nobody begins with what is not whole
+            with contextlib.suppress(NoSuchVersion):  # an incomplete version is no starting point
                 if index_of(self._folder / folder_of(version)).terms is None:
                     return version
         return None
 
     def has(self, version: int, root: bytes) -> bool:
-        """Whether it is there. Raises VersionTaken where other weights are, or weights of somebody else."""
+        """Whether the version is there. Raises VersionTaken if other weights are there, ours or another
+        writer's.
+        """
         path = self._folder / folder_of(version)
         if not path.is_dir():
             return False
@@ -204,7 +206,7 @@ def _write_weights(folder: Path, image: memoryview, tensors: Sequence[TensorSpec
 
 
 def _copy_companions(like: Path, into: Path, dtype: str) -> None:
-    """Settings and tokenizer; the settings say of which dtype the weights are, or loaders would cast them."""
+    """Copy settings and tokenizer. The settings name the dtype of the weights, or loaders would cast them."""
     for path in sorted(like.iterdir()):
         if path.suffix in _COMPANIONS and path.is_file() and path.name != INDEX:
             shutil.copyfile(path, into / path.name)

@@ -1,10 +1,10 @@
-"""One version on its way to this host: from whom, whole or as deltas, what has come, when all is there.
+"""`Fetching`: one version on its way to this host, until its image is sealed.
 
-Owns a pull from its first question to the sealed image. Sources come and go: what has come stays, verified
-chunk by chunk, and goes on from whoever has it; however large a version is and however slow the way to it,
-only `ATTEMPTS` in a row without a new chunk are a failure. While it comes, it is passed on
-(`PartialContent`). Whatever goes wrong with deltas, the whole image is the way that is left. What others may
-ask of this host, and what is kept of it, is the agent's.
+Owns a pull from its first request to the sealed image, whole or as deltas. Sources may disappear at any time.
+Verified chunks stay, and the pull resumes at any source that has the rest. However large a version is and
+however slow its link, only `ATTEMPTS` attempts in a row without a new chunk are a failure. Chunks are passed
+on while the version arrives (`PartialContent`). If anything fails with deltas, the whole image is pulled. The
+agent owns the requests of other hosts, and decides which versions are kept.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from configs.schema import Config
 from supervisor import AskFailed, Context, Refused, Waiting
 from transport.bulk import BadHash, BadRange, BulkServer, Chunk, PullError
 
-ATTEMPTS = 20  # in a row that gave no new chunk; each costs at least the pause. Then whoever wants it is told
-FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is worth a line, again each time
+ATTEMPTS = 20  # attempts in a row without a new chunk, each at least a pause long; then the requester is told
+FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is logged, each time again
 MOST = 0.5  # of a version: beyond that its pull is ended even though a newer one is wanted
 
 
 class Fetching:
-    """See the module.
+    """Pulls one version to this host.
 
     Args:
-        wanted: the version, and who has it: the first is who published, and keeps track.
+        wanted: the version and its sources; the first source is the publisher, which tracks the receivers.
         holds: the versions that are here, newest last.
         base_manifest: of one of them.
         site: of this host.
-        each: has the chunks of deltas applied.
+        each: maps over the chunks of deltas.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Fetching:
         )
         self.base = -1
         self.sealed = False
-        self.begun = asyncio.Event()  # it has something to pass on, or soon
+        self.begun = asyncio.Event()  # chunks can be passed on, or soon
         self.manifest: Manifest | None = None
         self.model_config = b""
-        self.chunks: tuple[Chunk, ...] = ()  # of the image, that are wanted here
+        self.chunks: tuple[Chunk, ...] = ()  # chunks of the image that are wanted here
         self.applied: tuple[KeptDelta, ...] = ()
         self.pulls = Pulls(ctx, config.weights, down_bytes_s)
         self.relayed = 0
@@ -105,8 +105,8 @@ class Fetching:
         return self._wanted.part
 
     def passes_on(self, base: int) -> list[tuple[DeltaTable, int]] | None:
-        """What it can pass on by now to who wants the image (-1) or deltas from `base`, those with what they
-        are served as; None: nothing that one could use."""
+        """What it can pass on now to a host that wants the image (-1) or the deltas from `base`, those with
+        their served keys. None: nothing that such a host could use."""
         if not self._payloads or self.base != base:
             return None
         return [(table, one.key) for table, one in zip(self._tables, self._payloads, strict=False)]
@@ -128,16 +128,18 @@ class Fetching:
                 self._ctx.background(self._finding.tell(self._question()), "tell that it is here")
                 return None
             except UnusableDelta as problem:
-                self._ctx.log.warning("version %d: %s; it is pulled whole", self._wanted.version, problem)
+                self._ctx.log.warning(
+                    "deltas failed, pulling image: version=%d: %s", self._wanted.version, problem
+                )
                 self.drop()
             except Overtaken:
                 return self._refusal()
             except Moved as move:
-                self._ctx.log.info("version %d: %s", self._wanted.version, move)
+                self._ctx.log.info("pull ended early: version=%d: %s", self._wanted.version, move)
             except (AskFailed, PullError, ManifestError, Lie, ImageStoreError) as problem:
                 fruitless = 0 if self.pulled_bytes > had else fruitless + 1
                 why = str(problem)
-                if isinstance(problem, ImageStoreError):  # nobody else's fault
+                if isinstance(problem, ImageStoreError):  # not the fault of another host
                     self.without_room += 1
                 else:
                     self._finding.failed(source, problem)
@@ -151,7 +153,7 @@ class Fetching:
         return Refused(f"version {self._wanted.version} could not be pulled: {why}")
 
     def overtaken_by(self, version: int) -> None:
-        """A newer version is wanted: this one is given up, unless most of it is here already."""
+        """A newer version is wanted: give this one up, unless most of it is here already."""
         whole = sum(chunk.length for one in self._payloads for chunk in one.chunks)
         if version > self._wanted.version and self.have_bytes <= MOST * whole:
             self._under_way.overtake(version)
@@ -161,7 +163,7 @@ class Fetching:
         return Refused(f"version {newer} is wanted here instead of {self._wanted.version}")
 
     def drop(self) -> None:
-        """Give up what has come, unless it is whole; a second call does nothing."""
+        """Discard the partial version, unless it is whole; a second call does nothing."""
         if self.sealed:
             return
         for one in self._payloads:
@@ -174,7 +176,7 @@ class Fetching:
         self.begun.clear()
 
     async def _find(self) -> str:
-        """The source to pull from; it says whether by deltas, unless that has begun."""
+        """The source to pull from, with deltas or whole; that choice is fixed once the pull has begun."""
         while True:
             found = await self._finding.find(self._question())
             if found is not None:
@@ -240,7 +242,7 @@ class Fetching:
 
     async def _by_deltas(self, source: str, offered: Offered, manifest: Manifest, wait: Waiting) -> None:
         self._deltas_tried = True
-        await self._image_draft(manifest)  # where there is no room for it nothing is pulled
+        await self._image_draft(manifest)  # nothing is pulled if there is no space for the image
         try:
             tables = tables_of(offered, manifest, source)
             if not self._payloads:
@@ -260,7 +262,7 @@ class Fetching:
             raise UnusableDelta(str(problem)) from problem
         except (BadHash, BadRange) as problem:
             if source not in self._wanted.sources:
-                raise  # others have it as it was made
+                raise  # other sources have it as it was made
             raise UnusableDelta(str(problem)) from problem
 
     async def _apply(self, manifest: Manifest) -> None:
@@ -284,7 +286,7 @@ class Fetching:
         self.begun.set()
 
     async def _image_draft(self, manifest: Manifest) -> ImageDraft:
-        """What takes time for its size is not done on the loop."""
+        """Allocate the draft. The part whose time grows with the size runs off the event loop."""
         if self._draft is None:
             size, tensors = manifest.image_bytes, manifest.tensors
             self._draft = await self._ctx.offload(self._store.create, manifest.version, size, tensors)

@@ -1,7 +1,8 @@
-"""Whom a version is pulled from, as the host that pulls it finds out.
+"""`Finding`: source lookup of a pulling host for one version.
 
-Owns the questions to whoever published, which keeps track of the receivers (`sources`), and what is told with
-them: who could not be pulled from, and who lied. Where it does not answer, any source that is named will do.
+Owns the requests to the publisher, which tracks the receivers (`sources`). Each request also reports the
+sources that failed and the source that sent false data. If the publisher does not answer, any named source
+will do.
 """
 
 import itertools
@@ -11,24 +12,22 @@ from actors.weights.messages import Fetch, FindSource, Holds, SourceFound
 from supervisor import AskFailed, Context
 from transport.bulk import BadHash, SourceGone
 
-FIND_DEADLINE_S = 5.0  # whoever published may be making the delta that is asked for
-ASK_AGAIN_S = 0.5  # while it is pulled, or where nobody can serve it now
-ASK_SOON_S = 0.25  # while nothing comes
-NOBODY_S = 60.0  # in a row without a source: then any that is named, whoever keeps track may be wrong
+FIND_DEADLINE_S = 5.0  # the publisher may still be making the requested delta
+ASK_AGAIN_S = 0.5  # while the version is pulled, or while no source can serve it
+ASK_SOON_S = 0.25  # while no bytes arrive
+NOBODY_S = 60.0  # in a row without a source; then any named source is used: the publisher may be wrong
 RETRY_S = 0.2
 QUICK_RETRIES = 3  # in a row: a source that restarts is back by then
-MAX_RETRY_S = (
-    3.0  # after them, where the source hangs up (it serves as many as it can), or there is no room here
-)
+MAX_RETRY_S = 3.0  # after them, if the source hangs up (it serves as many as it can) or this host lacks space
 
 
 class Lie(Exception):
-    """A source said something that cannot be: of what the version is, or of where it is to be had."""
+    """A source sent a false statement about the contents or the sources of a version."""
 
 
 class Finding:
-    """See the module. `wanted`: the version, and who has it; the first of them keeps track. `site`: of this
-    host."""
+    """Finds sources for one version. `wanted`: the version and its sources; the first of them tracks the
+    receivers. `site`: of this host."""
 
     def __init__(self, ctx: Context, wanted: Fetch, site: str) -> None:
         self._ctx, self._wanted, self._site = ctx, wanted, site
@@ -39,14 +38,16 @@ class Finding:
         self._nobody_since_s: float | None = None
 
     async def find(self, asked: FindSource) -> SourceFound | None:
-        """The source to pull from, and as what; None where nobody can serve it now."""
+        """The source to pull from, and the form (whole or deltas); None if no source can serve the version
+        now.
+        """
         self._away = ""
         try:
             found = await self._ctx.ask(
                 self._wanted.sources[0], asked, deadline_s=FIND_DEADLINE_S, expect=SourceFound
             )
         except AskFailed as problem:
-            self._ctx.log.info("nobody tells whom to pull from: %s", problem)
+            self._ctx.log.info("source lookup failed: %s", problem)
             return SourceFound(source=next(self._named), base=asked.base)
         if not found.source:
             return self._nobody(asked)
@@ -61,11 +62,11 @@ class Finding:
             self._nobody_since_s = now_s
         if now_s - self._nobody_since_s < NOBODY_S:
             return None
-        self._ctx.log.warning("nobody may serve version %d for %g s by now", asked.version, NOBODY_S)
+        self._ctx.log.warning("no source assigned: version=%d after %g s", asked.version, NOBODY_S)
         return SourceFound(source=next(self._named), base=asked.base)
 
     async def other_than(self, asked: FindSource) -> str:
-        """Whom to go to from the current source, or "" where nobody says so."""
+        """The source that should replace the current one, or "" if none is assigned."""
         try:
             found = await self._ctx.ask(
                 self._wanted.sources[0], asked, deadline_s=ASK_AGAIN_S, expect=SourceFound
@@ -75,7 +76,7 @@ class Finding:
         return found.source if found.source != asked.current else ""
 
     async def tell(self, asked: FindSource) -> None:
-        """That all of it is here, and may be pulled from here."""
+        """Report that the whole version is here and may be pulled from this host."""
         await self._ctx.tell(self._wanted.sources[0], asked)
 
     def question(
@@ -87,7 +88,7 @@ class Finding:
         down_bytes_s: float,
         current: str = "",
     ) -> FindSource:
-        """With all that is known here (`FindSource`)."""
+        """A `FindSource` with everything that this host knows."""
         return FindSource(
             version=self._wanted.version,
             root=self._wanted.root,
@@ -104,19 +105,20 @@ class Finding:
         )
 
     def failed(self, source: str, problem: Exception) -> None:
-        """Ask for another one, except where it is one that was named: it may be back."""
+        """Exclude a failed source from the next lookup. A named source is not excluded: it may be back."""
         if source and source not in self._wanted.sources:
             self._excluded[source] = None
             if isinstance(problem, BadHash | Lie):
                 self._liar = source
 
     def incomplete(self, source: str) -> None:
-        """Some of what it stands for does not answer: whoever else has that is asked for, once; then it is
-        tried again."""
+        """An owner of a part that `source` serves does not answer. Exclude `source` from one lookup only."""
         self._away = source
 
     def pause_s(self, fruitless: int, problem: Exception) -> float:
-        """Before the next attempt; drawn, so that those who failed together do not come back together."""
+        """The pause before the next attempt; random, so that receivers that failed together do not retry
+        together.
+        """
         if fruitless <= QUICK_RETRIES or not isinstance(problem, SourceGone | ImageStoreError):
             return RETRY_S
         most_s = min(RETRY_S * 2.0 ** (fruitless - QUICK_RETRIES), MAX_RETRY_S)

@@ -1,7 +1,8 @@
-"""Whether an image of weights holds numbers alone: NaN and infinity make tokens of nothing.
+"""NaN and infinity check for an image of weights.
 
-Owns the check. Pure. An element is no number where all bits of its exponent are set, so each is read once, as
-an integer: at the rate at which an image is hashed (docs/weights.md), and beside that on another core.
+With NaN or infinity in the weights, the tokens are meaningless. Pure. An element is not finite if all bits of
+its exponent are set, so each element is read once, as an integer. The check runs at the rate at which an
+image is hashed (docs/weights.md), in parallel on another core.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +26,8 @@ _BLOCK_BYTES = 1 << 20  # the copy of a block stays in the cache
 
 
 def not_finite(image: memoryview, tensors: Sequence[TensorSpec], runs: Sequence[Run] | None = None) -> str:
-    """The first of these tensors that holds NaN or infinity; "" where none does. runs: the only bytes of the
-    image that are looked at. Integers, and dtypes that nobody here knows, are passed over."""
+    """The first of these tensors that holds NaN or infinity; "" if none does. runs: the only bytes of the
+    image that are read. Integers and unknown dtypes are skipped."""
     for spec in tensors:
         exponent = _EXPONENTS.get(spec.dtype)
         if exponent is None:

@@ -1,9 +1,9 @@
-"""A version of the weights on its way into an image store: a folder that nobody sees, and its file.
+"""`Draft`: an image that is being written, invisible until it is sealed.
 
-Owns taking memory for it, new or what another version had, and making it visible. Which version makes way is
-the store's (`image_store`). Adapter: files.
+Owns a draft's memory, new or reused from an evicted version, and making it visible. The store (`image_store`)
+chooses the version to evict. Adapter: files.
 
-The folder is locked while its writer lives, so what a dead one left is known by its free lock.
+The folder is locked while its writer lives, so a free lock identifies the folder of a dead writer.
 """
 
 from __future__ import annotations
@@ -81,8 +81,10 @@ class Draft:
 def new_draft(
     version: int, nbytes: int, tensors: Sequence[TensorSpec], final: Path, used: Path | None
 ) -> Draft:
-    """Room for an image, in the memory that the folder `used` has, where nobody reads that any more, which
-    then is gone; else in new memory. Raises OSError: no space; NotSafetensors."""
+    """Allocate an image.
+
+    The memory of the folder `used` is reused if no process reads it any more, and that folder is then gone;
+    otherwise new memory is taken. Raises OSError: no space; NotSafetensors."""
     head = header(tensors, nbytes)
     folder = final.with_name(f"{final.name}.{os.getpid()}.{os.urandom(4).hex()}{DRAFT}")
     fds = None if used is None else _reused(used, folder)
@@ -91,9 +93,9 @@ def new_draft(
         size = len(head) + nbytes
         if os.fstat(fd_file).st_size > size:
             os.ftruncate(fd_file, size)
-        os.posix_fallocate(fd_file, 0, size)  # now, for a hole that cannot be filled later is a SIGBUS
+        os.posix_fallocate(fd_file, 0, size)  # now, because a hole that cannot be filled later is a SIGBUS
         os.pwrite(fd_file, head, 0)
-        # Who reads it once it is sealed shares it with a writer that has not closed it yet.
+        # A reader of the sealed image shares the lock with a writer that has not closed it yet.
         fcntl.flock(fd_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return Draft(version, folder, final, (fd_folder, fd_file))
     except BaseException:
@@ -104,7 +106,7 @@ def new_draft(
 
 
 def left_draft(version: int, nbytes: int, tensors: Sequence[TensorSpec], final: Path) -> Draft | None:
-    """What a dead writer left of the same version and layout, as it left it."""
+    """The draft that a dead writer left for the same version and layout, as it left it."""
     head = header(tensors, nbytes)
     for folder in drafts(final.parent):
         if not folder.name.startswith(f"{final.name}."):
@@ -124,26 +126,26 @@ def left_draft(version: int, nbytes: int, tensors: Sequence[TensorSpec], final: 
 
 
 def drafts(store: Path) -> list[Path]:
-    """All that are being written in a store, or were."""
+    """All drafts in a store, of live and dead writers."""
     return sorted(store.glob(f"*{DRAFT}"))
 
 
 def is_dead(draft: Path) -> bool:
-    """Whether nobody writes it any more."""
+    """Whether no process writes the draft any more."""
     fd = exclusive(draft, os.O_RDONLY | os.O_DIRECTORY)
     close(fd)
     return fd is not None
 
 
 def is_read(folder: Path) -> bool:
-    """Whether somebody, in whatever process, has a lease on the image in this folder."""
+    """Whether any process has a lease on the image in this folder."""
     fd = exclusive(folder / FILE)
     close(fd)
     return fd is None and (folder / FILE).exists()
 
 
 def close(fd: int | None) -> None:
-    """If it is one."""
+    """Close a descriptor, if there is one."""
     if fd is not None:
         os.close(fd)
 
@@ -153,7 +155,7 @@ def _made(folder: Path) -> tuple[int, int]:
     fd_folder = None
     for _ in range(TRIES):
         folder.mkdir(mode=0o700, exist_ok=True)
-        # Whoever cleans up just now takes it for a dead writer's: then it is gone, or held.
+        # A concurrent cleanup takes it for a dead writer's draft: then it is gone, or locked.
         if (fd_folder := exclusive(folder, os.O_RDONLY | os.O_DIRECTORY)) is not None:
             break
     if fd_folder is None:
@@ -167,8 +169,9 @@ def _made(folder: Path) -> tuple[int, int]:
 
 
 def _reused(used: Path, folder: Path) -> tuple[int, int] | None:
-    """The folder and its file under another name, both locked, with nothing else in it; None where somebody
-    reads or writes it."""
+    """The folder and its file under another name, both locked, with nothing else in it.
+
+    None if any process reads or writes the file."""
     fd_folder = exclusive(used, os.O_RDONLY | os.O_DIRECTORY)
     fd_file = None if fd_folder is None else exclusive(used / FILE)
     if fd_folder is None or fd_file is None:

@@ -1,13 +1,13 @@
-"""Images of versions of the weights as files in shared memory.
+"""`ImageStore`: images of weight versions as files in shared memory.
 
-Owns a directory (under /dev/shm): a folder for each version, which any engine loads as a checkpoint
-(`model.safetensors`, `config.json`), with a note (its manifest). There is no other state, so the trainer that
-writes, the agent that serves and the engine that reads may each hold a store on it. Does not own what the
-bytes mean (`manifest`, `actors.engine.weight_image`) nor how they travel.
+Owns a directory (under /dev/shm). Each version has a folder that any engine loads as a checkpoint
+(`model.safetensors`, `config.json`), with a note (its manifest). There is no other state. So the trainer that
+writes, the agent that serves and the engine that reads may each open a store on the directory. The meaning of
+the bytes is defined in `manifest` and `actors.engine.weight_image`; their transport is elsewhere.
 
-A version is written in a folder of another name (`image_draft`) and becomes visible by rename when it is
-sealed, so a visible image is whole. Who reads has a lease (`lease`): unless somebody reads it, a version that
-makes way becomes the next draft, whose pages are there already.
+A version is written in a folder of another name (`image_draft`). It becomes visible by rename when it is
+sealed, so a visible image is whole. A reader holds a lease (`lease`). An evicted version that has no reader
+becomes the next draft, whose pages are already allocated.
 """
 
 import contextlib
@@ -38,19 +38,20 @@ from actors.weights.safetensors_file import NotSafetensors
 _VERSION = re.compile(r"v(\d{9})")
 _NOTE, _SETTINGS = "note", "config.json"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-LOOK_S = 0.02  # between two looks whether a reader has let go
+LOOK_S = 0.02  # between two checks whether a reader has released its lease
 
 
 class Image:
-    """A sealed version, mapped read-only, leased; close it when done. What was made from `view` stays valid,
-    and is a lease of its own."""
+    """A sealed version, mapped read-only and leased; close it when done.
+
+    Objects made from `view` stay valid after that, and each holds its own lease."""
 
     def __init__(self, version: int, path: Path) -> None:
         self.version, self.path = version, path
         self.view = mapped(path)
 
     def close(self) -> None:
-        """Give the version free. A second call does nothing."""
+        """Release the version. A second call does nothing."""
         with contextlib.suppress(ValueError):  # released before
             let_go(self.view)
 
@@ -62,11 +63,11 @@ class Image:
 
 
 class ImageStore:
-    """See the module; the `Images` of an agent.
+    """The `Images` of an agent, as files in shared memory.
 
     Args:
-        keep: how many versions there may be, that which is being written among them. The oldest that nobody
-            reads makes way.
+        keep: the most versions, including the one that is being written. The oldest one without readers is
+            evicted.
         held: how many more while older ones are read, such as by an engine that lags.
     """
 
@@ -94,16 +95,17 @@ class ImageStore:
     def create(
         self, version: int, nbytes: int, tensors: Sequence[TensorSpec] = (), *, patience_s: float = 0.0
     ) -> Draft:
-        """Room for an image of `nbytes` bytes, to be written and sealed. Older versions that nobody reads
-        make way, and their memory is used again. What a dead writer left of the same version and layout is
-        taken over, with what is in it (`left`).
+        """Allocate an image of `nbytes` bytes, to be written and sealed.
+
+        Older versions without readers are evicted, and their memory is reused. A draft that a dead writer
+        left for the same version and layout is taken over with its contents (`left`).
 
         Args:
-            tensors: what the header says lies in it; bytes of none are declared as padding.
+            tensors: the tensors in the header; bytes of no tensor are declared as padding.
             patience_s: how long readers may take to let go of a version. Blocks meanwhile.
 
         Raises:
-            ImageStoreFull: nothing is left on the file system, or as many versions are read as there may be.
+            ImageStoreFull: the file system is full, or the most versions are in use.
             NotSafetensors: no header can declare these tensors.
         """
         if nbytes < 1 or version < 0:
@@ -132,14 +134,15 @@ class ImageStore:
             raise self._absent(version) from None
 
     def content(self, version: int) -> memoryview:
-        """The bytes of a sealed version, mapped; leased while anything made from them lives. Raises
+        """The bytes of a sealed version, mapped; leased as long as any object made from them lives. Raises
         `NoSuchImage`."""
         return self.open(version).view
 
     def note(self, version: int, note: bytes, settings: bytes = b"") -> None:
-        """Keep something small beside a sealed version, such as its manifest; replaces what was noted.
-        settings: of the model, for whoever reads the folder as a checkpoint. Raises `NoSuchImage`, and
-        `ImageStoreFull`; what was noted before stays then."""
+        """Store a small note, such as the manifest, beside a sealed version; it replaces the previous note.
+
+        settings: of the model, for readers that load the folder as a checkpoint. Raises `NoSuchImage`, and
+        `ImageStoreFull`; the previous note then stays."""
         for name, content in ((_SETTINGS, settings), (_NOTE, note)):
             path = self._folder(version) / name
             draft = path.with_suffix(f".{os.getpid()}.tmp")
@@ -165,7 +168,9 @@ class ImageStore:
             return None
 
     def discard(self, version: int) -> None:
-        """Remove a version; who has it open keeps the bytes until they close it. Absent is fine."""
+        """Remove a version. Processes that have it open keep the bytes until they close it. An absent version
+        is fine.
+        """
         folder = self._folder(version)
         gone = folder.with_name(f"{folder.name}.{os.getpid()}.{os.urandom(4).hex()}{DRAFT}")
         fd = exclusive(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -178,8 +183,10 @@ class ImageStore:
         return self.directory / f"v{version:09d}"
 
     def _make_way(self, version: int, patience_s: float, spare: int) -> Path | None:
-        """Until there is room for one more: the oldest that nobody reads go, of which `spare` are told, to be
-        used again, and so do all drafts of dead writers."""
+        """Evict until one more version fits.
+
+        The oldest versions without readers go; `spare` of them are returned for reuse. All drafts of dead
+        writers go too."""
         until_s = time.monotonic() + patience_s
         while True:
             idle = [draft for draft in drafts(self.directory) if is_dead(draft)]
@@ -222,7 +229,7 @@ class ImageStore:
         return NoSuchImage(f"{self.directory} holds versions {self.versions()}, not {version}")
 
     def _clean(self) -> list[str]:
-        """Remove drafts whose writer is dead, but for the newest: whoever was writing it may go on
+        """Remove drafts whose writer is dead, except the newest: its version's writer may resume it
         (`create`)."""
         dead = [path for path in drafts(self.directory) if is_dead(path)][:-1]
         for path in dead:

@@ -1,8 +1,8 @@
-"""Images of versions of the weights on a host: the port behind which a TransferAgent has them.
+"""`Images`: port to the weight images of a host, used by TransferAgent.
 
-Owns the words. Pure: `image_store` keeps images as files in shared memory. A sealed image is whole and stays
-as it is while anybody reads it, in whatever process: its memory is used again only after that. One that is
-being written is a draft, and no one else's.
+Pure: `image_store` keeps images as files in shared memory. A sealed image is whole and does not change while
+any process reads it; its memory is reused only after that. An image that is being written is a draft and
+belongs to its writer alone.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class ImageStoreError(RuntimeError):
 
 
 class ImageStoreFull(ImageStoreError):
-    """No room for an image: the file system is full, or every kept version is in use."""
+    """The file system is full, or every kept version is in use."""
 
 
 class NoSuchImage(ImageStoreError):
@@ -52,22 +52,22 @@ class ImageDraft(Protocol):
 
     @property
     def path(self) -> Path:
-        """The file that it is until it is sealed, whose last bytes are the image: other processes may write
-        too."""
+        """The file of the draft until it is sealed. Its last bytes are the image, and other processes may
+        write too."""
 
     @property
     def left(self) -> bool:
-        """Whether a dead writer of the same version left it: some of it may be right already."""
+        """Whether a dead writer of the same version left it; some of its bytes may be right already."""
 
     def seal(self) -> object:
         """Make it visible. Raises VersionConflict where other bytes were sealed under its version."""
 
     def abandon(self) -> None:
-        """Drop it; nothing after `seal`."""
+        """Discard it; does nothing after `seal`."""
 
 
 class Images(Protocol):
-    """The images of one job on one host: whoever writes, serves and reads them there has the same ones."""
+    """The images of one job on one host, the same for all processes that write, serve and read there."""
 
     def versions(self) -> list[int]:
         """Sealed versions, ascending."""
@@ -80,18 +80,23 @@ class Images(Protocol):
         """A sealed image. Raises NoSuchImage."""
 
     def content(self, version: int) -> memoryview:
-        """The bytes of a sealed image; it is read until nothing holds them any more. Raises NoSuchImage."""
+        """The bytes of a sealed image; it counts as read as long as anything holds them. Raises
+        NoSuchImage.
+        """
 
     def create(self, version: int, nbytes: int, tensors: Sequence[TensorSpec] = ()) -> ImageDraft:
-        """Room for an image of these tensors; older versions that nobody reads make way. It may be what a
-        dead writer left of the same version. Raises ImageStoreFull."""
+        """Allocate an image of these tensors; older versions without readers are evicted.
+
+        The image may be the one that a dead writer left of the same version. Raises ImageStoreFull."""
 
     def note(self, version: int, note: bytes, settings: bytes = b"") -> None:
-        """Keep something small beside a sealed version, such as its manifest, and the model's `config.json`;
-        replaces what was noted. Raises NoSuchImage, ImageStoreFull."""
+        """Store a small note beside a sealed version, such as its manifest, and the model's `config.json`;
+        they replace the previous ones. Raises NoSuchImage, ImageStoreFull."""
 
     def noted(self, version: int) -> bytes | None:
         """What was noted of a version, if anything. Raises NoSuchImage."""
 
     def discard(self, version: int) -> None:
-        """Remove a version; who has it open keeps the bytes until they close it. Absent is fine."""
+        """Remove a version. Processes that have it open keep the bytes until they close it. An absent version
+        is fine.
+        """

@@ -1,7 +1,8 @@
-"""The deltas that a host has: made from what it published, or pulled and applied; served to whoever asks.
+"""`KeptDeltas`: the deltas of a host, in memory, for any receiver.
 
-Owns which are kept, in memory, within a bound of bytes: the oldest goes first, and whoever would have needed
-it pulls the whole image. Pure; the bulk server that serves them is told by whoever holds this.
+The host made them from versions that it published, or pulled and applied them. They are kept within a bound
+of bytes. The oldest is evicted first, and a receiver that would have needed it pulls the whole image. Pure:
+the owner of this object notifies the bulk server that serves the deltas.
 """
 
 from collections.abc import Sequence
@@ -26,17 +27,17 @@ class KeptDelta:
 
     @property
     def key(self) -> int:
-        """What its payload is served as."""
+        """The key under which its payload is served."""
         return DELTA | self.table.version
 
     @property
     def nbytes(self) -> int:
-        """Of it, in memory."""
+        """Bytes of the payload in memory."""
         return len(self.payload) if self.part is None else sum(bundle.length for bundle in self.part)
 
     @property
     def offer(self) -> Offer:
-        """As the choice wants it."""
+        """The delta as an `Offer` for the choice."""
         return Offer(self.table.base_root, self.table.target_root, max(1, self.table.nbytes))
 
 
@@ -48,8 +49,8 @@ class KeptDeltas:
         self._kept: dict[int, KeptDelta] = {}  # by the version that it leads to; the oldest first
 
     def keep(self, made: KeptDelta) -> tuple[bool, list[int]]:
-        """Keep one, if it fits at all, instead of another one to the same version; the keys of those that
-        went for it."""
+        """Keep a delta if it fits at all, replacing another one to the same version. Returns the keys of the
+        evicted ones."""
         replaced = self._kept.pop(made.table.version, None)
         gone = [replaced.key] if replaced is not None else []
         if made.nbytes > self._most_bytes:
@@ -60,7 +61,7 @@ class KeptDeltas:
         return True, gone
 
     def to(self, version: int) -> KeptDelta | None:
-        """That which leads to a version, if it is kept."""
+        """The delta that leads to a version, if it is kept."""
         return self._kept.get(version)
 
     @property

@@ -1,11 +1,11 @@
-"""Which parts of a model's tensors one process holds or needs, and which bytes of the image they are.
+"""`Part`: rows of checkpoint tensors that one process holds or needs, as image bytes.
 
-Owns the cut of dimension 0 (FSDP2) and what an inference engine of a pipeline stage and expert rank loads;
-`megatron_layout` has Megatron's. The image is that of the Hugging Face checkpoint: whatever a trainer fuses
-or splits, its parts are named by rows (and columns) of the checkpoint's tensors. Pure.
+Owns the cut of dimension 0 (FSDP2) and the parts that an inference engine of a pipeline stage and expert rank
+loads; `megatron_layout` has Megatron's. The image is that of the Hugging Face checkpoint. A trainer may fuse
+or split tensors, but its parts are named by rows (and columns) of the checkpoint's tensors. Pure.
 
-Tensor-parallel engines load whole tensors from the one image of their host and slice them there, so what a
-host needs is whole tensors and ranges of rows alone: long runs of bytes.
+Tensor-parallel engines load whole tensors from the one image of their host and slice them there. So a host
+needs only whole tensors and ranges of rows, which are long runs of bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD = re.compile(r"(?:^|\.)lm_head\.(?:weight|bias)$")
 
 
 class LayoutError(ValueError):
-    """The model cannot be cut like that, or a part is not one of its tensors."""
+    """The model cannot be cut as requested, or a part is not one of its tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a model a tensor stands. layer: None outside of them; expert: None where it is of none;
-    `stacked`: dimension 0 counts experts."""
+    """The position of a tensor in a model. layer: None outside of the layers; expert: None for a tensor of no
+    expert; `stacked`: dimension 0 counts experts."""
 
     layer: int | None
     rest: str
@@ -79,12 +79,12 @@ def place_of(name: str) -> Place:
 
 
 def is_embedding(name: str) -> bool:
-    """Whether its rows are tokens that come in."""
+    """Whether its rows are input tokens."""
     return bool(_EMBEDDING.search(name))
 
 
 def is_head(name: str) -> bool:
-    """Whether its rows are tokens that go out."""
+    """Whether its rows are output tokens."""
     return bool(_HEAD.search(name))
 
 
@@ -99,8 +99,8 @@ def even(count: int, index: int, parts: int) -> range:
 
 
 def fsdp_parts(tensors: Sequence[TensorSpec], rank: int, ranks: int) -> tuple[Part, ...]:
-    """What FSDP2 (`Shard(0)`) leaves with a rank: equal runs of rows, the last ones shorter or empty
-    (`torch.chunk`). A tensor without dimensions is the first rank's."""
+    """The parts that FSDP2 (`Shard(0)`) leaves with a rank: equal runs of rows, the last ones shorter or
+    empty (`torch.chunk`). A tensor without dimensions belongs to the first rank."""
     found = []
     for spec in tensors:
         rows = rows_in(spec)
@@ -112,8 +112,8 @@ def fsdp_parts(tensors: Sequence[TensorSpec], rank: int, ranks: int) -> tuple[Pa
 
 
 def engine_parts(tensors: Sequence[TensorSpec], held: Held) -> tuple[Part, ...]:
-    """What a host must have whose engine has these layers and experts: whole tensors, and of tensors that
-    stack all experts their rows. Where the head is tied to the embedding, the last stage needs that."""
+    """The parts that an engine with these layers and experts needs: whole tensors, and rows of tensors that
+    stack all experts. If the head is tied to the embedding, the last stage needs the embedding."""
     tied = not any(is_head(spec.name) for spec in tensors)
     found = []
     for spec in tensors:
@@ -132,13 +132,14 @@ def engine_parts(tensors: Sequence[TensorSpec], held: Held) -> tuple[Part, ...]:
 
 
 def runs_of(parts: Iterable[Part], tensors: Sequence[TensorSpec], image_bytes: int) -> tuple[Run, ...]:
-    """The bytes of these parts, in as few runs as can be. Bytes between tensors belong to whoever holds the
-    end of the tensor before them; those before the first one, to who holds its begin: so parts that make up
-    all tensors make up the image.
+    """The bytes of these parts, in as few runs as possible.
+
+    Bytes between tensors belong to the holder of the end of the previous tensor; bytes before the first
+    tensor, to the holder of its start. So parts that cover all tensors cover the image.
 
     Raises:
-        LayoutError: a part is not of these tensors, or they are more runs than are handled: many short ones
-            come of columns, so let one source hold all ranks that share rows.
+        LayoutError: a part is not of these tensors, or there are more runs than the limit: columns make
+            many short runs, so let one source hold all ranks that share rows.
     """
     held = [spec for spec in sorted(tensors, key=lambda spec: spec.offset) if spec.nbytes]
     if not held or held[-1].offset + held[-1].nbytes > image_bytes:
@@ -153,7 +154,7 @@ def runs_of(parts: Iterable[Part], tensors: Sequence[TensorSpec], image_bytes: i
 
 
 def _bytes_of(parts: Iterable[Part], tensors: Mapping[str, TensorSpec]) -> Iterator[Run]:
-    """Without what lies between tensors."""
+    """The bytes of a part, without the gaps between tensors."""
     count = 0
     for (name, low, high), columns in _by_rows(parts, tensors).items():
         spec = tensors[name]
@@ -173,7 +174,7 @@ def _bytes_of(parts: Iterable[Part], tensors: Mapping[str, TensorSpec]) -> Itera
 def _by_rows(
     parts: Iterable[Part], tensors: Mapping[str, TensorSpec]
 ) -> dict[tuple[str, int, int], list[tuple[int, int]]]:
-    """The columns that are held of equal rows, by offset, those that touch in one."""
+    """The columns that are held of equal rows, by offset; adjacent ones are joined."""
     found: defaultdict[tuple[str, int, int], list[tuple[int, int]]] = defaultdict(list)
     for part in parts:
         spec = tensors.get(part.tensor)

@@ -1,7 +1,7 @@
-"""How the tensors of one version differ from those of the version before.
+"""Comparison of tensor names, shapes and dtypes between two versions.
 
-Owns the comparison and its words. Pure. Engines that serve one model load no other: names, shapes and dtypes
-stay, unless the publisher says that the model changed.
+Owns the comparison and its wording. Pure. Engines that serve one model load no other: names, shapes and
+dtypes stay, unless the publisher says that the model changed.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from actors.engine.tensor_spec import TensorSpec
 
 
 def layout_change(before: Sequence[TensorSpec], now: Sequence[TensorSpec]) -> str:
-    """What is different of names, shapes and dtypes, by the first tensor of it; "" for nothing. The order of
-    tensors, and where they lie, is no difference."""
+    """The first difference of names, shapes and dtypes; "" for none. The order and the offsets of tensors are
+    not compared."""
     old, new = {spec.name: spec for spec in before}, {spec.name: spec for spec in now}
     if lost := sorted(old.keys() - new.keys()):
         return f"{_many(lost)} there no longer, first {lost[0]!r}"

@@ -1,9 +1,9 @@
-"""Who reads a file of an image, and who may write into it again.
+"""`Lease`: shared file lock of the readers of an image file.
 
-Owns the rule, for all processes of a host: a reader holds a shared `flock` on the file for as long as it
-reads, or has it mapped; whoever reuses the file needs an exclusive one and does not wait for it. A mapping of
-Python's holds its own descriptor of the file, so it is a lease for as long as it lives, whatever was made
-from it. The kernel lets go of what a dead process held. Adapter: files.
+Owns the rule for all processes of a host. A reader holds a shared `flock` on the file as long as it reads the
+file or has it mapped. A process that reuses the file needs an exclusive lock, and does not wait for it. A
+Python mapping holds its own descriptor of the file, so it is a lease as long as it lives, with everything
+made from it. The kernel releases the locks of a dead process. Adapter: files.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from actors.weights.safetensors_file import begin_of
 
 
 class Leased(OSError):
-    """Somebody writes the file."""
+    """A process writes the file."""
 
 
 class Lease:
@@ -38,9 +38,9 @@ class Lease:
 
 
 def mapped(path: str | Path, *, private: bool = False) -> memoryview:
-    """The image in a file, mapped: a lease for as long as anything made from it lives.
+    """The image in a file, mapped; a lease as long as anything made from it lives.
 
-    Read-only, or `private`: who writes there writes into a copy of their own page. Raises OSError,
+    Read-only, or `private`: then a write changes only the writer's own copy of the page. Raises OSError,
     NotSafetensors.
     """
     fd = _shared(Path(path))
@@ -61,7 +61,7 @@ def in_file(path: str | Path, tensors: Sequence[TensorSpec]) -> tuple[TensorSpec
 
 
 def let_go(view: memoryview) -> None:
-    """Of what `mapped` gave: now, or when whatever was made from it goes."""
+    """Release a mapping from `mapped` now, or when the last object made from it is gone."""
     whole = view.obj
     with contextlib.suppress(BufferError):
         view.release()
@@ -70,7 +70,9 @@ def let_go(view: memoryview) -> None:
 
 
 def exclusive(path: Path, flags: int = os.O_RDWR) -> int | None:
-    """A descriptor of a file, or folder, that nobody else holds; None where somebody does, or it is gone."""
+    """A descriptor of a file or folder with an exclusive lock; None if another process holds one, or the file
+    is gone.
+    """
     try:
         fd = os.open(path, flags | os.O_CLOEXEC)
     except OSError:
@@ -89,7 +91,7 @@ def _shared(path: Path) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if not _is_at(fd, path):  # it was taken for another version in this moment
+        if not _is_at(fd, path):  # it was reused for another version at this moment
             raise FileNotFoundError(f"{path} is gone")
     except BlockingIOError:
         os.close(fd)

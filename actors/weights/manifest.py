@@ -1,10 +1,11 @@
-"""The manifest of a version of the weights: what the image holds, and what each of its chunks must hash to.
+"""`Manifest`: contents of a weight version, with the digest of each chunk.
 
-Owns the description and the checks against it. Pure: the image is a buffer that somebody else maps. Whoever
-holds a manifest can pull chunks from anybody, and trust none of them.
+Owns the description and the checks against it. Pure: the caller maps the image as a buffer. The holder of a
+manifest can pull chunks from any source without trusting it.
 
-A chunk's digest is xxh3-128: it finds damage at memory speed. The root is SHA-256 over the canonical encoding
-of everything else, the chunk digests among it, so equal roots mean equal descriptions of equal bytes.
+A chunk's digest is xxh3-128, which finds damage at memory speed. The root is SHA-256 over the canonical
+encoding of everything else, including the chunk digests. So equal roots mean equal descriptions of equal
+bytes.
 """
 
 import hashlib
@@ -49,8 +50,8 @@ class Owner(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One version of the weights. `base_version`: what a delta would be against; None for none. `owners`: who
-    has which part when it is published; none: the publisher has all of it."""
+    """One version of the weights. `base_version`: the base of a delta; None for none. `owners`: the part of
+    each publisher; none: one publisher has all of it."""
 
     version: int
     base_version: int | None
@@ -97,12 +98,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         *,
         base_version: int | None = None,
     ) -> "Manifest":
-        """Describe an image that nobody has whole. `shares`: by source, the chunks that it has and has
-        `hashed`; those of all sources make the image. Where one source has all of it this is what `build`
-        says of it.
+        """Describe an image that no single source has whole.
+
+        `shares`: by source, the chunks that it has and has `hashed`; together they make the image. If one
+        source has all of it, the result equals that of `build`.
 
         Raises:
-            BadManifest: they do not, or the layout does not fit.
+            BadManifest: the shares do not make the image, or the layout does not fit.
         """
         owners = tuple(
             Owner(source, joined(Run(chunk.offset, chunk.length) for chunk in chunks))
@@ -169,7 +171,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
 
     def missing(self, image: memoryview) -> list[Chunk]:
-        """The chunks that the image does not hold yet: what an interrupted pull has left to do."""
+        """The chunks that the image does not hold yet: the rest of an interrupted pull."""
         data = image.cast("B")
         if len(data) != self.image_bytes:
             return list(self.chunks)

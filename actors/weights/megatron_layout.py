@@ -1,13 +1,13 @@
-"""Which parts of a checkpoint's tensors a rank of Megatron holds, and where in its fused tensors they are.
+"""Parts of checkpoint tensors that a Megatron rank holds in its fused tensors.
 
 Owns the map from Megatron-core's GPT layers to rows and columns of a Hugging Face checkpoint. Pure.
 
 As Megatron-core lays them out (core/transformer/attention.py, mlp.py, tensor_parallel/layers.py):
 `linear_qkv` holds for each group of the rank its query heads, its key head, its value head; `linear_fc1` the
 rank's part of the gate, then that of the up projection; `linear_proj` and `linear_fc2` are cut by columns;
-embedding and head by rows of a padded vocabulary. What all ranks of a kind hold (norms, routers, biases
-behind a sum) is the first one's to give. Expert-parallel ranks hold the same dense layers; the first one
-gives them.
+embedding and head by rows of a padded vocabulary. Tensors that all ranks of a kind hold (norms, routers,
+biases behind a sum) are published by the first one. Expert-parallel ranks hold the same dense layers; the
+first rank publishes them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class TensorRank:
-    """Which one of how many tensor-parallel ranks; `dense`: whether it gives what all expert-parallel ranks
-    hold (the first of them). vocabulary_multiple: see `VOCABULARY_MULTIPLE`."""
+    """The index of a tensor-parallel rank and their number. `dense`: whether it publishes the tensors that
+    all expert-parallel ranks hold (true for the first of them). vocabulary_multiple: see
+    `VOCABULARY_MULTIPLE`."""
 
     index: int
     count: int
@@ -59,8 +60,8 @@ class TensorRank:
 def megatron_parts(
     tensors: Sequence[TensorSpec], heads: Heads, held: Held, rank: TensorRank
 ) -> tuple[Part, ...]:
-    """What this rank has to give of the image. `held`: the layers of its pipeline stage, the experts of its
-    expert-parallel rank. Raises LayoutError where the model cannot be cut like that."""
+    """The parts of the image that this rank publishes. `held`: the layers of its pipeline stage, the experts
+    of its expert-parallel rank. Raises LayoutError where the model cannot be cut like that."""
     found: list[Part] = []
     for spec in tensors:
         place = place_of(spec.name)

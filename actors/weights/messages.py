@@ -1,4 +1,4 @@
-"""What is said to a TransferAgent."""
+"""Messages to a TransferAgent, and its replies."""
 
 from typing import ClassVar
 
@@ -11,13 +11,14 @@ from transport.bulk_frames import Chunk
 
 
 class Publish(Message, frozen=True):
-    """From the trainer on the same host: the finished image of `version` lies in the agent's image store.
+    """From the trainer on the same host: the image of `version` is finished in the agent's image store.
 
-    `model_config` is the checkpoint's config.json, for engines that have never seen the model. `announce`:
-    instances are to serve it, so the manager is told before it is answered. Repeating it answers the same;
-    another image under a published version is refused, and so is one that is announced below a newer one, one
-    that holds NaN or infinity (`weights.require_finite`), and one that is announced whose tensors have other
-    names, shapes or dtypes than those of the version before, unless `model_changed`.
+    `model_config` is the checkpoint's config.json, for engines that have not loaded the model before.
+    `announce`: instances should serve the version, so the manager is notified before the reply. A repeated
+    message gets the same reply. Another image under a published version is refused. An image that holds NaN
+    or infinity is refused (`weights.require_finite`), and so is an announced version below a newer one. An
+    announced version whose tensors have other names, shapes or dtypes than the previous version is refused,
+    unless `model_changed`.
     """
 
     version: int
@@ -28,8 +29,8 @@ class Publish(Message, frozen=True):
 
 
 class MayPublish(Message, frozen=True):
-    """From a trainer of one's own on the same host, before it copies anything: may an image of these tensors
-    be `version`? Refused with the reason, as `Publish` is."""
+    """From a user's own trainer on the same host, before it copies anything: may an image of these tensors be
+    `version`? Refused with the reason, as `Publish` is."""
 
     QUESTION: ClassVar[bool] = True
 
@@ -46,9 +47,9 @@ class Published(Message, frozen=True):
 
 
 class OpenPart(Message, frozen=True):
-    """From a rank of a sharded trainer, to the agent of its host: where is the image of `version` written, of
-    which other ranks write the rest? `tensors`: all of the image. Refused as `Publish` is where they are
-    others than those of the version before, unless `model_changed`."""
+    """From a rank of a sharded trainer to the agent of its host: requests the file for the image of
+    `version`, of which other ranks write the rest. `tensors`: all of the image. Refused as `Publish` is if
+    they differ from those of the previous version, unless `model_changed`."""
 
     version: int
     tensors: tuple[TensorSpec, ...]
@@ -57,17 +58,18 @@ class OpenPart(Message, frozen=True):
 
 
 class PartIsOpen(Message, frozen=True):
-    """In the last bytes of this file."""
+    """The image is the last bytes of this file."""
 
     path: str
 
 
 class PartWritten(Message, frozen=True):
-    """From such a rank: `runs` of the image are written. Answered as `Publish` is, when all ranks' are.
+    """From such a rank: `runs` of the image are written. Answered as `Publish` is, when all ranks have
+    written theirs.
 
     Args:
-        rank, ranks: which of how many; `here` of them are on this host.
-        join: the agent that makes the one manifest; all ranks name the same.
+    rank, ranks: index and number of ranks; `here` of them are on this host.
+    join: the agent that makes the one manifest; all ranks name the same.
     """
 
     version: int
@@ -95,7 +97,7 @@ class JoinPart(Message, frozen=True):
 
 
 class PartLost(Message, frozen=True):
-    """From an agent to the one that joins: what its ranks have of `version` will not come; nobody need wait
+    """From an agent to the joining one: its ranks' part of `version` will not arrive, so no agent should wait
     for it."""
 
     version: int
@@ -109,9 +111,9 @@ class Joined(Message, frozen=True):
 
 
 class JoinDelta(Message, frozen=True):
-    """From an owner of a part of `version` to the first of them: the table (encoded) of the delta of
-    the chunks that it owns; b"": it has none. Refused where one of the owners has none: then there is no
-    delta to that version."""
+    """From an owner of a part of `version` to the first owner: the table (encoded) of the delta of its own
+    chunks; b"": it has none. Refused if any owner has none, because there is then no delta to that version.
+    """
 
     version: int
     root: bytes
@@ -120,14 +122,14 @@ class JoinDelta(Message, frozen=True):
 
 
 class DeltaJoined(Message, frozen=True):
-    """The table (encoded) of what all owners have, with `owners`: each serves its bundles of it."""
+    """The table (encoded) of all owners' parts, with `owners`: each serves its own bundles."""
 
     table: bytes
 
 
 class FindStore(Message, frozen=True):
-    """From a trainer of one's own on the same host: where are images written here? Refused where the job has
-    a trainer that publishes."""
+    """From a user's own trainer on the same host: requests the folder of the images. Refused if the job has a
+    trainer that publishes."""
 
 
 class StoreIs(Message, frozen=True):
@@ -139,15 +141,15 @@ class StoreIs(Message, frozen=True):
 
 
 class Holds(msgspec.Struct, frozen=True, array_like=True):
-    """A version that a host has whole: what a delta can start from."""
+    """A version that a host has whole, and that a delta can start from."""
 
     version: int
     root: bytes
 
 
 class EnginePart(msgspec.Struct, frozen=True, array_like=True):
-    """What an engine has of a model: of its layers those of pipeline `stage` of `stages`, of its experts
-    those of `rank` of `ranks`, in equal parts."""
+    """The part of a model that an engine has: the layers of pipeline `stage` of `stages`, and the experts of
+    `rank` of `ranks`, in equal parts."""
 
     stage: int
     stages: int
@@ -156,22 +158,22 @@ class EnginePart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FindSource(Message, frozen=True):
-    """From an agent that pulls, to the one that published: whom am I to pull `version` from?
+    """From an agent that pulls `version` to its publisher: requests the source to pull from.
 
-    Asked at the beginning, every half second while it pulls, when something is wrong, and told once more at
-    the end; so whoever keeps track may forget everything and knows all again from the next ones.
+    Sent at the start, every half second during the pull, after an error, and once at the end. So the
+    publisher may lose its state and rebuild it from the next requests.
 
     Args:
-        receiver: who asks, this incarnation of it.
-        holds: what a delta could start from; none: it wants the whole image.
-        base: what the delta starts from that it pulls by now; -1 for the whole image.
-        have_bytes: of what it pulls, verified.
-        down_bytes_s: the most at which it came before, 0 where that is not known.
-        site: where it is; links between sites are slow.
-        current: whom it pulls from.
-        excluded: whom it could not pull from.
-        liar: whose bytes did not hash to their digest.
-        part: of the image, that it pulls from those who pull the same part; None: all of it.
+    receiver: the requester, in this incarnation.
+    holds: the versions that a delta could start from; none: it wants the whole image.
+    base: the start of the delta that it is pulling; -1 for the whole image.
+    have_bytes: verified bytes of the pull.
+    down_bytes_s: the highest receive rate so far; 0 if unknown.
+    site: of the receiver; links between sites are slow.
+    current: the source that it pulls from.
+    excluded: sources that it could not pull from.
+    liar: the source whose bytes did not match their digest.
+    part: of the image; it pulls from receivers of the same part. None: all of it.
     """
 
     version: int
@@ -189,30 +191,32 @@ class FindSource(Message, frozen=True):
 
 
 class SourceFound(Message, frozen=True):
-    """`source` is the agent to pull from; "" for nobody now: ask again soon. `base`: the version that is here
-    and that the deltas start from which the source has; -1: pull the whole image."""
+    """`source` is the agent to pull from; "" if there is none now: ask again soon. `base`: the version that
+    is here and that the source's deltas start from; -1: pull the whole image."""
 
     source: str
     base: int
 
 
 class HostLeaves(Message, frozen=True):
-    """From the node agent of the same host: it has notice, or (false) the notice came to nothing."""
+    """From the node agent of the same host: the host has an eviction notice, or (false) the notice was
+    withdrawn.
+    """
 
     leaves: bool
 
 
 class ReceiverLeaves(Message, frozen=True):
-    """From an agent whose host has notice, to one that published what it has pulled: nobody is to begin to
-    pull from `receiver`; or (false) it stays after all, and its next question puts it back among them."""
+    """From an agent whose host has notice, to a publisher whose version it pulled: no new pull from
+    `receiver` may begin. (false): it stays after all, and its next request makes it a source again."""
 
     receiver: str
     leaves: bool
 
 
 class Offer(Message, frozen=True):
-    """From another agent: I want to pull `version` with this root, as deltas from `base` or (-1) whole. Who
-    is still pulling it offers it too, and passes on what comes."""
+    """From another agent: requests `version` with this root, as deltas from `base` or (-1) whole. An agent
+    that is still pulling it offers it too, and passes on its chunks."""
 
     version: int
     root: bytes
@@ -229,8 +233,8 @@ class DeltaLink(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Offered(Message, frozen=True):
-    """The manifest (encoded), the model's config, and a capability to read the image: where, with what. With
-    a base: `deltas`, in the order in which they are applied, and no token for the image."""
+    """The manifest (encoded), the model's config, and a capability to read the image (endpoint, key and
+    token). With a base: `deltas`, in the order of application, and no token for the image."""
 
     manifest: bytes
     model_config: bytes
@@ -240,7 +244,7 @@ class Offered(Message, frozen=True):
 
 
 class Fetch(Message, frozen=True):
-    """From a worker on the same host: have `version` here, whole and verified, from one of `sources`; or the
+    """From a worker on the same host: fetch `version`, whole and verified, from one of `sources`; or only the
     `part` of it that its engine has."""
 
     version: int
@@ -251,15 +255,16 @@ class Fetch(Message, frozen=True):
 
 class DropVersion(Message, frozen=True):
     """From the manager to the publisher of a version, and from a worker to the agent of its host: instances
-    could not load these weights, no host will ask for them again. Nothing where they are not here."""
+    could not load these weights, and no host will request them again. A version that is not here is ignored.
+    """
 
     version: int
     root: bytes
 
 
 class WhatComes(Message, frozen=True):
-    """From a worker on the same host that has asked for this version: what model is it? Answered with a
-    `Fetched` as soon as the manifest is here; the image may still be coming."""
+    """From a worker on the same host that has requested this version: asks for its model. Answered with a
+    `Fetched` as soon as the manifest is here; the image may still be arriving."""
 
     QUESTION: ClassVar[bool] = True
 
@@ -269,8 +274,8 @@ class WhatComes(Message, frozen=True):
 
 class Fetched(Message, frozen=True):
     """The verified image in shared memory; of a part, `tensors` are those that are there. `pulled_bytes` is 0
-    when it was here already. `deltas`: how many were applied to a version that was here; 0 when the whole
-    image was pulled."""
+    if the version was here already. `deltas`: the number of deltas applied to a version that was here; 0 if
+    the whole image was pulled."""
 
     version: int
     root: bytes

@@ -1,6 +1,6 @@
-"""What a host offers to others: versions that it has, and those that it is pulling by now.
+"""`Offering`: versions that a host serves, including those that it is still pulling.
 
-Owns the answers to `Offer`: capabilities to read an image, or the deltas that lead to it.
+Owns the replies to `Offer`: capabilities to read an image, or the deltas that lead to it.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from actors.weights.served_deltas import ServedDeltas
 from supervisor import Context, Deferred, Refused
 from transport.bulk import BulkServer
 
-BEGIN_LATE_S = 2.0  # who is told to pull from us before we know the manifest waits so long for it
+BEGIN_LATE_S = 2.0  # a receiver that was sent here before we know the manifest waits so long for it
 
 
 class Offering:
-    """See the module. coming: what is pulled here, by version and root."""
+    """Answers `Offer`. coming: the pulls of this host, by version and root."""
 
     def __init__(
         self,
@@ -44,8 +44,10 @@ class Offering:
         return deferred
 
     async def _later(self, message: Offer, begun: asyncio.Event, deferred: Deferred) -> None:
-        """It was told to pull from us in the moment in which we began to pull ourselves, or in which another
-        owner heard before us that all have their part of a delta."""
+        """Answer once the pull has begun.
+
+        The receiver was sent here just as this host began to pull, or another owner learned before this one
+        that all owners have their part of a delta."""
         await self._ctx.idle(begun, BEGIN_LATE_S)
         try:
             deferred.answer(self._offer(message))

@@ -1,8 +1,7 @@
-"""What several hosts have published, pulled from all of them at once: what each owns, of an image or of
-deltas.
+"""`Owners`: a pull from several publishers at once, each the owner of a part.
 
-Owns the questions to owners, and that what one of them does not give does not keep what the others do. Whom
-the rest of a wave pulls from is `finding`'s.
+Owns the requests to the owners of an image or of deltas. A failed owner does not stop the transfers of the
+others. `finding` chooses the sources of the other receivers in the wave.
 """
 
 import asyncio
@@ -22,16 +21,16 @@ from transport.bulk import BulkSource, Chunk
 OFFER_DEADLINE_S = 5.0
 
 Share = tuple[Payload, Sequence[Chunk]]
-"""Something that is pulled, and what one owner has of it."""
+"""A payload to pull, and the chunks of it that one owner has."""
 
 
 def shares_of_image(manifest: Manifest, payload: Payload) -> dict[str, list[Share]]:
-    """By owner."""
+    """The chunks of the image, by owner."""
     return {owner: [(payload, chunks)] for owner, chunks in manifest.shares().items()}
 
 
 def shares_of_deltas(tables: Sequence[DeltaTable], payloads: Sequence[Payload]) -> dict[str, list[Share]]:
-    """By owner; nothing where the deltas have none."""
+    """The chunks of the deltas, by owner; empty if the deltas have none."""
     found: dict[str, list[Share]] = {}
     for table, payload in zip(tables, payloads, strict=True):
         for owner, bundles in table.shares().items():
@@ -41,7 +40,9 @@ def shares_of_deltas(tables: Sequence[DeltaTable], payloads: Sequence[Payload]) 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """See the module. `base`, `tables`: of the deltas that are wanted; -1 and none: the image is."""
+    """Pulls each owner's share. `base`, `tables`: of the deltas that are wanted; -1 and none: the image
+    is.
+    """
 
     ctx: Context
     pulls: Pulls
@@ -50,8 +51,8 @@ class Owners:
     tables: tuple[DeltaTable, ...] = ()
 
     async def pull(self, shares: Mapping[str, Sequence[Share]], fetching: Waiting) -> None:
-        """What is missing of each share, from its owner. Raises what the first one failed with: AskFailed,
-        `Lie`, `PullError`; `UnusableDelta` where an owner has not the deltas that are wanted."""
+        """Pull the missing chunks of each share from its owner. Raises the first error of any share:
+        AskFailed, `Lie`, `PullError`; `UnusableDelta` if an owner lacks the wanted deltas."""
         work = (self._pull(owner, own, fetching) for owner, own in shares.items())
         for outcome in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -74,7 +75,7 @@ class Owners:
                 await self.pulls.one(payload, BulkSource(on, tokens[payload.key]), wait, fetching, left)
 
     def _tokens(self, offered: Offered, owner: str) -> dict[int, bytes]:
-        """By what each payload is served as."""
+        """The tokens, by the key under which each payload is served."""
         if self.base < 0:
             return {self.manifest.version: offered.token}
         try:

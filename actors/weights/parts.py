@@ -1,11 +1,10 @@
-"""A version that ranks of a sharded trainer publish, each its own part, on one host or many; nothing is
-gathered.
+"""`Parts`: one version published in parts by the ranks of a sharded trainer.
 
-Owns the way from runs that ranks have written to one manifest: the ranks of a host write into its image; when
-all of them have, their host cuts and hashes what they wrote, and tells the agent that joins. When that has
-heard of all ranks it makes the manifest, with who owns what, and all serve their own; the first owner tells
-the manager, and keeps track of receivers. Soft state: whoever
-waits for an answer asks again when an agent was restarted, and what was written lies in shared memory.
+The ranks are on one host or many, and nothing is gathered. The ranks of a host write into its image. When all
+of them have written, their host cuts and hashes their runs, and sends the result to the joining agent. When
+that agent has the results of all ranks, it makes the one manifest, with the owners, and every host serves its
+own part. The first owner notifies the manager and tracks the receivers. Soft state: after a restart of an
+agent its callers ask again, and the written bytes are still in shared memory.
 """
 
 import asyncio
@@ -27,14 +26,14 @@ from configs.schema import Weights
 from supervisor import AskFailed, Context, Deferred, Refused
 from transport.bulk_frames import Chunk
 
-JOIN_DEADLINE_S = 600.0  # until the slowest rank has written; a dead one is known by then
-LOST_S = 5.0  # ranks that are slower than those that failed hear of it; then it may be tried again
-MAX_JOINING = 2  # versions: the one that is written, and one whose last ranks are late
+JOIN_DEADLINE_S = 600.0  # until the slowest rank has written; a dead rank is detected by then
+LOST_S = 5.0  # slower ranks learn of the failure meanwhile; after that the version may be tried again
+MAX_JOINING = 2  # versions: the one that is being written, and one whose last ranks are late
 
 
 @dataclass(slots=True)
 class _Here:
-    """What the ranks of this host write."""
+    """The parts that the ranks of this host write."""
 
     tensors: tuple[TensorSpec, ...]
     draft: ImageDraft | None = None
@@ -45,14 +44,14 @@ class _Here:
 
 @dataclass(slots=True)
 class _Joining:
-    """What hosts have said."""
+    """The parts that hosts have sent."""
 
     said: dict[str, JoinPart] = field(default_factory=dict)
     waiting: list[Deferred] = field(default_factory=list)
 
 
 class Parts:
-    """See the module."""
+    """See the module docstring."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class Parts:
         self._here: dict[int, _Here] = {}
         self._joining: dict[int, _Joining] = {}
         self._made: dict[int, Manifest] = {}
-        self._lost = (-1, "", 0.0)  # a version that will not be whole, why, and until when that is told
+        self._lost = (-1, "", 0.0)  # a version that will not be whole, why, and until when ranks learn it
 
     # -- ranks of this host --
 
@@ -102,7 +101,7 @@ class Parts:
         """Raises Refused."""
         version, anew = message.version, message.version not in self._here
         here = await self._opened(version, message.tensors, message.image_bytes)
-        if anew and here.draft is not None and not here.draft.left:  # nobody wrote into this one
+        if anew and here.draft is not None and not here.draft.left:  # no rank has written into this one
             self._give_up(version, lost := f"what was written of version {version} is gone: publish it again")
             raise Refused(lost)
         for rank, runs in here.runs.items():
@@ -162,7 +161,9 @@ class Parts:
             deferred.answer(Published(version=version, root=manifest.root))
 
     def _serve(self, manifest: Manifest, model_config: bytes, chunks: tuple[Chunk, ...], first: str) -> None:
-        """What is here of it, and the delta of that. first: of the owners, who keeps track."""
+        """Serve this host's part of it, and the delta of that part. first: the owner that tracks
+        receivers.
+        """
         if not manifest.owners:  # all ranks are on this host
             self._served.add(manifest, model_config)
             self._publishing.follow(manifest)
@@ -194,7 +195,7 @@ class Parts:
             if known[0].root != manifest.root:
                 raise Refused(f"version {version} was published before with other bytes")
             return
-        if version in self._store.versions():  # of a life that ended before it was known what it is
+        if version in self._store.versions():  # left by an earlier life, before its manifest was known
             self._store.discard(version)
         here.draft.seal()
 
@@ -202,7 +203,7 @@ class Parts:
         here = self._here.pop(version, None)
         if here is None:
             return
-        self._ctx.log.warning("version %d is not published: %s", version, why)
+        self._ctx.log.warning("version not published: version=%d: %s", version, why)
         if here.draft is not None:
             here.draft.abandon()
         for deferred in here.waiting:
@@ -211,13 +212,13 @@ class Parts:
     # -- hosts --
 
     def join(self, message: JoinPart) -> Deferred:
-        """What one host has; answered when all ranks are there."""
+        """One host's part; answered when all ranks are there."""
         deferred = Deferred()
         known = self._made.get(message.version)
         if known is None and (served := self._served.known(message.version)) is not None:
             known = served[0]
         if known is not None and known.shares().get(message.source) == message.chunks:
-            deferred.answer(Joined(manifest=known.encode()))  # told again
+            deferred.answer(Joined(manifest=known.encode()))  # repeated
             return deferred
         lost, why, until_s = self._lost
         if message.version == lost and self._ctx.now() < until_s:
@@ -234,8 +235,8 @@ class Parts:
         return deferred
 
     def lost(self, message: PartLost) -> None:
-        """Ranks of a host do not publish it after all. Hosts that have not said what they have are told when
-        they do."""
+        """Ranks of a host do not publish it after all. Hosts whose parts are still due get this answer when
+        they send them."""
         self._lost = (message.version, message.why, self._ctx.now() + LOST_S)
         self._joined(message.version, Refused(message.why))
 

@@ -1,6 +1,6 @@
-"""Something that is pulled chunk by chunk, and passed on meanwhile: an image, or what a delta holds.
+"""`Payload`: an image or a delta's bytes, pulled by chunks and passed on meanwhile.
 
-Owns which of its chunks are here. Pure but for the waits of those to whom it is passed on.
+Owns the set of chunks that are here. Pure, except for the waits of the receivers that it is passed on to.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from transport.bulk import Chunk, PartialContent, PullError
 
 @dataclass(slots=True)
 class Payload:
-    """`key`: what it is served as. `chunks`: all of it. `into`: its memory. `done`: offsets of the chunks
-    that are in it, verified."""
+    """`key`: the key under which it is served. `chunks`: all of it. `into`: its memory. `done`: offsets of
+    the chunks that are in it, verified."""
 
     key: int
     chunks: Sequence[Chunk]
@@ -30,24 +30,28 @@ class Payload:
 
     @property
     def have_bytes(self) -> int:
-        """Of those that are."""
+        """Bytes of the chunks that are there."""
         return sum(chunk.length for chunk in self.chunks if chunk.offset in self.done)
 
     def landed(self, chunk: Chunk) -> None:
-        """It is there, and right: others may have it."""
+        """A chunk is there and verified: others may have it."""
         self.done.add(chunk.offset)
         self.partial.landed(chunk.offset, chunk.length)
 
     def has_all_but(self, missing: Sequence[Chunk]) -> None:
-        """What an earlier life of this host had pulled of the same is not pulled again."""
+        """Mark all other chunks as done: those that an earlier life of this host pulled are not pulled
+        again.
+        """
         lacking = {chunk.offset for chunk in missing}
         for chunk in self.chunks:
             if chunk.offset not in lacking:
                 self.landed(chunk)
 
     def require_all(self) -> None:
-        """Each chunk was held against its digest, where it lies: as it came, or when it was found here. So
-        nothing is read again before it is used. Raises `PullError` where one is missing."""
+        """Require that all chunks are there; raises `PullError` if one is missing.
+
+        Each chunk was verified in place against its digest, on arrival or when it was found here. So no byte
+        is read again before it is used."""
         if left := self.left:
             raise PullError(
                 f"{len(left)} of {len(self.chunks)} chunks did not come, the first at {left[0].offset}"

@@ -1,9 +1,9 @@
-"""Publishing: an image that lies in the store is described and served, and instances are told of it.
+"""`Publishing`: describes and serves an image in the store, and announces it.
 
-Owns what follows from `Publish`. The job's own trainer tells the manager itself when its step is over; for a
-trainer from outside, which may end at any moment, this agent does. A version is published once: the
-same bytes again are fine, others are refused. So are weights that no engine could use: with NaN or infinity,
-or with other tensors than the version before.
+Owns everything that follows from `Publish`. The job's own trainer notifies the manager itself at the end of
+its step. For an external trainer, which may end at any moment, this agent notifies the manager. A version is
+published once: the same bytes again are fine, other bytes are refused. Weights that no engine could use are
+refused too: with NaN or infinity, or with other tensors than the previous version.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ TELL_DEADLINE_S = 60.0  # far above a restart of the manager
 
 
 class Unusable(Exception):
-    """No engine could use these weights; the text says why."""
+    """No engine could use these weights; the text gives the reason."""
 
 
 class Publishing:
-    """See the module."""
+    """See the module docstring."""
 
     def __init__(
         self,
@@ -48,7 +48,9 @@ class Publishing:
         self._disk: DiskPublishing | None = None
 
     def store(self, message: FindStore) -> StoreIs:
-        """Where a trainer of this host writes. Raises Refused where the job has a trainer of its own."""
+        """The place where a trainer of this host writes. Raises Refused if the job has a trainer of its
+        own.
+        """
         if self._backend != "own":
             raise Refused(
                 f'this job trains its own weights (training.backend = "{self._backend}"), no others can be '
@@ -59,8 +61,8 @@ class Publishing:
         return StoreIs(place=self._store.place(0), model_config=known[1] if known is not None else b"")
 
     async def publish(self, message: Publish) -> Published | Deferred:
-        """Describe the sealed image and serve it; with `announce`, the answer comes when the manager knows of
-        it. Raises Refused."""
+        """Describe the sealed image and serve it. With `announce`, the reply waits until the manager has the
+        version. Raises Refused."""
         if not message.announce:
             return await self._usable(message)
         deferred = Deferred()
@@ -68,8 +70,8 @@ class Publishing:
         return deferred
 
     async def _usable(self, message: Publish) -> Published:
-        """The job's own trainer would publish the same again: its job ends, with the reason. Raises
-        Refused."""
+        """Check the weights. The job's own trainer would publish the same again, so its job ends with the
+        reason. Raises Refused."""
         try:
             return await self._describe(message)
         except Unusable as fault:
@@ -85,7 +87,7 @@ class Publishing:
             raise Refused(str(fault)) from fault
 
     def _require_fitting(self, message: Publish | MayPublish | OpenPart) -> None:
-        """Engines that serve the version before can serve these tensors. Raises Unusable."""
+        """Require that engines of the previous version can serve these tensors. Raises Unusable."""
         older = [version for version in self._served.versions if version < message.version]
         if not older or message.model_changed:
             return
@@ -97,7 +99,9 @@ class Publishing:
             )
 
     def require_finite(self, version: int, problem: str) -> None:
-        """problem: the tensor that holds what is no number, "" for none. Raises Unusable."""
+        """Require finite weights. problem: the tensor that holds a non-finite element, "" for none. Raises
+        Unusable.
+        """
         if problem:
             raise Unusable(
                 f"version {version} holds NaN or infinity, first in {problem!r}: no engine could use it "
@@ -114,7 +118,7 @@ class Publishing:
             deferred.answer(published)
 
     async def tell_manager(self, version: int, root: bytes, sources: tuple[str, ...]) -> None:
-        """Instances are to serve this version. Raises Refused."""
+        """Announce the version to the manager, for instances to serve. Raises Refused."""
         weights = Weights(version=version, root=root, sources=sources)
         newest = PublishVersion(weights=weights, ascending=True)
         try:
@@ -147,19 +151,19 @@ class Publishing:
         return Published(version=message.version, root=manifest.root)
 
     def follow(self, manifest: Manifest) -> None:
-        """A version is here whole for the first time: what follows from that."""
+        """Start the work that follows when a version is whole here for the first time."""
         before = self._served.before(manifest.version)
-        if before is not None:  # receivers that are behind are to need only what changed
+        if before is not None:  # receivers that lag behind should need only the changes
             self._deltas.begin(before, manifest)
         self.to_disk(manifest)
 
     @property
     def disk_state(self) -> str:
-        """In a word, for a look at the agent."""
+        """One word on the state of the disk, for inspection."""
         return self._disk.state if self._disk is not None else "-"
 
     def to_disk(self, manifest: Manifest) -> None:
-        """A version that is here whole is written there too, where that is wanted."""
+        """Write a version that is whole here to disk too, if one is configured."""
         if self._disk is None:
             self._disk = DiskPublishing(
                 self._ctx, self._store, self._open_disk, self._settings.disk_whole_every

@@ -1,6 +1,6 @@
-"""Bytes of one version from a source into memory: what came of it, and how fast.
+"""`Pulls`: transfers of a version's bytes from a source, with counts and rates.
 
-Owns the counts. What is to come, and from whom, is `fetching`.
+Owns the counts. `fetching` chooses the bytes and the source.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,14 @@ from configs.schema import Weights
 from supervisor import Context, Waiting
 from transport.bulk import BulkSource, Chunk, PullError
 
-CHUNK_DEADLINE_S = 60.0  # until another chunk is here; 4 MiB in that time are a link of 70 KB/s
-MEASURED_BYTES = 8 << 20  # a pull of less says nothing of a link
+CHUNK_DEADLINE_S = 60.0  # until the next chunk; 4 MiB in that time are a link of 70 KB/s
+MEASURED_BYTES = 8 << 20  # a shorter pull does not measure the link
 
 
 class Pulls:
-    """See the module. `down_bytes_s`: the best rate at which anything came to this host, 0 for none yet.
-    `resumed`: pulls that went on from what was there; `bad_chunks`: that came with a wrong hash."""
+    """Counts the transfers of this host. `down_bytes_s`: the highest receive rate of this host; 0 for none
+    yet. `resumed`: pulls that resumed a partial payload; `bad_chunks`: chunks that arrived with a wrong hash.
+    """
 
     def __init__(self, ctx: Context, settings: Weights, down_bytes_s: float) -> None:
         self._ctx, self._settings = ctx, settings
@@ -29,7 +30,9 @@ class Pulls:
     async def all_of(
         self, payloads: Sequence[Payload], endpoint: str, tokens: Sequence[bytes], fetching: Waiting
     ) -> None:
-        """What is left of each, one after the other, from one source. Raises `Lie`, `PullError`."""
+        """Pull the missing chunks of each payload, one payload after the other, from one source. Raises
+        `Lie`, `PullError`.
+        """
         async with self._ctx.wait(
             "a bulk pull", on=endpoint, deadline_s=CHUNK_DEADLINE_S, go_on=True
         ) as wait:
@@ -44,8 +47,8 @@ class Pulls:
         fetching: Waiting,
         share: Sequence[Chunk] | None = None,
     ) -> None:
-        """What is left of it, or `share` of it. `wait` is for the next chunk, `fetching` for the version.
-        Raises `Lie`, `PullError`."""
+        """Pull the missing chunks of a payload, or of `share` of it. `wait` is for the next chunk, `fetching`
+        for the version. Raises `Lie`, `PullError`."""
         left = one.left if share is None else share
         self.resumed += bool(one.done and left)
 
@@ -75,4 +78,4 @@ class Pulls:
         self.bad_chunks += result.retried_chunks
         if result.received_bytes >= MEASURED_BYTES and result.seconds > 0:
             rate_bytes_s = result.received_bytes / result.seconds
-            self.down_bytes_s = max(self.down_bytes_s, rate_bytes_s)  # a source may have had others too
+            self.down_bytes_s = max(self.down_bytes_s, rate_bytes_s)  # the source may share its link

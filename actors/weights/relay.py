@@ -1,12 +1,13 @@
-"""Who pulls a version of the weights from whom: chains that grow behind whoever asks.
+"""`Wave`: source assignment for the receivers of one weight version (relay).
 
-Owns what is remembered of the spreading of one version, the wave. Pure: whoever keeps track of the holders
-tells it what happens, asks it for parents and passes them on; `relay_choice` chooses. Receivers come with
-their own questions, so a late joiner, a pull that goes on and an orphan are one case (after Hoplite, SIGCOMM
-2021, whose receivers pull from partial copies). docs/weights.md has the analysis.
+Chains of receivers grow from the publisher. Owns the state of one version's spreading, the wave. Pure: the
+tracker of the holders reports events to the wave, requests parents from it, and passes them on;
+`relay_choice` chooses. Each receiver sends its own requests, so a late joiner, a resumed pull and an orphan
+are one case (after Hoplite, SIGCOMM 2021, whose receivers pull from partial copies). docs/weights.md has the
+analysis.
 
-A parent is kept until the version is whole, or the parent dies, lies, leaves or gives less than half of what
-it could. Nobody pulls from one that pulls from it.
+A receiver keeps its parent until the version is whole, or the parent dies, sends wrong bytes, leaves or gives
+less than half of what it could. There are no cycles: no peer pulls from its own descendant.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from actors.weights.relay_choice import MAX_PEERS, Choice
 from actors.weights.relay_peer import Peer, above
 
 WEAK = 0.5  # a parent that gives less than that share of what it could ...
-WEAK_S = 1.0  # ... over that time is weak,
-WEAK_CHUNKS = 4  # which is not to be seen where less than so many could have come
-SILENT_S = 0.4  # one that gives nothing for so long, though it has more, is left at once;
-UNHEARD_S = 0.75  # one that has not told what it has for so long meanwhile may have more, or be dead
+WEAK_S = 1.0  # ... during that time is weak,
+WEAK_CHUNKS = 4  # unless fewer chunks than that could have arrived
+SILENT_S = 0.4  # a parent that gives nothing for so long, though it has more, is left at once
+UNHEARD_S = 0.75  # a parent that has not reported its chunks for so long meanwhile may have more, or be dead
 
 
 class TooManyPeers(RuntimeError):
@@ -28,15 +29,15 @@ class TooManyPeers(RuntimeError):
 
 
 class NotInWave(LookupError):
-    """Nobody of that name is in the wave: let it join (again)."""
+    """No peer of that name is in the wave: let it join (again)."""
 
 
 class Wave:
-    """The spreading of one version; see the module.
+    """The spreading of one version.
 
     Args:
         payload_bytes: what each receiver needs of it.
-        chunk_bytes: progress comes in steps of that size.
+        chunk_bytes: progress is reported in steps of that size.
     """
 
     def __init__(self, payload_bytes: int, *, chunk_bytes: int) -> None:
@@ -59,8 +60,10 @@ class Wave:
         origin: bool = False,
         have_bytes: int = 0,
     ) -> None:
-        """A holder, or a receiver before it asks. Who is known already begins a new life: what pulls from it
-        gets another parent. Raises TooManyPeers; ValueError for figures that cannot be."""
+        """Add a holder, or a receiver before its first request.
+
+        A known peer begins a new life: its children get another parent. Raises TooManyPeers; ValueError for
+        impossible figures."""
         if not (up_bytes_s > 0 and down_bytes_s > 0):
             raise ValueError(f"{name} cannot carry {up_bytes_s} bytes/s up and {down_bytes_s} down")
         have = self.payload_bytes if origin else self._held(name, have_bytes)
@@ -76,13 +79,18 @@ class Wave:
         self._choice.typical.clear()
 
     def ask(self, name: str, now_s: float, *, exclude: Collection[str] = (), current: str = "") -> str | None:
-        """Whom `name` is to pull from; asking again gives the same. None: it is complete or will leave, or
-        nobody can serve it now: it asks again soon, as everybody does while it pulls.
+        """The parent that `name` should pull from; repeated calls give the same.
 
-        Args: name: who asks. Raises NotInWave. now_s: of any clock that does not run backward. exclude: whom
-        it could not pull from. They are not given to it again; origins only now not. The one that it pulled
-        from gets no child, and its place is free, until it is heard again. current: whom it pulls from since
-        before this wave was kept: it stays there, if there is a slot.
+        None: `name` is complete or will leave, or no peer can serve it now. It asks again soon, as every peer
+        does while it pulls. Raises NotInWave.
+
+        Args:
+        name: the requester.
+        now_s: of any clock that does not run backward.
+        exclude: peers that it could not pull from. They are not given to it again; origins only now not. The
+        one that it pulled from gets no child, and its slot is free, until its next report.
+        current: the parent that it has had since before this wave existed: it stays there, if there is a
+        slot.
         """
         peer = self._heard(name, now_s)
         for other in exclude:
@@ -99,7 +107,7 @@ class Wave:
         return None if peer.parent is None else peer.parent.name
 
     def progress(self, name: str, have_bytes: int, now_s: float) -> None:
-        """`name` holds so much, verified. Raises NotInWave; ValueError where it is more than there is."""
+        """`name` holds so many verified bytes. Raises NotInWave; ValueError for more than there are."""
         peer = self._heard(name, now_s)
         if peer.origin:
             return
@@ -117,7 +125,7 @@ class Wave:
                 self._judge(peer, peer.parent, now_s)
 
     def lose(self, name: str) -> None:
-        """`name` died or left. Who pulled from it gets another parent; their chunks stay with them."""
+        """`name` died or left. Its children get another parent and keep their chunks."""
         peer = self._peers.pop(name, None)
         if peer is None:
             return
@@ -127,9 +135,11 @@ class Wave:
             self._detach(child)
 
     def lied(self, liar: str, accuser: str) -> None:
-        """`accuser` got bytes from `liar` that do not hash to their digest. The liar serves nobody any more,
-        and may go on receiving. An accuser is believed once: one with bad memory would accuse all. An origin
-        is left, never banned: what it published is what all are measured by. Raises NotInWave."""
+        """`accuser` got bytes from `liar` that do not match their digest.
+
+        The liar serves no peer any more, and may go on receiving. An accuser is believed once: one with bad
+        memory would accuse all. An origin is left, never banned, because its published bytes are the
+        reference for all. Raises NotInWave."""
         peer, other = self._peer(accuser), self._peers.get(liar)
         if peer.parent is not None and peer.parent is other:
             self._detach(peer)
@@ -144,14 +154,14 @@ class Wave:
                 self._detach(child)
 
     def drain(self, name: str) -> None:
-        """`name` will leave: it gets no child any more, its own move as soon as there are slots, and then it
-        pulls no longer. Where nothing comes of it, it joins again. Raises NotInWave."""
+        """`name` will leave. It gets no child any more; its children move as soon as there are slots, and
+        then it stops pulling. If it stays after all, it joins again. Raises NotInWave."""
         peer = self._peer(name)
         peer.draining = True
         self._move_children(peer)
 
     def parent_of(self, name: str) -> str | None:
-        """Whom `name` pulls from now. Raises NotInWave."""
+        """The parent that `name` pulls from now. Raises NotInWave."""
         parent = self._peer(name).parent
         return None if parent is None else parent.name
 
@@ -164,7 +174,7 @@ class Wave:
         return tuple(self._peers.values())
 
     def _place(self, peer: Peer, now_s: float, barred: Collection[str], current: str) -> None:
-        """Give it a parent, or another one, if there is any; else it keeps the one it has."""
+        """Give it a parent, or a better one, if there is any; otherwise it keeps the one it has."""
         least = peer.have_bytes + WEAK_CHUNKS * self._chunk_bytes if peer.moving == "starved" else 0
         found = self._choice.parent_for(peer, barred, current, least_bytes=least)
         if found is None:
@@ -182,9 +192,10 @@ class Wave:
         peer.parent, peer.moving = None, ""
 
     def _judge(self, peer: Peer, parent: Peer, now_s: float) -> None:
-        """Over a window: did it get half of what its parent could give and had for it? Where the parent has
-        nothing new, whoever serves the parent is judged. The second weak parent in a row shows that the
-        weakness is the peer's own, or that of the link to its site."""
+        """Judge the parent over a window: did it give half of what it could give and had for this peer?
+
+        If the parent has nothing new, the parent's own parent is judged. The second weak parent in a row
+        shows that the weakness is the peer's own, or that of the link to its site."""
         took_s, got = now_s - peer.mark_s, peer.have_bytes - peer.mark_bytes
         rate_bytes = self._choice.edge_bytes_s(parent, peer, len(parent.children)) * took_s
         could = min(rate_bytes, parent.have_bytes - peer.mark_bytes)
@@ -193,15 +204,17 @@ class Wave:
         peer.mark_s, peer.mark_bytes = now_s, peer.have_bytes
         if got < WEAK * could:
             self._is_weak(peer, parent, max(got, self._chunk_bytes) / took_s)
-        elif could >= WEAK * rate_bytes:  # it was put to the test
+        elif could >= WEAK * rate_bytes:  # the parent was tested
             peer.weak_bytes_s = 0.0
             if peer.moving == "weak":
                 peer.moving = ""
 
     def _judge_silence(self, peer: Peer, parent: Peer, now_s: float) -> None:
-        """A receiver that gets nothing is moved before its window ends, where its parent has more for it. One
-        that is not heard either seems to be dead: its place is free, until it is heard. Where the parent
-        itself gets nothing, whoever is silent above it is found, and who has more takes the receiver."""
+        """Move a receiver that gets nothing before its window ends, if its parent has more for it.
+
+        A parent that does not report either seems to be dead: its slot is free until its next report. If the
+        parent starves too, the nearest silent ancestor is blamed, and the receiver moves to the peer with the
+        most chunks."""
         took_s = now_s - peer.gained_s
         rate_bytes = self._choice.edge_bytes_s(parent, peer, len(parent.children)) * took_s
         if took_s < SILENT_S or rate_bytes < WEAK_CHUNKS * self._chunk_bytes:
@@ -232,7 +245,7 @@ class Wave:
             return
         peer.down_bytes_s = bytes_s
         self._choice.typical.clear()
-        if self._choice.is_slow(peer):  # it is to be a leaf
+        if self._choice.is_slow(peer):  # it should be a leaf
             self._move_children(peer)
 
     def _move_children(self, peer: Peer) -> None:

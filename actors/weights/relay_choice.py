@@ -1,7 +1,7 @@
-"""Which peer of a wave a receiver is to pull from: the rule, over peers as they stand.
+"""`Choice`: parent selection for a receiver in a relay wave.
 
-Owns slots, ranks and the one copy that crosses between sites; changes nothing (`relay` does). Pure.
-docs/weights.md has the reasons and the analysis.
+Owns slots, ranks and the one copy that crosses between sites. Reads the current peers and changes nothing
+(`relay` does). Pure. docs/weights.md has the reasons and the analysis.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from actors.weights.relay_peer import Peer, below, rooted
 
 STAR_S = 0.5  # a payload that the origin can give to all in that time is not worth a chain
 NEAR = 0.9  # rates are measured: one within that share of the best is as good
-SLOW = 0.5  # below that share of its site's median a receiver serves nobody: all behind it would wait
-RELAY_SLOTS = 1  # children of who is still pulling: a second one halves its way up, for all behind it
+SLOW = 0.5  # below that share of its site's median a receiver serves no peer: its descendants would wait
+RELAY_SLOTS = 1  # children of a peer that is still pulling: a second one halves its uplink for all below
 COMPLETE_SLOTS = 2
 MAX_PEERS = 4096  # of a wave; further receivers are refused, and pull from the origin as they always could
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The rule over `peers`, by name. `crossing`: bytes/s that the link of a site has shown to carry, where
-    that was less than what cards do. `typical`: what was computed of the peers' rates; to be cleared when one
-    comes, goes or changes."""
+    """The rule over `peers`, by name. `crossing`: bytes/s that the link of a site has shown to carry, if less
+    than the hosts' cards. `typical`: cached medians of the peers' rates; clear them when a peer joins, leaves
+    or changes."""
 
     peers: Mapping[str, Peer]
     payload_bytes: int
@@ -35,8 +35,8 @@ class Choice:
     def parent_for(
         self, peer: Peer, barred: Collection[str] = (), current: str = "", *, least_bytes: int = 0
     ) -> Peer | None:
-        """Whom it is to pull from, another one than now; `current` where that is allowed. `least_bytes`: only
-        of its site, and who has so much. None: nobody."""
+        """The peer that should serve the receiver, other than its present parent; `current` if that is
+        allowed. `least_bytes`: only peers of its site that have so much. None: no peer."""
         reached, own = rooted(self.peers.values()), below(peer)
         usable = [
             one
@@ -101,7 +101,7 @@ class Choice:
         return self.edge_bytes_s(parent, child, 1) < SLOW * self.typical_down(parent.site)
 
     def edge_bytes_s(self, parent: Peer, child: Peer, children: int) -> float:
-        """Bytes/s that the child can get where `children` share the parent's way up."""
+        """Bytes/s of a child when `children` share the parent's uplink."""
         arriving = math.inf if parent.complete else parent.down_bytes_s
         rate = min(parent.up_bytes_s / children, child.down_bytes_s, arriving)
         if parent.site == child.site:
@@ -109,7 +109,9 @@ class Choice:
         return min(rate, self.crossing.get(child.site, math.inf))
 
     def _best(self, peer: Peer, parents: Sequence[Peer]) -> Peer | None:
-        """The highest rate; of those as good as that an origin, then who has most, then who joined first."""
+        """The peer with the highest rate. Among equally good ones an origin is first, then the one with the
+        most bytes, then the earliest member.
+        """
         rates = {one.name: self._offered(one, peer) for one in parents}
         good = [one for one in parents if rates[one.name] >= NEAR * max(rates.values())]
         return max(good, key=lambda one: (one.origin, one.have_bytes), default=None)
@@ -122,7 +124,9 @@ class Choice:
         return min(self.edge_bytes_s(parent, peer, 1), share)
 
     def _may_cross(self, peer: Peer, own: set[str]) -> bool:
-        """Nobody of its site can serve it now. One of them pulls across, who has most; then it serves."""
+        """Whether it may pull across sites, as no peer of its site can serve it now. The receiver with the
+        most bytes crosses; then it serves its site.
+        """
         return not any(
             one.site == peer.site and one.serves and one.have_bytes > peer.have_bytes
             for name, one in self.peers.items()
@@ -131,6 +135,6 @@ class Choice:
 
 
 def _gentlest(parents: Iterable[Peer]) -> Peer | None:
-    """For a slow child: where it holds up no chain, and an origin only where nobody else is."""
+    """For a slow child: a parent where it delays no chain, and an origin only if there is no other."""
     idle = [one for one in parents if one.origin or one.complete or not one.kids(slow=False)]
     return min(idle, key=lambda one: (one.origin, len(one.children), -one.have_bytes), default=None)

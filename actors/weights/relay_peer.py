@@ -1,6 +1,6 @@
-"""One holder or receiver of a version, as the wave of that version (`relay`) knows it.
+"""`Peer`: one holder or receiver of a version in a relay wave (`relay`).
 
-Owns what is remembered of a peer, and the walks over the trees that parents and children make. Pure.
+Owns the state of a peer, and the walks over the trees that parents and children make. Pure.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Literal
 MAX_AVOIDED = 16  # of a peer; beyond it the oldest is tried again
 
 Avoided = Literal["failed", "weak"]
-"""A parent that failed is not pulled from again; one that gave little is, where there is nobody else."""
+"""A failed parent is not pulled from again; a weak one is, if there is no other."""
 
 Moving = Literal["", "weak", "starved", "parent"]
-"""Why a peer is to have another parent: its own gives too little, gets nothing itself, or is not to serve
-(any longer)."""
+"""Why a peer needs another parent: its own gives too little, gets nothing itself, or should not serve (any
+longer)."""
 
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """`up_bytes_s`, `down_bytes_s`: measured where they were, else what its card is said to do. `site`: links
-    within one are fast. `origin`: whoever published. `have_bytes`: of the payload, verified, so that it can
-    serve them. `parent`: whom it pulls from. `avoided`: whom it could not pull from, or not fast."""
+    """`up_bytes_s`, `down_bytes_s`: measured, or else the card's nominal rate. `site`: links within one are
+    fast. `origin`: the publisher. `have_bytes`: verified bytes of the payload, which it can serve. `parent`:
+    the peer that it pulls from. `avoided`: peers that it could not pull from, or not fast."""
 
     name: str
     up_bytes_s: float
@@ -38,14 +38,14 @@ class Peer:
     moving: Moving = ""
     avoided: dict[str, Avoided] = field(default_factory=dict)
     draining: bool = False
-    suspected: bool = False  # who pulled from it gave it up, and it has not been heard since
+    suspected: bool = False  # a child gave it up, and it has not reported since
     banned: bool = False
-    believed: str = ""  # whom its word has banned: one accuser bans one peer
+    believed: str = ""  # the peer that its accusation has banned: one accuser bans one peer
     heard_s: float = 0.0
-    gained_s: float = 0.0  # when it was heard to have more than before, or got its parent
-    mark_s: float = 0.0  # where the window begins over which its rate is judged
+    gained_s: float = 0.0  # time of its last report of new chunks, or of its new parent
+    mark_s: float = 0.0  # start of the window over which its rate is judged
     mark_bytes: int = 0
-    weak_bytes_s: float = 0.0  # what it got from a parent that was weak; 0: none was, lately
+    weak_bytes_s: float = 0.0  # bytes/s that it got from a weak parent; 0: no weak parent lately
 
     @property
     def serves(self) -> bool:
@@ -54,11 +54,11 @@ class Peer:
 
     @property
     def wants(self) -> bool:
-        """Whether it is to pull at all: who will leave does so for its children alone."""
+        """Whether it should pull at all: a peer that will leave pulls only for its children."""
         return not self.complete and (not self.draining or bool(self.children))
 
     def kids(self, slow: bool) -> int:
-        """Children in its slots of one kind; who is leaving, or seems to be dead, holds none."""
+        """Children in its slots of one kind; a child that is leaving, or seems to be dead, holds none."""
         return sum(child.in_slow_slot == slow for child in self.staying())
 
     def staying(self) -> list[Peer]:
@@ -91,7 +91,7 @@ def above(peer: Peer) -> Iterator[Peer]:
 
 
 def rooted(peers: Iterable[Peer]) -> set[str]:
-    """Those whom bytes reach: complete ones (origins are), and all that pull from them, directly or not."""
+    """The peers that bytes reach: complete ones (origins are), and all their descendants."""
     found: set[str] = set()
     for peer in peers:
         if peer.complete:

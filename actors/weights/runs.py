@@ -1,4 +1,4 @@
-"""Runs of bytes of an image: who holds which, whether they make the image, and which chunks they touch.
+"""`Run`: byte ranges of an image; tiling checks and the chunks that they touch.
 
 Pure; knows bytes, no tensors (`layout` does).
 """
@@ -16,7 +16,7 @@ MAX_RUNS = 2**18  # of all owners of an image: 4 MB of a manifest, which travels
 
 
 class TilingError(ValueError):
-    """Runs do not make the image: a byte is held by nobody, or by two."""
+    """Runs do not make the image: a byte has no holder, or two."""
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
@@ -32,7 +32,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """The same bytes in as few runs as can be, by offset; what lies upon each other counts once."""
+    """The same bytes in as few runs as possible, by offset; overlapping bytes count once."""
     found: list[Run] = []
     for run in sorted(runs, key=lambda run: run.offset):
         if found and run.offset <= found[-1].end:
@@ -43,7 +43,7 @@ def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def check_tiling(owners: Mapping[str, Sequence[Run]], image_bytes: int) -> None:
-    """Raises TilingError unless the runs of all owners make the image of that many bytes, each byte once."""
+    """Raise TilingError unless the runs of all owners make the image of that many bytes, each byte once."""
     count = sum(map(len, owners.values()))
     if count > MAX_RUNS:
         raise TilingError(f"{count} runs, at most {MAX_RUNS}: let sources hold whole rows")
@@ -62,9 +62,10 @@ def check_tiling(owners: Mapping[str, Sequence[Run]], image_bytes: int) -> None:
 
 
 def chunks_needed(runs: Iterable[Run], chunks: Sequence[Chunk]) -> tuple[int, ...]:
-    """Numbers of the chunks that hold a byte of these runs, ascending: a chunk is the least that can be
-    checked against its digest, so what is pulled is rounded out to chunks. `chunks`: they tile the image, by
-    offset."""
+    """Numbers of the chunks that hold a byte of these runs, ascending.
+
+    A chunk is the smallest unit with a digest, so a pull is rounded out to chunks. `chunks`: they tile the
+    image, by offset."""
     offsets = [chunk.offset for chunk in chunks]
     found: list[int] = []
     for run in joined(runs):
@@ -76,8 +77,8 @@ def chunks_needed(runs: Iterable[Run], chunks: Sequence[Chunk]) -> tuple[int, ..
 
 
 def cut(runs: Iterable[Run], chunk_bytes: int) -> tuple[Run, ...]:
-    """Ranges of at most `chunk_bytes`, none of which goes over the end of a run: so each chunk of an image
-    that several sources hold has one owner, who can hash it."""
+    """Ranges of at most `chunk_bytes`, none of which crosses the end of a run. So each chunk of an image that
+    several sources hold has one owner, which can hash it."""
     return tuple(
         Run(at, min(chunk_bytes, run.end - at))
         for run in joined(runs)

@@ -1,8 +1,8 @@
-"""An image of weights as a safetensors file, so that whatever reads a checkpoint reads it. Pure.
+"""Safetensors header of a weight image, so that any checkpoint reader can read it.
 
-Owns the header in front of the image's bytes, which begin at a page: the file is mapped, and tensors lie in
-it as they lie in the image. Bytes of the image that no tensor has are declared too, as `PADDING`, because the
-format has no gaps; layouts of this project (`actors.engine.weight_image`) have none.
+Pure. Owns the header in front of the image's bytes, which begin at a page boundary: the file is mapped, and
+tensors have the same order and gaps as in the image. Bytes of no tensor are declared too, as `PADDING`,
+because the format has no gaps; layouts of this project (`actors.engine.weight_image`) have none.
 
 Format: https://huggingface.co/docs/safetensors: length of the header as u64, little-endian, the header as
 JSON that may end in spaces, the tensors' bytes.
@@ -43,8 +43,8 @@ class NotSafetensors(ValueError):
 
 
 def header(tensors: Sequence[TensorSpec], nbytes: int) -> bytes:
-    """What stands in front of an image of `nbytes` bytes with these tensors: whole pages, the same wherever
-    the layout is the same. Raises NotSafetensors."""
+    """The header of an image of `nbytes` bytes with these tensors: whole pages, equal for equal layouts.
+    Raises NotSafetensors."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for spec in sorted(tensors, key=lambda spec: (spec.offset, spec.nbytes)):
@@ -68,7 +68,7 @@ def header(tensors: Sequence[TensorSpec], nbytes: int) -> bytes:
 
 
 def begin_of(head: bytes) -> int:
-    """Where the image begins in a file that begins with these 8 bytes. Raises NotSafetensors."""
+    """The offset of the image in a file with these first 8 bytes. Raises NotSafetensors."""
     begin = 8 + int.from_bytes(head, "little") if len(head) == 8 else 0
     if not 0 < begin <= MOST_BYTES + 8 or begin % PAGE_BYTES:
         raise NotSafetensors(f"{head.hex() or 'nothing'} is not the beginning of an image's file")
@@ -76,7 +76,7 @@ def begin_of(head: bytes) -> int:
 
 
 def has_padding(tensors: Sequence[TensorSpec], nbytes: int) -> bool:
-    """Whether an image has bytes that no tensor has: loaders that know their names stumble over them."""
+    """Whether an image has bytes of no tensor; loaders that know their tensors' names fail on padding."""
     return sum(spec.nbytes for spec in tensors) != nbytes
 
 

@@ -1,6 +1,7 @@
-"""The versions that a host has: noted beside their images, so that they outlive the agent, and served.
+"""`Served`: the versions that a host has, served and noted beside their images.
 
-Owns what is here and what the bulk server gives of it. How a version came is `publishing`'s and `fetching`'s.
+The notes let the versions outlive the agent. Owns the versions and their offers at the bulk server.
+`publishing` and `fetching` supply the versions.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,19 +17,19 @@ from actors.weights.wanted import chunks_of
 from supervisor import Context, Refused
 from transport.bulk import BulkServer, Chunk, PartialContent
 
-SERVED_VERSIONS = 2  # the newest, and what those behind it pull; what is not served is written again
+SERVED_VERSIONS = 2  # the newest, and the one that late receivers pull; unserved memory is reused
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
-    """What lies beside an image."""
+    """The note beside an image."""
 
     manifest: bytes
     model_config: bytes
-    part: tuple[Chunk, ...] | None = None  # what is here of it; None: all
+    part: tuple[Chunk, ...] | None = None  # the chunks that are here; None: all
 
 
 def _settings(manifest: Manifest, model_config: bytes) -> bytes:
-    """`config.json` for whoever reads the version as a checkpoint; nothing where no model is known."""
+    """`config.json` for readers that load the version as a checkpoint; empty if no model is known."""
     try:
         return hub_settings(model_config, manifest.tensors[0].dtype if manifest.tensors else "float32")
     except BadCheckpoint:
@@ -36,14 +37,14 @@ def _settings(manifest: Manifest, model_config: bytes) -> bytes:
 
 
 class Served:
-    """See the module. on_gone: told the root of a version that made way."""
+    """Serves versions. on_gone: called with the root of an evicted version."""
 
     def __init__(
         self, ctx: Context, images: Images, server: BulkServer, on_gone: Callable[[bytes], None]
     ) -> None:
         self._ctx, self._store, self._server, self._on_gone = ctx, images, server, on_gone
         self._have: dict[int, tuple[Manifest, bytes]] = {}
-        self._parts: dict[int, tuple[Chunk, ...]] = {}  # of those that are not here whole
+        self._parts: dict[int, tuple[Chunk, ...]] = {}  # of the versions that are not here whole
 
     def __contains__(self, version: int) -> bool:
         return version in self._have
@@ -54,16 +55,16 @@ class Served:
         return sorted(self._have)
 
     async def find_again(self) -> None:
-        """Serve what an earlier life had."""
+        """Serve the versions that an earlier life left."""
         for version in self._store.versions():
             try:
                 await self._find_again(version)
-            except NoSuchImage:  # it made way meanwhile
+            except NoSuchImage:  # evicted meanwhile
                 continue
 
     async def _find_again(self, version: int) -> None:
-        """A version, if it is what it was: memory outlives its owner, and who ended that may have spoilt it.
-        A damaged image is discarded; whoever wants it pulls it again."""
+        """Serve a version if it is undamaged: the memory outlives its owner, and the cause of the owner's end
+        may have damaged it. A damaged image is discarded; a host that wants it pulls it again."""
         noted = self._store.noted(version)
         if noted is None:
             return
@@ -79,8 +80,8 @@ class Served:
         self.add(manifest, note.model_config, note.part)
 
     def add(self, manifest: Manifest, model_config: bytes, part: tuple[Chunk, ...] | None = None) -> None:
-        """Its image is sealed in the store: serve it, or the `part` that is here of it, and its predecessor
-        alone of those before. Raises NoSuchImage where it has made way itself."""
+        """Serve a version whose image is sealed in the store, or the `part` of it that is here. Of the older
+        versions only its predecessor stays served. Raises NoSuchImage if the version itself was evicted."""
         version = manifest.version
         self._note(manifest, model_config, part)
         content = self._store.content(version)
@@ -103,8 +104,8 @@ class Served:
             self._server.retire(old)
 
     def drop(self, version: int, root: bytes) -> None:
-        """It is not served any more, and its memory is free; whoever reads it keeps it until they let go.
-        Nothing where it is not here under that root."""
+        """Stop serving it and free its memory; readers keep the memory until they release it. Does nothing if
+        it is not here under that root."""
         if not self.has(version, root):
             return
         del self._have[version]
@@ -114,7 +115,7 @@ class Served:
         self._store.discard(version)
 
     def is_whole(self, version: int) -> None:
-        """What lacked of a version that is here in part has come: its image was sealed anew. Raises
+        """The missing rest of a partial version has arrived: its image was sealed anew. Raises
         NoSuchImage."""
         manifest, model_config = self._have[version]
         self._note(manifest, model_config, None)
@@ -154,7 +155,7 @@ class Served:
             return False
 
     def holds(self) -> tuple[Holds, ...]:
-        """What a delta could start from."""
+        """The versions that a delta could start from."""
         return tuple(
             Holds(version, manifest.root)
             for version, (manifest, _) in self._have.items()
@@ -167,7 +168,7 @@ class Served:
             self._store.note(manifest.version, note, _settings(manifest, model_config))
         except ImageStoreFull as full:
             self._ctx.log.warning(
-                "version %d is served; whoever starts here again pulls it: %s", manifest.version, full
+                "version note not written: version=%d, lost at a restart: %s", manifest.version, full
             )
 
     def before_part(self, version: int, part: Sequence[Chunk]) -> Manifest | None:

@@ -1,7 +1,8 @@
-"""The deltas of a host: made from what it published, beside all else, or pulled; kept, and served to askers.
+"""`ServedDeltas`: makes, keeps and serves the deltas of a host.
 
-Owns making them on a thread of their own, and having the bulk server serve exactly those that are kept. Of a
-version that several hosts publish each makes and serves the part that it owns, under one table for all.
+Deltas are made in the background from published versions, or pulled. Owns making them on a thread of their
+own. The bulk server serves exactly those that are kept. If several hosts publish a version, each makes and
+serves the part that it owns, under one table for all.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ JOIN_DELTA_S = 60.0  # until the slowest owner has made its part; a dead one is 
 
 
 class ServedDeltas:
-    """See the module."""
+    """See the module docstring."""
 
     def __init__(
         self, ctx: Context, images: Images, server: BulkServer, settings: Weights, each: Mapper = map
@@ -42,7 +43,9 @@ class ServedDeltas:
         return len(self._kept)
 
     def begin(self, base: Manifest, manifest: Manifest) -> None:
-        """Make the delta from one image that is here to another. Nobody waits for it but who wants it."""
+        """Make the delta from one image that is here to another, in the background. Only its consumer waits
+        for it.
+        """
         self._begin(manifest.version, partial(self._whole, base, manifest))
 
     def begin_part(
@@ -53,7 +56,7 @@ class ServedDeltas:
         self._begin(manifest.version, partial(self._part, base, manifest, part, first))
 
     def being_made(self, version: int) -> asyncio.Event | None:
-        """Set when the delta to that version is there, or will not be; None where none is being made."""
+        """Set when the delta to that version is there, or failed; None if none is being made."""
         return self._making.get(version)
 
     def _begin(self, version: int, make: _Make) -> None:
@@ -65,12 +68,12 @@ class ServedDeltas:
         try:
             made = await make()
         except (AskFailed, DeltaError, NoSuchImage) as problem:
-            self._ctx.log.info("no delta to version %d: %s", version, problem)
+            self._ctx.log.info("delta not made: version=%d: %s", version, problem)
         else:
             if made is not None:
                 self.keep(made)
             else:
-                self._ctx.log.info("no delta to version %d: too much changed for one", version)
+                self._ctx.log.info("delta not made: version=%d: too much changed", version)
         finally:
             self._making.pop(version).set()
 
@@ -87,7 +90,7 @@ class ServedDeltas:
             if base is not None:
                 delta = await self._built(base, manifest, part, sum(chunk.length for chunk in part))
         except (DeltaError, NoSuchImage) as problem:
-            self._ctx.log.info("no delta of this host's part of version %d: %s", manifest.version, problem)
+            self._ctx.log.info("delta of own part not made: version=%d: %s", manifest.version, problem)
         said = JoinDelta(
             version=manifest.version,
             root=manifest.root,
@@ -119,7 +122,7 @@ class ServedDeltas:
             )
 
     def keep(self, made: KeptDelta) -> None:
-        """Serve it, as far as there is room for it; those that make way are not served any more."""
+        """Serve the delta, as far as it fits; evicted ones are not served any more."""
         kept, gone = self._kept.keep(made)
         for key in gone:
             self._server.retire(key)
@@ -147,8 +150,8 @@ class ServedDeltas:
 
 
 def _placed(delta: Delta, at: int, nbytes: int) -> memoryview:
-    """A part's payload where it lies in the joint one; what others have is never written, so the system gives
-    no memory for it."""
+    """A part's payload at its offset in the joint one. The others' bytes are never written, so the system
+    allocates no memory for them."""
     payload = np.zeros(nbytes, np.uint8).data
     for bundle in delta.bundles:
         payload[at : at + len(bundle)] = bundle

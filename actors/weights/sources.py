@@ -1,8 +1,8 @@
-"""Whom the receivers of a version pull from, as the publisher's agent keeps track of it: one wave for the
-whole image, and one for each base from which deltas lead to it.
+"""`Sources`: source assignment of a publisher's agent to its receivers.
 
-Owns the waves and what they are told; who is to be whose source is `relay`. It is soft: receivers tell all
-that is known here with every question, so it may be lost at any time.
+Owns the waves, one for the whole image and one for each base from which deltas lead to it. `relay` assigns
+the sources. The state is soft: receivers send everything that is kept here with every request, so it may be
+lost at any time.
 """
 
 import contextlib
@@ -11,17 +11,17 @@ from actors.weights.messages import EnginePart, FindSource
 from actors.weights.relay import NotInWave, TooManyPeers, Wave
 
 _Key = tuple[bytes, int, EnginePart | None]
-"""Root, base and part of what is pulled in a wave."""
-MAX_WAVES = 16  # the oldest goes first: who still pulls in it begins it anew
+"""Root, base and part of the payload of a wave."""
+MAX_WAVES = 16  # the oldest is dropped first; a receiver that still pulls in it starts it anew
 
 
 class Sources:
-    """See the module.
+    """Assigns receivers to sources.
 
     Args:
         own: the name of this agent, which has every version that it is asked for.
-        link_bytes_s: what a host's link is said to carry, until it is measured.
-        chunk_bytes: progress comes in such steps.
+        link_bytes_s: the nominal rate of a host's link, until it is measured.
+        chunk_bytes: progress is reported in steps of that size.
         relay: whether receivers serve receivers; else all pull from here.
     """
 
@@ -31,7 +31,9 @@ class Sources:
         self._waves: dict[_Key, Wave] = {}  # the oldest first
 
     def find(self, asked: FindSource, payload_bytes: int, site: str, now_s: float) -> str:
-        """Whom the receiver is to pull `payload_bytes` from; "" for nobody now. `site`: of this host."""
+        """The source from which the receiver should pull `payload_bytes`; "" for none now. `site`: of this
+        host.
+        """
         if not self._relay:
             return self._own
         wave = self._wave((asked.root, asked.base, asked.part), payload_bytes, site)
@@ -59,12 +61,12 @@ class Sources:
             wave.lied(asked.liar, name)
 
     def lose(self, name: str) -> None:
-        """This agent ended: who pulls from it gets another source with the next question."""
+        """This agent ended: its children get another source with their next request."""
         for wave in self._waves.values():
             wave.lose(name)
 
     def leaves(self, name: str) -> None:
-        """Its host has notice: nobody is sent to it any more, and who pulls from it moves."""
+        """Its host has notice: it gets no new receivers, and its children move."""
         for wave in self._waves.values():
             with contextlib.suppress(NotInWave):
                 wave.drain(name)

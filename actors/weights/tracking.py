@@ -1,7 +1,7 @@
-"""Who pulls what this host has published, and from whom: the answers to their questions.
+"""`Tracking`: answers `FindSource` for the versions that this host has published.
 
-Owns the waves (`sources`), the deltas that a receiver is to have instead of the image, and the watch over
-receivers, so that who pulls from one that died gets another source at once.
+Owns the waves (`sources`), the choice of deltas instead of the image, and the watch over receivers, so that
+the children of a dead one get another source at once.
 """
 
 import msgspec
@@ -15,11 +15,11 @@ from actors.weights.wanted import chunks_of
 from configs.schema import Weights
 from supervisor import Context, Refused, Terminated
 
-MAX_RECEIVERS = 4096  # watched; beyond it their children find out by themselves
+MAX_RECEIVERS = 4096  # watched receivers; beyond it the children of a dead one detect its end themselves
 
 
 class Tracking:
-    """See the module. `site`: of this host."""
+    """Tracks receivers. `site`: of this host."""
 
     def __init__(self, ctx: Context, deltas: ServedDeltas, settings: Weights, site: str) -> None:
         self._ctx, self._deltas, self._site = ctx, deltas, site
@@ -29,7 +29,7 @@ class Tracking:
         )
 
     def source_for(self, asked: FindSource, manifest: Manifest) -> SourceFound:
-        """Whom to pull the version of that manifest from, and as what."""
+        """The source and form (deltas or whole) in which to pull the version of that manifest."""
         base, payload_bytes = asked.base, manifest.image_bytes
         if asked.holds:
             base, chain = self._deltas.way(asked.holds, asked.root, manifest.image_bytes)
@@ -37,7 +37,7 @@ class Tracking:
             chain = self._deltas.chain(base, asked.root)
         if chain:
             payload_bytes = sum(one.offer.nbytes for one in chain)
-        elif base >= 0:  # they have gone meanwhile: it finds that out when it asks for them
+        elif base >= 0:  # the deltas were evicted meanwhile; the receiver finds out when it requests them
             return SourceFound(source=self._ctx.name, base=base)
         elif asked.part is not None:
             try:
@@ -56,7 +56,7 @@ class Tracking:
             self._sources.lose(event.name)
 
     def leaves(self, message: ReceiverLeaves) -> None:
-        """A receiver's host has notice, or stays after all: what it knew of it is found out anew then."""
+        """A receiver's host has notice, or stays after all: then its former state is learned anew."""
         if message.leaves:
             self._sources.leaves(message.receiver)
         else:

@@ -1,7 +1,7 @@
-"""A pull while it is under way: what ends it before it is done, a better source or a newer version.
+"""`UnderWay`: a running pull that a better source or a newer version can end.
 
-Owns the questions for another source, in turns, and the end of a pull that is left. What has come stays; what
-is pulled, and from whom next, is `fetching`.
+Owns the periodic requests for another source, and the end of an abandoned pull. Received chunks stay;
+`fetching` chooses the next payload and source.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S
 
 
 class Moved(Exception):
-    """There is a better source by now."""
+    """There is a better source now."""
 
 
 class Overtaken(Exception):
@@ -19,10 +19,10 @@ class Overtaken(Exception):
 
 
 class UnderWay:
-    """See the module.
+    """A pull from one source.
 
     Args:
-        other_than: asks for another source than this one; "" where there is none.
+        other_than: requests another source than this one; "" if there is none.
         pulled_bytes: by now.
     """
 
@@ -32,14 +32,14 @@ class UnderWay:
         self.newer: int | None = None
 
     def overtake(self, version: int) -> None:
-        """That version is wanted instead: what is under way ends."""
+        """End the pull, because that version is wanted instead."""
         self.newer = version
         if self._pulling is not None:
             self._pulling.cancel()
 
     async def finish(self, source: str, work: Coroutine[object, object, None]) -> None:
-        """All that is pulled from this source, unless another one is named or a newer version wanted
-        meanwhile. Nothing is written any more when this has ended. Raises `Moved`, `Overtaken`."""
+        """Pull everything that is wanted from this source, unless another one is assigned or a newer version
+        is wanted meanwhile. No byte is written after this has ended. Raises `Moved`, `Overtaken`."""
         pulling = self._pulling = asyncio.ensure_future(work)
         had_bytes, turn_s = self._pulled_bytes(), ASK_AGAIN_S
         try:

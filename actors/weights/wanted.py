@@ -1,5 +1,6 @@
-"""What a host needs of a version: all of it, or the part of an engine that is one pipeline stage and expert
-rank of several. Pure."""
+"""Chunks and tensors that a host needs of a version. Pure.
+
+A host needs all of it, or the part of an engine that is one pipeline stage and expert rank of several."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ def chunks_of(manifest: Manifest, part: EnginePart | None) -> tuple[Chunk, ...]:
 
 
 def tensors_of(manifest: Manifest, part: EnginePart | None) -> tuple[TensorSpec, ...]:
-    """What an engine finds in the image: whole tensors, and rows of those that stack all experts. Raises
-    LayoutError."""
+    """The tensors that an engine finds in the image: whole tensors, and rows of those that stack all experts.
+    Raises LayoutError."""
     if part is None:
         return manifest.tensors
     specs = {spec.name: spec for spec in manifest.tensors}
