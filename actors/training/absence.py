@@ -1,19 +1,20 @@
-"""How long another actor was away: from the death of one life until the next one answers.
+"""`Absence`: downtime of another actor, from one life's death to the next reply.
 
-Owns the watch on the holder of a name and the sum of the seconds without one. What is made of them is the
-caller's. Nothing counts before the first life was seen: what has not started yet is no death.
+Owns the watch on the holder of a name and the sum of the seconds without one. The caller decides what the sum
+means. Nothing counts before the first life was seen: what has not started yet is no death.
 """
 
 import asyncio
 
 from supervisor import AskFailed, Context, Message, Overloaded, Refused, Suspended, Terminated
 
-ANSWER_S = 60.0  # for one look whether a new life answers; an actor that replays its journal takes seconds
-AGAIN_S = 0.5  # between two looks while nobody holds the name
+ANSWER_S = 60.0  # one check whether a new life answers; an actor that replays its journal takes seconds
+AGAIN_S = 0.5  # between two checks while the name has no holder
 
 
 class Absence:
-    """Of whoever holds a name. Run `follow` in the background, and pass every `Terminated` to `terminated`.
+    """Downtime of the holder of a name. Run `follow` in the background, and pass every `Terminated` to
+    `terminated`.
 
     Args:
         name: the actor's.
@@ -56,8 +57,8 @@ class Absence:
             await self._ctx.idle(self._ended)
 
     async def _answered(self) -> None:
-        """Raises `AskFailed` where nobody answers."""
+        """Raises `AskFailed` if there is no answer."""
         try:
             await self._ctx.ask(self._name, self._question, deadline_s=ANSWER_S, expect=Message)
         except (Refused, Overloaded, Suspended):
-            return  # it lives, whatever it thinks of the question
+            return  # it is alive, even if it refuses the question

@@ -1,11 +1,12 @@
-"""The account of a run: seconds of hosts and devices by price class, what they went to, what was made of it.
+"""`Meter`: cost account of a run, from the records of its history.
 
-Owns the sums and how records change them. Pure: records of a history go in, in their order. The controller,
-the live view, the report and what-ifs all count by this room.
+The account has the seconds of hosts and devices by price class, their use, and the tokens made. Owns the sums
+and their changes by records. Pure: records of a history go in, in their order. The controller, the live view,
+the report and what-ifs all use this module.
 
-Prices are of hosts, in money an hour, from the settings; what a device costs follows from how many a host
-has. A reserved host is paid for as long as the run lasts, a preemptible one from when it joined until it
-went; one that handed its work over and was never heard of again, until then. The head is not charged.
+Prices are of hosts, in money an hour, from the settings; the price of a device follows from the number per
+host. A reserved host is paid for as long as the run lasts, a preemptible one from its join until its end. A
+host that was drained and never reported again is paid for until its drain. The head is not charged.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -73,7 +74,7 @@ class Meter:
                 pass
 
     def advance(self, t_s: float) -> None:
-        """Time passes; what is up is used."""
+        """Advance time; hosts that are up are counted."""
         used = self.used
         span_s = t_s - used.elapsed_s
         if span_s <= 0:
@@ -93,7 +94,9 @@ class Meter:
             used.busy_s += devices_s * min(1.0, look.busy / look.preemptible)
 
     def _devices_of_reserved(self) -> float:
-        """Of all that are paid for; those that have not joined are like the others."""
+        """The devices of all reserved hosts that are paid for; hosts that have not joined count like the
+        others.
+        """
         known = self._reserved_devices.values()
         return self.reserved * (sum(known) / len(known) if known else 1.0)
 
@@ -136,16 +139,16 @@ def used_between(records: Sequence[AnyRecord], spans: Sequence[tuple[float, floa
 
 
 def spans_of(steps: Sequence[Step]) -> Iterator[tuple[float, float]]:
-    """From begin to end of each of these `whole_steps`, in seconds of the run."""
+    """The span of each of these `whole_steps`, from start to end, in seconds of the run."""
     for step in steps:
         yield max(0.0, step.t_s - step.step_s), step.t_s
 
 
 def whole_steps(records: Iterable[AnyRecord]) -> list[Step]:
-    """Each step once, the newest record of it, in order; from the end of the one before to its own.
+    """The newest record of each step, in order; each step lasts from the end of the previous one to its own.
 
-    The records of this program are so. In those of older ones `step_s` begins anew with each attempt: what
-    lies between the end of one step and the begin of the next belongs to the next one, and to none of its
+    Records of this program have that form. In those of older ones `step_s` starts anew with each attempt: the
+    time between the end of one step and the start of the next belongs to the next one, and to none of its
     parts.
     """
     newest = {record.step: record for record in records if isinstance(record, Step)}

@@ -36,7 +36,7 @@ class AdamW:
         self._steps = {name: torch.tensor(0.0) for name in self._weights}
 
     def set_steps(self, steps: int) -> None:
-        """So many steps were taken since the moments were empty."""
+        """Set the number of steps since the moments were empty."""
         for count in self._steps.values():
             count.fill_(float(steps))
 

@@ -1,4 +1,4 @@
-"""Advantages of GRPO: how much better a sample is than its group. Pure, and free of torch.
+"""GRPO advantages: how much better a sample is than its group. Pure, without torch.
 
 Source: DeepSeekMath, arXiv:2402.03300.
 """
@@ -6,7 +6,7 @@ Source: DeepSeekMath, arXiv:2402.03300.
 from collections.abc import Sequence
 
 DEVIATION_FLOOR = 1e-4
-"""Added to a group's standard deviation: groups whose rewards agree get no gradient instead of noise."""
+"""Added to a group's standard deviation: groups with equal rewards get no gradient instead of noise."""
 
 
 def group_advantages(rewards: Sequence[float]) -> list[float]:

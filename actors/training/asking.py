@@ -1,7 +1,7 @@
-"""Asks of those whose work must not be lost because somebody else has too much to do for a moment.
+"""`Asking`: requests that are retried while the receiver is overloaded.
 
-Owns the pauses. A full mailbox answers `Overloaded` at once, so that whoever asks decides what that means:
-for a job in the middle of a step it means later, with ever longer pauses in which the mailbox can drain.
+Owns the pauses. A full mailbox answers `Overloaded` at once, so the caller decides what that means. For a job
+in the middle of a step it means to retry, with ever longer pauses in which the mailbox can drain.
 """
 
 import asyncio
@@ -20,9 +20,10 @@ LONGEST_PAUSE_S = 5.0
 async def ask_patiently(
     ctx: Context, to: str, message: Message, *, expect: type[R], deadline_s: float, patience_s: float
 ) -> R:
-    """Ask; where the receiver has too much to do, say so and ask again.
+    """Ask; while the receiver is overloaded, log that and ask again.
 
-    deadline_s: of each ask. patience_s: from now; who is overloaded then still is an `Overloaded`.
+    deadline_s: of each ask. patience_s: from now; a receiver that is still overloaded then raises
+    `Overloaded`.
 
     Raises: what `ctx.ask` raises.
     """
@@ -40,10 +41,10 @@ async def ask_patiently(
 
 
 class Asking:
-    """The asks of a job. `waits_for`: who takes nothing for now, and why; "" for nobody.
+    """The asks of a job. `waits_for`: the receiver that accepts nothing now, and why; "" for none.
 
     Args:
-        successor_s: for an answer, also where another process has to take the place of the one that is asked.
+        successor_s: for a reply, also if another process must replace the receiver.
     """
 
     def __init__(self, ctx: Context, successor_s: float) -> None:
@@ -52,8 +53,8 @@ class Asking:
         self.waits_for = ""
 
     async def ask(self, to: str, message: Message, expect: type[R], at_least_s: float = 0.0) -> R:
-        """Ask; whoever takes nothing for now, because a disk is full, say, or too much waits already, is
-        waited for and named. `at_least_s`: where the answer may take longer than a successor.
+        """Ask; wait for a receiver that accepts nothing now (for example a full disk or a full queue), and
+        name it. `at_least_s`: for a reply that may take longer than a successor.
 
         Raises: what `ctx.ask` raises; `Suspended` and `Overloaded` after `SUSPENDED_S`.
         """

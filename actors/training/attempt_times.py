@@ -1,6 +1,7 @@
-"""Where the time of one attempt at a step goes, by the trainer's own clock.
+"""`AttemptTimes`: time of one attempt at a step, by the trainer's own clock.
 
-Owns which of its laps the manager's absence takes away from: those in which the trainer needs the manager.
+The manager's absence is subtracted from the laps in which the trainer needs the manager; this module owns
+which those are.
 """
 
 from collections.abc import Callable
@@ -23,8 +24,8 @@ class AttemptTimes:
         self._laps, self._away_s = Laps(now()), away()
 
     def lap(self, what: str) -> float:
-        """What passed since the last lap was `what`: "seeding", "waiting", "training" or "weights"; answers
-        how long it was."""
+        """Count the time since the last lap as `what`: "seeding", "waiting", "training" or "weights". Returns
+        its length."""
         before_s, self._away_s = self._away_s, self._away()
         away_s = self._away_s - before_s if what in NEEDS_MANAGER else 0.0
         return self._laps.lap(what, self._now(), away_s)

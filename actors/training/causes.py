@@ -1,6 +1,7 @@
-"""Causes of ends as a job tells them: in one line, of a long one its begin and its end. Pure.
+"""Causes of ends in one line, shortened in the middle. Pure.
 
-A cause can be the last lines of a server, thousands of characters: what ended stands first, why stands last.
+A cause can be the last lines of a server, thousands of characters. Its start names what ended, and its end
+gives the reason.
 """
 
 MAX_TOLD = 600

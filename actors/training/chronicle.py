@@ -1,4 +1,6 @@
-"""What the controller tells the history: steps, evaluations, looks at the fleet, hosts and restarts.
+"""`Chronicle`: the controller's records for the history of a run.
+
+The records are of steps, evaluations, fleet samples, hosts and restarts.
 
 Owns the run's clock (seconds since it began, continued over a resume) and which hosts are up.
 """
@@ -53,13 +55,13 @@ class Chronicle:
 
     @property
     def step_began_s(self) -> float | None:
-        """When the step under way began, by the actor's clock: at the end of the one before, or of the first
+        """When the current step began, by the actor's clock: at the end of the previous one, or of the first
         evaluation. None before that."""
         began_s = self._writer.step_began_s
         return None if began_s is None else began_s + self._begin_s
 
     def begin(self, run_id: str, config: Config, up: HostsUp, now_s: float) -> None:
-        """The run begins, or begins again; `up`: the hosts that are up already."""
+        """The run begins, or resumes; `up`: the hosts that are up already."""
         self._writer.write(
             records.Run(
                 t_s=self._t_s(now_s),
@@ -76,8 +78,8 @@ class Chronicle:
     def step(
         self, result: StepResult, plan: Plan, spent: Spent, now_s: float, predicted_s: float | None = None
     ) -> None:
-        """A step ended, the one after `last_step`; `spent` says where its time went, `plan` is for the next
-        one, `predicted_s` was said of this one. An earlier one is on record and is not recorded again."""
+        """A step ended, the one after `last_step`; `spent`: its time by use; `plan`: of the next step;
+        `predicted_s`: the prediction for this one. An earlier step is on record and is not recorded again."""
         if result.step <= self.last_step:
             return
         self._writer.write(
@@ -129,7 +131,7 @@ class Chronicle:
         tasks: dict[str, float | None],
         now_s: float,
     ) -> None:
-        """The rewards of held-out problems, those whose samples have a score, and the mean by task."""
+        """Record the rewards of held-out problems whose samples have a score, and the mean by task."""
         self._writer.write(
             records.Eval(
                 t_s=self._t_s(now_s),
@@ -143,7 +145,7 @@ class Chronicle:
         )
 
     def node(self, message: NodeSeen, now_s: float) -> None:
-        """Something happened to a host; that it came or went is told once."""
+        """Record an event of a host; a join or an end is recorded once."""
         if (message.event == "joined") == (message.node in self._roles):
             return
         if message.event == "joined":
@@ -162,13 +164,13 @@ class Chronicle:
         )
 
     def phase(self, phase: PhaseName, now_s: float) -> None:
-        """The job does this from now on."""
+        """Record the phase that the job enters."""
         if phase != self._phase:
             self._phase = phase
             self._writer.write(records.Phase(t_s=self._t_s(now_s), phase=phase))
 
     def first_instance(self, found: FirstInstance, served: bool, now_s: float) -> str:
-        """A preemptible instance serves, or none has for too long; why, as it is told."""
+        """A preemptible instance serves, or none has for too long; why, as it is reported."""
         hosts = self.hosts("preemptible")
         why = "" if served else found.why(hosts)
         self._writer.write(
@@ -191,7 +193,7 @@ class Chronicle:
         )
 
     def role(self, node: str) -> str:
-        """Of a host that is up; "" for any other."""
+        """The role of a host that is up; "" for any other."""
         return self._roles.get(node, "")
 
     def hosts(self, role: str) -> int:
@@ -210,7 +212,7 @@ class Chronicle:
         )
 
     def sample(self, step: int, figures: RolloutFigures, now_s: float) -> None:
-        """A look at the fleet; the rate is since the last look."""
+        """Record a fleet sample; the rate is since the last sample."""
         t_s = self._t_s(now_s)
         period_s = t_s - self._sampled_s
         new = 0 if self._tokens is None else max(0, figures.tokens_collected - self._tokens)
@@ -239,7 +241,7 @@ class Chronicle:
         )
 
     def account(self, prices: Prices) -> dict[str, float | int | str]:
-        """What the run cost so far, and what for: figures of the live view."""
+        """The cost of the run so far and its use: figures of the live view."""
         used = self._writer.used
         cost = sum(used.cost(prices))
         wasted = sum(used.wasted.values()) + used.twice

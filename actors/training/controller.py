@@ -1,10 +1,10 @@
-"""RLController: runs one job to its end, then tells the Scheduler.
+"""`RLController`: runs one job to its end, then notifies the Scheduler.
 
-Owns where the job stands (journaled) and its history. The order of things is `loop`, with `submission`,
-`evaluation`, `planning` and `durability`. It decides nothing about placement, seeding or rewards; it asks.
-Every step is idempotent: after its own death, or the trainer's, the controller asks for the same step again
-and gets the same result, so none is skipped and none done twice. Of a job whose trainer is its user's own it
-runs nothing: that one serves until it is stopped.
+Owns the progress of the job (journaled) and its history. `loop` has the order of the phases, with
+`submission`, `evaluation`, `planning` and `durability`. The controller decides nothing about placement,
+seeding or rewards; it sends requests. Every step is idempotent. After its own death, or the trainer's, the
+controller requests the same step again and gets the same result, so no step is skipped or done twice. For a
+user's own trainer it runs no loop: it serves until the job is stopped.
 """
 
 import asyncio
@@ -39,15 +39,15 @@ from supervisor import Actor, AskFailed, Deferred, Done, Lane, Message, Refused,
 MANAGER = "rollout/manager"
 PROVIDER = "cluster/provider"
 SCHEDULER = "cluster/scheduler"
-SAMPLE_S = 0.5  # between two looks at the fleet at least; else as often as whether it lives is looked at
+SAMPLE_S = 0.5  # between two fleet samples at least; otherwise as often as the liveness check
 
 
 class _TakeSample(Message, frozen=True):
-    """Time to look at the fleet."""
+    """A fleet sample is due."""
 
 
 class RLController(Actor):
-    """See the module.
+    """Runs one job.
 
     Args:
         job: names and folders.
@@ -75,7 +75,7 @@ class RLController(Actor):
             self._chronicle.begin(self._job.run_id, self._config, up, self.ctx.now())
             await self.ctx.journal.append(BeganIn(boot=up.boot))
         self._first = FirstInstance(self._config.fleet, served=self._chronicle.served)
-        self._settled = asyncio.Event()  # whether there is a first instance: it serves, or it is late
+        self._settled = asyncio.Event()  # set once there is a first instance, or it is late
         self._durability = Durability(self.ctx, self._asking, self._standing)
         self._submission = Submission(self.ctx, self._asking, self._config, self._standing)
         self._loop = JobLoop(
@@ -101,12 +101,14 @@ class RLController(Actor):
             except AskFailed as problem:
                 await self._fail(f"step {self._standing.finished + 1}: {problem}")
                 return
-            self._standing.over = True  # before anybody hears of it: who does writes the end into the history
+            self._standing.over = (
+                True  # before any notification: its receiver writes the end into the history
+            )
             await self.ctx.journal.append(JobOver())
         await self._asking.ask(SCHEDULER, JobEnded(ok=True), Done)
 
     async def _only_serve(self) -> None:
-        """All instances that there may be; their weights come from outside, and so does the end."""
+        """Allow all instances; an external trainer supplies the weights and ends the job."""
         await self.ctx.tell(PROVIDER, StartTrace())
         await self.ctx.tell(PROVIDER, SetFleet(n_prem=self._config.fleet.n_prem_max))
 
@@ -118,14 +120,16 @@ class RLController(Actor):
     # -- the first preemptible instance --
 
     async def _first_instance(self) -> None:
-        """Until one serves, or has not for so long that the job goes on without; not where none is due."""
+        """Wait until an instance serves, or is so late that the job goes on without; no wait if none is
+        due.
+        """
         if self._first.awaited:
             limit_s = self._config.fleet.first_instance_s
             async with self.ctx.wait("an instance that serves", on=MANAGER, deadline_s=limit_s, go_on=True):
                 await self.ctx.idle(self._settled)
 
     def _look_for_first(self, figures: RolloutFigures) -> None:
-        """Tell of the first instance, or that there is none although there should be."""
+        """Report the first instance, or that there is none although one is due."""
         serves = figures.serving_preemptible > 0 or bool(figures.weights_pulled)
         now_s = self.ctx.now()
         verdict = self._first.look(now_s, weights=figures.newest is not None, serves=serves)
@@ -139,13 +143,13 @@ class RLController(Actor):
         text = f"no preemptible instance has served for {self._first.waited_s:.0f} s: {why}"
         self.ctx.log.error("%s", text)
         if self._config.fleet.require_instance:
-            # Beside: this actor goes on taking what comes until its supervisor stops it.
+            # In the background: this actor goes on handling messages until its supervisor stops it.
             self.ctx.background(self._fail(f"{text} (fleet.require_instance)", UNSERVED), "end of the job")
 
     # -- the verifier --
 
     def _look_at_verifier(self, figures: RolloutFigures) -> None:
-        """Tell that it is sick, or well again; end the job where it stays sick."""
+        """Report that the verifier is sick, or well again; fail the job if it stays sick."""
         sick = figures.sick
         if self._sick != (sick is not None):
             self._sick = sick is not None
@@ -167,14 +171,18 @@ class RLController(Actor):
 
     @handles(WeightsFailed, lane=Lane.SYSTEM)
     async def weights_failed(self, message: WeightsFailed) -> None:
-        """No batch can be made under them, and no step follows: told again until the job is over."""
+        """No batch can be rolled out under these weights, and no step follows. Sent again until the job is
+        over.
+        """
         if not (self._standing.over or self._failed):
             reason = f"version {message.version} of the weights cannot be served: {message.why}"
             self.ctx.background(self._fail(reason), "the end of the job")
 
     @handles(MorePrompts)
     async def more_prompts(self, message: MorePrompts) -> Deferred:
-        """The manager refills a batch; the problems are asked for meanwhile, and nobody waits behind that."""
+        """The manager refills a batch. The prompts are drawn in the background, so no message waits for
+        them.
+        """
         deferred = Deferred()
         self.ctx.background(self._give_more(message, deferred), f"prompts for {message.batch}")
         return deferred
@@ -182,7 +190,7 @@ class RLController(Actor):
     async def _give_more(self, message: MorePrompts, deferred: Deferred) -> None:
         try:
             prompts = await self._submission.more(message.batch, message.first, message.count)
-        except NothingFits as problem:  # not now and not later: the step can have no end
+        except NothingFits as problem:  # not now and not later: the step cannot end
             deferred.answer(Refused(str(problem)))
             await self._fail(str(problem))
         except AskFailed as problem:
@@ -190,7 +198,7 @@ class RLController(Actor):
         else:
             deferred.answer(PromptsAre(prompts=prompts))
 
-    # -- what the history is told --
+    # -- records for the history --
 
     @handles(NodeSeen, lane=Lane.SYSTEM)
     async def node_seen(self, message: NodeSeen) -> None:
@@ -214,7 +222,7 @@ class RLController(Actor):
                 MANAGER, RolloutStatus(), deadline_s=self._sample_s, expect=RolloutFigures
             )
         except AskFailed:
-            return  # the manager restarts; the next look will show it
+            return  # the manager restarts; the next sample will show it
         if not self._standing.over:
             self._chronicle.sample(self._standing.finished + 1, figures, self.ctx.now())
             self._look_for_first(figures)

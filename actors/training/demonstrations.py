@@ -1,9 +1,9 @@
-"""What the warm start imitates: written answers to problems, by a teacher who is often careless.
+"""Demonstrations for the warm start: answers of an often careless teacher.
 
 Owns the texts of the demonstrations. Does not own problems, tokens or training. Pure.
 
 A careful demonstration shows its work between `<think>` tags, then answers. A careless one answers at once,
-and wrongly. A model that imitates both is right now and then; what RL has to find is that the work pays.
+and wrongly. A model that imitates both is sometimes right; RL has to find that showing the work pays.
 """
 
 from __future__ import annotations

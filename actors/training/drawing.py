@@ -1,9 +1,9 @@
-"""Drawing: which problems a step trains on, in an order that a restart repeats.
+"""`Draws`: order of the training problems, reproducible after a restart.
 
 Owns the order: the problems of the training split one after the other, and again from the first when all were
-drawn; those that a step drew and aborted are drawn again before new ones. Pure: what is drawn is an event, in
-the controller's journal before anybody hears of it, so the groups of a batch have the same problems whoever
-asks for them, and however often.
+drawn. Problems that a step drew and aborted are drawn again before new ones. Pure: a draw is an event in the
+controller's journal before any other actor gets it. So the groups of a batch have the same problems for every
+request and every repetition.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from supervisor import Message
 
 KEPT_STEPS = 32
-"""Batches whose problems are remembered: twice as many as may be open."""
+"""Batches whose problems are kept: twice as many as may be open."""
 
 
 class Drawn(Message, frozen=True):
@@ -27,7 +27,7 @@ class Drawn(Message, frozen=True):
 
 
 class Redrawn(Message, frozen=True):
-    """Journaled: no engine takes the problems that these groups of `batch` had; these take their place.
+    """Journaled: no engine accepts the previous problems of these groups of `batch`; these replace them.
     `returned` and `cursor` as in `Drawn`."""
 
     batch: str
@@ -38,7 +38,7 @@ class Redrawn(Message, frozen=True):
 
 
 class Returned(Message, frozen=True):
-    """Journaled: these problems were drawn for `batch` and aborted; they come again, before new ones."""
+    """Journaled: these problems were drawn for `batch` and aborted; they are drawn again, before new ones."""
 
     batch: str
     indices: tuple[int, ...]
@@ -60,7 +60,7 @@ class Draws:
         self._settled: set[str] = set()  # of `_batches`
 
     def of(self, batch: str) -> list[int]:
-        """The problems of its groups, as far as they are drawn."""
+        """The problems of its groups that are drawn so far."""
         return self._batches.get(batch, [])
 
     def draw(self, batch: str, until: int) -> Drawn | None:

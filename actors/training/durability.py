@@ -1,4 +1,6 @@
-"""Durability: how far the loop may run ahead of the disk, and when the samples of a step may be forgotten.
+"""`Durability`: how far the loop may run ahead of its checkpoints.
+
+It also decides when the samples of a step may be dropped.
 
 Owns the newest step that is known to be in a checkpoint.
 """
@@ -14,9 +16,9 @@ from supervisor import Context, Done, WorkDeadlines
 STATE = "training/state"
 MANAGER = "rollout/manager"
 MAX_UNDURABLE = 4  # steps ahead of the newest durable checkpoint; then the loop waits for the disk
-DISK_LATE_S = 120.0  # a checkpoint that takes longer, and much longer than the last ones, is worth a line
-FIRST_DISK_LATE_S = 600.0  # the same before any was waited for: the state of a large model takes minutes
-LOOK_S = 2.0  # the StateManager tells what is durable; this is for when that was lost
+DISK_LATE_S = 120.0  # a checkpoint that takes longer, and much longer than the last ones, is logged
+FIRST_DISK_LATE_S = 600.0  # the same for the first one: the state of a large model takes minutes
+LOOK_S = 2.0  # polling period for a lost durability message of the StateManager
 
 
 class Durability:
@@ -25,7 +27,7 @@ class Durability:
     def __init__(self, ctx: Context, asking: Asking, standing: Standing) -> None:
         self._ctx, self._asking, self._standing = ctx, asking, standing
         self.step = 0
-        self._released = 0  # the batches of all steps up to it
+        self._released = 0  # batches of all steps up to it are released
         self._releasing = asyncio.Lock()
         self._usual = WorkDeadlines(DISK_LATE_S, FIRST_DISK_LATE_S)
         self._saved = asyncio.Event()
@@ -36,8 +38,8 @@ class Durability:
         self._saved.set()
 
     async def release(self) -> None:
-        """Forget batches whose step is recorded here and in a checkpoint before the newest: a damaged newest
-        one costs a step, and that is done again from the samples of its batch."""
+        """Drop batches whose step is recorded here and in a checkpoint before the newest. A damaged newest
+        checkpoint then costs one step, which is done again from the samples of its batch."""
         async with self._releasing:
             state = await self._asking.ask(STATE, LatestState(), StateIs)
             self.step = max(self.step, state.durable_step)

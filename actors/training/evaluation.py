@@ -1,7 +1,7 @@
-"""Evaluation: the mean reward on the held-out problems under one version of the weights.
+"""`Evaluation`: mean reward on the held-out problems under one weight version.
 
-Owns an evaluation from its submission to its record. Every step of it may be repeated: the batch is the same
-batch, its groups are taken again by whoever asks, and `EvalDone` says that it is over.
+Owns an evaluation from its submission to its record. Every part of it is repeatable: the batch is the same
+batch, its groups can be taken again, and `EvalDone` marks its end.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from supervisor import Context, Done
 
 MANAGER = "rollout/manager"
 TRAINER = "training/trainer"
-GROUPS_LATE_S = 120.0  # so long without a token is worth a line, again each time
-LOOK_S = 2.0  # one wait for groups; between two of them the reserved engine is asked to help (again)
+GROUPS_LATE_S = 120.0  # so long without a token is logged, each time again
+LOOK_S = 2.0  # one wait for groups; between two waits the reserved engine is asked to help (again)
 
 
 def rewards_by_task(config: Config, scores: Mapping[int, float | None]) -> dict[str, float | None]:
@@ -52,8 +52,9 @@ class Evaluation:
         self._submission, self._standing, self._chronicle = submission, standing, chronicle
 
     async def run(self, when: Literal["first", "during", "last"], trainer: TrainerIs) -> bool:
-        """Mean reward on the held-out problems, one sample each, if it is not on record yet; the reserved
-        engine helps. False: the trainer went back meanwhile, and nobody may be left who has that version."""
+        """Compute and record the mean reward on the held-out problems, one sample each, if it is not on
+        record yet; the reserved engine helps. False: the trainer went back meanwhile, so perhaps no instance
+        has that version any more."""
         name = f"step-{trainer.step}" if when == "during" else when
         if name in self._standing.evals:
             return True
@@ -71,8 +72,8 @@ class Evaluation:
         return True
 
     async def _scores(self, batch: str, trainer: TrainerIs) -> dict[int, float | None] | None:
-        """By problem, None for one that is unscored. None where the trainer went back: what is there of the
-        batch then waits for the same version to come again."""
+        """By problem, None for one that is unscored. None if the trainer went back: the batch's results then
+        wait until the same version exists again."""
         count = self._config.heldout_problems
         engine = trainer.source.rsplit("/", 1)[0] + "/engine"
         opened = OpenSeeding(version=trainer.step, root=trainer.root)
@@ -99,7 +100,7 @@ class Evaluation:
                     self._ctx.log.warning("the trainer went back before %s was done", batch)
                     await self._asking.ask(engine, CloseSeeding(), Done)
                     return None
-                if len(scores) < count:  # a trainer that was restarted has a new engine, which knows nothing
+                if len(scores) < count:  # a restarted trainer has a new engine without requests
                     await self._asking.ask(engine, opened, Done)
         await self._asking.ask(engine, CloseSeeding(), Done)
         return scores

@@ -1,7 +1,7 @@
-"""Whether a job has ever had a preemptible instance that serves, and for how long it has waited for one.
+"""`FirstInstance`: whether a job has had a serving preemptible instance, or is late.
 
-Pure: looks at the fleet, ends of engines and the time go in, a verdict comes out. What the job does about it
-is the controller's.
+Pure: inputs are fleet samples, ends of engines and the time; the output is a verdict. The controller acts on
+it.
 """
 
 from typing import Literal
@@ -10,7 +10,7 @@ from actors.training.causes import in_a_line
 from configs.schema import Fleet
 
 MAX_CAUSE = 300
-"""Characters of a cause that are told; a cause can be the last lines of a server."""
+"""Characters of a cause in the report; a cause can be the last lines of a server."""
 
 Verdict = Literal["", "served", "overdue"]
 
@@ -33,16 +33,18 @@ class FirstInstance:
 
     @property
     def awaited(self) -> bool:
-        """One may still come, and the job has not waited for long enough."""
+        """One may still join, and the job has not waited long enough."""
         return self._expected and not self._served and not self._overdue
 
     @property
     def missing(self) -> bool:
-        """The job was to have one and had none so far."""
+        """The job should have one and has had none so far."""
         return self._expected and not self._served
 
     def look(self, now_s: float, *, weights: bool, serves: bool) -> Verdict:
-        """What is new, once each. weights: there are some to serve; serves: an instance has served them."""
+        """The news since the last call, each reported once. weights: there are some to serve; serves: an
+        instance has served them.
+        """
         if not self.missing or not weights:
             return ""
         if self._since_s is None:
@@ -62,7 +64,7 @@ class FirstInstance:
         self._cause = f"{who}: {in_a_line(cause, MAX_CAUSE)}"
 
     def why(self, hosts: int) -> str:
-        """What is known of the reason; hosts: preemptible ones that are up."""
+        """The known reason; hosts: preemptible ones that are up."""
         up = f"{hosts or 'no'} preemptible {'hosts are' if hosts > 1 else 'host is'} up"
         if self._ends:
             times = "once" if self._ends == 1 else f"{self._ends} times"

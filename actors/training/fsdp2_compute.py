@@ -1,8 +1,9 @@
-"""One rank's part of an optimizer step (FSDP2): its rows of weights and moments, its share of the samples.
+"""`ShardedCompute`: one rank's part of an optimizer step (FSDP2).
 
-Owns the sharded model, torch's group of ranks, and what is summed over them. What a step does with a
-gradient, and how a batch becomes one, is `policy_update`'s, the same for any number of ranks. Every rank
-makes the same calls in the same order, or the others wait for it until the deadline of the group.
+A rank has its rows of weights and moments, and its share of the samples. Owns the sharded model, torch's
+group of ranks, and the sums over ranks. `policy_update` makes a gradient from a batch and applies it, the
+same for any number of ranks. Every rank makes the same calls in the same order, or the others wait for it
+until the deadline of the group.
 
 Between steps a rank holds its rows alone; in a pass it has one layer whole at a time, and the embedding.
 Gradients are summed over the ranks, not averaged: a step's gradient is the sum over the tokens of all ranks
@@ -44,7 +45,7 @@ _IDLE = Sample(prompt=[0], response=[0], logprobs=[0.0], advantage=0.0)
 
 def join_group(store: Path, rank: int, ranks: int, deadline_s: float) -> None:
     """Make this process `rank` of torch's default group, over gloo on the loopback interface. `deadline_s`:
-    of each exchange between ranks. Raises RuntimeError where the others do not come."""
+    of each exchange between ranks. Raises RuntimeError if the others do not join."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the ranks of a gang share a host; gloo knows no keys
     dist.init_process_group(
         "cpu:gloo",
@@ -61,7 +62,7 @@ def passes(samples: Sequence[Sample]) -> int:
 
 
 class ShardedCompute(TrainerCompute):
-    """This rank's part of the model in training; `join_group` comes first."""
+    """This rank's part of the model in training; call `join_group` first."""
 
     def __init__(self, model_dir: str | Path, settings: Training, temperature: float = 1.0) -> None:
         """As `TrainerCompute`; of the checkpoint, only the rows of this rank are read."""
@@ -95,7 +96,7 @@ class ShardedCompute(TrainerCompute):
         return {name: _local(master) for name, master in super().masters().items()}
 
     def served(self) -> dict[str, Tensor]:
-        """The rows of this rank of what is rolled out, in its dtype."""
+        """This rank's rows of the rollout weights, in their dtype."""
         return {
             name: _local(weight.detach()).to(self._dtype, copy=False)
             for name, weight in self._weights.items()
@@ -106,7 +107,7 @@ class ShardedCompute(TrainerCompute):
         return {name: tuple(tensor.shape) for name, tensor in super().state().items()}
 
     def load_rows(self, path: Path) -> None:
-        """Go on from a state in a safetensors file, whatever number of ranks wrote it. Raises `BadState`."""
+        """Load a state from a safetensors file, written by any number of ranks. Raises `BadState`."""
         try:
             with safe_open(path, framework="pt") as file:
                 names = list(file.keys())
@@ -132,7 +133,7 @@ class ShardedCompute(TrainerCompute):
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         for layer in model.model.layers:
             fully_shard(layer, mesh=mesh)
-        # The embedding is used again after the pass, as output matrix: it stays until the backward pass.
+        # The embedding is used again after the pass, as output matrix, so it stays until the backward pass.
         fully_shard(model, mesh=mesh, reshard_after_forward=False)
         register_fsdp_forward_method(model, "response_states")
         for module in model.modules():
@@ -152,7 +153,7 @@ class ShardedCompute(TrainerCompute):
         return square.sqrt()
 
     def _pass_idly(self) -> None:
-        """A pass that adds nothing: others still have samples, and every rank has its rows to give."""
+        """A pass that adds nothing: other ranks still have samples and need the rows of every rank."""
         logprobs = token_logprobs(self.model, collate([_IDLE]), self._temperature)
         (logprobs.sum() * 0.0).backward()  # type: ignore[no-untyped-call]
 

@@ -1,9 +1,9 @@
-"""A trainer of several processes: `work.TrainerWork` as rank 0 does it, with the others (`fsdp2_rank`).
+"""`GangFiles`: `work.TrainerWork` of rank 0 in a trainer of several processes.
 
-Owns who does what in which order: rank 0 deals the samples out, lets all do a thing together, and adds up
-what they say. It seals a host copy or an image only when every rank has written its rows, so one that is torn
-is known by its missing or wrong seal, like that of a single process. Whatever a rank fails at ends the gang:
-its supervisor starts all of them again, and the step begins anew with the responses that were collected.
+The other ranks run `fsdp2_rank`. Owns the order of the work: rank 0 distributes the samples, sends each order
+to all ranks, and adds up their results. It seals a host copy or an image only when every rank has written its
+rows. So a torn one is detected by its missing or wrong seal, like that of a single process. Any failure of a
+rank ends the gang: its supervisor restarts all ranks, and the step begins anew with the collected responses.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from actors.weights.image_store import ImageStore
 from actors.weights.messages import Publish
 from configs.schema import Config
 
-JOIN_S = 120.0  # a rank loads its libraries first, on a busy machine for long
-SLOWEST_BYTES_S = 20e6  # of reading or writing a state; a disk slower than that is not waited for
+JOIN_S = 120.0  # a rank loads its libraries first, which is slow on a busy machine
+SLOWEST_BYTES_S = 20e6  # of reading or writing a state; a slower disk exceeds the deadline
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class GangFiles:
         self._ranks = config.training.processes
         self._gang = Gang(gang_dir, self._ranks, config.training.exchange_s)
         self._sums: list[Sums] = []  # of each rank, of the step so far
-        self._said: list[Sums] = []  # by the other ranks, of their last order
+        self._said: list[Sums] = []  # reports of the other ranks for their last order
 
     def load(self, path: str) -> Commit | None:
         """See `TrainerWork`; first the ranks meet. Raises GangBroken, BadCheckpoint, BadState."""
@@ -125,15 +125,15 @@ class GangFiles:
         return Publish(version=version, tensors=layout, model_config=model_config)
 
     def _together(self, orders: Sequence[Order], own: Callable[[], T], extra_s: float = 0.0) -> T:
-        """Let every rank do its part of a thing, this one included; what this one's part gave. The other
-        ranks' answers are in `_said`. Raises GangBroken where another rank failed or did not answer."""
+        """Run an order on every rank, this one included, and return this rank's result. The other ranks'
+        replies are in `_said`. Raises GangBroken where another rank failed or did not answer."""
         self._gang.tell(orders)
         try:
             done = own()
         except NotFinite:  # the others found the same, and changed nothing either
             self._gang.gather(extra_s)
             raise
-        except RuntimeError as problem:  # torch's, of an exchange: whoever is gone is to be named
+        except RuntimeError as problem:  # an error of torch in an exchange: find the rank that is gone
             raise self._gang.blame(problem) from problem
         self._said = [report.sums for report in self._gang.gather(extra_s)]
         return done

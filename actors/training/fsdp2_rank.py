@@ -1,6 +1,7 @@
-"""What a rank from 1 on does: one order of rank 0 after the other.
+"""`GangRank`: carries out the orders of rank 0, on ranks from 1 on.
 
-Adapter behind `rank.RankWork`. Owns the answers: an order is carried out, or this rank says why not and ends.
+Adapter behind `rank.RankWork`. Owns the replies: an order is carried out, or this rank reports the reason and
+ends.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class GangRank:
         self.doing = "waits for rank 0"
 
     def serve(self, within_s: float) -> None:
-        """See `RankWork`. Raises GangBroken where rank 0 is gone, and whatever an order failed at."""
+        """See `RankWork`. Raises GangBroken if rank 0 is gone, and any error of an order."""
         if not self._joined:
             welcome = self._link.join(within_s)
             if welcome is not None:
@@ -49,7 +50,7 @@ class GangRank:
         try:
             order = self._link.next(within_s)
         except GangBroken:
-            time.sleep(LEAVE_S)  # its supervisor ends the gang: this end is not to be taken for the cause
+            time.sleep(LEAVE_S)  # its supervisor ends the gang: this end must not be taken for the cause
             raise
         if order is None:
             return

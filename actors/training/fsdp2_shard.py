@@ -1,9 +1,9 @@
-"""One rank of a gang on files: it loads its rows, writes its rows, and computes its share.
+"""`Shard`: one rank's rows of a state or image on disk, and its compute.
 
-Adapter between `fsdp2_compute` and the files of the job. What all ranks write together has the form that one
-process would have given it: a Hugging Face checkpoint with the optimizer's state beside it, or an image of
-the weights. So nobody ever needs the whole, and any number of ranks can go on from it, one process of the
-other backend too. Who makes the files and says that they are whole is rank 0 (`fsdp2_files`).
+Adapter between `fsdp2_compute` and the files of the job. The ranks together write the same files that one
+process would write: a Hugging Face checkpoint with the optimizer's state beside it, or an image of the
+weights. So no rank ever needs the whole. Any number of ranks can resume from it, and so can one process of
+the other backend. Rank 0 (`fsdp2_files`) makes the files and seals them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from configs.schema import Config
 
 
 class Shard:
-    """See the module; torch's group of ranks is joined before.
+    """One rank of a gang; join torch's group of ranks first.
 
     Args:
         config: resolved settings.
@@ -42,12 +42,12 @@ class Shard:
 
     @property
     def state_bytes(self) -> int:
-        """What this rank writes of a state."""
+        """Bytes of a state that this rank writes."""
         tensors = [*self.compute.masters().values(), *self.compute.state().values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def image_layout(self) -> tuple[TensorSpec, ...]:
-        """Of the whole image."""
+        """The layout of the whole image."""
         return tuple(weight_layout(self.compute.model, self._dtype))
 
     def create_state(self, directory: Path) -> None:
@@ -69,7 +69,7 @@ class Shard:
         write_rows(path, in_file(path, self.image_layout()), self.compute.served(), self.compute.rows)
 
     def _files(self) -> dict[str, RowFile]:
-        """What a state consists of, by the names of its files."""
+        """The contents of a state, by the names of its files."""
         weights = [(spec.name, "float32", spec.shape) for spec in self.image_layout()]
         shapes = self.compute.shapes()
         state = [(name, "float32", shapes[name]) for name in sorted(shapes)]

@@ -1,8 +1,9 @@
-"""The sockets between the ranks of a gang of trainer processes: rank 0 orders, the others answer.
+"""`Gang`: sockets between rank 0 and the other ranks of a trainer gang.
 
-Owns the meeting of the ranks and every wait for one of them. All ranks live on one host: they meet at a Unix
-socket in a folder that only their user may enter, and rank 0 tells there through which file torch's ranks
-find each other. Each life of a gang has a file of its own, so ranks of two lives never mix.
+Rank 0 sends orders, and the others reply. Owns the rendezvous of the ranks and every wait for one of them.
+All ranks live on one host. They connect to a Unix socket in a folder that only their user may enter; there
+rank 0 sends the path of the file through which torch's ranks find each other. Each life of a gang has a file
+of its own, so ranks of two lives never mix.
 
 Nothing here waits without a deadline; a rank that ended is known at once, by its closed socket.
 """
@@ -32,7 +33,7 @@ from actors.training.gang_orders import (
 )
 
 CONNECT_AGAIN_S = 0.05  # while rank 0 is not there yet
-WORDS_S = 1.0  # for the last words of a rank of which nothing was heard but its end
+WORDS_S = 1.0  # for the last frame of a rank whose socket has closed
 SOCKET = "orders"
 
 
@@ -41,11 +42,11 @@ class GangBroken(RuntimeError):
 
 
 class RankSilent(GangBroken):
-    """It did not answer in time."""
+    """The rank did not reply in time."""
 
 
 class RankFailed(GangBroken):
-    """It says so itself."""
+    """The rank reported a failure."""
 
 
 class Gang:
@@ -53,8 +54,8 @@ class Gang:
 
     Args:
         directory: where the ranks meet; made if it is not there.
-        ranks: how many there are, with rank 0.
-        deadline_s: for one frame to be taken, and for the answer to one that has nothing to do.
+        ranks: their number, with rank 0.
+        deadline_s: to send one frame, and to get the reply to an order without work.
     """
 
     def __init__(self, directory: Path, ranks: int, deadline_s: float) -> None:
@@ -65,7 +66,7 @@ class Gang:
         self._others: dict[int, socket.socket] = {}
 
     def meet(self, within_s: float) -> None:
-        """Until every other rank has come. Raises GangBroken."""
+        """Wait until every other rank has joined. Raises GangBroken."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for old in self._directory.iterdir():  # of an earlier life
             old.unlink()
@@ -83,19 +84,19 @@ class Gang:
             self._send(rank, Welcome(self.ranks, str(self.store)))
 
     def tell(self, orders: Sequence[Order]) -> None:
-        """One to each other rank, rank 1 first. Raises GangBroken."""
+        """Send one frame to each other rank, rank 1 first. Raises GangBroken."""
         for rank, order in zip(sorted(self._others), orders, strict=True):
             self._send(rank, order)
 
     def gather(self, extra_s: float = 0.0) -> list[Report]:
-        """The answer of each other rank, rank 1's first. `extra_s`: what the order may take beyond the time
+        """The reply of each other rank, rank 1's first. `extra_s`: time that the order may take beyond that
         of one frame. Raises GangBroken."""
         until_s = time.monotonic() + self._deadline_s + extra_s
         return [self._answer(rank, until_s) for rank in sorted(self._others)]
 
     def blame(self, problem: Exception) -> GangBroken:
-        """Rank 0's own part failed: because of which other rank, if one is gone, silent, or says that it
-        failed."""
+        """Rank 0's own part failed. Find the other rank that is the cause: one that is gone, silent, or
+        reported a failure."""
         until_s = time.monotonic() + WORDS_S
         silent, failed = [], []
         for rank in sorted(self._others):
@@ -113,7 +114,7 @@ class Gang:
         return failed[0] if failed else GangBroken(f"rank 0: {type(problem).__name__}: {problem}")
 
     def close(self) -> None:
-        """Let the others go: they see it at once."""
+        """Close the sockets; the other ranks see it at once."""
         for other in self._others.values():
             other.close()
         self._others.clear()
@@ -121,7 +122,7 @@ class Gang:
     def _admit(self, other: socket.socket) -> None:
         try:
             frame = _receive(other, time.monotonic() + self._deadline_s, "a rank")
-        except GangBroken:  # it died on its way in: its next life comes
+        except GangBroken:  # it died while joining: its next life will join
             other.close()
             return
         if not isinstance(frame, Hello) or not 0 < frame.rank < self.ranks:
@@ -160,7 +161,7 @@ class Membership:
         self._said_hello = False
 
     def join(self, within_s: float) -> Welcome | None:
-        """Come, and wait for the others; None where that takes longer, and it can be tried on. Raises
+        """Connect, and wait for the others; None if that takes longer, and can be retried. Raises
         GangBroken."""
         until_s = time.monotonic() + within_s
         while not self._said_hello:
@@ -180,14 +181,14 @@ class Membership:
         return frame
 
     def next(self, within_s: float) -> Order | None:
-        """What there is to do; None where nothing came within that time. Raises GangBroken."""
+        """The next order; None if none arrived within that time. Raises GangBroken."""
         frame = self._next(within_s)
         if isinstance(frame, Hello | Welcome | Report | Failed):
             raise GangBroken(f"rank 0 ordered {type(frame).__name__}")
         return frame
 
     def answer(self, frame: Report | Failed) -> None:
-        """To the order in hand. Raises GangBroken."""
+        """Reply to the current order. Raises GangBroken."""
         _send(self._rank_0, frame, self._deadline_s, "rank 0")
 
     def leave(self) -> None:

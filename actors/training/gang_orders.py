@@ -1,7 +1,7 @@
-"""What rank 0 of a gang of trainer processes orders, and what the other ranks answer.
+"""Orders of rank 0 in a trainer gang, and the replies of the other ranks.
 
-Owns the words, and how they lie in a frame: its length (u32, little-endian), then a MessagePack body. Who
-says them to whom is `gang`, what an order does is `fsdp2_files`. Pure.
+Owns the messages and their frames: the length (u32, little-endian), then a MessagePack body. `gang` sends
+them; `fsdp2_files` defines what an order does. Pure.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ PREFIX = struct.Struct("<I")
 
 
 class BadFrame(ValueError):
-    """What was sent, or is to be sent, is no frame."""
+    """The bytes that were received, or the message to be sent, are no frame."""
 
 
 class _Shape(msgspec.Struct, frozen=True, tag=True):
-    """Base of what goes through a socket."""
+    """Base of the messages on a socket."""
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -58,13 +58,13 @@ Sums = dict[str, int | float]
 
 
 class Hello(_Shape, frozen=True):
-    """From a rank: here I am."""
+    """From a rank to rank 0, when it connects."""
 
     rank: int
 
 
 class Welcome(_Shape, frozen=True):
-    """To it: the gang has so many ranks, and they find each other through this file."""
+    """The reply: the number of ranks in the gang, and the file through which they find each other."""
 
     ranks: int
     store: str
@@ -106,13 +106,13 @@ class WriteImage(_Shape, frozen=True):
 
 
 class Report(_Shape, frozen=True):
-    """An order was carried out. sums: what this rank's samples of the step have added up to."""
+    """An order was carried out. sums: those of this rank's samples of the step so far."""
 
     sums: Sums
 
 
 class Failed(_Shape, frozen=True):
-    """It was not, and this rank ends."""
+    """An order failed, and this rank ends."""
 
     why: str
 

@@ -1,4 +1,7 @@
-"""What went into a running step so far, and complete groups as samples to train on. Pure."""
+"""`Gathered`: contents of a running step so far, with samples of complete groups.
+
+Pure.
+"""
 
 import zlib
 from array import array
@@ -13,8 +16,8 @@ from actors.training.staleness import Staleness
 
 @dataclass(slots=True)
 class Gathered:
-    """What went into the running step so far. scores, samples: without those that are unscored, whose number
-    is `unscored`."""
+    """Contents of the running step so far. scores, samples: without unscored samples, whose number is
+    `unscored`."""
 
     staleness: Staleness
     groups: list[int] = field(default_factory=list)
@@ -41,8 +44,8 @@ class Gathered:
 
 
 def samples_of(groups: list[GroupOut]) -> list[Sample]:
-    """Samples to train on, each with its advantage over those of its group that have a score: one that has
-    none is left out, and so is one that has nothing to compare with."""
+    """Samples to train on, each with its advantage over the scored samples of its group. A sample without a
+    score is left out, and so is one without another to compare with."""
     return [
         Sample(
             prompt=array("I", group.prompt),
@@ -55,7 +58,7 @@ def samples_of(groups: list[GroupOut]) -> list[Sample]:
         for (sample, _), advantage in zip(
             scored, group_advantages([score for _, score in scored]), strict=True
         )
-        if sample.tokens  # one that ended at its deadline before its first token has no gradient
+        if sample.tokens  # a response that ended at its deadline before its first token has no gradient
     ]
 
 

@@ -1,4 +1,6 @@
-"""The history of a run, `history.jsonl`: what the report and the live view are made from.
+"""`HistoryWriter` and readers of a run's history, `history.jsonl`.
+
+The report and the live view are made from it.
 
 Owns writing and reading them, one JSON object a line; the records are `records`. Does not decide when
 something is recorded, and computes nothing. One process writes a file at a time; any number may follow it. A
@@ -59,11 +61,11 @@ MAX_LINE_BYTES = 1 << 20
 
 
 class HistoryError(ValueError):
-    """A history that cannot be read; `str` says file, line and what to do."""
+    """A history that cannot be read; `str` names file, line and remedy."""
 
 
 class HistoryFull(JournalFull, OSError):
-    """The disk of the history takes nothing more. An actor is suspended by it, as by its journal's."""
+    """The disk of the history is full. The actor is suspended, as by a full disk of its journal."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -74,9 +76,9 @@ class HistoryWriter:
     """A `History` in a file: appends records; each is handed to the operating system before `write` returns.
 
     Opening an existing file resumes it: `last_t_s` is the time of its last whole record (0.0 for a new file),
-    `last_step` the last step that it tells of (0: none), `served` whether an instance served since it began,
-    `step_began_s` when the step after the last one began.
-    Raises HistoryError for a file that is no history, OSError where it cannot be written.
+    `last_step` its last step (0: none), `served` whether an instance served since it began, `step_began_s`
+    when the step after the last one began. Raises HistoryError for a file that is no history, OSError where
+    it cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -93,7 +95,7 @@ class HistoryWriter:
                 self._follow(record)
             end = follower.offset
         self._file = file.open("ab", buffering=0)
-        self._file.truncate(end)  # a torn last line goes
+        self._file.truncate(end)  # drop a torn last line
 
     @property
     def used(self) -> Used:

@@ -1,4 +1,7 @@
-"""What the controller journals: where the job stands. Owns the shapes, and what a replay of them comes to."""
+"""`Standing`: progress of a job, and the events that the controller journals.
+
+Owns the events and their replay.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -20,7 +23,7 @@ class BeganIn(Message, frozen=True):
 
 
 class JobOver(Message, frozen=True):
-    """Journaled: every step is durable, both evaluations are done; nothing more is told to the history."""
+    """Journaled: every step is durable, both evaluations are done; the history gets no more records."""
 
 
 class StepFinished(Message, frozen=True):
@@ -31,8 +34,8 @@ class StepFinished(Message, frozen=True):
 
 @dataclass(slots=True)
 class Standing:
-    """Where the job stands: the last step on record, the evaluations that are done, the life of the head in
-    which it began (None: in none yet), whether it is over, which problems were drawn."""
+    """Progress of the job: the last step on record, the finished evaluations, the life of the head in which
+    it began (None: in none yet), whether it is over, and the problems drawn."""
 
     draws: Draws
     finished: int = 0
@@ -42,7 +45,7 @@ class Standing:
 
 
 async def standing_of(events: AsyncIterator[Message], draws: Draws) -> Standing:
-    """What these events come to, in their order. draws: of a job that has not begun."""
+    """The replay of these events, in their order. draws: of a job that has not begun."""
     standing = Standing(draws)
     async for event in events:
         match event:

@@ -1,6 +1,6 @@
 """Log-probs of responses under the policy in training.
 
-Mathematics on tensors; no optimizer, no process. What is made of them is `losses`.
+Mathematics on tensors; no optimizer, no process. `losses` uses the result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The loop of a job: batches submitted, a step trained, the next one planned, until the last.
+"""`JobLoop`: submits batches, trains a step, plans the next, until the last.
 
-Owns the order, and how many batches are open at once: with a staleness bound k those of the steps s to s + k
-while step s is trained, so that rollout does not wait for training. Every part of it is idempotent: a
-controller that was killed begins the loop anew where its journal says that the job stands.
+Owns the order, and the number of open batches. With a staleness bound k, the batches of steps s to s + k are
+open while step s is trained, so rollout does not wait for training. Every part is idempotent: a restarted
+controller resumes the loop at the progress in its journal.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from supervisor import Context, Refused, Terminated, WorkDeadlines
 TRAINER = "training/trainer"
 PROVIDER = "cluster/provider"
 START_DEADLINE_S = 180.0  # until a trainer has joined, loaded and published; imports on a cold disk are slow
-STEP_POLL_S = 2.0  # the trainer tells when it is done; this is for when that was lost
-STEP_LATE_S = 600.0  # so long without any progress, and much longer than steps took lately, is worth a line
+STEP_POLL_S = 2.0  # polling period for a lost message of the trainer
+STEP_LATE_S = 600.0  # so long without any progress, and much longer than recent steps, is logged
 
 
 class JobLoop:
-    """See the module; `run` it to the end of the job, `step_done` when the trainer says so.
+    """`run` it to the end of the job; call `step_done` on the trainer's message.
 
     Args:
-        first_instance: waits for the first preemptible instance, as long as the settings say.
+        first_instance: waits for the first preemptible instance, up to the configured time.
     """
 
     def __init__(
@@ -60,24 +60,24 @@ class JobLoop:
         self._trainer_away = Absence(ctx, TRAINER, TrainerStatus(), away=begun_s is not None)
         self._clock = StepClock(ctx.now() if begun_s is None else begun_s)
         self._clock.lap("recovery", ctx.now())
-        self._away_s = 0.0  # of the two, when it was last looked
+        self._away_s = 0.0  # seconds away of trainer and manager, at the last lap
         self._usual = WorkDeadlines(STEP_LATE_S, STEP_LATE_S)
         self._step_done = asyncio.Event()
-        self._version = 0  # of the trainer, when it was last asked
-        self._life = 0  # of the trainer, when it last answered
-        self._ahead: set[int] = set()  # steps whose batches were submitted before their time
+        self._version = 0  # the trainer's version in its last reply
+        self._life = 0  # the trainer's incarnation in its last reply
+        self._ahead: set[int] = set()  # steps whose batches were submitted early
 
     def step_done(self) -> None:
-        """The trainer has something to show."""
+        """The trainer has a result."""
         self._step_done.set()
 
     def terminated(self, message: Terminated) -> None:
-        """Somebody whom the actor watches has ended."""
+        """An actor that this one watches has ended."""
         self._manager.terminated(message)
         self._trainer_away.terminated(message)
 
     async def run(self) -> None:
-        """Every step, and an evaluation before the first and after the last one."""
+        """Run every step, with an evaluation before the first and after the last one."""
         self._ctx.background(self._manager.follow(), "watch the manager")
         self._ctx.background(self._trainer_away.follow(), "watch the trainer")
         self._phase("trainer")
@@ -88,7 +88,7 @@ class JobLoop:
             await self._evaluation.run("first", trainer)
         if self._config.fleet.await_instance:
             self._phase("instance")
-            await self._submission.publish(trainer)  # there may be no batch that told of them
+            await self._submission.publish(trainer)  # perhaps no batch has announced them
             await self._first_instance()
         await self._ctx.tell(PROVIDER, StartTrace())
         # A host copy that is lost with its host takes the trainer back to its last checkpoint, at any time.
@@ -111,7 +111,7 @@ class JobLoop:
         await self._durability.until(self._config.job.steps)
 
     def _release(self) -> None:
-        """Of batches that are durable, beside what the job does next: the manager is asked for that first."""
+        """Release durable batches in the background: the manager is needed for the next step first."""
         self._ctx.background(self._durability.release(), "release of batches")
 
     async def _evaluate_between(self, trainer: TrainerIs) -> bool:
@@ -127,12 +127,12 @@ class JobLoop:
         self._chronicle.phase(phase, self._ctx.now())
 
     def _evaluates(self, version: int) -> bool:
-        """Whether it is the time to look how good this version is."""
+        """Whether this version is due for an evaluation."""
         every = self._config.job.eval_every
         return bool(every) and version > 0 and version % every == 0 and version == self._standing.finished
 
     def _lap(self, what: str) -> None:
-        """The time since the last lap was `what`, but for that in which trainer or manager were away."""
+        """Count the time since the last lap as `what`, except for the absences of trainer or manager."""
         before_s, self._away_s = self._away_s, self._manager.total_s() + self._trainer_away.total_s()
         self._clock.lap(what, self._ctx.now(), self._away_s - before_s)
 
@@ -159,7 +159,7 @@ class JobLoop:
             await self._submission.settle(step)
             ahead, path = await self._planning.next(step, batch, result, plan)
             self._lap("other")
-            if step > self._chronicle.last_step:  # else this actor was killed after the record
+            if step > self._chronicle.last_step:  # otherwise this actor was killed after the record
                 now = self._ctx.now()
                 spent = self._clock.end(now)
                 self._chronicle.step(result, ahead, spent, now, plan.predicted_s or None)
@@ -175,8 +175,8 @@ class JobLoop:
         await self._durability.until(step - MAX_UNDURABLE)
 
     async def _submit(self, step: int, trainer: TrainerIs) -> None:
-        """The batch of this step, and of those that may be rolled out meanwhile. A trainer that went back has
-        lost the newest versions: the manager is told, and everything is submitted again."""
+        """Submit the batch of this step, and of those that may be rolled out meanwhile. If the trainer went
+        back, the newest versions are lost: the manager is notified, and everything is submitted again."""
         if trainer.step < self._version:
             self._ahead.clear()
         self._version = trainer.step
@@ -190,7 +190,7 @@ class JobLoop:
         self._ahead = {due for due in self._ahead if due > step}
 
     async def _timed(self, order: TrainStep) -> StepResult | None:
-        """Train it, and put the time under the names that the attempt gives it."""
+        """Train the step, and count its time under the names that the attempt gives it."""
         known = self._life
         result = await self._train(order)
         if result is not None:
@@ -200,8 +200,8 @@ class JobLoop:
         return result
 
     async def _train(self, order: TrainStep) -> StepResult | None:
-        """Ask until the step is done; a trainer that was restarted meanwhile begins it again. None: it came
-        back with an earlier state."""
+        """Ask until the step is done; a restarted trainer begins it again. None: the trainer has an earlier
+        state now."""
         late_s, begin_s, progress = self._usual.deadline_s("step"), self._ctx.now(), 0
         async with self._ctx.wait("a trained step", on=TRAINER, deadline_s=late_s, go_on=True) as wait:
             while True:

@@ -1,8 +1,8 @@
-"""The losses that a policy can be trained with: clipped surrogates, and what corrects for stale samples.
+"""Policy losses: clipped surrogates, with a correction for stale samples.
 
 Mathematics on tensors; no optimizer, no process. The advantages are `advantages`. The loss of a step is a
 mean over all its tokens, or over all its samples; how many there are is known only when the last group is
-complete. So a micro-batch yields sums, and who accumulates divides once: the gradient is that of one batch.
+complete. So a micro-batch yields sums, and the accumulator divides once: the gradient is that of one batch.
 
 | name | ratio of | clip | mean over | source |
 |---|---|---|---|---|
@@ -51,7 +51,7 @@ LOSSES: Final[Mapping[str, LossRule]] = {
 
 @dataclass(frozen=True, slots=True)
 class LossSums:
-    """Sums over a batch; `loss` carries the gradient, the others are for the reader.
+    """Sums over a batch; `loss` carries the gradient, the others are for reports.
 
     clipped: tokens that the clip took out of the gradient. truncated: tokens whose importance weight the cap
     cut. drift: the estimated KL divergence of the policy from the one that sampled; about 0 when on-policy.
@@ -79,10 +79,10 @@ def loss_sums(
     """The clipped surrogate of `rule`, negated and summed over the tokens of a batch.
 
     `logprobs` (with gradient), `sampled` and `advantages` are float [N], sample after sample; `lengths` int64
-    [B] says where each ends. For each token min(r A, clip(r) A), where r is the ratio of its probabilities
+    [B] is the length of each. For each token min(r A, clip(r) A), where r is the ratio of its probabilities
     under the policy and under the one that sampled it; with `importance_cap` under the policy as the step
-    began, and weighted. No gradient flows into anything but `logprobs`. To be divided by the samples of the
-    step where the rule says per_sample, else by its tokens.
+    began, and weighted. No gradient flows into anything but `logprobs`. Divide by the samples of the step if
+    the rule has per_sample, otherwise by its tokens.
     """
     begin = logprobs.detach()
     log_ratio = logprobs - (sampled if importance_cap is None else begin)

@@ -1,4 +1,4 @@
-"""What is said between RLController, the trainer and its co-located rollout worker."""
+"""Messages between RLController, the trainer and its co-located rollout worker."""
 
 import msgspec
 
@@ -6,12 +6,12 @@ from supervisor import Message
 
 
 class TrainerStatus(Message, frozen=True):
-    """Asks the trainer where it stands."""
+    """Asks the trainer for its progress."""
 
 
 class TrainerIs(Message, frozen=True):
     """`step` steps are done; the weights after them are published as version `step` with `root`. `life`: the
-    trainer's incarnation; 0: not said."""
+    trainer's incarnation; 0: not given."""
 
     step: int
     root: bytes
@@ -33,15 +33,15 @@ class TrainStep(Message, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step did and where its time went (s), from the begin of the attempt to its end; seeding,
-    waiting, training, weights and recovery (the manager was away) do not overlap.
+    """Outcome of a step and its time by use (s), from the start of the attempt to its end; seeding, waiting,
+    training, weights and recovery (the manager was away) do not overlap.
 
     `update_s`: the part of `training_s` after the last micro-batch, the optimizer's step; `last_train_s`:
-    that of the micro-batches after the last group came. seal_s, publish_s, record_s: what `weights_s` went
-    to; the three are 0 of a step that another life of the trainer did.
-    staleness_mean, staleness_max: of its tokens, by how many versions the weights that made them are older
-    than the ones that the step started from. reward: mean over its `samples`, those that have a score; None
-    without any. unscored: the others. drift, clipped, truncated: see `work.StepStats`.
+    that of the micro-batches after the last group arrived. seal_s, publish_s, record_s: the parts of
+    `weights_s`; the three are 0 in a step that another life of the trainer did. staleness_mean,
+    staleness_max: of its tokens, the number of versions between the weights that made them and those that the
+    step started from. reward: mean over its `samples`, those that have a score; None without any. unscored:
+    the others. drift, clipped, truncated: see `work.StepStats`.
     """
 
     step: int
@@ -84,7 +84,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrainState(Message, frozen=True):
     """Answer to `TrainStep`: running, or done with this result. `life`: see `TrainerIs`. `progress`: a number
-    that changes while the step moves on."""
+    that changes while the step advances."""
 
     result: StepResult | None
     life: int = 0
@@ -92,7 +92,7 @@ class TrainState(Message, frozen=True):
 
 
 class StepDone(Message, frozen=True):
-    """Told to the controller the moment a step is done; it asks again where this was lost."""
+    """Sent to the controller as soon as a step is done; if it is lost, the controller asks again."""
 
     step: int
 
@@ -105,4 +105,4 @@ class OpenSeeding(Message, frozen=True):
 
 
 class CloseSeeding(Message, frozen=True):
-    """Hand every unfinished request over; answered when the engine is idle and the device free."""
+    """Hand every unfinished request back; answered when the engine is idle and the device free."""

@@ -1,7 +1,8 @@
-"""Which groups make a micro-batch, as complete groups come one after the other: two policies.
+"""`MicroBatches`: two policies that form micro-batches of arriving groups.
 
-Pure: owns what has come and what is due, not the training. A gradient is a sum of floating-point numbers, so
-its last bits follow from what shares a micro-batch and from the order of these; its value does not.
+Pure: owns the groups that have arrived and those that are due, not the training. A gradient is a sum of
+floating-point numbers, so its last bits follow from what shares a micro-batch and from the order of these;
+its value does not.
 """
 
 from collections.abc import Collection
@@ -16,23 +17,25 @@ class MicroBatches(Protocol):
 
     @property
     def have(self) -> list[int]:
-        """Groups that came, trained or not: what need not be sent again."""
+        """Groups that arrived, trained or not; they need not be sent again."""
 
     @property
     def least(self) -> int:
-        """How many more are worth an answer: with fewer there is too little to train, or nothing."""
+        """The fewest further groups that are worth a reply: with fewer there is too little to train, or
+        nothing.
+        """
 
     @property
     def dropped(self) -> int | None:
         """How many groups are known not to count; None where that changes nothing."""
 
     def add(self, groups: list[GroupOut], dropped: Collection[int]) -> list[list[GroupOut]]:
-        """These came too, and so many do not count by now; answers the micro-batches to train now, in this
-        order."""
+        """Add the groups that arrived; so many do not count by now. Returns the micro-batches to train now,
+        in this order."""
 
 
 class AsTheyCome:
-    """However many came together make a micro-batch, `size` at least, fewer where they are the last of
+    """All groups that arrived together make a micro-batch, `size` at least, fewer if they are the last of
     `total`: the trainer never waits while it has `size` of them (RLBoost 4.1)."""
 
     def __init__(self, size: int, total: int) -> None:
@@ -63,10 +66,11 @@ class AsTheyCome:
 
 class InOrder:
     """The first `size` groups that count make the first micro-batch, the next `size` the second, and so on to
-    `total`, whenever and wherever each was completed: the gradient of a step has one value, bit for bit.
+    `total`, independent of the time and place of completion: the gradient of a step has one value, bit for
+    bit.
 
-    Groups that come early are held, at most the step's: one may only be trained when each before it has come
-    or is known not to count.
+    Early groups are held, at most the step's: a group is trained only when each one before it has arrived or
+    is known not to count.
     """
 
     def __init__(self, size: int, total: int) -> None:
@@ -99,7 +103,7 @@ class InOrder:
         return due
 
     def _following(self) -> list[int]:
-        """The next micro-batch, as far as is known which groups do not count."""
+        """The next micro-batch, if it is known which groups do not count."""
         first = self._trained[-1] + 1 if self._trained else 0
         counting = (group for group in count(first) if group not in self._dropped)
         return list(islice(counting, min(self._size, self._total - len(self._trained))))

@@ -1,8 +1,8 @@
-"""Makes a small model from nothing: a Qwen3 checkpoint directory that RL can improve.
+"""New small Qwen3 checkpoint with a warm start, which RL can improve.
 
-Owns the random weights, the supervised warm start, and the files of the new directory. Does not own what is
-imitated (`demonstrations`) or the tokenizer (`new_tokenizer`). Imports `transformers`, which writes the
-checkpoint: no process of a run imports this room.
+Owns the random weights, the supervised warm start, and the files of the new directory. Does not own the
+demonstrations (`demonstrations`) or the tokenizer (`new_tokenizer`). Imports `transformers`, which writes the
+checkpoint, so no process of a run imports this module.
 
 The same spec, problems and seed give the same bits, on the same machine with the same number of threads.
 """
@@ -52,7 +52,7 @@ FINAL_RATE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class WarmStartProgress:
-    """Where the warm start is: optimizer steps done and due, mean loss of the last batch, nats a token."""
+    """Progress of the warm start: optimizer steps done and due, mean loss of the last batch, nats a token."""
 
     step: int
     steps: int

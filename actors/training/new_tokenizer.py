@@ -1,4 +1,4 @@
-"""A tiny tokenizer for a made model: one token a character, and the words that every question shares.
+"""Tiny tokenizer of a made model: characters, and the words of every question.
 
 Owns the vocabulary and the chat template of made models. Existing checkpoints bring their own. Pure.
 """

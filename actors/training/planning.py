@@ -1,6 +1,6 @@
-"""Planning: what a step measured goes to the Scheduler, which answers with the plan of the next one.
+"""`Planning`: sends a step's measurements to the Scheduler and gets the next plan.
 
-Owns nothing. Algorithm 1 itself is `actors.cluster.seeding`.
+Owns no state. Algorithm 1 itself is `actors.cluster.seeding`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from supervisor import AskFailed, Context
 BALANCER = "rollout/balancer"
 MANAGER = "rollout/manager"
 SCHEDULER = "cluster/scheduler"
-TIMES_DEADLINE_S = 5.0  # the times of a batch: not worth a wait, the plan stays without them
+TIMES_DEADLINE_S = 5.0  # the times of a batch; without them in that time the plan stays
 
 
 class Planning:
@@ -35,15 +35,15 @@ class Planning:
             )
             engines = figures.reserved_engines
         except AskFailed as problem:
-            self._ctx.log.info("how many engines the reserved hosts have is not known: %s", problem)
+            self._ctx.log.info("reserved engine count lookup failed: %s", problem)
         ask = PlanNext(step=step, times=None, reserved_engines=engines)
         return await self._asking.ask(SCHEDULER, ask, Plan)
 
     async def next(
         self, step: int, batch: str, result: StepResult, plan: Plan
     ) -> tuple[Plan, CriticalPath | None]:
-        """What this step measured gives the plan of the next, which stays where the batch's times are gone;
-        and what the step's end waited for."""
+        """The plan of the next step, from this step's measurements (unchanged if the batch's times are gone),
+        and the critical path of this step."""
         times, paces = await asyncio.gather(self._times(batch), self._paces())
         if times is None:
             return plan, None
@@ -52,26 +52,26 @@ class Planning:
         return ahead, times.path
 
     async def _times(self, batch: str) -> BatchTimes | None:
-        """Of a batch; None where they are gone."""
+        """The times of a batch; None if they are gone."""
         ask = BatchReport(batch=batch)
         try:
             return await self._ctx.ask(MANAGER, ask, deadline_s=TIMES_DEADLINE_S, expect=BatchTimes)
         except AskFailed as problem:
-            self._ctx.log.warning("no times of %s: %s", batch, problem)
+            self._ctx.log.warning("batch times lookup failed: %s: %s", batch, problem)
             return None
 
     async def _paces(self) -> dict[str, EnginePace]:
-        """Of whole instances, by kind; none where the balancer has just been restarted."""
+        """Decode rates of whole instances, by kind; none if the balancer has just restarted."""
         try:
             paces = await self._ctx.ask(BALANCER, Paces(), deadline_s=TIMES_DEADLINE_S, expect=PacesAre)
         except AskFailed as problem:
-            self._ctx.log.info("how fast the instances decode is not known: %s", problem)
+            self._ctx.log.info("decode rates lookup failed: %s", problem)
             return {}
         return paces.instances
 
 
 def measured_times(result: StepResult, times: BatchTimes, paces: dict[str, EnginePace]) -> StepTimes:
-    """What the trainer measured of a step, what the manager did, and what instances did."""
+    """The measurements of a step by the trainer, the manager and the instances."""
     reserved = engine_pace(paces.get("reserved"), times.reserved_engines, times.reserved)
     preemptible = engine_pace(paces.get("preemptible"), times.instance_engines, times.preemptible)
     return StepTimes(

@@ -1,4 +1,4 @@
-"""One optimizer step of the policy, fed with complete groups as they come.
+"""`TrainerCompute`: one optimizer step of the policy, fed with complete groups.
 
 Owns the weights in training, the optimizer's moments and the gradient accumulated so far. Does not own where
 samples come from, when weights are published, or the files of a checkpoint. No actor and no process: plain
@@ -52,7 +52,7 @@ class NotFinite(ArithmeticError):
 
 @dataclass(slots=True)
 class StepSums:
-    """What the samples of a step have added up to so far."""
+    """Sums over the samples of a step so far."""
 
     samples: int = 0
     tokens: int = 0
@@ -63,13 +63,13 @@ class StepSums:
 
 
 class TrainerCompute:
-    """The model in training. Its parameters, float32, hold values that `rollout_dtype` can tell; what the
-    optimizer moves are float32 masters of them, or the parameters themselves where that is float32."""
+    """The model in training. Its parameters, float32, hold values that `rollout_dtype` can represent. The
+    optimizer moves float32 masters of them, or the parameters themselves if that dtype is float32."""
 
     def __init__(self, model_dir: str | Path, settings: Training, temperature: float = 1.0) -> None:
         """Loads the checkpoint as float32 and starts with empty moments; sets torch's threads of the process.
 
-        `temperature`: what responses are sampled with, so that old and new log-probs are of one
+        `temperature`: the sampling temperature of the responses, so that old and new log-probs are of one
         distribution. Raises `BadCheckpoint`.
         """
         torch.set_num_threads(settings.threads)
@@ -92,7 +92,7 @@ class TrainerCompute:
         return self._steps
 
     def begin_step(self) -> None:
-        """Forget any gradient gathered so far, whatever came of the step before."""
+        """Drop any gradient gathered so far, whatever the outcome of the previous step."""
         self._forget_gradient()
         self._sums = StepSums()
 
@@ -191,8 +191,9 @@ class TrainerCompute:
 
     @torch.no_grad()
     def _round(self) -> None:
-        """The model computes with the very weights that are rolled out: on-policy, a token's log-prob here is
-        its log-prob there. What rounding takes from them stays in the masters, and adds up there."""
+        """Round the weights, so that the model computes with the very weights that are rolled out: on-policy,
+        a token's log-prob is the same in both. The rounding remainders stay in the masters, and add up there.
+        """
         if self._masters is not self._weights:
             for name, weight in self._weights.items():
                 weight.copy_(self._masters[name].to(self._dtype))

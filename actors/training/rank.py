@@ -1,26 +1,26 @@
-"""TrainerRank: one process of a gang of trainers, but not its first; that one's actor is `trainer`.
+"""`TrainerRank`: a process of a trainer gang other than the first.
 
-Owns nothing but the loop: look for an order of rank 0, carry it out. It has no mailbox to speak of: orders
-come by the gang's own sockets, and lead to collective operations. What fails ends the actor, its process and
-so the gang.
+The first rank's actor is `trainer`. Owns only the loop: check for an order of rank 0, carry it out. Its
+mailbox is not used for work: orders arrive on the gang's own sockets, and lead to collective operations. Any
+failure ends the actor, its process and so the gang.
 """
 
 from typing import Protocol
 
 from supervisor import Actor
 
-LOOK_S = 1.0  # at most, until an order is looked for again: an ordered stop of the actor waits so long
+LOOK_S = 1.0  # between two checks for an order: an ordered stop of the actor waits so long at most
 
 
 class RankWork(Protocol):
-    """Calls come from one thread at a time and block."""
+    """Work of a rank. Calls arrive from one thread at a time and block."""
 
     @property
     def doing(self) -> str:
-        """What it is at, in a word or two."""
+        """Its current activity, in a word or two."""
 
     def serve(self, within_s: float) -> None:
-        """Wait for an order at most so long, and carry it out. Raises what ends this rank."""
+        """Wait for an order at most so long, and carry it out. Raises an error that ends this rank."""
 
 
 class TrainerRank(Actor):

@@ -1,6 +1,6 @@
-"""The records of a run's history: what the report and the live view are made from.
+"""Records of a run's history, the input of the report and the live view.
 
-Owns the shapes and the port of whoever keeps them; `history` keeps them in a file. Pure.
+Owns the record types and the port of their store; `history` keeps them in a file. Pure.
 
 Times: `t_s` is seconds since the run began; after a resume it goes on from the last record.
 """
@@ -17,13 +17,13 @@ PhaseName = Literal["model", "head", "trainer", "evaluation", "instance", "steps
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """Something that happened. Its kind is the lower-case class name."""
+    """An event. Its kind is the lower-case class name."""
 
     t_s: float
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """The run began, or began again: a resume writes another one. config: the resolved settings."""
+    """The run began or resumed: a resume writes another one. config: the resolved settings."""
 
     run_id: str
     seed: int
@@ -32,17 +32,16 @@ class Run(Record, frozen=True, kw_only=True):
 
 
 class Sample(Record, frozen=True, kw_only=True):
-    """A look at the fleet, taken at a steady period.
+    """A fleet sample, taken at a steady period.
 
     reserved, preemptible: hosts alive. serving: instances that have the step's weights. executing, pending:
-    requests. tokens_collected, migrations: totals of the run so far; moves: those migrations that were made
-    to balance load. tokens_per_s: since the last sample.
-    busy: preemptible instances that have requests; None in histories of older programs. wasted: tokens so far
-    that no step is trained on, by cause (`actors.rollout.events.Counters`), generated_twice beside them.
-    weights: how versions of the weights came to instances (`RolloutFigures.weights_pulled`), since the
-    manager's start. verdicts: so far, by status (`actors.reward.verdicts`); asked_again: those of a sick
-    verifier that no sample has, since the manager's start; failure: the text of the last failure of the
-    verifier, its sandbox or its worker.
+    requests. tokens_collected, migrations: totals of the run so far; moves: the migrations that balanced
+    load. tokens_per_s: since the last sample. busy: preemptible instances that have requests; None in
+    histories of older programs. wasted: tokens so far that no step is trained on, by cause
+    (`actors.rollout.events.Counters`), generated_twice beside them. weights: how instances got versions of
+    the weights (`RolloutFigures.weights_pulled`), since the manager's start. verdicts: so far, by status
+    (`actors.reward.verdicts`); asked_again: verdicts of a sick verifier that no sample has, since the
+    manager's start; failure: the text of the last failure of the verifier, its sandbox or its worker.
     """
 
     step: int
@@ -68,18 +67,17 @@ class Step(Record, frozen=True, kw_only=True):
     """A step ended. step counts from 1. reward: mean over its `samples`, those that have a score; None
     without any. unscored: the others.
 
-    step_s: from the end of the step before (for the first one, from its begin) to its own. Its parts
-    do not overlap; what is in none of them is planning, submission, messages. seeding_s: rollout on the
-    training host; waiting_s: trainer idle for responses; training_s: forward, backward, optimizer; weights_s:
-    publishing: all four of the attempt that succeeded. recovery_s: see `step_clock`. evaluation_s: on
-    held-out problems, before this step. In histories of older programs step_s begins later, and the last two
-    are 0: `account.whole_steps` says how they are read.
-    t_seed_s, n_prem: what was chosen for the next step. predicted_s: this step as it was predicted, None
-    where it was not.
-    grad_norm, loss: None where they were not finite (JSON has no NaN). staleness_mean, staleness_max: of its
-    tokens, by how many versions the weights that made them were older than those of the step.
-    drift: mean estimated KL of the policy from what sampled, nats a token; None where it was not finite or
-    not measured. clipped, truncated: shares of its tokens: clipped off, and with a cut importance weight.
+    step_s: from the end of the previous step (for the first one, from its start) to its own. Its parts do not
+    overlap; the remainder is planning, submission, messages. seeding_s: rollout on the training host;
+    waiting_s: trainer idle for responses; training_s: forward, backward, optimizer; weights_s: publishing:
+    all four of the attempt that succeeded. recovery_s: see `step_clock`. evaluation_s: on held-out problems,
+    before this step. In histories of older programs step_s begins later, and the last two are 0:
+    `account.whole_steps` reads them. t_seed_s, n_prem: what was chosen for the next step. predicted_s: this
+    step as it was predicted, None where it was not. grad_norm, loss: None where they were not finite (JSON
+    has no NaN). staleness_mean, staleness_max: of its tokens, the number of versions between the weights that
+    made them and those of the step. drift: mean estimated KL of the policy from the sampling one, nats a
+    token; None where it was not finite or not measured. clipped, truncated: shares of its tokens: clipped
+    off, and with a cut importance weight.
     """
 
     step: int
@@ -107,9 +105,9 @@ class Step(Record, frozen=True, kw_only=True):
 
 
 class StepPath(Record, frozen=True, kw_only=True):
-    """What the end of a step waited for, written after its `Step`: seconds by stage (`step_path.STAGES`), in
-    their order. request: the response that the trainer got last; instance: where it was sent last; sends: how
-    often it was sent. Missing where the manager was restarted within the step."""
+    """The critical path of a step, written after its `Step`: seconds by stage (`step_path.STAGES`), in their
+    order. request: the response that the trainer got last; instance: where it was sent last; sends: how often
+    it was sent. Missing where the manager was restarted within the step."""
 
     step: int
     request: str
@@ -119,7 +117,7 @@ class StepPath(Record, frozen=True, kw_only=True):
 
 
 class Eval(Record, frozen=True, kw_only=True):
-    """Mean reward on held-out problems under the weights after `step`: before the first one, after the last
+    """Mean reward on held-out problems under the weights after `step`: before the first step, after the last
     one, or in between. problems: those whose samples have a score; without any the reward is None. tasks: the
     mean of each task, of a job with several. variance: of the problems' rewards, None of fewer than two."""
 
@@ -132,9 +130,9 @@ class Eval(Record, frozen=True, kw_only=True):
 
 
 class Node(Record, frozen=True, kw_only=True):
-    """A host came, got notice, handed its work over, went, was killed, stayed after all (spared), or lacks
-    what its part of the job needs (unfit). role: reserved or preemptible. devices: its GPUs; a host without
-    any counts as one. cause: what an unfit host lacks."""
+    """A host joined, got notice, was drained, left, was killed, stayed after all (spared), or lacks a
+    requirement of its part of the job (unfit). role: reserved or preemptible. devices: its GPUs; a host
+    without any counts as one. cause: the requirement that an unfit host lacks."""
 
     node: str
     role: str
@@ -144,8 +142,8 @@ class Node(Record, frozen=True, kw_only=True):
 
 
 class Phase(Record, frozen=True, kw_only=True):
-    """What the run does from now on. Made by rlctl before there is a history: the model, the head, and after
-    its end the audit; by the controller: the trainer starts, held-out problems are evaluated, the first
+    """A phase of the run begins. rlctl writes those before there is a history: the model, the head, and after
+    the end the audit. The controller writes: the trainer starts, held-out problems are evaluated, the first
     preemptible instance is waited for, steps are trained, the last checkpoint is written."""
 
     phase: PhaseName
@@ -154,7 +152,7 @@ class Phase(Record, frozen=True, kw_only=True):
 class FirstInstance(Record, frozen=True, kw_only=True):
     """served: a preemptible instance serves for the first time since the run began, or began again. Not
     served: none has for `fleet.first_instance_s`. waited_s: since there were weights to serve. hosts:
-    preemptible ones that were up. why: what is known of the reason, "" for nothing."""
+    preemptible ones that were up. why: the known reason, "" for none."""
 
     served: bool
     waited_s: float
@@ -198,7 +196,7 @@ AnyRecord = Run | Sample | Step | StepPath | Eval | Node | Restart | Phase | Fir
 
 
 class History(Protocol):
-    """Where a run's records go; opened for appending. A resumed run goes on where it ended."""
+    """The store of a run's records; opened for appending. A resumed run appends to its own."""
 
     @property
     def last_t_s(self) -> float:
@@ -206,15 +204,15 @@ class History(Protocol):
 
     @property
     def last_step(self) -> int:
-        """The last step that it tells of; 0 for none."""
+        """The last step in it; 0 for none."""
 
     @property
     def served(self) -> bool:
-        """Whether it tells that a preemptible instance has served, since the run last began."""
+        """Whether it records that a preemptible instance has served since the run last began."""
 
     @property
     def step_began_s(self) -> float | None:
-        """When the step after the last one began: at that one's end, or when the first one was begun. None
+        """When the step after the last one began: at that one's end, or at the start of the first one. None
         before that."""
 
     @property
@@ -237,12 +235,12 @@ def served_after(record: AnyRecord, served: bool) -> bool:
 
 
 def finite(value: float) -> float | None:
-    """The value, or None where JSON has no word for it."""
+    """The value, or None if it is not finite, because JSON cannot represent it."""
     return value if math.isfinite(value) else None
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """None of nothing."""
+    """The mean; None for no values."""
     return sum(values) / len(values) if values else None
 
 

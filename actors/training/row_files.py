@@ -1,8 +1,8 @@
-"""Files that several processes fill together, each the rows of the tensors that it holds.
+"""`RowFile`: a file that several processes fill, each with its rows of the tensors.
 
-Owns the layout of a safetensors file, and the writing of rows into a file with a known layout (such a one, or
-an image of weights). A run of rows is a run of bytes, so nobody needs the rest of a tensor. Does not own when
-a file is whole: whoever made it seals it once all have written.
+Owns the layout of a safetensors file, and the writing of rows into a file with a known layout (safetensors,
+or an image of weights). A run of rows is a run of bytes, so no process needs the rest of a tensor. Does not
+own completeness: the creator of a file seals it once all have written.
 
 Format: https://huggingface.co/docs/safetensors (length of the header as u64, header as JSON, tensors).
 """
@@ -28,7 +28,7 @@ ALIGNMENT_BYTES = 8  # of the first tensor, as the format asks
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """A safetensors file to be: its header, and where in the file each tensor lies."""
+    """A planned safetensors file: its header, and the offset of each tensor."""
 
     header: bytes
     tensors: tuple[TensorSpec, ...]
@@ -39,7 +39,7 @@ class RowFile:
         return max(len(self.header), image_bytes(self.tensors))
 
     def create(self, path: Path) -> None:
-        """Make the file with its header and room for the tensors. Raises OSError: no space, or it exists."""
+        """Make the file with its header and space for the tensors. Raises OSError: no space, or it exists."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             os.posix_fallocate(descriptor, 0, self.nbytes)
@@ -80,11 +80,10 @@ def write_rows(
     mine: Mapping[str, Tensor],
     rows: Callable[[int], range],
 ) -> int:
-    """Write the rows that this process holds where they belong; how many bytes that were.
+    """Write the rows of this process at their offsets; returns the number of bytes.
 
-    `mine`: by name, the rows `rows(n)` of each tensor of the layout with n rows, contiguous, on the CPU; one
-    that is missing here is left to others. Raises ValueError where a tensor is not what the layout says,
-    OSError.
+    `mine`: by name, the rows `rows(n)` of each tensor of the layout with n rows, contiguous, on the CPU; a
+    missing tensor is left to others. Raises ValueError if a tensor does not match the layout, OSError.
     """
     written = 0
     with _opened(path) as descriptor:

@@ -1,4 +1,4 @@
-"""One response to train on. Pure, and free of torch; how samples become tensors is `samples`."""
+"""`Sample`: one response to train on. Pure, without torch; `samples` makes tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
-"""How responses to train on become padded tensors.
+"""`Batch`: responses to train on, as padded tensors.
 
-Owns the batch, and how samples (`sample`) are cut into batches. Does not own what is computed from them
-(`losses`). Pure.
+Owns the batch, and the cut of samples (`sample`) into batches. `losses` computes with them. Pure.
 """
 
 from __future__ import annotations

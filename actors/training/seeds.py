@@ -1,4 +1,7 @@
-"""Seeds of requests, derived from names: a request has the same seed in every run of the same job seed."""
+"""Seeds of requests, derived from names.
+
+A request has the same seed in every run of the same job seed.
+"""
 
 import hashlib
 

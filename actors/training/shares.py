@@ -1,6 +1,6 @@
-"""Who of a gang does what: which samples of a micro-batch each rank trains on, which rows of a tensor it has.
+"""Shares of a gang's ranks: samples of a micro-batch, and rows of a tensor.
 
-Pure, two rules. Both follow from their arguments alone, so every rank comes to the same answer without asking
+Pure, two rules. Both depend on their arguments alone. So every rank gets the same result without a message to
 the others, and the same samples give the same sums again.
 """
 

@@ -1,6 +1,6 @@
-"""How old the tokens of a step are, in versions of the weights, and whether that is within the bound.
+"""`Staleness`: age of a step's tokens in weight versions, held to the bound.
 
-Owns the count. Pure. A token's staleness is the version that its step starts from less the one that made it.
+Owns the count. Pure. A token's staleness is the version that its step starts from minus the one that made it.
 """
 
 from collections.abc import Iterable

@@ -1,12 +1,12 @@
-"""Where the time of a step goes, from the end of the step before to its own: every second under one name.
+"""`StepClock`: time of a step by use, every second under one name.
 
-Owns the sums and the rules by which time counts as recovery. Pure: times are arguments. The trainer measures
-its own attempt with `Laps`; the controller, which outlives attempts, makes the whole step of it with
-`StepClock`.
+A step lasts from the end of the previous step to its own end. Owns the sums and the rules by which time
+counts as recovery. Pure: times are arguments. The trainer measures its own attempt with `Laps`; the
+controller, which outlives attempts, makes the whole step of it with `StepClock`.
 
-Recovery is: while the manager or the trainer was away; what attempts took that came to nothing; a pass that
-was given up because the trainer went back; what an earlier life of the controller, or the run before a
-resume, had spent on the step that was under way.
+Recovery includes: the absences of the manager or the trainer; attempts without a result; a pass that was
+given up because the trainer went back; and the time that an earlier life of the controller, or the run before
+a resume, had spent on the current step.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Seconds of one step by what they went to. Nothing is in two of them; `step_s` is their sum."""
+    """Seconds of one step by use. They do not overlap; `step_s` is their sum."""
 
     seeding_s: float = 0.0
     waiting_s: float = 0.0
@@ -32,20 +32,20 @@ class Spent:
 
 
 GIVES_WAY = ("recovery", "other", "evaluation", "waiting", "seeding", "weights", "training")
-"""What is cut first where the parts are longer than the step: an attempt goes on while the controller, and
-with it the clock of the run, stands still, and most of that time is spent waiting."""
+"""The order in which parts are cut if they exceed the step. An attempt goes on while the controller, and with
+it the clock of the run, is stopped, and most of that time is spent waiting."""
 
 
 class Laps:
-    """Every moment since the begin counts under one name."""
+    """Counts every moment since the start under one name."""
 
     def __init__(self, now_s: float) -> None:
         self._since_s = now_s
         self.spent: defaultdict[str, float] = defaultdict(float)
 
     def lap(self, what: str, now_s: float, away_s: float = 0.0) -> float:
-        """What passed since the last lap was `what`, but for `away_s` of it, which were recovery; answers how
-        long it was."""
+        """Count the time since the last lap as `what`, except for `away_s` of it, which is recovery. Returns
+        its length."""
         lap_s = max(0.0, now_s - self._since_s)
         lost_s = min(max(0.0, away_s), lap_s)
         self.spent["recovery"] += lost_s
@@ -69,8 +69,8 @@ class StepClock:
         self._laps.lap(what, now_s, away_s)
 
     def attempt(self, parts: Spent, now_s: float, *, again: bool) -> None:
-        """The order of the step, to its result, of which the last attempt took `parts`. again: there was an
-        attempt before it."""
+        """Count the time from the order of the step to its result, of which the last attempt took `parts`.
+        again: there was an attempt before it."""
         spent = self._laps.spent
         rest_s = self._laps.lap("attempt", now_s) - parts.step_s
         del spent["attempt"]
@@ -79,7 +79,7 @@ class StepClock:
             spent[what] += getattr(parts, f"{what}_s")
 
     def void(self, now_s: float) -> None:
-        """What was done since the begin came to nothing: it must be done again."""
+        """All work since the start is lost and must be done again."""
         self._laps.lap("other", now_s)
         lost_s = sum(self._laps.spent.values())
         self._laps.spent.clear()
@@ -94,7 +94,7 @@ class StepClock:
 
 
 def _not_negative(parts: dict[str, float]) -> dict[str, float]:
-    """The same sum of parts of which none is below zero."""
+    """The same sum, with no part below zero."""
     owed_s = -sum(seconds for seconds in parts.values() if seconds < 0)
     found = {what: max(0.0, seconds) for what, seconds in parts.items()}
     for what in GIVES_WAY:

@@ -1,8 +1,8 @@
-"""The critical path of a step: what its end waited for, stage after stage, from the end of the step before.
+"""Stages of a step's critical path, from the end of the previous step to its own.
 
-Owns the names of the stages and their order. Pure. The manager measures the way of the response that came
-last (`actors.rollout.critical_path`), the trainer what it did after that one; each by its own clock. What a
-death cost is in the stage that waited for it.
+Owns the names of the stages and their order. Pure. The manager measures the path of the last response
+(`actors.rollout.critical_path`), the trainer its own work after that one; each by its own clock. The cost of
+a death is in the stage that waited for it.
 """
 
 from actors.rollout.critical_path import CriticalPath

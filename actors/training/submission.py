@@ -1,10 +1,11 @@
-"""Submission: problems become a batch, its requests get their seeds, and the RolloutManager gets it.
+"""`Submission`: makes a batch of problems and submits it to the RolloutManager.
 
-Owns which problems are drawn for which step, in the journal before anybody hears of it: whoever submits the
-same again, or asks for more prompts again, gets the same. A problem whose prompt is longer than any engine
-takes is passed over; held-out ones are not: the measure would be another one. What a batch says of versions
-follows from its step alone: version step - 1 starts the step, and with a staleness bound k (AReaL, arXiv
-2505.24298, section 5.1, calls it eta) tokens may be made under any version from step - 1 - k on.
+It also gives the requests their seeds. Owns the assignment of problems to steps. A draw is in the journal
+before any other actor gets it, so a repeated submission, or request for more prompts, gives the same. A
+problem whose prompt is too long for every engine is skipped. Held-out problems are not skipped, because that
+would change the measure. The versions of a batch follow from its step alone: version step - 1 starts the
+step, and with a staleness bound k (AReaL, arXiv 2505.24298, section 5.1, calls it eta) tokens may be made
+under any version from step - 1 - k on.
 """
 
 import asyncio
@@ -27,11 +28,11 @@ MANAGER = "rollout/manager"
 
 
 MOST_UNFIT = 4096
-"""Problems that are passed over for the prompts of one ask; a task with more of them needs the setting."""
+"""Problems that are skipped in one request for prompts; a task with more of them needs the setting."""
 
 
 class NothingFits(Refused):
-    """Every problem that was tried has a prompt that no engine takes; `str` says which setting to raise."""
+    """Every tried problem has a prompt that no engine accepts; `str` names the setting to raise."""
 
 
 class Submission:
@@ -48,14 +49,14 @@ class Submission:
         await self._asking.ask(MANAGER, PublishVersion(weights=_weights(trainer)), Done)
 
     async def prepare(self, step: int) -> None:
-        """Draw and word the problems of a step while the one before it is trained. Not where a batch draws
-        again while it is rolled out: the order of draws would depend on when this comes."""
+        """Draw and word the problems of a step while the previous one is trained. Not if a batch draws again
+        while it is rolled out: the order of draws would depend on the time of this call."""
         if self._config.rollout.selects or step in self._prepared:
             return
         try:
             prompts = await self._step_prompts(step)
         except AskFailed as problem:
-            self._ctx.log.info("the problems of step %d are drawn when it begins: %s", step, problem)
+            self._ctx.log.info("early draw of problems skipped: step=%d: %s", step, problem)
             return
         self._prepared = {step: prompts}
 
@@ -103,7 +104,7 @@ class Submission:
         return await self._fitting(batch, first, count)
 
     async def settle(self, step: int) -> None:
-        """The step is trained: the problems of what was aborted of its batch come again later."""
+        """The step is trained: the problems of its aborted groups are drawn again later."""
         if self._config.rollout.over_sampling > 1:
             batch = f"step-{step}"
             fates = await self._asking.ask(MANAGER, GroupFates(batch=batch), GroupFatesAre)
@@ -118,8 +119,8 @@ class Submission:
         return await self._fitting(f"step-{step}", 0, launched(rollout.prompts, rollout.over_sampling))
 
     async def _fitting(self, batch: str, first: int, count: int) -> tuple[Prompt, ...]:
-        """The prompts of these groups of a step's batch. Problems whose prompts no engine takes give their
-        place to the next ones, for good."""
+        """The prompts of these groups of a step's batch. Problems whose prompts no engine accepts are
+        replaced by the next ones, for good."""
         most = self._config.engine.max_prompt_tokens
         tried: dict[int, int] = {}
         drawn = await self._drawn(batch, first + count)

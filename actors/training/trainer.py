@@ -1,9 +1,9 @@
-"""Trainer: makes version v+1 out of the samples of version v, and lends its device to rollout at the begin
-of a step.
+"""`Trainer`: makes weight version v+1 from samples of version v.
 
-Owns the running step. Its mathematics and its files are behind `work.TrainerWork`. A step is done the moment
-its host copy is sealed: whoever asks for it again gets its result, and a trainer that was killed before
-begins the step anew with the responses that were collected already (RLBoost 4.1, 4.2).
+It lends its device to rollout at the start of a step. Owns the running step. Its mathematics and its files
+are behind `work.TrainerWork`. A step is done the moment its host copy is sealed: a repeated request for it
+gets its result. A trainer that was killed before that begins the step anew with the responses that were
+already collected (RLBoost 4.1, 4.2).
 """
 
 from actors.cluster.messages import (
@@ -40,14 +40,14 @@ MANAGER = "rollout/manager"
 STATE = "training/state"
 CONTROLLER = "training/controller"
 HAND_OVER_S = 60.0  # for the engine to give its requests back to a manager that is there
-WAIT_S = 1.0  # one wait for groups; between two of them the trainer looks whether anybody still rolls out
-GROUPS_LATE_S = 120.0  # so long without a token is worth a line, again each time
-PATIENCE_S = 600.0  # with a manager that has too much to do; then the step is begun anew
-COLOCATED_S = 2.0  # one look at a batch on which no preemptible instance works; the first one ends it at once
+WAIT_S = 1.0  # one wait for groups; between two waits the trainer checks whether any instance still rolls out
+GROUPS_LATE_S = 120.0  # so long without a token is logged, each time again
+PATIENCE_S = 600.0  # with an overloaded manager; then the step is begun anew
+COLOCATED_S = 2.0  # one look at a batch without preemptible instances; the first instance ends it
 
 
 class Trainer(Actor):
-    """See the module.
+    """Trains the steps of one job.
 
     Args:
         config: resolved settings.
@@ -65,8 +65,8 @@ class Trainer(Actor):
         self._root = b""
         self._result: StepResult | None = None
         self._running: int | None = None
-        self._progress = 0  # changes whenever something of the step was made
-        self._collected = 0  # tokens, when the manager last told
+        self._progress = 0  # changes with every progress of the step
+        self._collected = 0  # tokens, in the manager's last message
 
     async def on_start(self) -> None:
         self._manager = Absence(self.ctx, MANAGER, RolloutStatus())
@@ -159,7 +159,7 @@ class Trainer(Actor):
         publish_s = times.lap("weights")
         await self._save(commit, root)
         record_s = times.lap("weights")
-        # All at once and last: whoever asks what there is must get a version with its own root.
+        # All at once and last: a status request must get a version with its own root.
         self._done, self._root = order.step, root
         self._result = result.with_weights(root, seal_s, publish_s, record_s)
         self._running = None
@@ -172,15 +172,15 @@ class Trainer(Actor):
         return policy(size, order.groups)
 
     async def _train_due(self, due: list[list[GroupOut]], done: Gathered, times: AttemptTimes) -> float:
-        """How long it took."""
+        """Train the micro-batches that are due; returns the seconds."""
         began_s = self.ctx.now()
         for groups in due:
             await self._train(groups, done, times)
         return self.ctx.now() - began_s
 
     async def _train(self, groups: list[GroupOut], done: Gathered, times: AttemptTimes) -> None:
-        """One micro-batch."""
-        done.add(groups)  # first: what is older than the bound is not trained on
+        """Train one micro-batch."""
+        done.add(groups)  # first: samples older than the bound are not trained on
         samples = samples_of(groups)
         if samples:
             await self.ctx.offload_within(self._deadlines, self._work.add_micro_batch, samples)
@@ -191,7 +191,7 @@ class Trainer(Actor):
 
     async def _as_before(self, order: TrainStep) -> list[list[GroupOut]]:
         """The micro-batches of a step that was done and lost with its host, if its samples are still there:
-        trained in the same order they give the same bits, so nothing that was built on them is void."""
+        trained in the same order they give the same bits, so later results stay valid."""
         ask = RecordOf(step=order.step)
         record = (await self.ctx.ask(STATE, ask, deadline_s=self._successor_s, expect=RecordIs)).record
         if record is None:
@@ -204,8 +204,8 @@ class Trainer(Actor):
         return [[there[group] for group in batch] for batch in record.micro_batches]
 
     async def _more(self, order: TrainStep, coming: MicroBatches, times: AttemptTimes) -> Groups:
-        """The next groups that are complete, or news of some that do not count; while no preemptible instance
-        serves, this host helps."""
+        """The next complete groups, and groups that do not count; while no preemptible instance serves, this
+        host helps."""
         known = coming.dropped
         async with self.ctx.wait("complete groups", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True) as wait:
             while True:
@@ -219,10 +219,10 @@ class Trainer(Actor):
                     return reply
 
     async def _seed(self, order: TrainStep, coming: MicroBatches, window_s: float) -> Groups:
-        """Lend the device to rollout for `window_s`, or until nothing of the batch is left.
+        """Lend the device to rollout for `window_s`, or until the batch is complete.
 
-        While no preemptible instance serves, the window is prolonged until the first one does: the run goes
-        on as a co-located one. A batch that was rolled out ahead may be complete already.
+        While no preemptible instance serves, the window is extended until the first one does: the run
+        continues in co-located mode. A batch that was rolled out ahead may be complete already.
         """
         have = coming.have
         left = order.groups - len(have)
@@ -245,7 +245,7 @@ class Trainer(Actor):
         return reply
 
     def _look(self, reply: Groups, wait: Waiting) -> None:
-        """While tokens come, nothing is late, however long a batch takes."""
+        """Look at the batch. While tokens arrive, nothing is late, however long a batch takes."""
         if reply.collected != self._collected:
             self._progress += 1
             self._collected = reply.collected

@@ -1,4 +1,4 @@
-"""A trainer on torch and files: its checkpoint, its steps, its host copies, the images of its weights.
+"""`TrainerFiles`: trainer on torch and files (checkpoint, host copies, images).
 
 Adapter behind `work.TrainerWork`. A host copy is a directory in shared memory: a complete Hugging Face
 checkpoint, the optimizer's state, and the commit of the step that made it. It outlives the trainer's process,
@@ -24,7 +24,7 @@ from configs.schema import Config
 
 STATE_FILE = "trainer.safetensors"
 COMMIT_FILE = "commit.msgpack"
-READERS_S = 10.0  # of a version that is to make way; who lags behind more than that is in the error
+READERS_S = 10.0  # for readers of a version that must be evicted; the error names a reader that takes longer
 
 
 class TrainerFiles:

@@ -1,6 +1,6 @@
-"""What a run used: seconds of hosts and devices by price class, tokens, and their price.
+"""`Used`: host and device seconds of a run by price class, tokens, and price.
 
-Owns the sums' shape and arithmetic; `account` makes them of records. Pure.
+Owns the fields and their arithmetic; `account` makes them from records. Pure.
 """
 
 import msgspec
@@ -11,8 +11,8 @@ HOUR_S = 3600.0
 
 
 class Used(msgspec.Struct, kw_only=True):
-    """What was used up to one moment, or between two. Seconds; `*_devices_s` are of GPUs, and of whole hosts
-    that have none.
+    """Use up to one moment, or between two. Seconds; `*_devices_s` are of GPUs, and of whole hosts that have
+    none.
 
     parts_s: of reserved devices, by what the steps spent them on. busy_s: of preemptible devices that had
     requests; looked_s: of those that were looked at. trained, collected, twice: tokens; wasted: those that no
@@ -34,11 +34,11 @@ class Used(msgspec.Struct, kw_only=True):
     wasted: dict[str, int] = {}
 
     def copy(self) -> "Used":
-        """The same in a value of its own."""
+        """A copy."""
         return msgspec.structs.replace(self, parts_s=dict(self.parts_s), wasted=dict(self.wasted))
 
     def since(self, then: "Used") -> "Used":
-        """What came after an earlier moment of the same run."""
+        """The use since an earlier moment of the same run."""
         return Used(
             elapsed_s=self.elapsed_s - then.elapsed_s,
             reserved_s=self.reserved_s - then.reserved_s,
@@ -56,7 +56,7 @@ class Used(msgspec.Struct, kw_only=True):
         )
 
     def cost(self, prices: Prices) -> tuple[float, float]:
-        """Of the reserved and of the preemptible hosts, in the currency of the prices."""
+        """The cost of the reserved and of the preemptible hosts, in the currency of the prices."""
         return (
             self.reserved_s / HOUR_S * prices.reserved_per_hour,
             self.preemptible_s / HOUR_S * prices.preemptible_per_hour,

@@ -1,8 +1,7 @@
-"""What a trainer's actor has done for it: the mathematics of a step, its host copies, the images of its
-weights.
+"""`TrainerWork`: port of the trainer actor to its backend.
 
-Owns the words and the port. Pure: neither torch nor files are known here, so that the actor runs on any
-backend.
+The backend has the mathematics of a step, its host copies, and the images of its weights. Owns the types and
+the port. Pure: it uses neither torch nor files, so the actor runs on any backend.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from actors.weights.messages import Publish
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """What made a version: the result of its step, the samples that went in, the micro-batches (groups)."""
+    """The origin of a version: the result of its step, the samples in it, the micro-batches (groups)."""
 
     result: StepResult
     samples: tuple[TrainedSample, ...]
@@ -38,9 +37,9 @@ class MicroBatchStats:
 class StepStats:
     """A finished step. `step` counts optimizer steps from 1.
 
-    loss: mean over tokens or samples, as the loss has it. grad_norm: before clipping. clipped: share of the
-    tokens that the ratio's clip took out; truncated: of those whose importance weight was capped. drift: mean
-    estimated KL from the sampling policy, nats a token; on-policy it is rounding.
+    loss: mean over tokens or samples, as the loss rule defines. grad_norm: before clipping. clipped: share of
+    the tokens that the ratio's clip took out; truncated: of those whose importance weight was capped. drift:
+    mean estimated KL from the sampling policy, nats a token; on-policy it is rounding.
     """
 
     step: int
@@ -54,29 +53,31 @@ class StepStats:
 
     @classmethod
     def of_nothing(cls, step: int) -> "StepStats":
-        """Of a step without a token to train on, after `step` optimizer steps: it was none."""
+        """The statistics of a step without a token to train on, after `step` optimizer steps: it was none."""
         return cls(step=step, samples=0, tokens=0, loss=0.0, grad_norm=0.0, clipped=0.0, drift=0.0)
 
 
 class TrainerWork(Protocol):
-    """Calls come from one thread at a time and block: `load` first, then steps in their order."""
+    """Backend of a trainer. Calls arrive from one thread at a time and block: `load` first, then steps in
+    their order.
+    """
 
     def load(self, path: str) -> Commit | None:
         """Load the initial checkpoint and, where `path` is a host copy or checkpoint, the state in it: the
-        commit that made it. Raises where neither can be used."""
+        result is the commit that made it. Raises if neither can be used."""
 
     def begin_step(self) -> None:
-        """Forget what an unfinished step has accumulated."""
+        """Drop the gradient of an unfinished step."""
 
     def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
         """Accumulate the gradient of these samples."""
 
     def finish_step(self) -> StepStats:
-        """Update the weights with all that was accumulated; where that is nothing, they and the moments stay
-        bit for bit. Raises NotFinite, and the step can begin anew."""
+        """Update the weights with everything accumulated; without any, weights and moments stay bit for bit.
+        Raises NotFinite, and the step can begin anew."""
 
     def seal(self, commit: Commit) -> None:
-        """Make the host copy of a finished step; it counts once this has returned, whole or not at all."""
+        """Make the host copy of a finished step. It exists once this has returned, whole or not at all."""
 
     def write_image(self, version: int) -> Publish:
-        """Put the weights into the host's image store; harmless when the same version lies there already."""
+        """Put the weights into the host's image store; harmless if the same version is there already."""
