@@ -1,14 +1,13 @@
-"""The embedded engine: continuous batching of a Qwen3 model over a fixed number of slots.
+"""`BuiltinEngine`: continuous batching of a Qwen3 model in a fixed number of slots.
 
-Owns which request holds which slot, admission, stopping and abortion. The mathematics is in `decoder` and
-`sampling`.
+Owns the slots of requests, admission, stopping and abortion. The mathematics is in `decoder` and `sampling`.
 
 Invariants:
 - Executing requests hold slots 0 to n - 1, without holes: one that ends is replaced by the last one. So a
   step computes n rows and never more.
 - For each slot the cache holds positions 0 to `position` - 1; `token`, the newest one, is fed at the next
-  step. A request enters with all but the last token of prompt + prefix in the cache, so that a migrated
-  request differs from one that stayed in nothing but who computed its cache.
+  step. A request enters with all but the last token of prompt + prefix in the cache, so a migrated request
+  differs from one that stayed only in the engine that computed its cache.
 - A ticket is waiting, or executing, or unknown; never two of these.
 """
 
@@ -58,7 +57,7 @@ _NOTHING, _FINISHED, _ENDED = np.array([0, Flag.FINISHED, Flag.ABORTED | Flag.NO
 
 
 class _Slots:
-    """What is known of each slot, as parallel arrays; the first n elements are a batch."""
+    """State of the slots, as parallel arrays; the first n elements are a batch."""
 
     def __init__(self, slots: int, max_tokens: int) -> None:
         self.ticket = np.zeros(slots, np.uint32)
@@ -77,7 +76,7 @@ class _Slots:
 
 
 class BuiltinEngine:
-    """An `Engine` on the CPU. Not thread-safe: one thread at a time, whichever."""
+    """An `Engine` on the CPU. Not thread-safe: use one thread at a time, any one."""
 
     def __init__(
         self,
@@ -91,11 +90,11 @@ class BuiltinEngine:
         threads: int = 1,
         exact: bool = False,
     ) -> None:
-        """`max_tokens` bounds prompt + response of a request. `threads` compute at a time, each
-        a block of the rows of a step, or the caches of a batch of contexts.
-        `exact`: the bits of a request depend on nothing but itself (`exact_decoder`); on one thread only.
+        """`max_tokens` bounds prompt + response of a request. `threads` compute at a time, each a block of
+        the rows of a step, or the caches of a batch of contexts. `exact`: the bits of a request depend on
+        nothing but itself (`exact_decoder`); on one thread only.
 
-        Of `model` nothing is kept but its sizes. Raises `NotExact`.
+        Only the sizes of `model` are kept. Raises `NotExact`.
         """
         if min(slots, max_tokens, max_pending, threads) < 1:
             raise ValueError("slots, max_tokens, max_pending and threads must each be at least 1")
@@ -104,12 +103,13 @@ class BuiltinEngine:
         if exact and threads > 1:
             raise ValueError(f"an exact engine computes on one thread, not on {threads}")
         torch.set_num_threads(threads)
-        # Torch's own threads meet after each of a step's small products, these ones at the end of a step.
+        # Torch's own threads synchronise after each of a step's small products, these only at the end of a
+        # step.
         self._threads = threads
         self._blocks = ThreadPoolExecutor(threads, "decode", initializer=torch.set_num_threads, initargs=(1,))
         self._config = model.config
         self._staged: tuple[Packed, int] | None = None
-        self._retired: Packed | None = None  # memory of the weights before, which is given back by who stages
+        self._retired: Packed | None = None  # memory of the previous weights, freed by the next staging call
         self._decoder = (ExactDecoder if exact else Decoder)(model, slots, max_tokens)
         self._slot_count, self._max_tokens, self._max_pending = slots, max_tokens, max_pending
         self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int64)
@@ -178,8 +178,8 @@ class BuiltinEngine:
         self.abort([*self._slots.ticket[: self._executing].tolist(), *self._waiting])
 
     def retract(self) -> list[int]:
-        """All that executes waits again, in front, with the tokens that it has: whatever is served then
-        computes its cache anew. Returns the tickets of all that waits then."""
+        """Move all executing requests to the front of the queue, with their tokens; their caches are computed
+        anew under the weights served then. Returns the tickets of all waiting requests."""
         slots, again = self._slots, dict[int, Assignment]()
         for slot in range(self._executing):
             ticket = int(slots.ticket[slot])
@@ -197,16 +197,17 @@ class BuiltinEngine:
         self.commit_weights()
 
     def stage_weights(self, source: memoryview, specs: Sequence[TensorSpec], version: int) -> None:
-        """Make an image ready beside what is served, which takes as much memory again. The one call that
-        another thread may make while a step runs; what was staged before is dropped. Raises `BadImage`."""
+        """Prepare an image beside the served weights, which takes as much memory again. The one call that
+        another thread may make while a step runs; previously staged weights are dropped. Raises `BadImage`.
+        """
         self._staged = self._retired = None
         model = unmade(self._config)
         view_weights(model, source, specs)
         self._staged = pack(model), version
 
     def commit_weights(self, *, keep: bool = False) -> list[int]:
-        """Serve what was staged. Raises `EngineBusy` unless idle; with `keep` all that is here goes on under
-        it, with caches computed anew: their tickets."""
+        """Serve the staged weights. Raises `EngineBusy` unless idle. With `keep` all requests continue under
+        the new weights, with caches computed anew; returns their tickets."""
         assert self._staged is not None, "stage_weights comes first"
         packed, version = self._staged
         if not keep:
@@ -218,7 +219,7 @@ class BuiltinEngine:
 
     @property
     def staged_version(self) -> int | None:
-        """What `commit_weights` would serve; None: nothing is staged."""
+        """The version that `commit_weights` would serve; None: nothing is staged."""
         staged = self._staged
         return None if staged is None else staged[1]
 
@@ -246,7 +247,7 @@ class BuiltinEngine:
         slots.flags[:n] |= np.where(ended, _FINISHED, _NOTHING)
         output = self._rows(n, logprobs)
         slots.flags[:n] = 0
-        for slot in np.flatnonzero(ended)[::-1]:  # from the last: it never moves one that ended too
+        for slot in np.flatnonzero(ended)[::-1]:  # from the last: a moved slot then never ended too
             self._release(int(slot))
         self._steps += 1
         self._tokens_generated += n
@@ -266,7 +267,7 @@ class BuiltinEngine:
         return tokens, logprobs
 
     def _draw_block(self, first: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """A token and its log-prob for each of these slots, in as many passes as the decoder asks for."""
+        """A token and its log-prob for each of these slots, in as many passes as the decoder needs."""
         parts, at = [], first
         while at < end:
             start, at = at, at + self._decoder.rows_of_pass(end - at)
@@ -304,7 +305,7 @@ class BuiltinEngine:
         return asked.stop_token_ids if asked.ignore_eos else (*asked.stop_token_ids, *self._eos.tolist())
 
     def _rows_asking(self, first: int, end: int) -> dict[int, Sampling]:
-        """Of the slots first … end - 1, counted from the first, those that ask for some sampling."""
+        """Of the slots first … end - 1, counted from the first, those with a `Sampling`."""
         if not self._sampling:
             return {}
         tickets = enumerate(self._slots.ticket[first:end].tolist())
@@ -352,7 +353,7 @@ class BuiltinEngine:
                 raise CannotServe(one.ticket, f"token {token} is outside of the vocabulary of {vocabulary}")
 
     def _admit(self) -> None:
-        """Give free slots to those who wait, first come first served, and compute their caches in batches."""
+        """Give free slots to waiting requests in order of arrival, and compute their caches in batches."""
         free = self._slot_count - self._executing
         if not free or not self._waiting:
             return
@@ -377,7 +378,7 @@ class BuiltinEngine:
         """Fill slots `first` … in batches of neighbours; contexts come in order of their length."""
         start, batches = 0, list[tuple[int, int]]()
         while start < len(contexts) and not contexts[start]:
-            start += 1  # a prompt of one token has nothing before it
+            start += 1  # a prompt of one token needs no cache
         while start < len(contexts):
             end = start + 1
             while (

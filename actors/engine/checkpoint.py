@@ -22,7 +22,7 @@ from actors.engine.qwen3 import BadCheckpoint, Qwen3, Qwen3Config
 from actors.engine.unmade import unmade
 
 __all__ = ["COPY_AGAIN", "INDEX", "SINGLE", "BadCheckpoint", "load_checkpoint", "save_checkpoint"]
-COPIED = (  # what a checkpoint holds beside its weights; anything else in the source is not ours to copy
+COPIED = (  # files of a checkpoint beside its weights; other files of the source are not copied
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -63,8 +63,7 @@ def read_state(
 ) -> dict[str, Tensor]:
     """The weights of a model from its directory, cast to `dtype`, by their names in its state dict.
 
-    `rows` says which rows (of dimension 0) of so many are wanted; no others are read. Raises as
-    `load_checkpoint`.
+    `rows` selects the wanted rows (of dimension 0); no others are read. Raises as `load_checkpoint`.
     """
     directory = Path(directory)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -101,8 +100,7 @@ def save_checkpoint(state: Mapping[str, Tensor], directory: str | Path, like: st
 
 
 def save_companions(directory: Path, like: Path, dtype: torch.dtype) -> None:
-    """Write what a checkpoint holds beside its weights, which are of `dtype`: config and tokenizer, those of
-    `like`."""
+    """Write the files beside the weights, which are of `dtype`: config and tokenizer, those of `like`."""
     for name in COPIED:
         if (like / name).exists():
             shutil.copyfile(like / name, directory / name)
@@ -154,7 +152,7 @@ def _weights(path: Path, name: str, tensor: Tensor, dtype: torch.dtype) -> Tenso
 
 
 def _write_dtype(config: Path, dtype: torch.dtype) -> None:
-    """Make config.json tell the dtype of the weights beside it, else loaders would cast them back."""
+    """Record the dtype of the weights in config.json, or loaders would cast them back."""
     values = json.loads(config.read_bytes())
     values.pop("torch_dtype", None)  # the name before transformers 5
     values["dtype"] = str(dtype).removeprefix("torch.")

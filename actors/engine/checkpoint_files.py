@@ -1,4 +1,4 @@
-"""Which files and tensors a Hugging Face directory of a Qwen3 model must hold; a check of it without torch.
+"""Check of a Qwen3 checkpoint directory (files, names, shapes), without torch.
 
 Owns the names and shapes of the tensors, and the refusal of directories that do not have them. Reading them
 for use is `checkpoint`'s.
@@ -19,7 +19,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 COPY_AGAIN = "copy the checkpoint again"
 LOOKED_AT = 1 << 24
-"""Elements that are looked at together for a NaN."""
+"""Elements that are checked together for a NaN."""
 Shape = tuple[int, ...]
 VIEWS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """How numpy sees the dtypes of a safetensors file; it has no bfloat16."""
@@ -63,7 +63,7 @@ def layout(config: Qwen3Config) -> dict[str, Shape]:
 
 
 def check(directory: str | Path) -> Qwen3Config:
-    """Look at all for which `load_checkpoint` refuses a directory. Raises `BadCheckpoint` as it does."""
+    """Check everything for which `load_checkpoint` refuses a directory. Raises `BadCheckpoint` as it does."""
     directory = Path(directory)
     require_directory(directory)
     config = Qwen3Config.load(directory)
@@ -76,13 +76,13 @@ def check(directory: str | Path) -> Qwen3Config:
 
 
 def require_directory(directory: str | Path) -> None:
-    """Raises `BadCheckpoint` where it is none."""
+    """Raises `BadCheckpoint` unless it is a directory."""
     if not Path(directory).is_dir():
         raise BadCheckpoint(f"{directory} is not a directory: give a Hugging Face checkpoint directory")
 
 
 def files(directory: Path) -> dict[Path, set[str] | None]:
-    """The files to read, each with the tensors that the index promises in it (None: whatever it holds).
+    """The files to read, each with the tensors that the index promises in it (None: all that it holds).
     Raises `BadCheckpoint`."""
     if (directory / SINGLE).exists():
         return {directory / SINGLE: None}
@@ -135,24 +135,24 @@ def require_all(directory: Path, expected: Mapping[str, Shape], held: set[str]) 
 
 
 def unreadable(path: Path, error: Exception) -> BadCheckpoint:
-    """What is raised for a file that cannot be read."""
+    """The error for a file that cannot be read."""
     if isinstance(error, FileNotFoundError):
         return BadCheckpoint(f"{path} is missing: {COPY_AGAIN}")
     return BadCheckpoint(f"{path} is truncated or damaged ({error}): {COPY_AGAIN}")
 
 
 def not_finite(path: Path, name: str) -> BadCheckpoint:
-    """What is raised for weights that are none: a NaN would be found by nothing until the loss is one."""
+    """The error for weights that are not finite: a NaN would otherwise be found only in the loss."""
     return BadCheckpoint(f"{path}: {name!r} holds NaN or infinity: {COPY_AGAIN}")
 
 
 def no_numbers(path: Path, name: str, dtype: str) -> BadCheckpoint:
-    """What is raised for integers in the place of weights."""
+    """The error for integers in the place of weights."""
     return BadCheckpoint(f"{path}: {name!r} is of {dtype}, expected floating-point numbers")
 
 
 def _check(path: Path, names: set[str] | None, expected: Mapping[str, Shape], tied: bool) -> set[str]:
-    """The weights of one file, looked at."""
+    """Check the weights of one file."""
     try:
         with safe_open(path, framework="numpy") as file:  # it checks the header, and that nothing is cut off
             chosen = wanted(path, set(file.keys()), names, tied)

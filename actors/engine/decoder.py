@@ -1,4 +1,6 @@
-"""Incremental decoding of a Qwen3 model over a preallocated KV cache with a fixed number of slots.
+"""`Decoder`: incremental decoding of Qwen3 over a KV cache with fixed slots.
+
+The cache is preallocated.
 
 Owns the cache; the weights are packed for speed (`packed`). Knows slots and positions, but no requests,
 sampling or stopping (`builtin` does). Computes in float32 on the CPU.
@@ -28,8 +30,8 @@ class Decoder:
     def __init__(self, model: Qwen3, slots: int, max_tokens: int) -> None:
         config = self.config = model.config
         kv_heads, head_dim = config.num_key_value_heads, config.head_dim
-        # Keys lie [head_dim, time], values [time, head_dim]: both products of a decode step then run along
-        # memory (twice as fast as torch's fused attention at one query a sequence).
+        # Keys are stored [head_dim, time], values [time, head_dim]: both products of a decode step then run
+        # along memory (twice as fast as torch's fused attention at one query a sequence).
         self._keys = torch.empty(config.num_hidden_layers, slots, kv_heads, head_dim, max_tokens)
         self._values = torch.empty(config.num_hidden_layers, slots, kv_heads, max_tokens, head_dim)
         self._flat_keys = self._keys.flatten(1)
@@ -45,11 +47,11 @@ class Decoder:
         self.take(pack(model))
 
     def take(self, packed: Packed) -> Packed | None:
-        """Decode with these weights from now on; the cache, which belongs to the old ones, is emptied. The
-        old ones, if there are any, for who has time to free them."""
+        """Decode with these weights from now on. The cache belongs to the old ones and is emptied. Returns
+        the old ones, if there are any; the caller frees them."""
         old, self._packed = self._packed, packed
         for cache in (self._keys, self._values):
-            cache.zero_()  # a NaN of broken weights would live on behind the mask: 0 * NaN is NaN
+            cache.zero_()  # a NaN of broken weights would survive behind the mask: 0 * NaN is NaN
         self._embedding, self._layers, self._head = packed.embedding, packed.layers, packed.head
         return old
 
@@ -61,9 +63,8 @@ class Decoder:
     def prefill(self, contexts: Sequence[Sequence[int]], first_slot: int) -> None:
         """Fill the cache of slots `first_slot` … with these contexts of at least one token, in one batch.
 
-        Equal contexts (the samples of one group) are computed once. Contexts are padded to the longest:
-        what lies behind a context in the cache is garbage that `decode` overwrites before it attends to
-        it.
+        Equal contexts (the samples of one group) are computed once. Contexts are padded to the longest: the
+        cache behind a context holds garbage that `decode` overwrites before it attends to it.
         """
         unique = {tuple(context): index for index, context in enumerate(dict.fromkeys(map(tuple, contexts)))}
         to_slot = torch.tensor([unique[tuple(context)] for context in contexts])
@@ -89,8 +90,8 @@ class Decoder:
     def decode(self, tokens: Tensor, positions: Tensor, longest: int, first: int = 0) -> Tensor:
         """Feed one token to each of n slots from `first` on; the logits of the next, float32 [n, vocab].
 
-        `tokens` and `positions` int64 [n]: the token and where it stands in its sequence; all earlier
-        positions must be in the cache. `longest` is max(positions) + 1.
+        `tokens` and `positions` int64 [n]: the token and its index in its sequence; all earlier positions
+        must be in the cache. `longest` is max(positions) + 1.
         """
         config, n = self.config, len(tokens)
         heads = config.num_key_value_heads
@@ -109,7 +110,7 @@ class Decoder:
             q, k, v = self._project(x, layer, turn)
             self._flat_keys[index].scatter_(0, key_at, k.reshape(-1))
             self._flat_values[index].index_copy_(0, value_at, v.reshape(-1, config.head_dim))
-            # Queries that share a head of keys are the rows of one product: no key is repeated.
+            # Queries that share a head of keys are the rows of one product, so no key is repeated.
             scores = torch.bmm(q.reshape(pairs, -1, config.head_dim), seen_keys[index])
             scores.view(n, -1, columns).add_(mask)
             mixed = torch.bmm(torch.softmax(scores, dim=-1), seen_values[index])

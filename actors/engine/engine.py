@@ -1,7 +1,7 @@
-"""What a rollout engine is to its worker: the port that `builtin` and the adapters of other engines fill.
+"""`Engine`: port of a rollout engine, implemented by `builtin` and by adapters of other engines.
 
-Owns the vocabulary (assignments in, columns of tokens out, refusals) and no behaviour. An engine computes and
-nothing else: no sockets, no clock, no actors. Calls come from one thread at a time.
+Owns the types (assignments in, columns of tokens out, refusals) and no behaviour. An engine only computes: no
+sockets, no clock, no actors. Calls come from one thread at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from actors.rollout.sampling_params import Sampling
 
 
 class CannotServe(ValueError):
-    """An assignment that this engine can never serve; nothing of the call was taken. `ticket` tells which."""
+    """An assignment that this engine can never serve; nothing of the call was taken. `ticket` names it."""
 
     def __init__(self, ticket: int, why: str) -> None:
         super().__init__(f"ticket {ticket}: {why}")
@@ -34,16 +34,16 @@ class EngineBusy(RuntimeError):
 
 
 class BrokenWeights(RuntimeError):
-    """The model computed something that is no number; load sound weights, the engine state is unchanged."""
+    """The model computed a value that is not finite; load sound weights. The engine state is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """One dispatch of one request.
 
-    `prompt` and `prefix` are token ids; the prefix is what the response holds already, made by whatever
-    engine under the same seed. `max_new_tokens` is the limit of the whole response, prefix included.
-    Temperature 0 is greedy. `sampling`: None leaves the distribution as it is.
+    `prompt` and `prefix` are token ids; the prefix is the present part of the response, made by any engine
+    under the same seed. `max_new_tokens` is the limit of the whole response, prefix included. Temperature 0
+    is greedy. `sampling`: None leaves the distribution as it is.
     """
 
     ticket: int
@@ -104,7 +104,7 @@ class Engine(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Nothing waits, executes or has still to be told: `step` would return no row."""
+        """No request waits or executes, and no row is due: `step` would return no row."""
 
     def add(self, assignments: Iterable[Assignment]) -> None:
         """Queue assignments, in order. Raises `CannotServe` or `EngineFull`, and then takes none of them."""
@@ -120,7 +120,7 @@ class Engine(Protocol):
         """Give waiting requests free slots, then one token to every request that holds one."""
 
     def drain(self) -> None:
-        """Abort everything: what was emitted so far is all that this engine adds to its requests."""
+        """Abort everything: this engine adds no further tokens to its requests."""
 
     def load_weights(self, source: memoryview, specs: Sequence[TensorSpec], version: int) -> None:
         """Copy a weight image in. Raises `EngineBusy` unless idle, `BadImage` if it does not fit."""

@@ -1,5 +1,6 @@
-"""What an engine that somebody else runs says of itself, and whether two engines serve the same model. Pure:
-the asking is `server_facts`'."""
+"""`EngineFacts`: facts of an external engine, and comparison of two engines' models.
+
+Pure: `server_facts` sends the requests."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,17 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """kind: "sglang" or "vllm", the wire that it speaks. model: its name. release: its program with version,
-    for people.
+    """kind: "sglang" or "vllm", its protocol. model: its name. release: its program with version, for
+    display.
 
     slots: requests that it decodes together; context_tokens: of prompt and response, as the engine itself
     reports it; room_tokens: of prompt and response so that another engine can continue the response at any
     token (SGLang takes no prompt of the whole context); each 0 where it is not known.
 
     root: the folder or hub name of the model; architecture: its class; vocabulary: tokens that the model
-    knows (some servers die of others), which the engine reports or the model's folder on this host says; ""
-    and 0 where they are not known. tokenizer: its folder on this host, "" where there is none.
-    routed_experts: whether it says which experts tokens are routed to.
+    knows (other tokens kill some servers), from the engine or the model's folder on this host; "" and 0 where
+    they are not known. tokenizer: its folder on this host, "" where there is none. routed_experts: whether it
+    reports the experts of tokens.
     """
 
     kind: str
@@ -38,7 +39,7 @@ class EngineFacts:
         return self.room_tokens or self.context_tokens
 
     def described(self) -> str:
-        """For people: what the engine was taken for."""
+        """The engine's kind, release and model, for display."""
         context = f"context {self.context_tokens} tokens" if self.context_tokens else "context not reported"
         known = [f"model {self.model}", self.architecture, context]
         if self.vocabulary:
@@ -77,5 +78,5 @@ def _differences(expected: EngineFacts, found: EngineFacts) -> Iterator[str]:
 
 
 def _folder(root: str) -> str:
-    """Its last part: hosts mount the same model at different places."""
+    """The last part of the path: hosts mount the same model at different places."""
     return root.rstrip("/").rpartition("/")[2]

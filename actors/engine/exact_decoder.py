@@ -1,19 +1,20 @@
-"""Decoding whose bits depend on a request alone: not on batch, slot or instance, nor on where it was cut.
+"""`ExactDecoder`: decoding whose bits depend on the request alone.
 
-Owns how rows are brought into passes of fixed shapes, and the proof that this machine's kernels keep the
-promise. The packed weights and the cache are `decoder`'s; there the bits follow the number of rows, because a
-matrix product of 3 rows is computed by another kernel than one of 30.
+They do not depend on batch, slot or instance, nor on the point where the request was migrated. Owns the
+arrangement of rows in passes of fixed shapes, and the proof that this machine's kernels give the same bits.
+The packed weights and the cache are `decoder`'s; there the bits follow the number of rows, because a matrix
+product of 3 rows is computed by another kernel than one of 30.
 
 What makes it exact:
 - every matrix product of every pass has one shape: `ROWS` rows, and `columns` of the whole cache;
 - a context is filled in by the same passes that decode: a row of a pass is one position of one sequence,
   whether its token was drawn a moment ago or was collected elsewhere;
-- what a row holds, or that it holds nothing, changes no other row: a product's order of sums is given by its
-  shape and not by its values. That it is the same for each row of the shape is not a law but a property of
-  the kernels, which is why it is tried at the start (`NotExact`). Narrower passes, which are faster where few
-  rows have something to feed, are used where they are found to give the very bits of the widest one.
+- the contents of a row, or an empty row, change no other row: a product's order of sums follows from its
+  shape and not from its values. That the order is the same for each row of the shape is a property of the
+  kernels, so it is tested at the start (`NotExact`). Narrower passes are faster with few rows to feed. They
+  are used if they give the same bits as the widest one.
 
-The bits are those of the processor and the libraries: hosts that are to agree need the same of both.
+The bits are those of the processor and the libraries: hosts that must agree need the same of both.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from actors.engine.qwen3 import Qwen3
 from actors.engine.sampling import sample
 
 ROWS = 32
-"""Rows of a pass. A multiple of two vectors of 16: so no element is left to a loop of another rounding."""
+"""Rows of a pass. A multiple of two vectors of 16, so no element is left to a loop with another rounding."""
 
 NARROWER = (8, 16)
 """Rows of passes that are tried beside it."""
@@ -41,7 +42,7 @@ _ADVICE = "set job.exact = false, or use another build of torch or another proce
 
 
 class NotExact(RuntimeError):
-    """The kernels of this machine give a row other bits in another place of the same shape."""
+    """The kernels of this machine give a row other bits at another index of the same shape."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ class ExactDecoder(Decoder):
 
     @torch.inference_mode()
     def decode(self, tokens: Tensor, positions: Tensor, longest: int, first: int = 0) -> Tensor:
-        """As `Decoder.decode`, for as many slots as `rows_of_pass` says, whatever those without a request
-        hold."""
+        """As `Decoder.decode`, for as many slots as `rows_of_pass` returns, with any contents in those
+        without a request."""
         slots = slice(first, first + len(tokens))
         lanes = self._lanes(torch.arange(slots.start, slots.stop), slots)
         return self._logits(self._pass(tokens, positions, lanes, to_logits=True))
@@ -92,7 +93,7 @@ class ExactDecoder(Decoder):
             part = context[start : start + rows]
             tokens = torch.zeros(rows, dtype=torch.int64)
             tokens[: len(part)] = torch.tensor(part)
-            # Rows without a token write behind everything: a context never reaches the last position.
+            # Rows without a token write behind everything, because a context never reaches the last position.
             positions = torch.full((rows,), len(self._columns) - 1)
             positions[: len(part)] = torch.arange(start, start + len(part))
             lanes = self._lanes(torch.full((rows,), slot), slice(slot, slot + 1))
@@ -158,9 +159,9 @@ class ExactDecoder(Decoder):
             cache.zero_()
 
     def _try(self, text: Sequence[int], rows: int) -> list[Tensor]:
-        """All that comes of a text in passes of so many rows: keys, values, and of each position the logits
-        and the log-probs of a draw. The text stands in every row, and each row must give the same, step by
-        step and from a context. Raises `NotExact`."""
+        """All results of a text in passes of so many rows: keys, values, and for each position the logits and
+        the log-probs of a draw. Every row holds the text, and each row must give the same, step by step and
+        from a context. Raises `NotExact`."""
         self._sizes = (rows,)
         self.prefill([text], 0)
         keys, values = self._keys[:, :rows, ..., : len(text)], self._values[:, :rows, :, : len(text)]

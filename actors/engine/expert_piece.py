@@ -1,4 +1,4 @@
-"""Which experts the tokens of one attempt were routed to, as an engine told it. Pure."""
+"""`ExpertPiece`: routed experts of one attempt's tokens, from an engine. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ DTYPES = "uint8", "uint16", "int32"
 
 
 class NoRows(ValueError):
-    """What came is no table of so many rows."""
+    """The engine's data are no table of so many rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertPiece:
-    """`rows`: [tokens of prompt and response less one, layers x experts of a token], one of `DTYPES`."""
+    """`rows`: [tokens of prompt and response minus one, layers x experts of a token], one of `DTYPES`."""
 
     wanted: ExpertsWanted
     rows: NDArray[np.generic]

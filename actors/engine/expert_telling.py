@@ -1,7 +1,7 @@
-"""The telling of experts: what engines said of routed tokens goes to who follows the requests, part by part.
+"""`ExpertTelling`: sends routed experts to the subscribers of the requests.
 
-Owns what waits to be told. It holds nobody up: where a follower is slow, decoding goes on, and what does not
-fit into `MAX_WAITING_BYTES` is let go; the follower has it computed again.
+Owns the queue of parts to send. It blocks nothing: decoding goes on if a subscriber is slow. Parts beyond
+`MAX_WAITING_BYTES` are dropped, and the subscriber has them computed again.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ MAX_WAITING_BYTES = 256 << 20
 
 
 class ExpertTelling:
-    """See the module; `run` it."""
+    """Sends experts; `run` it."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -24,18 +24,18 @@ class ExpertTelling:
         self.let_go = 0
 
     def add(self, pieces: list[ExpertPiece]) -> None:
-        """These are to be told, after those before."""
+        """Queue these to be sent, after the earlier ones."""
         for piece in pieces:
             if self._bytes + piece.rows.nbytes > MAX_WAITING_BYTES:
                 self.let_go += 1
-                self._ctx.log.warning("experts of %s are not told: too many wait", piece.wanted.id)
+                self._ctx.log.warning("experts dropped, queue is full: %s", piece.wanted.id)
                 continue
             self._bytes += piece.rows.nbytes
             self._waiting.append(piece)
         self._wake.set()
 
     async def run(self) -> None:
-        """Tell, for ever."""
+        """Send the queue, for ever."""
         while True:
             await self._ctx.idle(self._wake)
             self._wake.clear()

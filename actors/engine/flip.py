@@ -1,7 +1,7 @@
-"""The flip of a server to other weights, and the way back where it does not take them.
+"""`Flip`: switch of a server to other weights, with revert on failure.
 
-Owns which weights are staged and which the server had before, with a lease on the image of either: what it
-may have to go back to is not written again. How a server loads is its wire's. Adapter: files.
+Owns the staged and the previous weights, with a lease on the image of either, so that no image needed for a
+revert is overwritten. The wire of a server implements loading. Adapter: files.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,8 +11,8 @@ from actors.weights.lease import Lease
 from actors.weights.messages import Fetched
 
 Load = Callable[[Fetched], Awaitable[None]]
-"""Has a paused server load these weights. Raises `ServerRefused` where it did not: what it has now is in
-doubt."""
+"""Makes a paused server load these weights. Raises `ServerRefused` if it did not: its present weights are
+then unknown."""
 Held = tuple[Fetched, Lease | None]
 
 
@@ -26,33 +26,33 @@ class Flip:
 
     @property
     def staged(self) -> Fetched:
-        """What the next commit is about."""
+        """The weights of the next commit."""
         assert self._staged is not None, "stage comes first"
         return self._staged[0]
 
     def stage(self, fetched: Fetched) -> None:
-        """These next. Raises `LoadFailed`."""
-        try:  # without tensors it is no image, but what the server reads by itself
+        """Stage these weights. Raises `LoadFailed`."""
+        try:  # weights without tensors are no image, but a checkpoint that the server reads itself
             lease = Lease(fetched.path) if fetched.tensors else None
         except OSError as problem:
             raise LoadFailed(f"version {fetched.version} was not staged: {problem}") from problem
         self._change(self._served, (fetched, lease))
 
     def began(self) -> None:
-        """The server was started on what is staged, or has loaded it."""
+        """The server was started on the staged weights, or has loaded them."""
         self._change(self._staged, self._staged)
 
     def forget(self) -> None:
-        """The server has weights now that are no image: there is no way back."""
+        """The server's weights are no image now, so no revert is possible."""
         self._change(None, self._staged)
 
     def close(self) -> None:
-        """The server is gone."""
+        """The server has ended."""
         self._change(None, None)
 
     async def commit(self) -> None:
-        """The server has what is staged. Raises `LoadFailed` where it has what it had before, `ServerDied`
-        where it has neither."""
+        """Load the staged weights. Raises `LoadFailed` if the server has its previous weights, `ServerDied`
+        if it has neither."""
         staged = self.staged
         try:
             await self._load(staged)

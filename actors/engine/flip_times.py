@@ -1,4 +1,7 @@
-"""How the weights that an instance serves came to it, for its operator: pulled, waited for, loaded. Pure."""
+"""`FlipTimes`: pull, wait and load times of the weights that an instance serves.
+
+For the operator. Pure.
+"""
 
 import logging
 
@@ -17,7 +20,7 @@ class FlipTimes:
         self._figures: Figures = {}
 
     def told(self, now_s: float) -> None:
-        """There is a version to serve."""
+        """A new version should be served."""
         self._told_s = now_s
 
     def fetched(self, fetched: Fetched, now_s: float) -> None:
@@ -42,7 +45,7 @@ class FlipTimes:
             "paused_s": round(now_s - began_s, 4),
         }
         log.info(
-            "weights %d: %.1f MB pulled in %.3f s, here %.3f s after they were told of, staged in %.3f s, "
+            "weights %d: %.1f MB pulled in %.3f s, here %.3f s after their announcement, staged in %.3f s, "
             "loaded in %.3f s",
             fetched.version,
             fetched.pulled_bytes / 1e6,
@@ -53,8 +56,10 @@ class FlipTimes:
         )
 
     def summary(self) -> Figures:
-        """Of the last version, nothing before the first: seconds from the news to the image on this host
-        (`fetched_s`; of these `pulled_s` for `pulled_mb` megabytes), what the engine prepared while it
-        decoded (`staged_s`), from there until it began to load (`waited_s`: the step at hand, requests that
-        drain), and for how long it did nothing else (`paused_s`)."""
+        """Times of the last version; empty before the first.
+
+        Seconds from the announcement to the image on this host (`fetched_s`; of these `pulled_s` for
+        `pulled_mb` megabytes), of preparation by the engine while it decoded (`staged_s`), from there to the
+        start of the load (`waited_s`: the current step, requests that drain), and of the pause for the load
+        (`paused_s`)."""
         return self._figures

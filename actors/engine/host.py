@@ -1,7 +1,8 @@
-"""The builtin engine of one instance, as its worker drives it: a turn at a time, on one thread.
+"""`BuiltinHost`: the builtin engine of an instance, one turn at a time.
 
-Owns making the engine when the first weights arrive, loading images from shared memory, and turning
-refusals of the engine into an answer. Adapter: touches torch and files; knows no actor.
+The worker drives it on one thread. Owns the creation of the engine when the first weights arrive, loading
+images from shared memory, and the replies for refusals of the engine. Adapter: uses torch and files; no
+actor.
 """
 
 import os
@@ -72,13 +73,13 @@ class BuiltinHost:
         return Turn(output, refusals, engine.weights_version, root, engine.idle, work, failed)
 
     def hurry(self) -> None:
-        """See `EngineHost`: a turn of this one waits for nobody."""
+        """See `EngineHost`: a turn of this host never waits."""
 
     def close(self) -> None:
         """See `EngineHost`: nothing outlives it."""
 
     def _add(self, engine: BuiltinEngine, version: int, work: list[Work]) -> list[Refusal]:
-        """What it does not take; work that no engine like it can serve is refused alone."""
+        """The tickets that the engine refuses; work that no such engine can serve is refused alone."""
         if version != engine.weights_version:
             return [Refusal(_tickets(work), f"it serves version {engine.weights_version}, not {version}")]
         refusals = [
@@ -100,7 +101,7 @@ class BuiltinHost:
         return refusals
 
     def stage(self, fetched: Fetched) -> None:
-        """See `EngineHost`. Also makes the engine, when the first weights come."""
+        """See `EngineHost`. Also makes the engine, when the first weights arrive."""
         self._staged = None
         try:
             image = mapped(fetched.path)
@@ -116,7 +117,9 @@ class BuiltinHost:
         self._staged = fetched
 
     def commit(self) -> str:
-        """As `TakesWeights.commit`, on the thread of `turn`. Cannot fail: all that can is done by `stage`."""
+        """As `TakesWeights.commit`, on the thread of `turn`. Cannot fail: `stage` does everything that
+        can.
+        """
         self._commit(keep=False)
         return self.version()
 
@@ -125,8 +128,8 @@ class BuiltinHost:
         return "" if self._served is None else version_name(self._served)
 
     def _load(self, fetched: Fetched, keep: bool) -> tuple[str, list[int] | None]:
-        """The verified image becomes the engine's weights, and "", with the tickets that it keeps; or why it
-        does not, and they are as before."""
+        """Load the verified image into the engine. Returns "" with the kept tickets, or the reason why the
+        weights are unchanged."""
         try:
             if self._staged is None or self._staged.root != fetched.root:
                 self.stage(fetched)
@@ -137,7 +140,7 @@ class BuiltinHost:
         return "", self._commit(keep)
 
     def _commit(self, keep: bool) -> list[int] | None:
-        """The tickets that go on under what was staged, where that is asked for; all others are aborted."""
+        """The tickets that go on under the staged weights, if that is wanted; all others are aborted."""
         assert self._staged is not None, "stage comes first"
         kept: list[int] | None = None
         if self._engine is None:
@@ -145,7 +148,7 @@ class BuiltinHost:
         elif keep:
             kept = self._engine.commit_weights(keep=True)
         else:
-            self._engine.drain()  # on-policy: what is left of an older version is told as aborted
+            self._engine.drain()  # on-policy: remaining requests of an older version are reported as aborted
             self._engine.commit_weights()
         self._served, self._staged = self._staged, None
         return kept

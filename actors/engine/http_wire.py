@@ -1,8 +1,8 @@
-"""HTTP towards an inference server, as the wires of all engines use it.
+"""`HttpWire`: HTTP client of an inference server, shared by the wires of all engines.
 
-Owns one session, deadlines of single calls, streams of server-sent events, and what a status means to us. A
-redirect is not followed: prompts, weights and keys go to the server that was named and to no other.
-Knows no route and no body. Adapter: aiohttp.
+Owns one session, deadlines of single calls, streams of server-sent events, and the meaning of each status. A
+redirect is not followed: prompts, weights and keys go to the server that was named and to no other. Knows no
+route and no body. Adapter: aiohttp.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from actors.engine.server_wire import ServerDied, ServerRefused
 from transport.http_body import BodyTooLong, body_start, whole_body
 
 CALL_S = 10.0
-MAX_EVENT_BYTES = 256 << 20  # one event of the longest response with everything that may be asked for
+MAX_EVENT_BYTES = 256 << 20  # one event of the longest response with everything that may be requested
 MAX_BODY_BYTES = 64 << 20  # of an answer that is no stream; SGLang's longest, `/server_info`, has some 40 kB
-MAX_SAID = 2000  # characters of a server's words that go into an error
-_AGAIN = {408, 409, 425, 429}  # of the 4xx: at another time perhaps
+MAX_SAID = 2000  # characters of a server's text in an error
+_AGAIN = {408, 409, 425, 429}  # of the 4xx: may succeed at another time
 
 Answer = TypeVar("Answer")
 
 
 class HttpWire:
-    """See the module. One server; every call is for its loop.
+    """A client of one server; every call is for its loop.
 
     Args:
         url: `http://host:port`.
@@ -48,8 +48,7 @@ class HttpWire:
         return self._decode(path, await self._call("POST", path, body, deadline_s), answer)
 
     async def tell(self, path: str, body: msgspec.Struct, deadline_s: float = CALL_S) -> None:
-        """Send JSON; what is answered does not matter if it is a success. Raises `ServerDied`,
-        `ServerRefused`."""
+        """Send JSON; any successful reply is accepted. Raises `ServerDied`, `ServerRefused`."""
         await self._call("POST", path, body, deadline_s)
 
     async def text(self, path: str, deadline_s: float = CALL_S) -> str:
@@ -57,12 +56,12 @@ class HttpWire:
         return (await self._call("GET", path, None, deadline_s)).decode(errors="replace")
 
     async def look(self, path: str, deadline_s: float = CALL_S) -> None:
-        """Returns if the answer is a success. Raises `ServerDied`, `ServerRefused`."""
+        """Require a successful reply. Raises `ServerDied`, `ServerRefused`."""
         await self._call("GET", path, None, deadline_s)
 
     async def events(self, path: str, body: msgspec.Struct) -> AsyncIterator[list[bytes]]:
-        """The data of server-sent events, those together that came together; `[DONE]` is left out. Comments,
-        which servers send to be heard, are no events. Raises `ServerDied`, `ServerRefused`."""
+        """The data of server-sent events, in lists of those that arrived together; `[DONE]` is left out.
+        Comments, which servers send as keep-alives, are no events. Raises `ServerDied`, `ServerRefused`."""
         try:
             async with self._open().post(
                 self.url + path, data=msgspec.json.encode(body), headers=_JSON, allow_redirects=False
@@ -95,7 +94,8 @@ class HttpWire:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 # A stream a ticket; tickets are limited elsewhere. No connection is used twice: uvicorn
-                # closes one behind a 500 without saying so; what is sent into it then looks like a death.
+                # closes one after a 500 without notice, and a later request on it then looks like a dead
+                # server.
                 connector=aiohttp.TCPConnector(limit=0, force_close=True),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CALL_S),
                 headers=self._headers,
@@ -136,7 +136,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 def events_of(data: bytes) -> tuple[list[bytes], bytes]:
-    """The data of the events that are whole, and what came of the next one."""
+    """The data of the complete events, and the start of the next one."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
     *whole, rest = data.split(b"\n\n")
@@ -145,6 +145,6 @@ def events_of(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def refusal(status: int, said: str) -> ServerRefused:
-    """What a status other than success means: a request that is wrong is so everywhere."""
+    """The error for a status other than success; a wrong request is wrong for every server."""
     never = 400 <= status < 500 and status not in _AGAIN
     return ServerRefused(f"HTTP {status}: {said[:MAX_SAID]}", never, status)

@@ -1,8 +1,9 @@
-"""Requests that stay with their engine while its weights change: the manager says which may, before a token.
+"""`Keeping`: requests that stay with their engine while its weights change.
 
-Owns that question. Its engine stands still meanwhile, and its stream is acknowledged to the last row first:
-so the manager has every token of the weights before when it counts those to come as made by the newer ones.
-Where nobody answers, all of them end here and go on where there is room, as without it.
+The manager selects them before the next token. Owns that request to the manager. The engine is paused
+meanwhile, and its stream is acknowledged to the last row first. So the manager has every token of the old
+weights before it counts later ones as made by the newer weights. Without a reply, all requests end here and
+are requeued, as without this feature.
 """
 
 import asyncio
@@ -13,12 +14,12 @@ from supervisor import AskFailed, Context, WaitTimeout
 from transport.token_stream import StreamSender
 
 MANAGER = "rollout/manager"
-KEEP_S = 5.0  # longer than a commit of the manager; then it is quicker to hand them over
-LOOK_S = 0.005  # between two looks whether the stream is acknowledged
+KEEP_S = 5.0  # longer than a commit of the manager; beyond it a requeue is quicker
+LOOK_S = 0.005  # between two checks whether the stream is acknowledged
 
 
 class Keeping:
-    """See the module.
+    """Asks the manager which requests stay.
 
     Args:
         ctx: of the worker, whose name the manager knows.
@@ -30,14 +31,14 @@ class Keeping:
     def __init__(self, ctx: Context, config: Config, sender: StreamSender, preemptible: bool) -> None:
         self._ctx, self._sender = ctx, sender
         self.wanted = preemptible and config.engine.in_flight == "kept"
-        """Whether its engine is to keep what it executes."""
+        """Whether its engine should keep its executing requests."""
         self._kind = config.engine.kind
         self._cannot = False
         self._kept = 0
 
     async def to_end(self, kept: list[int] | None, version: int, root: bytes) -> list[int]:
-        """Of the tickets that its engine has kept for these weights those that must end. `kept` None: it
-        keeps nothing, which is said once."""
+        """The tickets, of those kept by the engine for these weights, that must end. `kept` None: the engine
+        keeps nothing, which is logged once."""
         if kept is None:
             if not self._cannot:
                 self._ctx.log.warning(
@@ -60,15 +61,15 @@ class Keeping:
         )
         try:
             async with self._ctx.wait("leave to keep its requests", on=MANAGER, deadline_s=KEEP_S):
-                while self._sender.unacknowledged:  # noqa: ASYNC110 - it tells nobody
+                while self._sender.unacknowledged:  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(LOOK_S)
                 kept = await self._ctx.ask(MANAGER, ask, deadline_s=KEEP_S, expect=RequestsKept)
         except (AskFailed, WaitTimeout) as problem:
-            self._ctx.log.info("%d requests are handed over: %s", len(tickets), problem)
+            self._ctx.log.info("requests requeued: %d: %s", len(tickets), problem)
             return set()
         return set(kept.tickets)
 
     @property
     def figures(self) -> dict[str, str | int | float]:
-        """For its operator: requests that stayed here while the weights changed, where that is wanted."""
+        """For the operator: the number of requests kept across weight changes, if wanted."""
         return {"kept": "never: its engine cannot" if self._cannot else self._kept} if self.wanted else {}

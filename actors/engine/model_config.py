@@ -1,7 +1,7 @@
-"""The config of a model as it travels with its weights: a checkpoint's config.json, or what the job's own
-trainer says of its model (a `Qwen3Config`).
+"""Model config that travels with the weights: Hugging Face or `Qwen3Config`.
 
-Owns telling the two apart, and what each engine needs of it. Pure.
+It is a checkpoint's config.json, or a `Qwen3Config` from the job's own trainer. Owns the distinction of the
+two, and the parts that each engine needs. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TYPE = "model_type"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is asked of a model of any architecture."""
+    """The fields that are used of a model of any architecture."""
 
     eos_token_ids: tuple[int, ...]
     tied: bool
@@ -38,7 +38,7 @@ def of_checkpoint(config: bytes) -> Mapping[str, object] | None:
 
 
 def qwen3(config: bytes) -> Qwen3Config:
-    """For the builtin engine, which has this architecture alone. Raises BadCheckpoint."""
+    """The config for the builtin engine, which has this architecture alone. Raises BadCheckpoint."""
     values = of_checkpoint(config)
     if values is not None:
         return Qwen3Config.of(values, "the published config.json")

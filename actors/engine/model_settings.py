@@ -1,4 +1,4 @@
-"""What a model's `config.json` says, so that any engine builds the model around its weights. Pure."""
+"""`config.json` of a model, from which any engine builds the model. Pure."""
 
 import json
 
@@ -9,8 +9,8 @@ __all__ = ["BadCheckpoint", "hub_settings"]
 
 
 def hub_settings(model_config: bytes, dtype: str) -> bytes:
-    """`config.json` for whoever reads the checkpoint: the published one, of whatever architecture, or one
-    that is made. Raises BadCheckpoint."""
+    """`config.json` for a reader of the checkpoint: the published one, of any architecture, or a generated
+    one. Raises BadCheckpoint."""
     values = of_checkpoint(model_config)
     if values is None:
         return _told(qwen3(model_config), dtype)
@@ -18,7 +18,7 @@ def hub_settings(model_config: bytes, dtype: str) -> bytes:
 
 
 def _told(model: Qwen3Config, dtype: str) -> bytes:
-    """As transformers 5 writes it."""
+    """The settings as transformers 5 writes them."""
     same = (
         "vocab_size",
         "hidden_size",

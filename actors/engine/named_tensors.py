@@ -1,7 +1,8 @@
-"""Weights of any trainer as an image: the tensors of a state dict, or of a checkpoint's safetensors files.
+"""`NamedTensors`: weights of any trainer, laid out as an image.
 
-Owns their names, their order and their layout, and the copy into the image. What a trainer wraps around a
-module is not part of a name. All that can be wrong is found before a byte is written.
+The tensors are those of a state dict, or of a checkpoint's safetensors files. Owns their names, order and
+layout, and the copy into the image. A trainer's module wrappers are not part of a name. All errors are found
+before a byte is written.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ GENERATION = "generation_config.json"
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 """Of torch.compile, FSDP1 and activation checkpoints; `module.` of DDP is in front alone."""
 Progress = Callable[[int], None]
-"""Told the bytes that were copied since it was told last."""
+"""Called with the number of bytes copied since the last call."""
 
 
 class Unpublishable(ValueError):
-    """These tensors or files cannot be an image; the text says which, and why."""
+    """These tensors or files cannot be an image; the text names the tensor or file, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTensors:
-    """`specs`: where each lies in the image. `tensors`: in the same order; each can be iterated once more."""
+    """`specs`: the offset of each in the image. `tensors`: in the same order; each can be iterated once
+    more.
+    """
 
     specs: tuple[TensorSpec, ...]
     tensors: Callable[[], Iterator[Tensor]]
@@ -43,10 +46,10 @@ class NamedTensors:
         return image_bytes(self.specs)
 
     def write(self, into: memoryview, progress: Progress | None = None) -> None:
-        """Copy all of them, bit for bit, from whatever device."""
+        """Copy all of them, bit for bit, from any device."""
         target = torch.frombuffer(into, dtype=torch.uint8)
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # what was computed on another stream than this thread's
+            torch.cuda.synchronize()  # wait for results on other streams than this thread's
         for spec, tensor in zip(self.specs, self.tensors(), strict=True):
             if spec.nbytes:
                 place = target[spec.offset : spec.offset + spec.nbytes]
@@ -58,8 +61,8 @@ class NamedTensors:
 def of_state(state: Mapping[str, Tensor], *, tied: bool = True) -> NamedTensors:
     """A state dict under its Hugging Face names, in its order.
 
-    tied: of names that share one tensor whole, as embedding and head of many models do, the first alone
-    stands for all; engines tie them again as the model's config says.
+    tied: of names that share one tensor whole, as embedding and head of many models do, only the first is
+    kept; engines tie them again as the model's config says.
 
     Raises Unpublishable.
     """
@@ -137,7 +140,7 @@ def _object(path: Path) -> dict[str, object]:
 
 
 def bare_name(name: str) -> str:
-    """Without what wraps the module."""
+    """The name without the wrappers of the module."""
     for wrapper in WRAPPERS:
         name = name.replace(wrapper, "")
     return name.removeprefix("module.")
@@ -194,8 +197,10 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def laid_out(metas: Sequence[tuple[str, str, tuple[int, ...], int]]) -> tuple[TensorSpec, ...]:
-    """Name, dtype, shape, bytes, those of wide elements first: one right behind the other, as a safetensors
-    file has them, so that each lies at a multiple of its element. Raises Unpublishable for none."""
+    """Name, dtype, shape, bytes, those of wide elements first.
+
+    Tensors are contiguous, as in a safetensors file, so that each offset is a multiple of its element. Raises
+    Unpublishable for none."""
     specs, offset = [], 0
     for name, dtype, shape, nbytes in metas:
         specs.append(TensorSpec(name, dtype, shape, offset, nbytes))

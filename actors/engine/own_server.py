@@ -1,7 +1,7 @@
-"""The server behind a wire, as far as it is a process: a child of ours, or somebody else's.
+"""`OwnServer`: the process of the server behind a wire, own child or external.
 
-Owns the child from its start to its end, the folder that it reads, and how its death is told. What is said to
-it is its wire's. Adapter: processes, files, HTTP.
+Owns the child from its start to its end, the folder that it reads, and the report of its death. The wire owns
+the protocol. Adapter: processes, files, HTTP.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from actors.engine.server_process import ServerProcess
 from actors.engine.server_wire import ServerDied, ServerRefused
 from actors.weights.messages import Fetched
 
-LOOK_S = 0.2  # between two looks whether a server that starts is ready
+LOOK_S = 0.2  # between two readiness checks of a starting server
 
 Start = Callable[[Path, Fetched, Path], ServerProcess]
 """Starts a server of a model's folder, for these weights, with a file for its log."""
 
 
 class OwnServer:
-    """See the module.
+    """The server of one wire.
 
     Args:
         http: to the server; closed with it.
-        start: starts it; None where somebody else runs it.
+        start: starts it; None for an external server.
         health_s: longest wait for an answer to `/health` while it starts.
     """
 
@@ -37,7 +37,7 @@ class OwnServer:
 
     @property
     def ours(self) -> bool:
-        """Nobody else uses it."""
+        """Whether this host alone uses it."""
         return self._start is not None
 
     @property
@@ -47,7 +47,7 @@ class OwnServer:
 
     async def begin(self, fetched: Fetched, *, weights: bool) -> bool:
         """Start it on the folder of these weights, or of their model alone, and wait until it is ready; False
-        where there is nothing to start. Raises `ServerDied`."""
+        if it is external or runs already. Raises `ServerDied`."""
         if self._start is None or self._process is not None:
             return False
         folder = await asyncio.to_thread(self.folder.write, fetched, weights=weights)
@@ -59,17 +59,17 @@ class OwnServer:
             try:
                 await self._http.look("/health", self._health_s)
                 return True
-            except (ServerDied, ServerRefused):  # it does not listen yet, or is not warm
+            except (ServerDied, ServerRefused):  # it does not listen yet, or is still starting
                 await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Raises `ServerDied` where it was ours and ended; keeps its log within bounds."""
+        """Raises `ServerDied` if it was ours and ended; keeps its log within bounds."""
         if self._process is not None:
             self._process.require_alive()
             self._process.trim_log()
 
     def cause(self, died: ServerDied) -> ServerDied:
-        """How the process ended, if it did: that tells more than a broken connection."""
+        """How the process ended, if it did, which explains more than a broken connection."""
         try:
             self.look()
         except ServerDied as ended:

@@ -1,11 +1,11 @@
-"""The weights of a Qwen3 model as `decoder` computes with them: float32, packed for speed.
+"""`Packed`: weights of a Qwen3 model for `decoder`, in float32, packed for speed.
 
-How they differ from `qwen3`, to the same result within rounding:
-- q, k and v are one matrix, gate and up another, stored [in, out]: a third faster at the few rows of a
-  decode step;
+Differences from `qwen3`, with the same result within rounding:
+- q, k and v are one matrix, gate and up another, stored [in, out]: a third faster at the few rows of a decode
+  step;
 - the gains of the layer norms are folded into the matrix that follows them;
-- the two elements that RoPE turns together lie side by side, so that the turn is one complex product.
-  Queries and keys are permuted alike, which leaves their products as they are.
+- the two elements that RoPE turns together are adjacent, so that the turn is one complex product. Queries and
+  keys are permuted alike, which leaves their products as they are.
 
 Packing reads a model and writes new memory: it may go on beside a decoder that has other weights.
 """
@@ -46,7 +46,7 @@ class Packed:
 
 @torch.inference_mode()
 def pack(model: Qwen3) -> Packed:
-    """Nothing of it shares the model's memory."""
+    """Pack a model; the result shares no memory with it."""
     return Packed(
         embedding=model.model.embed_tokens.weight.to(torch.float32, copy=True),
         layers=[_layer(layer, model.config) for layer in model.model.layers if isinstance(layer, Layer)],

@@ -1,8 +1,8 @@
-"""What an instance does for weights before they are loaded: its server is started while the first ones are
-pulled, which is quicker; newer ones are made ready while the engine decodes.
+"""`Preparing`: work for weights before the load, by an instance.
 
-Owns that one start. What a server is started on is the model that comes, as soon as its manifest is on this
-host.
+The server is started while the first weights are pulled, which is quicker. Newer weights are staged while the
+engine decodes. Owns that one start: the server starts with the model of the arriving weights as soon as their
+manifest is on this host.
 """
 
 from actors.engine.server_wire import LoadFailed
@@ -16,7 +16,7 @@ START_LATE_S = 120.0
 
 
 class Preparing:
-    """See the module.
+    """Prepares weights for one engine.
 
     Args:
         ctx: of the worker.
@@ -28,10 +28,10 @@ class Preparing:
         self._ctx, self._source, self._host = ctx, f"{node}/transfer", host
         self._begun = False
         self.figures: dict[str, str | int | float] = {}
-        """`engine_s`: from the news of the first weights until the server ran; nothing before that."""
+        """`engine_s`: from the announcement of the first weights until the server ran; empty before that."""
 
     def begin(self, weights: Weights) -> None:
-        """These are being fetched. Only the first call does something, and only for a server."""
+        """These weights are being fetched. Only the first call has an effect, and only for a server."""
         if not self._begun and isinstance(self._host, AwaitedHost):
             self._begun = True
             self._ctx.background(self._start(self._host, weights), "early start")
@@ -44,7 +44,7 @@ class Preparing:
                 self._source, question, deadline_s=MANIFEST_DEADLINE_S, expect=Fetched
             )
         except AskFailed as problem:
-            self._ctx.log.info("the server waits for its weights: %s", problem)
+            self._ctx.log.info("early server start skipped: %s", problem)
             return
         async with self._ctx.wait(
             "its server to start", on=self._ctx.name, deadline_s=START_LATE_S, go_on=True
@@ -53,11 +53,11 @@ class Preparing:
         self.figures = {"engine_s": round(self._ctx.now() - began_s, 3)}
 
     async def stage(self, fetched: Fetched) -> None:
-        """Have the engine make these ready. What goes wrong goes wrong again when it loads: told then."""
+        """Have the engine stage these. An error occurs again at the load, and is reported then."""
         try:
             if isinstance(self._host, AwaitedHost):
                 await self._host.stage(fetched)
             else:
                 await self._ctx.offload_aside(self._host.stage, fetched)
         except (LoadFailed, OSError, ValueError) as problem:
-            self._ctx.log.info("weights %d were not staged: %s", fetched.version, problem)
+            self._ctx.log.info("weights not staged: version=%d: %s", fetched.version, problem)

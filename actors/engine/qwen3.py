@@ -1,4 +1,4 @@
-"""The Qwen3 dense architecture in plain PyTorch: what is trained, and what the engine decodes with.
+"""`Qwen3`: dense architecture in plain PyTorch, for training and decoding.
 
 Owns the modules, their parameter names (those of Hugging Face's `Qwen3ForCausalLM`, so that state dicts are
 interchangeable) and the forward pass over whole sequences. Decoding with a KV cache lives in `decoder`,
@@ -32,8 +32,8 @@ def rope_angles(config: Qwen3Config, positions: int, device: torch.device | None
 
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Queries, keys and values, [..., T, heads, head_dim], to what is mixed for the rows that a layer goes on
-with: all, or the last ones."""
+"""Queries, keys and values, [..., T, heads, head_dim], to the attention output of the rows that the layer
+continues with: all, or the last ones."""
 
 
 class AttendAt(Protocol):
@@ -169,7 +169,7 @@ class Qwen3(nn.Module):
 
 
 def _all(q: Tensor, k: Tensor, v: Tensor, *, last: bool) -> Tensor:
-    """Of whole sequences all rows are asked for, behind the last layer too."""
+    """Attention of whole sequences, with all rows, also behind the last layer."""
     return causal(q, k, v)
 
 

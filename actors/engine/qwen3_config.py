@@ -1,4 +1,4 @@
-"""The shape of a Qwen3 dense model, read from a Hugging Face `config.json`.
+"""`Qwen3Config`: shape of a Qwen3 dense model, from a Hugging Face `config.json`.
 
 Owns: which settings of the architecture we understand, and the refusal of the others. Does not own weights
 (`checkpoint`) or computation (`qwen3`). Pure but for reading two small JSON files.
@@ -60,7 +60,7 @@ class Qwen3Config:
 
     @classmethod
     def of(cls, values: Mapping[str, object], name: str, generation: _Source | None = None) -> Qwen3Config:
-        """The same from what a config.json says; `name`: for refusals."""
+        """The same from the contents of a config.json; `name`: for refusals."""
         source = _Source(values, name)
         source.only("model_type", "qwen3")
         source.only("hidden_act", "silu", default="silu")
@@ -98,7 +98,7 @@ class Qwen3Config:
 
 
 class _Source:
-    """What one JSON file says, with errors that say where."""
+    """The contents of one JSON file, with errors that name the place."""
 
     def __init__(self, values: Mapping[str, object], name: str) -> None:
         self.values, self.name = values, name

@@ -1,8 +1,8 @@
-"""An engine behind HTTP, as its worker drives it: orders in, columns of tokens out.
+"""`RemoteHost`: an engine behind HTTP (orders in, columns of tokens out).
 
-Owns the streams of its tickets, and the verdict that a server stands still. What is said to the server is its
-wire's (`server_wire`), how rows reach a turn is `row_exchange`'s. Everything is on the worker's loop: nothing
-is computed here, and a thread between would only pass on what the loop heard. Knows no actor.
+Owns the streams of its tickets, and the verdict that a server has stalled. The wire (`server_wire`) owns the
+protocol; `row_exchange` passes rows to a turn. Everything runs on the worker's loop: nothing is computed
+here, and another thread would only forward the loop's data. Uses no actor.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 
 TURN_S = 1.0  # without a row or an order
-LOOK_S = 0.25  # between two looks whether tokens come, and whether a full exchange was emptied
-HEALTH_SHARE = 4.0  # looks at the server's health within `stall_s`
-LAST_S = 5.0  # for a server that was told to abort a request to say which experts its tokens had
+LOOK_S = 0.25  # between two checks of token progress, and of a full exchange
+HEALTH_SHARE = 4.0  # health checks within `stall_s`
+LAST_S = 5.0  # for the experts of a request that the server was ordered to abort
 PROBE_TOKEN = 1  # any word of any vocabulary
 
 log = logging.getLogger("nodeagent.engine")
@@ -39,8 +39,8 @@ class RemoteHost:
 
     Args:
         wire: to one server; closed with this host.
-        stall_s: for so long requests execute and no token comes, or nobody answers when asked for its health:
-            then the server is given up.
+        stall_s: so long without a token of executing requests, or without a reply to a health check:
+    then the server is given up.
         serve_s: longest time until the server serves new weights; for the first ones it may have to start.
     """
 
@@ -57,28 +57,28 @@ class RemoteHost:
         self._version: int | None = None
         self._staged: Fetched | None = None
         self._starting = asyncio.Lock()
-        self._name = ""  # of the version, in the server's words
+        self._name = ""  # name of the version at the server
         self._root = b""
         self._vocabulary = 0
         self._streams: dict[int, Stream] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._aborting: set[asyncio.Task[None]] = set()
-        self._last: set[asyncio.Task[None]] = set()  # of streams that ended here, read for their experts
+        self._last: set[asyncio.Task[None]] = set()  # of streams that ended here, read on for their experts
         self._watching: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._executing: set[int] = set()  # tickets of streams that have brought something
-        self._progress_s = 0.0  # when the last token came, or none had to come
+        self._executing: set[int] = set()  # tickets of streams that have delivered something
+        self._progress_s = 0.0  # time of the last token, or of the last moment without a due token
 
     # -- the worker's side --
 
     async def awaited_turn(self, orders: Orders) -> Turn:
-        """See `AwaitedHost`. Returns with the first rows and those that come right behind them. Raises
-        `ServerDied` when the server is to be replaced."""
+        """See `AwaitedHost`. Returns with the first rows and those right behind them. Raises `ServerDied` if
+        the server must be replaced."""
         if self._ending is not None:
             raise ServerDied("its host was closed")
         if self._watching is None:
             self._watching = self._beside(self._watch())
-        if self._holding.on:  # since the turn before, in which it loaded: what may go on is known now
+        if self._holding.on:  # since the previous turn, which loaded weights: the kept tickets are known now
             aborts, orders.aborts = orders.aborts, []
             self._end(aborts)
             await self._holding.end()
@@ -108,7 +108,9 @@ class RemoteHost:
         )
 
     def _kept(self) -> list[int]:
-        """What the server holds, and all rows of before are told; what has more of them than a turn ends."""
+        """The requests that the server holds, with all earlier rows reported; those with more rows than a
+        turn takes are ended.
+        """
         if not self._holding.on:
             return []
         self._end([ticket for ticket in self._exchange.waiting if ticket in self._streams])
@@ -128,7 +130,7 @@ class RemoteHost:
         try:
             async with asyncio.timeout(self._serve_s), self._starting:
                 await self._wire.stage(fetched)
-        except LoadFailed as problem:  # it is tried again, and told, when they are to be loaded
+        except LoadFailed as problem:  # the load tries it again, and reports the error
             log.info("%s", problem)
         except TimeoutError as late:
             what = f"the server did not stage version {fetched.version} within {self._serve_s:g} s"
@@ -173,9 +175,10 @@ class RemoteHost:
     # -- the server's side --
 
     async def _serve(self, fetched: Fetched, keep: bool) -> str:
-        """Why these are not served, but what was before; "": they are. Requests go on while they are staged;
-        then what each came to is told, and that it ended. keep: those that the server holds end here only
-        where it comes to nothing; it makes no token then before the next turn."""
+        """Load these weights. Returns the reason if the previous ones are still served, "" otherwise.
+        Requests go on while the weights are staged; then the rest of each is reported, and its end. keep:
+        requests that the server holds end here only if the load fails; the server makes no token of them
+        before the next turn."""
         began_s = _now()
         before, failed = self._version, ""
         try:
@@ -192,7 +195,7 @@ class RemoteHost:
                     self._name = await self._wire.commit()
                 except LoadFailed as problem:
                     failed = str(problem)
-                    await self._holding.end()  # under the weights of before
+                    await self._holding.end()  # under the previous weights
                 has_some = not failed or before is not None
                 if self._version is None and has_some and not self._holding.on:
                     failed = failed or await self._unsound()
@@ -207,13 +210,12 @@ class RemoteHost:
             return failed
         self._vocabulary = vocabulary_of(fetched.model_config)
         self._version, self._root = fetched.version, fetched.root
-        log.info("the server serves version %d after %.2f s", fetched.version, self._progress_s - began_s)
+        log.info("server serves weights: %d after %.2f s", fetched.version, self._progress_s - began_s)
         return ""
 
     async def _unsound(self) -> str:
-        """Why no caller may get tokens of the weights that were just loaded, "": they are sound. The server
-        has those of before again then. Raises `ServerDied` where it cannot go back, or has nothing to go
-        back to."""
+        """Why the weights just loaded are unsound, "": they are sound. If unsound, the server has its
+        previous weights again. Raises `ServerDied` if it cannot revert, or has nothing to revert to."""
         try:
             await self._probe()
         except ServerDied as unsound:
@@ -258,8 +260,8 @@ class RemoteHost:
         self._tasks[work.ticket] = self._beside(self._follow(stream))
 
     def _end(self, tickets: list[int]) -> None:
-        """Follow these no more; each has one more row, which says so, and no other. Unknown ones too. Where
-        experts are wanted, the stream is read on to its end, which has them."""
+        """Stop following these tickets, also unknown ones. Each gets one more row, which marks its end, and
+        no other. If experts are wanted, the stream is read on to its end, which has them."""
         ended = [self._streams.pop(ticket) for ticket in tickets if ticket in self._streams]
         rids = [stream.ask.rid for stream in ended]
         wanted = {stream.ticket for stream in ended if stream.experts is not None and stream.started}
@@ -274,7 +276,7 @@ class RemoteHost:
             task.add_done_callback(self._last.discard)
             asyncio.get_running_loop().call_later(LAST_S, task.cancel)
         self._exchange.ended(tickets)
-        if rids:  # beside: a server that does not hear it is found out by its health
+        if rids:  # in the background: the health check finds a server that misses it
             task = self._beside(self._abort(rids))
             self._aborting.add(task)
             task.add_done_callback(self._aborting.discard)
@@ -284,7 +286,7 @@ class RemoteHost:
             async with asyncio.timeout(self._stall_s):
                 await self._wire.abort(rids)
         except (ServerDied, TimeoutError) as problem:
-            log.info("the server was not told to abort %d requests: %r", len(rids), problem)
+            log.info("abort request failed: %d requests: %r", len(rids), problem)
 
     async def _follow(self, stream: Stream) -> None:
         """The stream of one ticket, from its first chunk to its last."""
@@ -299,12 +301,12 @@ class RemoteHost:
                 self._executing.add(stream.ticket)
                 self._exchange.put(stream, chunk, len(self._executing))
                 finished = chunk.finish is not None
-                while self._exchange.full:  # not read on, the connection fills and the server waits
+                while self._exchange.full:  # unread, the connection fills up: backpressure
                     await asyncio.sleep(LOOK_S)
                     self._progress_s = _now()
         except (ServerRefused, ServerDied) as problem:
             if self._streams.get(stream.ticket) is not stream:
-                log.info("ticket %d ended here, and its stream did not in order: %s", stream.ticket, problem)
+                log.info("stream of an ended ticket failed: ticket=%d: %s", stream.ticket, problem)
             elif isinstance(problem, ServerRefused):
                 self._exchange.refuse(stream.ticket, str(problem), problem.never)
                 finished = True
@@ -317,7 +319,7 @@ class RemoteHost:
         self._executing.discard(stream.ticket)
 
     def _measure(self, stream: Stream, tokens: int) -> None:
-        """So many came of it now."""
+        """Count the computed tokens of a stream."""
         now = self._progress_s = _now()
         if stream.started and tokens:
             self._pace.told(tokens, now - stream.told_s)
@@ -334,7 +336,7 @@ class RemoteHost:
             self._exchange.fail(problem)
 
     def _require_sound(self, chunk: Chunk) -> None:
-        """Raises `ServerDied` for tokens that nobody may be given."""
+        """Raises `ServerDied` for tokens that no caller may get."""
         if not math.isfinite(sum(chunk.logprobs)):
             raise ServerDied("the server made a log-prob that is no number: its weights are broken")
         if chunk.version and chunk.version != self._name:
@@ -344,8 +346,8 @@ class RemoteHost:
             )
 
     async def _watch(self) -> None:
-        """Raises `ServerDied` when the server stands still: it is asked for its health, also when idle. By
-        how much a look is late, our own process stood still: that is not the server's silence."""
+        """Raises `ServerDied` if the server stalls. It gets health checks, also when idle. If a check is
+        late, our own process was stopped for that time, so it is not counted as the server's silence."""
         share_s = self._stall_s / HEALTH_SHARE
         healthy_s = asked_s = _now()
         while True:

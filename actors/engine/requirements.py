@@ -1,8 +1,8 @@
-"""What the engine of a preemptible host needs of its machine: an environment with the server, or a server.
+"""Engine requirements of a preemptible host: a server's environment, or a server.
 
-Owns the check, and its words. Adapter: starts the environment's interpreter once, or asks the server once.
-Nothing of the server is imported, which takes it ten seconds and more: what is installed and broken shows
-when it is started.
+Owns the check, and its wording. Adapter: starts the environment's interpreter once, or queries the server
+once. Nothing of the server is imported, because that takes ten seconds and more; a broken installation shows
+at its start.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ import msgspec
 from configs.schema import Engine
 
 LOOK_S = 60.0
-"""For the interpreter to say what is installed; on a cold disk under load that takes seconds."""
+"""For the interpreter to report the installed packages; on a cold disk under load that takes seconds."""
 MAX_WORDS = 20
-"""Of what a broken interpreter says; its end tells most."""
+"""Lines kept of a broken interpreter's output; its end explains most."""
 OLDEST = {"sglang": (0, 5, 20), "vllm": (0, 30, 0)}
-"""Releases below these lack what we say to them; docs/engines.md has those that are tested."""
+"""Older releases lack routes or settings that we use; docs/engines.md lists the tested ones."""
 VLLM_PLUGIN = "gleaner"
 """Entry point of our plug-in (`vllm_plugin`)."""
 _PROGRAM = """
@@ -39,7 +39,7 @@ print(json.dumps({"there": there, "version": version, "plugins": plugins}))
 
 
 class _Found(msgspec.Struct):
-    """What an environment has of a server. version: "" where it does not say."""
+    """The server packages of an environment. version: "" if it is not given."""
 
     there: bool
     version: str
@@ -77,7 +77,7 @@ def _environment(engine: Engine) -> list[str]:
             text=True,
             timeout=LOOK_S,
             check=True,
-            cwd="/",  # it looks for packages where it stands, too
+            cwd="/",  # the working directory is searched for packages too
             env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         )
         found = msgspec.json.decode(done.stdout.strip().rpartition("\n")[2], type=_Found)

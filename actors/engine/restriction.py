@@ -1,6 +1,7 @@
-"""Which tokens may be drawn, or more often: top-k, top-p, min-p, biases, and ends that may not come yet.
+"""Restriction of the token draw: top-k, top-p, min-p, biases, forbidden ends.
 
-Pure. Only the rows that ask for something are touched, so a token of the others does not depend on them.
+Ends are forbidden until the shortest length is reached. Pure. Only rows with a restriction are touched, so a
+token of the others does not depend on them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 from actors.rollout.sampling_params import Sampling
 
 Rows = Mapping[int, Sampling]
-"""Row of the batch to what it asks for."""
+"""Row of the batch to its sampling settings."""
 
 
 def biased(logits: Tensor, rows: Rows) -> Tensor:

@@ -1,13 +1,13 @@
-"""The hand-over between the streams of a remote engine and its worker's turns: rows, refusals, a failure.
+"""`RowExchange`: buffer between a remote engine's streams and its worker's turns.
 
-Owns one buffer, when it is worth a turn, and what an engine computed according to the streams. It neither
-reads a stream nor ends one. A turn costs the worker, the manager and the journal the same for one row and for
-a hundred, so what streams bring is gathered: a first or a last token for `SOON_S`, all else for `GATHER_S`,
-or until every stream has brought something.
+The buffer holds rows, refusals and a failure. Owns the buffer, the time at which it is worth a turn, and the
+amount of work that the engine did according to the streams. It neither reads a stream nor ends one. A turn
+costs the worker, the manager and the journal the same for one row and for a hundred. So rows are gathered: a
+first or a last token for `SOON_S`, all else for `GATHER_S`, or until every stream has delivered something.
 
-Bounds: at most `MAX_HELD` rows and what the chunks at hand hold beyond them; at that `full` says that streams
-are not to be read on. Experts beyond `MAX_EXPERTS_BYTES` are let go: who wants them asks again. A failure is
-final: every `take` from then on raises it.
+Bounds: at most `MAX_HELD` rows and the excess of the current chunks; then `full` stops the reading of
+streams. Experts beyond `MAX_EXPERTS_BYTES` are dropped, and their consumer requests them again. A failure is
+final: every later `take` raises it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from actors.engine.turn import Refusal, TurnWork
 from actors.rollout.expert_messages import ExpertsWanted
 from transport.token_frame import MAX_ROWS, Flag
 
-SOON_S = 0.005  # what the server sends of the same decode step comes meanwhile
+SOON_S = 0.005  # rows of the same decode step arrive meanwhile
 GATHER_S = 0.1  # ten pieces of text a second are smooth to a reader
 MAX_HELD = 16 * MAX_ROWS
 MAX_EXPERTS_BYTES = 256 << 20
@@ -37,8 +37,8 @@ _ENDED = int(Flag.ABORTED | Flag.NO_TOKEN)
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """What is known of the request of a ticket: tokens in its cache so far, whether any was made here, when
-    it was heard last; who wants the experts of its tokens."""
+    """State of a ticket's request: tokens in its cache so far, whether any was made here, the time of its
+    last chunk, and the consumer of its experts."""
 
     ticket: int
     ask: Ask
@@ -49,13 +49,13 @@ class Stream:
 
     @property
     def came(self) -> int:
-        """Tokens that it has brought."""
+        """Tokens that it has delivered."""
         return self.context - len(self.ask.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What came since the last turn, at most a frame of rows."""
+    """The rows since the last turn, at most a frame of them."""
 
     output: StepOutput | None
     refusals: list[Refusal]
@@ -64,13 +64,13 @@ class Taken:
 
 
 class RowExchange:
-    """See the module. Every call is for one loop."""
+    """Rows of one engine. Every call is for one loop."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
         self._rows: list[Row] = []
         self._chunks = 0  # that brought them
-        self._soon = False  # some are not to be gathered for long
+        self._soon = False  # some rows should not be gathered for long
         self._refusals: list[Refusal] = []
         self._work = TurnWork()
         self._experts: list[ExpertPiece] = []
@@ -80,7 +80,7 @@ class RowExchange:
 
     @property
     def full(self) -> bool:
-        """No more streams are to be read until a turn took rows."""
+        """Whether streams must not be read until a turn took rows."""
         return len(self._rows) >= MAX_HELD
 
     @property
@@ -89,7 +89,9 @@ class RowExchange:
         return {ticket for ticket, *_ in self._rows}
 
     def put(self, stream: Stream, chunk: Chunk, executing: int) -> None:
-        """A chunk came. A server decodes all `executing` requests together: a token is so much of a step."""
+        """Add a chunk. A server decodes all `executing` requests together, so a token counts as that share of
+        a step.
+        """
         rows = [(stream.ticket, *made, 0) for made in zip(chunk.tokens, chunk.logprobs, strict=True)]
         prefilled = 0
         if first := bool(rows) and not stream.started:
@@ -111,44 +113,45 @@ class RowExchange:
         self._add(rows, work, soon=first or chunk.finish is not None)
 
     def read(self, stream: Stream, chunk: Chunk) -> None:
-        """A chunk of a stream whose rows nobody wants any more came too: its experts may still be wanted."""
+        """A chunk of a stream whose rows are not wanted any more: its experts may still be wanted."""
         stream.context += len(chunk.tokens)
         if stream.experts is None or not chunk.experts:
             return
         try:
             piece = ExpertPiece(stream.experts, table(chunk.experts, stream.context - 1))
         except NoRows as problem:
-            log.warning("ticket %d: %s", stream.ticket, problem)  # whoever wants them asks again
+            log.warning("ticket %d: %s", stream.ticket, problem)  # the consumer requests them again
             return
         if sum(one.rows.nbytes for one in self._experts) + piece.rows.nbytes > MAX_EXPERTS_BYTES:
-            log.warning("ticket %d: its experts are let go, too many wait", stream.ticket)
+            log.warning("experts dropped, too many wait: ticket=%d", stream.ticket)
             return
         self._experts.append(piece)
         self._changed.set()
 
     def ended(self, tickets: list[int]) -> None:
-        """The last row of each of these: it ended here."""
+        """The last row of each of these tickets, which ended here."""
         self._add([(ticket, 0, 0.0, _ENDED) for ticket in tickets], TurnWork(), soon=True)
 
     def refuse(self, ticket: int, why: str, never: bool) -> None:
-        """The server does not take it."""
+        """The server refused the ticket."""
         self._refusals.append(Refusal([ticket], why, never=never))
         self._changed.set()
 
     def fail(self, problem: Exception) -> None:
-        """The server is to be replaced; the first reason counts."""
+        """The server must be replaced; the first reason counts."""
         self._failure = self._failure or problem
         self._changed.set()
 
     def hurry(self) -> None:
-        """Whoever takes next, or waits for it, waits no longer."""
+        """End the wait of the next or the current `take`."""
         self._hurried = True
         self._changed.set()
 
     async def take(self, wait_s: float, expected: int) -> Taken:
-        """What came; waits for it, at most so long. `expected`: so many streams may bring something.
+        """Return the rows; wait for them at most so long. `expected`: the number of streams that may deliver
+        something.
 
-        Raises what `fail` was given.
+        Raises the error of `fail`.
         """
         if not (self._urgent or self._rows or self._experts):
             self._enough = 1
@@ -180,7 +183,7 @@ class RowExchange:
                 return
 
     async def _news(self, within_s: float) -> bool:
-        """Whether something came that ends the wait, or shortens it."""
+        """Whether something arrived that ends the wait, or shortens it."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):

@@ -1,7 +1,8 @@
-"""A verified image of weights as a Hugging Face folder, for servers that load nothing else.
+"""`ServedFolder`: a verified image as a Hugging Face folder.
 
-Owns the folder, beside the image in shared memory, and what dead processes left of theirs. There too lies
-what our loader inside of a server is told and tells (`sglang_plugin`). Adapter: files.
+It is for servers that load nothing else. Owns the folder, beside the image in shared memory, and the cleanup
+of dead processes' folders. The orders to our loader inside of a server, and its reports, are files there too
+(`sglang_plugin`). Adapter: files.
 
 An image is a safetensors file already, so its folder has a link to it. One with bytes that no tensor has is
 copied without them, once, within the kernel; either is removed when the server has loaded it.
@@ -27,7 +28,7 @@ _COPY_BYTES = 1 << 30
 
 
 def version_name(fetched: Fetched) -> str:
-    """What a server calls these weights."""
+    """The name of these weights at a server."""
     return f"v{fetched.version}-{fetched.root[:4].hex()}"
 
 
@@ -38,7 +39,7 @@ class _Report(msgspec.Struct):
 
 
 class ServedFolder:
-    """The folder of one process, made when the first image comes; `remove` it at the end."""
+    """The folder of one process, made when the first image arrives; `remove` it at the end."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -60,7 +61,7 @@ class ServedFolder:
         return folder
 
     def write_order(self, fetched: Fetched) -> Path:
-        """A file that tells our loader where the image and each of its tensors lies. Raises OSError,
+        """A file with the path of the image and the offset of each tensor, for our loader. Raises OSError,
         NotSafetensors."""
         order = self._made(fetched) / ORDER
         for report in order.parent.glob(REPORTS):
@@ -71,7 +72,7 @@ class ServedFolder:
         return order
 
     def reports(self, order: Path) -> list[str]:
-        """What the ranks said until now that carried the order out: why one did not, or ""."""
+        """The reports of the ranks that carried the order out so far: why one did not, or ""."""
         found = sorted(order.parent.glob(REPORTS))
         return [msgspec.json.decode(report.read_bytes(), type=_Report).problem for report in found]
 
@@ -82,7 +83,7 @@ class ServedFolder:
             left.unlink(missing_ok=True)
 
     def log(self) -> Path:
-        """Where a server that reads this folder may write what it says."""
+        """The log file for a server that reads this folder."""
         assert self._path is not None, "write comes first"
         return self._path / "server.log"
 
@@ -128,7 +129,7 @@ def _together(tensors: Sequence[TensorSpec]) -> list[TensorSpec]:
 
 
 def _runs(tensors: Sequence[TensorSpec]) -> list[tuple[int, int]]:
-    """Byte ranges of the image, in the order of the tensors; neighbours joined."""
+    """Byte ranges of the image, in the order of the tensors; adjacent ones joined."""
     runs: list[tuple[int, int]] = []
     for spec in tensors:
         if runs and runs[-1][1] == spec.offset:

@@ -1,6 +1,6 @@
-"""Which weights an instance serves, and how it comes to others: fetched, drained for, loaded, told of.
+"""`ServedWeights`: weight updates of an instance (fetch, drain, load, announce).
 
-Owns what is wanted, what is served and what its control page says of it. Drives no engine: its worker's
+Owns the wanted and the served weights, and the control page of the instance. Drives no engine: the worker's
 `load` does, between two turns.
 """
 
@@ -21,19 +21,19 @@ from supervisor import AskFailed, AskTimeout, Context, Done
 MANAGER = "rollout/manager"
 TELL_DEADLINE_S = 5.0
 FETCH_DEADLINE_S = 60.0
-DRAIN_BEYOND_S = 30.0  # the grace: until the manager has every token of what was left
-WEIGHTS_LATE_S = 60.0  # what takes longer is worth a line, again each time; nothing is given up
+DRAIN_BEYOND_S = 30.0  # grace period until the manager has every token of the remaining requests
+WEIGHTS_LATE_S = 60.0  # a longer wait is logged, each time again; nothing is given up
 RETRY_S = 0.2
 LOAD_TRIES, LOAD_AGAIN_S = 3, 5.0
 
 Stage = Callable[[Fetched], Awaitable[None]]
-"""Has the engine prepare these, beside what it does."""
+"""Has the engine stage these weights while it decodes."""
 Load = Callable[[Fetched], Awaitable[str]]
-"""Has the engine load these; why it did not, and has those of before, or ""."""
+"""Has the engine load these; the reason why it still has the previous ones, or ""."""
 
 
 class ServedWeights:
-    """See the module.
+    """Updates the weights of one instance.
 
     Args:
         ctx: of the worker, whose name the manager knows.
@@ -42,7 +42,7 @@ class ServedWeights:
         kind: reserved or preemptible; requests may end on the latter before newer weights are loaded
             (`engine.drain_s`).
         take: `Stage`, for the engine, while it decodes; `Load`, into the engine.
-        control: where other processes of the host see all that; None where nobody looks.
+        control: the page for other processes of the host; None for no page.
     """
 
     def __init__(
@@ -65,20 +65,20 @@ class ServedWeights:
         self._control = control
         if control is not None:
             ctx.at_end(control.closed)
-        self._failures = (b"", 0)  # root of the last that did not load, and how often
+        self._failures = (b"", 0)  # root of the last version that did not load, and number of failures
         self._page = Page() if control is None else control.left()
         self._say(self._page.begun(ctx.incarnation))
-        self._came: dict[bytes, Pulled] = {}  # by root, one at most, until the manager was told
+        self._came: dict[bytes, Pulled] = {}  # by root, one at most, until it is sent to the manager
 
     def want(self, weights: Weights) -> None:
-        """Serve these from now on; a pull for earlier ones is overtaken."""
+        """Serve these from now on; a pull of earlier ones is ended."""
         self.wanted = weights
         if not self._has(weights):
             self.times.told(self._ctx.now())
         self._ctx.background(self._serve(weights), f"weights {weights.version}")
 
     def want_nothing(self) -> None:
-        """What is served is served on, and nothing is told of it."""
+        """Keep serving the present weights, without announcing them."""
         self.wanted = None
 
     async def _serve(self, weights: Weights) -> None:
@@ -91,7 +91,7 @@ class ServedWeights:
                         return
                 elif (fetched := await self._fetched(weights)) is not None:
                     self._note(fetched)
-                    async with self._flipping:  # told twice, the second finds it served
+                    async with self._flipping:  # a second call finds the version served
                         if self.wanted != weights or self._has(weights):
                             continue
                         self._say(self._page.preparing(weights.version, weights.root))
@@ -116,10 +116,10 @@ class ServedWeights:
         fetch = Fetch(version=weights.version, root=weights.root, sources=weights.sources)
         try:
             fetched = await self._ctx.ask(self._source, fetch, deadline_s=FETCH_DEADLINE_S, expect=Fetched)
-        except AskTimeout:  # it is still pulled: the agent says so when that fails
-            self._ctx.log.info("weights %d are waited for", weights.version)
+        except AskTimeout:  # it is still pulled; the agent reports a failure
+            self._ctx.log.info("waiting for weights: version=%d", weights.version)
         except AskFailed as problem:
-            self._ctx.log.warning("weights %d did not come: %s", weights.version, problem)
+            self._ctx.log.warning("weights not fetched: version=%d: %s", weights.version, problem)
             await asyncio.sleep(RETRY_S)
         else:
             self.times.fetched(fetched, self._ctx.now())
@@ -127,27 +127,27 @@ class ServedWeights:
         return None
 
     async def _told(self, version: int, root: bytes) -> bool:
-        """The manager knows what is served."""
+        """Announce the served version to the manager."""
         name, incarnation = self._ctx.name, self._ctx.incarnation
         pulled = self._came.get(root)
         serving = Serving(instance=name, incarnation=incarnation, version=version, root=root, pulled=pulled)
         try:
             await self._ctx.ask(MANAGER, serving, deadline_s=TELL_DEADLINE_S, expect=Done)
         except AskFailed as problem:
-            self._ctx.log.info("the manager did not hear what is served: %s", problem)
+            self._ctx.log.info("could not announce the served weights: %s", problem)
             await asyncio.sleep(RETRY_S)
             return False
         self._came.pop(root, None)
         return True
 
     def _note(self, fetched: Fetched) -> None:
-        if fetched.pulled_bytes:  # else it was on the host already
+        if fetched.pulled_bytes:  # otherwise it was on the host already
             size = image_bytes(fetched.tensors)
             self._came = {fetched.root: Pulled(fetched.pulled_bytes, size, fetched.deltas)}
 
     async def _drain(self) -> None:
-        """What executes may end; of the rest the manager has every token then. Where nobody answers, the load
-        ends what is left."""
+        """Let executing requests end; afterwards the manager has every token of the rest. Without a reply,
+        the load ends the remaining requests."""
         if self._grace_s == 0 or self.served[0] is None:
             return
         withdraw = Withdraw(instance=self._ctx.name, grace_s=self._grace_s)
@@ -155,33 +155,35 @@ class ServedWeights:
         try:
             await self._ctx.ask(MANAGER, withdraw, deadline_s=deadline_s, expect=Withdrawn)
         except AskFailed as problem:
-            self._ctx.log.info("not drained before newer weights: %s", problem)
+            self._ctx.log.info("drain before newer weights failed: %s", problem)
 
     async def _not_loaded(self, weights: Weights, why: str) -> None:
-        """What was served before is served on. The manager says what to serve now: other weights, where these
-        are given up; else these are tried again after a while. Each try may end what executes, so the last
-        one is the end of this instance: others could load them."""
+        """The previous weights are still served. The manager replies with the weights to serve now: others,
+        if these are given up, else these are tried again after a while. Each try may end executing requests,
+        so the last one ends this instance: others could load them."""
         root, before = self._failures
         failures = before + 1 if root == weights.root else 1
         self._failures = (weights.root, failures)
-        self._ctx.log.warning("try %d of %d of weights %d: %s", failures, LOAD_TRIES, weights.version, why)
+        self._ctx.log.warning(
+            "weight load failed: %d/%d, version=%d: %s", failures, LOAD_TRIES, weights.version, why
+        )
         if await self._instead(weights, why):
             return
         if failures >= LOAD_TRIES:
-            self.wanted = None  # nor by who else was told of them
+            self.wanted = None  # not by a concurrent announcement either
             raise RuntimeError(f"its engine does not load weights {weights.version}: {why}")
         version, root = self.served
         if self._grace_s and version is not None:
-            await self._told(version, root)  # drained, it gets nothing until it says so
+            await self._told(version, root)  # drained, it gets no requests before this
         await asyncio.sleep(LOAD_AGAIN_S)
 
     async def _instead(self, weights: Weights, why: str) -> bool:
-        """Whether something else is to be served than these, which were not loaded."""
+        """Whether other weights should be served than these, which were not loaded."""
         try:
             told = self._failure(weights.version, weights.root, why)
             now = await self._ctx.ask(MANAGER, told, deadline_s=TELL_DEADLINE_S, expect=ServeNow)
         except AskFailed as problem:
-            self._ctx.log.info("the manager did not hear what was not loaded: %s", problem)
+            self._ctx.log.info("could not report the failed load: %s", problem)
             return False
         if self.wanted != weights or now.weights == weights:
             return self.wanted != weights
@@ -206,8 +208,8 @@ class ServedWeights:
 
     @asynccontextmanager
     async def at_load(self, load: Fetched) -> AsyncIterator[None]:
-        """The engine loads these, or makes them ready: where that is its end, the page says why, and the
-        manager hears it."""
+        """The engine loads or stages these. If the engine ends over it, the page records why, and the manager
+        is notified."""
         try:
             yield
         except (LoadFailed, ServerDied) as problem:
@@ -222,7 +224,9 @@ class ServedWeights:
             self._control.tell(page)
 
     def summary(self) -> Figures:
-        """What is served (-1: nothing yet) and how it came; what did not load since then, how often, why."""
+        """The served version (-1: none yet) and its times; the versions that did not load since then, how
+        often, and why.
+        """
         version, page = self.served[0], self._page
         figures: Figures = {"version": NONE if version is None else version, **self.times.summary()}
         if page.failed_version != NONE:

@@ -1,4 +1,4 @@
-"""What a server is asked for a piece of work, and what it is never asked. Pure."""
+"""Requests to an inference server for a piece of work, and their limits. Pure."""
 
 import math
 from array import array
@@ -17,18 +17,20 @@ class Unfit(ValueError):
 
 
 class _Sized(msgspec.Struct):
-    """What a model's settings say of its words."""
+    """The vocabulary size in a model's settings."""
 
     vocab_size: int
 
 
 def vocabulary_of(model_config: bytes) -> int:
-    """Words of a model. Of one that only its server knows it says nothing: then that refuses unknown ones."""
+    """Vocabulary size of a model. 0 for a model that only its server knows; the server then refuses unknown
+    tokens.
+    """
     return msgspec.json.decode(model_config, type=_Sized).vocab_size if model_config else MOST_WORDS
 
 
 def ask_of(work: Work, rid: str, vocabulary: int, interval: int) -> Ask:
-    """The rest of a response, asked for under `rid`, to be told by so many tokens. Raises `Unfit`."""
+    """The request for the rest of a response, under `rid`, in events of so many tokens. Raises `Unfit`."""
     prompt, prefix = array("I", work.prompt), array("I", work.prefix)
     if not prompt:
         raise Unfit("the prompt is empty: there is nothing to continue")
@@ -36,7 +38,7 @@ def ask_of(work: Work, rid: str, vocabulary: int, interval: int) -> Ask:
         raise Unfit(f"its prefix has all of its {work.max_new_tokens} tokens already")
     if not 0 <= work.temperature < math.inf:
         raise Unfit(f"temperature {work.temperature} is not a number from 0 up")
-    if (token := max(max(prompt), max(prefix, default=0))) >= vocabulary:  # SGLang 0.5.23 dies of one
+    if (token := max(max(prompt), max(prefix, default=0))) >= vocabulary:  # such a token kills SGLang 0.5.23
         raise Unfit(f"token {token} is outside of the vocabulary of {vocabulary}")
     left = work.max_new_tokens - len(prefix)
     sampling = work.sampling or PLAIN

@@ -1,9 +1,9 @@
-"""What a server says of itself before it is given work: its kind, its release, its room, its model.
+"""Facts of an inference server before its first work: kind, release, capacity, model.
 
 Owns the reading of SGLang's `/server_info` and `/model_info` and of vLLM's `/v1/models` and `/version`, and
-the verdict which of the two it is. A server is taken for vLLM only when it says that it has no `/server_info`
-as SGLang's: an answer that did not come, or not whole, says nothing of its kind. Adapter: HTTP. What a server
-does not say is 0 or "".
+the verdict which of the two it is. A server counts as vLLM only if it replies that it has no `/server_info`
+like SGLang's. A missing or partial reply is no evidence of its kind. Adapter: HTTP. A fact that a server does
+not give is 0 or "".
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import msgspec
 from actors.engine.engine_facts import EngineFacts
 from transport.http_body import BodyTooLong, whole_body
 
-ANSWER_S = 10.0  # for all that is asked of one server
+ANSWER_S = 10.0  # for all requests to one server
 MAX_BYTES = 4 << 20
 MAX_SAID = 200  # bytes of an answer that go into an error
 NOT_SERVED = {400, 404, 405, 501}
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class NoServer(Exception):
-    """No server answers there that is known here."""
+    """No server of a known kind answers there."""
 
 
 class _State(msgspec.Struct):
@@ -76,7 +76,7 @@ class _Version(msgspec.Struct):
 
 
 async def look(url: str, api_key: str = "") -> EngineFacts:
-    """Ask the server at `url` ("http://host:port"). Raises NoServer, with what it answered."""
+    """Ask the server at `url` ("http://host:port"). Raises NoServer, with its reply."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         async with (
@@ -93,14 +93,14 @@ async def look(url: str, api_key: str = "") -> EngineFacts:
 
 
 class _Server:
-    """One server, and what it answered that was no answer."""
+    """One server, and its reply that was not understood."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session, self.url = session, url
         self.said: list[str] = []
 
     async def get(self, path: str, kind: type[T]) -> T | None:
-        """None: it has no such route. Raises NoServer where it may have it, and what aiohttp raises."""
+        """None: it has no such route. Raises NoServer if it may have it, and errors of aiohttp."""
         async with self._session.get(f"{self.url}{path}", allow_redirects=False) as response:
             body = await whole_body(response, MAX_BYTES)
         if response.status in NOT_SERVED:

@@ -1,9 +1,10 @@
-"""The parent of a server that somebody's worker wants: `python -m actors.engine.server_launcher COMMAND ...`.
+"""Server launcher: `python -m actors.engine.server_launcher COMMAND ...`.
 
-Owns one promise: nothing of the server outlives the worker, however that ends. Its standard input is a pipe
-whose other end the worker holds and never writes to; when that closes, the whole process group is killed,
-with what is just being started in it. SGLang's own processes ask the kernel for the same only after they have
-imported all of it; one whose parent died before that would stay for ever. Source: prctl(2), pidfd_open(2).
+The parent process of a worker's server. Owns one guarantee: nothing of the server outlives the worker,
+however that ends. Its standard input is a pipe whose other end the worker holds and never writes to. When
+that closes, the whole process group is killed, with any process that is just starting in it. SGLang's own
+processes ask the kernel for the same only after they have imported all of it; one whose parent died before
+that would stay for ever. Source: prctl(2), pidfd_open(2).
 """
 
 import ctypes
@@ -21,7 +22,7 @@ def _die_with_launcher() -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Run the command in this process group until it ends or nobody wants it; ends as it ended."""
+    """Run the command in this process group until it ends or the worker closes the pipe; ends as it ended."""
     worker = os.dup(0)
     server = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=_die_with_launcher)
     ended = os.pidfd_open(server.pid)

@@ -1,9 +1,9 @@
-"""An inference server as a child of its worker.
+"""`ServerProcess`: an inference server as a child of its worker.
 
-Owns its process: the port that it is given, its group, its end with ours, and the last lines of what it says.
-Knows no protocol: whether it is ready its wire finds out. Adapter: processes and files.
+Owns its process: its port, its group, its end with ours, and the last lines of its log. Knows no protocol:
+the wire checks its readiness. Adapter: processes and files.
 
-Bounds: a log of `MAX_LOG_BYTES`, and as much of the one before.
+Bounds: a log of `MAX_LOG_BYTES`, and as much of the previous one.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ PORT_TRIES = 100
 MAX_LOG_BYTES = 1 << 20
 TAIL_LINES = 12
 TAIL_BYTES = 8 << 10
-REAP_S = 2.0  # of a killed group; what is left then is the kernel's
+REAP_S = 2.0  # for a killed group; the kernel reaps the rest
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that no process listened at just now. It is none that the kernel
-    gives to connections: a server may take half a minute until it listens. Raises OSError where none was
+    """A TCP port of the loopback interface at which no process listens now. It is outside the kernel's range
+    for connections, because a server may take half a minute until it listens. Raises OSError if none was
     found."""
     for _ in range(PORT_TRIES):
         port = FIRST_PORT + secrets.randbelow(PORTS)
@@ -45,7 +45,7 @@ class ServerProcess:
     Args:
         argv: its command line.
         env: beside the environment of this process, without its `PYTHONPATH`.
-        log: the file for what it says.
+        log: the file for its output.
         modules: a folder of modules of ours that it may import; None for none.
     """
 
@@ -60,7 +60,7 @@ class ServerProcess:
         with log.open("ab") as output:
             self._popen = subprocess.Popen(
                 [*launch, *self.argv],
-                stdin=subprocess.PIPE,  # the launcher's sign of life
+                stdin=subprocess.PIPE,  # the launcher watches it for our end
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -74,7 +74,7 @@ class ServerProcess:
         return self._popen.pid
 
     def require_alive(self) -> None:
-        """Raises `ServerDied` with how it ended and what it said last."""
+        """Raises `ServerDied` with the way in which it ended and its last output."""
         code = self._popen.poll()
         if code is not None:
             how = signal.Signals(-code).name if code < 0 else f"exit {code}"
@@ -107,7 +107,7 @@ class ServerProcess:
             return
 
     def reap(self) -> None:
-        """After `kill`: wait for its end, shortly."""
+        """After `kill`: wait for its end, for a short time."""
         try:
             self._popen.wait(REAP_S)
         except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
-"""What an inference server is to `remote`: the port that the wires of SGLang and vLLM fill.
+"""`ServerWire`: port to an inference server, implemented for SGLang and vLLM.
 
-Owns the words (asks, chunks, errors) and no behaviour. Everything runs on the loop of the worker, which
-serves others too: what blocks is for a thread.
+`remote` uses it. Owns the types (requests, chunks, errors) and no behaviour. Everything runs on the shared
+loop of the worker, so blocking calls need a thread.
 """
 
 from array import array
@@ -15,12 +15,12 @@ from actors.weights.messages import Fetched
 
 Finish = Literal["stop", "length", "abort"]
 PauseMode = Literal["abort", "retract", "in_place"]
-"""What becomes of requests that execute: they end; they wait, and their caches are computed anew; they stand
-still and go on with the caches that they have."""
+"""Effect of a pause on executing requests: they end; they wait, and their caches are computed anew; they stop
+and continue with their caches."""
 
 
 class ServerRefused(Exception):
-    """The server did not take a request. never: nor would it at another time. status: of HTTP, or 0."""
+    """The server did not take a request. never: it would never accept it. status: of HTTP, or 0."""
 
     def __init__(self, why: str, never: bool, status: int = 0) -> None:
         super().__init__(why)
@@ -28,19 +28,19 @@ class ServerRefused(Exception):
 
 
 class ServerDied(RuntimeError):
-    """The server ended, stands still, or says what no sound server says: it is to be replaced."""
+    """The server ended, stalled, or sent a reply that no sound server sends; it must be replaced."""
 
 
 class LoadFailed(Exception):
-    """New weights are not served; the server has those that it had before."""
+    """New weights are not served; the server has its previous ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `tokens`: prompt, and the `made` tokens that the response holds already; `max_new_tokens`:
-    how many more. Temperature 0 is greedy. `rid` is never used twice. `experts`: the last chunk has them;
-    `scores`: it has those rows in their place.
-    `interval`: so many tokens may be told together, after the first."""
+    """One request. `tokens`: prompt, and the first `made` tokens of the response; `max_new_tokens`: how many
+    more. Temperature 0 is greedy. `rid` is never used twice. `experts`: the last chunk has them; `scores`:
+    the last chunk has those rows in place of the experts. `interval`: so many tokens may be sent together,
+    after the first."""
 
     rid: str
     tokens: "array[int]"
@@ -56,10 +56,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is new of a stream. `logprobs` as in `StepOutput`; `finish`: nothing follows. `cached`: tokens of
-    the ask whose cache was there already. `version`: what the server calls the weights that made these
-    tokens, "" where it does not say. `experts`: of the tokens of ask and stream but the last, in the chunk
-    with `finish`, where they were asked for: int32, raw, a row a token (`score_rows` has the other kind)."""
+    """New tokens of a stream. `logprobs` as in `StepOutput`; `finish`: nothing follows. `cached`: tokens of
+    the ask whose cache existed already. `version`: the server's name for the weights that made these tokens,
+    "" if it gives none. `experts`: of the tokens of ask and stream but the last, in the chunk with `finish`,
+    if requested: int32, raw, a row a token (`score_rows` has the other kind)."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -78,32 +78,34 @@ class Loads:
 
 
 class TakesWeights(Protocol):
-    """How any engine comes to other weights: the small port that the builtin one has too (`host`, called on
+    """How any engine changes its weights: the small port that the builtin engine has too (`host`, called on
     its thread instead of awaited)."""
 
     async def stage(self, fetched: Fetched) -> None:
-        """Prepare all that can be prepared while the server serves what it has. Starts it if it is ours and
-        does not run. Raises `LoadFailed`."""
+        """Prepare as much as possible while the server serves its present weights. Starts it if it is ours
+        and does not run. Raises `LoadFailed`."""
 
     async def commit(self) -> str:
-        """Have the server serve what was staged; of requests of before none goes on. Returns what it calls
-        this version (`Chunk.version`). Raises `LoadFailed`."""
+        """Have the server serve the staged weights; earlier requests do not go on. Returns its name for this
+        version (`Chunk.version`). Raises `LoadFailed`."""
 
     async def version(self) -> str:
-        """What it calls the weights that it serves."""
+        """Its name for the weights that it serves."""
 
 
 class ServerWire(TakesWeights, Protocol):
-    """Each call has a deadline. All raise `ServerDied` where the server is not what it should be."""
+    """A connection to one server. Each call has a deadline. All raise `ServerDied` if the server fails or is
+    another one.
+    """
 
     async def start(self, model: Fetched) -> None:
-        """Start it, if it is ours, without weights, for a model whose image is still coming; not where it
-        cannot be started so."""
+        """Start it, if it is ours, without weights, for a model whose image is still arriving; does nothing
+        if it cannot be started so."""
 
     def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
-        """The tokens of a request as they are made; the last chunk has `finish`. Raises `ServerRefused`.
-        Closed before its end, it leaves nothing to execute in the server, at once or after `abort`; aborted,
-        it has an end as well, if nobody closes it."""
+        """The tokens of a request as they are made; the last chunk has `finish`. Raises `ServerRefused`. A
+        stream that is closed before its end leaves nothing to execute in the server, at once or after
+        `abort`. An aborted stream that is not closed has an end as well."""
 
     async def abort(self, rids: list[str]) -> None:
         """End these requests; unknown ones are no error."""
@@ -112,11 +114,11 @@ class ServerWire(TakesWeights, Protocol):
         """Returns if the server answers."""
 
     async def revert(self) -> str | None:
-        """After a `commit` of a checkpoint that the server reads by itself: load again what it served before.
-        What it calls that; None where nothing is known to go back to, and nothing was done."""
+        """After a `commit` of a checkpoint that the server reads by itself: load its previous weights again.
+        Returns its name for them; None if none are known, and nothing was done."""
 
     async def loads(self) -> Loads:
-        """What it has to do."""
+        """The load of the server."""
 
     async def pause(self, mode: PauseMode) -> None:
         """Decode nothing until `go_on`. Pausing what is paused changes nothing."""
@@ -126,15 +128,16 @@ class ServerWire(TakesWeights, Protocol):
 
     @property
     def keeps(self) -> bool:
-        """Whether `hold` can be asked for; known once something was staged."""
+        """Whether `hold` is available; known once weights were staged."""
 
     async def hold(self, rids: list[str]) -> dict[str, int]:
         """Decode nothing until `go_on`, not in `commit` either; then requests go on, their caches computed
-        anew. Of these requests those that will, and how many tokens the server has made of each: so many,
-        and no more, its stream brings meanwhile. Raises `ServerRefused` too; `go_on` is due then as well."""
+        anew. Returns those of these requests that will go on, with the number of tokens that the server has
+        made of each. Its stream delivers exactly so many meanwhile. Raises `ServerRefused` too; `go_on` is
+        due then as well."""
 
     async def sleep(self) -> None:
-        """Give the accelerator's memory back; the weights are void then, `serve` must follow `wake`."""
+        """Give the accelerator's memory back; the weights are void then, so `serve` must follow `wake`."""
 
     async def wake(self) -> None:
         """Take it again."""

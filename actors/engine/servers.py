@@ -1,6 +1,7 @@
-"""The host of an engine that is a server, from the settings: its command line, its wire, its deadlines.
+"""Engine hosts for SGLang and vLLM from the settings: command line, wire, deadlines.
 
-Owns what an instance gives a server that it starts. Adapter: makes what touches processes and sockets.
+Owns the arguments of the servers that an instance starts. Adapter: makes objects that use processes and
+sockets.
 """
 
 import sys
@@ -18,10 +19,10 @@ from actors.weights.messages import Fetched
 from configs.schema import Config
 
 VLLM_PLUGIN = Path(__file__).with_name("vllm_plugin")
-"""Before the one that is installed, whose entry point vLLM needs: ours speaks as this program does."""
+"""First on the path, before an installed copy, whose entry point vLLM needs: ours matches this program."""
 NO_WEIGHTS = "none-yet"
-"""What a server calls the numbers that it was started with while its weights came."""
-CONTEXT_SLACK = 8  # tokens: servers count the one that they are about to make, and refuse what just fits
+"""The server's name for the meaningless weights that it was started with."""
+CONTEXT_SLACK = 8  # tokens: servers count the next token too, and would refuse the exact length
 
 
 def server_host(config: Config, api_key: str = "") -> RemoteHost:
@@ -32,7 +33,7 @@ def server_host(config: Config, api_key: str = "") -> RemoteHost:
 
 
 def sglang_host(config: Config, api_key: str = "") -> RemoteHost:
-    """SGLang behind an instance: at `engine.url`, or started when the first weights come."""
+    """SGLang behind an instance: at `engine.url`, or started when the first weights arrive."""
     engine = config.engine
     if engine.url:
         wire = SglangWire(engine.url, None, api_key)
@@ -52,7 +53,7 @@ def sglang_host(config: Config, api_key: str = "") -> RemoteHost:
 
 
 def vllm_host(config: Config, api_key: str = "") -> RemoteHost:
-    """vLLM behind an instance: at `engine.url`, or started when the first weights come."""
+    """vLLM behind an instance: at `engine.url`, or started when the first weights arrive."""
     engine = config.engine
     if engine.url:
         wire = VllmWire(engine.url, None, api_key)
@@ -68,7 +69,7 @@ def vllm_host(config: Config, api_key: str = "") -> RemoteHost:
 
 
 def sglang_command(config: Config, url: str, folder: Path, name: str) -> list[str]:
-    """The command line of a server of this model folder, whose weights are called `name`."""
+    """The command line of a server of this model folder; `name`: of its weights."""
     engine, at = config.engine, urlsplit(url)
     given = {
         "--model-path": folder,
@@ -86,14 +87,14 @@ def sglang_command(config: Config, url: str, folder: Path, name: str) -> list[st
 
 
 def vllm_command(config: Config, url: str, folder: Path, dtype: str) -> list[str]:
-    """The command line of a server of this model folder, which has no weights: they come over HTTP."""
+    """The command line of a server of this model folder, without weights: they arrive over HTTP."""
     engine, at = config.engine, urlsplit(url)
     given = {
         "--model": folder,
         "--served-model-name": "policy",
         "--host": at.hostname,
         "--port": at.port,
-        "--dtype": dtype,  # else vLLM rounds float32 weights
+        "--dtype": dtype,  # otherwise vLLM rounds float32 weights
         "--max-num-seqs": engine.slots,
         "--max-model-len": engine.max_prompt_tokens + config.rollout.max_new_tokens + CONTEXT_SLACK,
         "--load-format": "dummy",
@@ -108,7 +109,7 @@ def vllm_command(config: Config, url: str, folder: Path, dtype: str) -> list[str
 
 
 def vllm_environment(threads: int) -> dict[str, str]:
-    """Of a vLLM server that is ours: its routes for weights are open, it looks at no network."""
+    """The environment of a vLLM server of ours: its routes for weights are open, and it uses no network."""
     return {
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",

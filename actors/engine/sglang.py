@@ -1,13 +1,13 @@
-"""The wire of SGLang 0.5: what `remote` asks of a server, in SGLang's HTTP.
+"""`SglangWire`: requests of `remote` in the HTTP protocol of SGLang 0.5.
 
-Owns the translation, and the server's process where it is ours. Adapter.
+Owns the translation, and the server's process if it is ours. Adapter.
 
 - Log-probs: SGLang's `output_token_logprobs` are of the distribution with the temperature applied, of greedy
   requests under temperature 1: ours (`StepOutput.logprobs`). They are taken before top_p, top_k and min_p cut
-  it. With `SGLANG_RETURN_ORIGINAL_LOGPROB` a server leaves the temperature out: ours never have it, one of
-  somebody else is asked, and is not asked for temperatures where that matters.
-- Penalties of frequency and presence count what the server made itself, and grammars parse it: who has a
-  prefix is refused them.
+  it. With `SGLANG_RETURN_ORIGINAL_LOGPROB` a server leaves the temperature out. Ours never have it. An
+  external server is tested for it, and then gets no requests with temperatures for which that matters.
+- Penalties of frequency and presence count the tokens that the server made itself, and grammars parse those.
+  So both are refused for a request with a prefix.
 - Weights: `sglang_weights`, while nothing executes.
 """
 
@@ -41,7 +41,7 @@ from actors.engine.sglang_weights import SglangWeights
 from actors.rollout.sampling_params import CANNOT_CONTINUE, Sampling
 from actors.weights.messages import Fetched
 
-ORDER_S = 60.0  # of a pause or a release of memory, which waits for the step at hand
+ORDER_S = 60.0  # for a pause or a release of memory, which waits for the current step
 HEALTH_S = 30.0  # of `/health`, which gives up after 20 s itself
 
 PROBE_TOKEN, PROBE_TOKENS = 1, 4
@@ -54,7 +54,7 @@ class SglangWire:
 
     Args:
         url: of the server.
-        start: starts it; None where somebody else runs it.
+        start: starts it; None for an external server.
         api_key: of the server, "" for none.
         early: `start` starts it without weights too, where its folder has none.
     """
@@ -65,14 +65,14 @@ class SglangWire:
         self._server = OwnServer(self._http, start, HEALTH_S)
         self._weights = SglangWeights(self._http, self._server.folder)
         self._flip = Flip(self._load)
-        self._begun = False  # it was started on what is staged
+        self._begun = False  # it was started on the staged weights
         self._cumulative: bool | None = None
-        self._told_where = False  # the server wants to know where a response begins
-        self._routed = False  # it tells the experts of tokens
+        self._told_where = False  # the server accepts `response_start`
+        self._routed = False  # it reports the experts of tokens
         self._untempered: bool | None = None  # not known yet
         self._tells_made = self._held = False
         self._serves: ModelInfo | None = None  # since the last commit
-        self._before: ModelInfo | None = None  # the last commit, where that was of a folder
+        self._before: ModelInfo | None = None  # the last commit, if it was of a folder
 
     @property
     def pid(self) -> int | None:
@@ -80,7 +80,7 @@ class SglangWire:
         return self._server.pid
 
     async def start(self, model: Fetched) -> None:
-        """See `ServerWire`: with numbers that mean nothing (`--load-format dummy`)."""
+        """See `ServerWire`: with meaningless weights (`--load-format dummy`)."""
         if model.tensors and self._early:
             await self._server.begin(model, weights=False)
 
@@ -119,8 +119,8 @@ class SglangWire:
         return name
 
     async def _serve_folder(self, path: str, name: str) -> str:
-        """A checkpoint that the server reads by itself; "": what it serves already. Raises `LoadFailed` where
-        it has what it had before."""
+        """Load a checkpoint that the server reads by itself; "": the one that it serves already. Raises
+        `LoadFailed` if it has its previous weights."""
         before = await self._http.get("/model_info", ModelInfo)
         if not path or (before.model_path, before.weight_version) == (path, name):
             return before.weight_version
@@ -143,7 +143,9 @@ class SglangWire:
         return self._serves.weight_version
 
     async def _load_folder(self, path: str, name: str, before: ModelInfo) -> None:
-        """Into the paused server. One that refuses may have loaded a part: it loads again what it had."""
+        """Load a folder into the paused server. A server that refuses may have loaded a part, so it loads its
+        previous weights again.
+        """
         try:
             await self._weights.load_folder(path, name)
         except ServerRefused as refused:
@@ -158,7 +160,7 @@ class SglangWire:
         await self._weights.load(fetched, version_name(fetched))
 
     async def _paused(self, load: Callable[[], Awaitable[None]]) -> None:
-        """Requests of others, if there are any, wait and go on under the new weights."""
+        """Other clients' requests, if there are any, wait and go on under the new weights."""
         if self._held:
             await load()
             return
@@ -212,9 +214,10 @@ class SglangWire:
             await self._http.tell("/abort_request", AbortRequest(rid=rid))
 
     async def healthy(self) -> None:
-        """See `ServerWire`: the server's process answers. Whether tokens come its streams tell; SGLang's own
-        `/health` makes one, takes a second at least, and waits behind what executes. What it serves must be
-        what it served after the last commit: else it was replaced, or somebody else loads weights."""
+        """See `ServerWire`: the server's process answers. Its streams show whether tokens arrive. SGLang's
+        own `/health` makes a token, takes a second at least, and waits behind executing requests. The served
+        weights must be those of the last commit; otherwise the server was replaced, or another client loads
+        weights."""
         self._server.look()
         before = self._serves
         try:
@@ -249,7 +252,7 @@ class SglangWire:
         return self._tells_made
 
     async def hold(self, rids: list[str]) -> dict[str, int]:
-        """See `ServerWire`. Those whose turn has not come yet are held too, with 0 tokens."""
+        """See `ServerWire`. Requests in the queue are held too, with 0 tokens."""
         self._held = True
         await self.pause("retract")
         held = held_of(await self._http.get("/server_info", ServerInfo, ORDER_S))
@@ -263,7 +266,9 @@ class SglangWire:
         await self._http.tell("/continue_generation", Nothing(), ORDER_S)
 
     async def sleep(self) -> None:
-        """See `ServerWire`. Without `--enable-memory-saver` the server says yes and keeps its memory."""
+        """See `ServerWire`. Without `--enable-memory-saver` the server reports success and keeps its
+        memory.
+        """
         await self._http.tell("/release_memory_occupation", Nothing(), ORDER_S)
 
     async def wake(self) -> None:
@@ -280,7 +285,9 @@ class SglangWire:
         self._flip.close()
 
     async def _leaves_temperature_out(self) -> bool:
-        """Whether log-probs are those before the temperature: so near to 0 it leaves one token to choose."""
+        """Whether log-probs are those before the temperature; the temperature is so near to 0 that only one
+        token is possible.
+        """
         asked = Sampling(ignore_eos=True)
         rid = f"temperature-{uuid.uuid4().hex}"
         ask = Ask(rid, array("I", [PROBE_TOKEN]), PROBE_TOKENS, COLD, 0, sampling=asked)
@@ -289,12 +296,16 @@ class SglangWire:
 
 
 def held_of(info: ServerInfo) -> Held | None:
-    """What our plugin says in a server; None where it is not there, or several schedulers share requests."""
+    """The report of our plugin in a server; None without the plugin, or if several schedulers share
+    requests.
+    """
     return info.internal_states[0].gleaner if len(info.internal_states) == 1 else None
 
 
 def sampling_params(ask: Ask) -> SamplingParams:
-    """How SGLang is to draw. Raises `ServerRefused` for what it would draw otherwise than was asked."""
+    """The sampling parameters for SGLang. Raises `ServerRefused` for settings that it would apply in another
+    way.
+    """
     asked = ask.sampling
     if ask.made and not asked.continues:
         what = "grammars see" if asked.grammar is not None else "penalties of frequency and presence count"
@@ -324,7 +335,7 @@ def sampling_params(ask: Ask) -> SamplingParams:
 
 
 def environment() -> dict[str, str]:
-    """Of a server that is ours: no look at the network, log-probs with the temperature applied."""
+    """The environment of a server of ours: no network, log-probs with the temperature applied."""
     kept = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "0"}
     if "HF_HUB_OFFLINE" not in os.environ:
         kept |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}

@@ -1,4 +1,4 @@
-"""What the events of SGLang's streams tell: new tokens, an end, a refusal. Pure."""
+"""Parsing of SGLang's stream events: new tokens, an end, a refusal. Pure."""
 
 import base64
 from typing import TypeVar
@@ -12,16 +12,16 @@ from actors.engine.sglang_messages import Event, Meta, Row
 T = TypeVar("T")
 
 UNSERVED = (400, 413, 422)
-"""Statuses of an end that comes from the request itself."""
+"""Statuses of an end that is the request's own fault."""
 
 _events = msgspec.json.Decoder(Event)
 _rows = msgspec.json.Decoder(list[Row])
 
 
 def new_of(meta: Meta, seen: int) -> Chunk:
-    """What an event has beyond the first `seen` tokens, whether it tells all of them or the new ones.
+    """The tokens of an event beyond the first `seen` ones, for cumulative and incremental events.
 
-    Raises `ServerDied` where some are missing between.
+    Raises `ServerDied` if some are missing between.
     """
     fresh = newest_rows(meta.output_token_logprobs, meta.completion_tokens - seen)
     if len(fresh) < meta.completion_tokens - seen:
@@ -53,8 +53,8 @@ def _experts(meta: Meta) -> bytes:
 def newest_rows(rows: bytes | msgspec.Raw, count: int) -> list[Row]:
     """The last `count` rows of `output_token_logprobs`, or as many as there are.
 
-    A cumulative stream repeats a response at each event: what is new stands at its end, and is read from
-    there. A "[" may be in a token's text too; what is cut there has a quote too many and is no JSON.
+    A cumulative stream repeats a response at each event: new rows are at its end, and are read from there. A
+    "[" may be in a token's text too; a cut at that place has one quote too many and is no JSON.
     """
     if count <= 0:
         return []
@@ -81,7 +81,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], said: bytes) -> T:
 
 
 def meta_of(event: bytes) -> Meta:
-    """What an event tells. Raises `ServerRefused`, `ServerDied`."""
+    """The meta data of an event. Raises `ServerRefused`, `ServerDied`."""
     said = _decoded(_events, event)
     if said.error is not None:
         code = said.error.code if isinstance(said.error.code, int) else 500
@@ -90,6 +90,6 @@ def meta_of(event: bytes) -> Meta:
     if said.meta_info is None:
         raise ServerDied(f"an event of a stream has no meta_info: {event[:300]!r}")
     end = said.meta_info.finish_reason
-    if end is not None and end.type == "abort" and end.status_code in UNSERVED:  # a grammar that is none, say
+    if end is not None and end.type == "abort" and end.status_code in UNSERVED:  # e.g. a bad grammar
         raise ServerRefused(end.message or "the server cannot serve the request", never=True)
     return said.meta_info

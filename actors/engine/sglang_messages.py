@@ -1,4 +1,4 @@
-"""What is said to SGLang's server and what of its answers is read. Pure.
+"""Messages to SGLang's server, and the parts of its replies that are read. Pure.
 
 Source: sglang/srt/managers/io_struct.py and entrypoints/http_server.py of 0.5.23; `tests/engines` holds these
 structs against the released types.
@@ -11,11 +11,11 @@ import msgspec
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of what SGLang says: unknown keys are ignored, there are many."""
+    """Base of the replies of SGLang; unknown keys are ignored, as there are many."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of what SGLang is asked."""
+    """Base of the requests to SGLang."""
 
 
 class SamplingParams(Asked, frozen=True, kw_only=True):
@@ -56,8 +56,9 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Continue(Generate, frozen=True, kw_only=True):
-    """The same to a server that says `response_start` (`rlctl engine serve`): where in `input_ids` the
-    response begins. Then a seed means the same at every token, whoever made the ones before."""
+    """The same to a server that accepts `response_start` (`rlctl engine serve`): the index in `input_ids`
+    where the response begins. Then a seed has the same effect at every token, whichever engine made the
+    earlier ones."""
 
     response_start: int
 
@@ -75,12 +76,12 @@ Row = tuple[float | None, int, str | None]
 
 
 class Meta(Said, frozen=True, kw_only=True):
-    """`output_token_logprobs`: of `Row`s, all of the response, or the new ones; as it is, since what was told
-    before need not be read again. `routed_experts`: base64 of int32, a row (layers x experts of a token) for
-    each token of prompt and response but the last; with the end, an abort's too. The other log-probs, of
-    requests that ask for the likeliest tokens: of the prompt from `logprob_start_len` on, of the response
-    like `output_token_logprobs`; each place has its likeliest tokens as `Row`s, the first of the prompt has
-    none."""
+    """`output_token_logprobs`: of `Row`s, all of the response, or the new ones; undecoded, since earlier rows
+    need not be read again. `routed_experts`: base64 of int32, a row (layers x experts of a token) for each
+    token of prompt and response but the last; with the end, an abort's too. The other log-probs, of requests
+    that ask for the likeliest tokens: of the prompt from `logprob_start_len` on, of the response like
+    `output_token_logprobs`; each place has its likeliest tokens as `Row`s, the first of the prompt has none.
+    """
 
     completion_tokens: int
     output_token_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
@@ -94,7 +95,7 @@ class Meta(Said, frozen=True, kw_only=True):
 
 
 class StreamError(Said, frozen=True, kw_only=True):
-    """Why a request was not taken, or ended."""
+    """Why a request was refused, or ended."""
 
     message: str
     code: int | str | None = None
@@ -154,7 +155,7 @@ def only_a_name(name: str) -> str:
 
 
 class Updated(Said, frozen=True, kw_only=True):
-    """What a change of the weights, its begin and its end are answered."""
+    """Reply to a weight update, its begin and its end."""
 
     success: bool
     message: str = ""
@@ -169,14 +170,14 @@ class ModelInfo(Said, frozen=True, kw_only=True):
 
 
 class Held(Said, frozen=True, kw_only=True):
-    """What `sglang_plugin` says of a scheduler: `made` by request, of all that wait in a paused one."""
+    """Report of `sglang_plugin` on a scheduler: `made` by request, of all that wait in a paused one."""
 
     paused: bool
     made: dict[str, int]
 
 
 class InternalState(Said, frozen=True, kw_only=True):
-    """Of one scheduler. `gleaner`: where the plugin is there."""
+    """Of one scheduler. `gleaner`: only with the plugin."""
 
     gleaner: Held | None = None
 

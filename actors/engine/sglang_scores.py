@@ -1,7 +1,7 @@
-"""The likeliest tokens of each place, out of the events of one of SGLang's streams. Pure.
+"""`ScoreReading`: likeliest tokens of each place, from one SGLang stream. Pure.
 
-SGLang gives those of a prompt under temperature 1 and those of a response under the request's own. What is
-told on has the differences of the model itself: those of a response are stretched back.
+SGLang gives those of a prompt under temperature 1 and those of a response under the request's own. The output
+has the differences of the model itself, so those of a response are scaled back.
 """
 
 import math
@@ -18,7 +18,7 @@ _tops = msgspec.json.Decoder(list[list[Row] | None])
 
 
 class ScoreReading:
-    """Of one stream. first: the first token of what the server is given whose place is asked for."""
+    """Scores of one stream. first: the first input token of the server whose place is wanted."""
 
     def __init__(self, ask: Ask, wanted: Scores) -> None:
         self._ask, self._wanted = ask, wanted
@@ -29,7 +29,7 @@ class ScoreReading:
         self._response: list[Score] = []
 
     def read(self, meta: Meta, chunk: Chunk, seen: int) -> Chunk:
-        """The chunk of this event; the last one has the rows. Raises `ServerDied` for what is no such
+        """The chunk of this event; the last one has the rows. Raises `ServerDied` for anything but such a
         list."""
         try:
             self._read(meta, chunk, seen)
@@ -62,7 +62,7 @@ class ScoreReading:
 
 
 def _score(logprob: float | None, likeliest: list[Row] | None, scale: float) -> Score:
-    """Of a place; what is likelier or less likely than the token there is so by `scale` times as much."""
+    """The score of a place; the log-prob differences to its token are multiplied by `scale`."""
     own = -math.inf if logprob is None else logprob
     pairs = ((token, one) for one, token, _ in likeliest or () if one is not None)
     return Score(own, tuple((token, own + scale * (one - own)) for token, one in pairs))

@@ -1,4 +1,6 @@
-"""How a server of SGLang gets a verified image that lies in shared memory on its own host.
+"""`SglangWeights`: loads a verified image in shared memory into an SGLang server.
+
+Image and server are on the same host.
 
 Owns the two routes and which of them a server has. Adapter: HTTP, files.
 
@@ -30,14 +32,14 @@ from actors.weights.messages import Fetched
 
 LOADER = "gleaner_sglang.load_image"
 PLUGIN = Path(__file__).with_name("sglang_plugin")
-LOAD_S = 600.0  # of weights; who asked has a deadline of its own
-REPORT_S = 30.0  # of the slowest rank behind the first answer
+LOAD_S = 600.0  # to load weights; the caller has its own deadline
+REPORT_S = 30.0  # for the slowest rank after the first reply
 LOOK_S = 0.05
 NO_ROUTE = 404
 
 
 class SglangWeights:
-    """See the module. `folder`: of this server."""
+    """Loads weights into one server. `folder`: of this server."""
 
     def __init__(self, http: HttpWire, folder: ServedFolder) -> None:
         self._http, self._folder = http, folder
@@ -45,12 +47,12 @@ class SglangWeights:
         self._ranks = 1
 
     def look(self, info: ServerInfo) -> None:
-        """Which route the server has, as far as it says so."""
+        """Determine the route of the server, from its own information."""
         self._ranks = info.tp_size * info.pp_size
         self._by_image = LOADER in (info.custom_weight_loader or ()) and info.dp_size == 1
 
     async def stage(self, fetched: Fetched) -> None:
-        """What can be done before the server is paused. Raises `LoadFailed`."""
+        """Prepare as much as possible before the server is paused. Raises `LoadFailed`."""
         try:
             if not self._by_image:
                 await asyncio.to_thread(self._folder.write, fetched)
@@ -68,7 +70,7 @@ class SglangWeights:
             self._folder.forget(fetched)
 
     async def load_folder(self, path: str, name: str) -> None:
-        """Have the paused server load somebody's checkpoint. Raises `ServerRefused`, `ServerDied`."""
+        """Have the paused server load an external checkpoint. Raises `ServerRefused`, `ServerDied`."""
         await self._load_folder(Path(path), name)
 
     async def _load_folder(self, folder: Path, name: str) -> None:
@@ -93,7 +95,7 @@ class SglangWeights:
         return True
 
     async def _begin(self) -> bool:
-        """Open a session; one that somebody left open, who died in it, is closed before."""
+        """Open a session; a session that a dead client left open is closed first."""
         try:
             await self._tell("/begin_weight_update", Nothing())
         except ServerRefused as refused:
@@ -104,7 +106,7 @@ class SglangWeights:
         return True
 
     async def _require_loaded(self, order: Path) -> None:
-        """Every rank says that it has these weights. Raises `ServerRefused`."""
+        """Require that every rank reports these weights. Raises `ServerRefused`."""
         try:
             async with asyncio.timeout(REPORT_S):
                 while len(problems := self._folder.reports(order)) < self._ranks:  # noqa: ASYNC110

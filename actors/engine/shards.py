@@ -1,7 +1,7 @@
-"""What one rank of a sharded trainer has of the weights, written where it belongs in the image of its host.
+"""`Shards`: one trainer rank's weights, written at their offsets in the host's image.
 
-Owns the copy, and what the placements of torch's DTensors say of it. Nothing is gathered. Which bytes of the
-image parts are, is `actors.weights.layout`'s.
+Owns the copy, and the reading of torch's DTensor placements. Nothing is gathered. `actors.weights.layout`
+maps parts to bytes of the image.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from actors.weights.runs import Run
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """`specs`: all tensors of the image, the same on every rank. `pieces`: what this rank has of them."""
+    """`specs`: all tensors of the image, the same on every rank. `pieces`: this rank's pieces of them."""
 
     specs: tuple[TensorSpec, ...]
     pieces: tuple[tuple[Part, Tensor], ...]
@@ -39,11 +39,11 @@ class Shards:
         return runs_of((part for part, _ in self.pieces), self.specs, self.nbytes)
 
     def write(self, into: memoryview) -> None:
-        """Copy them into the image, of which other ranks write the rest; what lies between own tensors
-        becomes zero."""
+        """Copy them into the image, of which other ranks write the rest; bytes between own tensors become
+        zero."""
         target = torch.frombuffer(into, dtype=torch.uint8)
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # what was computed on another stream than this thread's
+            torch.cuda.synchronize()  # wait for results on other streams than this thread's
         specs = {spec.name: spec for spec in self.specs}
         for part, tensor in self.pieces:
             spec = specs[part.tensor]
@@ -70,7 +70,7 @@ def of_parts(tensors: Mapping[str, Tensor], parts: Sequence[Part], whole: Sequen
     """Parts that the trainer names itself (`layout.fsdp_parts`, `megatron_layout.megatron_parts`).
 
     Args:
-        tensors: this rank's own, by the names that the parts say (`Part.local`, or the tensor's).
+        tensors: this rank's own, by the names in the parts (`Part.local`, or the tensor's).
         whole: the tensors of the image, as `layout_of` has them; the same on every rank.
 
     Raises Unpublishable.
@@ -108,8 +108,8 @@ def layout_of(shapes: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> tuple[
 
 
 def of_dtensors(state: Mapping[str, Tensor], *, first: bool) -> Shards:
-    """A state dict in which tensors are sharded over ranks (FSDP2): each rank gives what it has, of what is
-    replicated the first of the replicas does. Tensors that are no DTensors are the `first` rank's to give.
+    """A state dict in which tensors are sharded over ranks (FSDP2): each rank gives its shard; of replicated
+    shards the first replica gives it. Tensors that are no DTensors are given by the `first` rank.
 
     Raises Unpublishable, for a placement that is neither along dimension 0 nor along columns too.
     """

@@ -1,4 +1,4 @@
-"""Sequences of which several begin with the same prompt, laid out so that a model computes each prompt once.
+"""`SharedPrompts`: packed sequences in which each shared prompt is computed once.
 
 A prompt but for its last token is a head; that last token and the response are a tail. Causal attention lets
 nothing of a tail change its head, so the keys and values of one head serve all tails behind it. Of heads
@@ -20,14 +20,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How packed rows lie in a padded rectangle. at int64 [rows]: their places in count * width."""
+    """Layout of packed rows in a padded rectangle. at int64 [rows]: their places in count * width."""
 
     at: Tensor
     count: int
     width: int
 
     def pad(self, rows: Tensor) -> Tensor:
-        """[rows, heads, size] to [count, width, heads, size], zero where nothing lies."""
+        """[rows, heads, size] to [count, width, heads, size], zero in empty places."""
         blank = rows.new_zeros(self.count * self.width, *rows.shape[1:])
         return blank.index_copy(0, self.at, rows).view(self.count, self.width, *rows.shape[1:])
 
@@ -41,8 +41,8 @@ class SharedPrompts:
     are of tails. `owner`, int64 [sequences]: the head before each tail."""
 
     def __init__(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> None:
-        """prompts: one for each response, of at least one token; equal ones are computed once. responses:
-        what is read of each; the state of a tail's last token predicts what would follow."""
+        """prompts: one for each response, of at least one token; equal ones are computed once. responses: the
+        input tokens of each; the state of a tail's last token predicts the next one."""
         unique = {prompt: at for at, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
         heads = [prompt[:-1] for prompt in unique]
         tails = [(prompt[-1], *response) for prompt, response in zip(prompts, responses, strict=True)]

@@ -1,9 +1,9 @@
-"""How finely a server should tell what it makes: a token at a time only where tokens come slowly.
+"""`StreamPace`: tokens per stream event, one at a time only for slow servers.
 
-Pure. An event costs its server and its reader the same whether it brings one token or eight. Nobody sees the
-tokens of a fast server one by one, since news is handed on every `NEWS_S`; so a server that can gather tokens
-(SGLang's `stream_interval`) is asked to, as many as it makes meanwhile. The first token of a request comes at
-once, and what a server had gathered when it died is made again elsewhere: `MOST` bounds how much that is.
+Pure. An event costs its server and its reader the same with one token or eight. Tokens are forwarded every
+`NEWS_S`, so single tokens of a fast server are never visible. A server that can gather tokens (SGLang's
+`stream_interval`) is therefore asked to gather as many as it makes meanwhile. The first token of a request is
+sent at once. Tokens that a dead server had gathered are made again elsewhere; `MOST` bounds their number.
 """
 
 NEWS_S = 0.1
@@ -19,12 +19,14 @@ class StreamPace:
         self._token_s = NEWS_S
 
     def told(self, tokens: int, seconds: float) -> None:
-        """A request got so many tokens, 1 or more, in so many seconds. One late step makes those of all
-        requests late together, so no measurement counts as more than twice the mean."""
+        """A request got so many tokens, 1 or more, in so many seconds.
+
+        One late step delays the tokens of all requests together, so no measurement counts as more than twice
+        the mean."""
         token_s = min(max(seconds / tokens, NEWS_S / MOST), 2 * self._token_s)
         self._token_s += SHARE * (token_s - self._token_s)
 
     @property
     def interval(self) -> int:
-        """Tokens that a server may gather before it tells them, from 1 to `MOST`."""
+        """Tokens that a server may gather in one event, from 1 to `MOST`."""
         return max(1, round(NEWS_S / self._token_s))

@@ -1,6 +1,6 @@
-"""Where one tensor lies in a flat image of a model's weights.
+"""`TensorSpec`: place of one tensor in a flat image of a model's weights.
 
-Pure and free of torch, so that whoever moves weights (manifests, messages) need not load it.
+Pure and without torch, so that modules that move weights (manifests, messages) need not load it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What a worker and the host of its engine say to each other: orders in, a turn out.
+"""`EngineHost`: interface between RolloutWorker and engine (orders in, a turn out).
 
-Owns the words and the port. Pure: neither the model nor its files are known here, so that the worker runs on
-any engine.
+Owns the types and the port. Pure: it uses neither the model nor its files, so the worker runs on any engine.
 """
 
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from actors.weights.messages import Fetched
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """These tickets were not taken. never: nor could they be at another time, whatever is served."""
+    """These tickets were refused. never: they would be refused at any time, under any weights."""
 
     tickets: list[int]
     why: str
@@ -26,16 +25,16 @@ class Refusal:
 
 @dataclass(slots=True)
 class Orders:
-    """What the worker wants done before the next decode step, in this order."""
+    """Commands of the worker before the next decode step, carried out in this order."""
 
     load: Fetched | None = None
     keep: bool = False
-    """With what is executed: it stays where it is, and the turn makes no token. Else it ends there."""
+    """Keep executing requests at `load`; the turn then makes no token. Otherwise they end there."""
     aborts: list[int] = field(default_factory=list)
     adds: list[tuple[int, list[Work]]] = field(default_factory=list)  # (weights version, work)
 
     def abort(self, tickets: Iterable[int]) -> None:
-        """These are to end; what of them waits to be added is not added any more."""
+        """End these; of these, requests that wait to be added are not added any more."""
         ended = dict.fromkeys(tickets)
         waiting = [(version, [one for one in work if one.ticket not in ended]) for version, work in self.adds]
         self.adds = [(version, work) for version, work in waiting if work]
@@ -47,11 +46,11 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class TurnWork:
-    """What the engine computed in a turn, in tokens of messages; its duration is measured by who drives it.
+    """The work of the engine in a turn, in tokens of messages; the worker measures the duration.
 
     `steps`: decode steps. `tokens`: generated, so tokens / steps requests were decoded together. `attended`:
     tokens in the cache of those requests, summed over the steps. `prefilled`: those whose cache was computed.
-    Where several engines decode side by side, a step of one of them is as much less than a step.
+    If several engines decode side by side, a step of one counts as that fraction of a step.
     """
 
     steps: float = 0.0
@@ -60,7 +59,7 @@ class TurnWork:
     prefilled: float = 0.0
 
     def plus(self, other: "TurnWork", steps: float = 1.0) -> "TurnWork":
-        """This and the other, whose steps count `steps` each."""
+        """The sum of this and the other, whose steps count `steps` each."""
         return TurnWork(
             self.steps + other.steps * steps,
             self.tokens + other.tokens,
@@ -69,7 +68,7 @@ class TurnWork:
         )
 
     def less(self, other: "TurnWork") -> "TurnWork":
-        """What this has beyond the other."""
+        """This minus the other."""
         return TurnWork(
             self.steps - other.steps,
             self.tokens - other.tokens,
@@ -80,10 +79,10 @@ class TurnWork:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a turn did: rows to stream, refusals to report, the weights that are served, whether work is
-    left; how much it computed, where the host tells. load_failed: why it does not serve what it was to load,
-    but what it served before; "": it does. experts: of requests that ended and want them. kept: tickets that
-    go on under what was loaded; None: nothing was to be kept, or this engine keeps nothing."""
+    """The result of a turn: rows to stream, refusals to report, the served weights, whether work is left, and
+    the amount computed, if the host reports it. load_failed: why the previous weights are still served; "":
+    no load failed. experts: of requests that ended and want them. kept: tickets that go on under the new
+    weights; None: keeping was not wanted, or this engine keeps nothing."""
 
     output: StepOutput | None
     refusals: list[Refusal]
@@ -97,7 +96,7 @@ class Turn:
 
 
 class EngineHost(Protocol):
-    """An engine and the images that it loads. Calls come from one thread at a time."""
+    """An engine and the images that it loads. Calls arrive from one thread at a time."""
 
     @property
     def engines(self) -> int:
@@ -109,34 +108,34 @@ class EngineHost(Protocol):
 
     @property
     def device(self) -> Device | None:
-        """What it shares with the engines of other instances; None: nothing."""
+        """The device that it shares with the engines of other instances; None: none."""
 
     def stage(self, fetched: Fetched) -> None:
-        """Prepare all that can be prepared of these weights while the engine decodes, before they are ordered
-        to be loaded; from another thread than that of `turn`, which may be in one. Without it the load takes
-        longer. Raises `server_wire.LoadFailed`, as the load would then; what is served is as before."""
+        """Prepare as much as possible of these weights while the engine decodes, before the order to load
+        them. Called from another thread than `turn`, which may be running. Without it the load takes longer.
+        Raises `server_wire.LoadFailed`, as the load would then; the served weights are unchanged."""
 
     def turn(self, orders: Orders) -> Turn:
         """Carry the orders out, then one decode step if there is anything to decode. Blocks meanwhile.
 
         Without weights all work is refused; work of another version than the one that is served is refused;
-        loading a version ends what is left of the one before, which is told as aborted, unless it is to be
-        kept: then the rows of the turn are all that the version before made. A load that fails
-        goes back to what was served, and is told; where there is no way back it raises.
+        loading a version ends the remaining requests of the previous one and reports them as aborted. Kept
+        requests do not end; then the rows of the turn are all that the previous version made. A failed load
+        reverts to the previous weights and is reported; if it cannot revert, it raises.
         """
 
     def hurry(self) -> None:
-        """Orders wait: a turn that waits for its engine ends now. From another thread than that of `turn`."""
+        """Orders wait: a turn that waits for its engine ends now. Called from another thread than `turn`."""
 
     def close(self) -> None:
-        """Let go of what it holds, such as a server; from another thread than that of `turn`, which may be in
-        one and ends then. Does not block. No turn follows."""
+        """Release its resources, such as a server. Called from another thread than `turn`; a running turn
+        ends then. Does not block. No turn follows."""
 
 
 @runtime_checkable
 class AwaitedHost(Protocol):
     """The host of an engine elsewhere, such as behind HTTP: as `EngineHost`, but nothing is computed here, so
-    its turns are awaited on the worker's loop. All calls come on it."""
+    its turns are awaited on the worker's loop. All calls are made on it."""
 
     @property
     def engines(self) -> int:
@@ -148,11 +147,11 @@ class AwaitedHost(Protocol):
 
     @property
     def device(self) -> Device | None:
-        """What it shares with the engines of other instances; None: nothing."""
+        """See `EngineHost`."""
 
     async def prepare(self, model: Fetched) -> None:
-        """Start what takes long to start, for the model of these first weights, whose image is still coming;
-        `stage` waits for it. Without it `stage` starts it."""
+        """Start what takes long to start, for the model of these first weights, whose image is still
+        arriving; `stage` waits for it. Without it `stage` starts it."""
 
     async def stage(self, fetched: Fetched) -> None:
         """See `EngineHost.stage`."""
@@ -167,7 +166,7 @@ class AwaitedHost(Protocol):
         """See `EngineHost`."""
 
     async def closed(self) -> None:
-        """After `close`: until nothing is held any longer."""
+        """After `close`: wait until all resources are released."""
 
 
 AnyHost = EngineHost | AwaitedHost

@@ -1,7 +1,7 @@
-"""What a worker tells of its engine's speed: sums of its turns, at most once a beat, to the LoadBalancer.
+"""`TurnTimes`: an engine's speed as sums of turns, sent to the LoadBalancer.
 
-Owns the sums that are not told yet, and when they go. A worker that decodes nothing says nothing, and what is
-lost on its way is not said again: the next turns tell as much.
+They are sent at most once a beat. Owns the unsent sums, and the time to send them. An idle worker sends
+nothing. A lost message is not sent again, because the next turns give the same information.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ BALANCER = "rollout/balancer"
 
 
 class TurnTimes:
-    """See the module.
+    """Sends the turn times of one worker.
 
     Args:
         beat_s: at least so long between two messages.
@@ -28,8 +28,8 @@ class TurnTimes:
         self._telling: asyncio.Task[None] | None = None
 
     def ended(self, work: TurnWork | None, began_s: float) -> None:
-        """A turn ended now; None where its host does not tell what it computed. Waits for nobody: engines
-        decode on while the head is away."""
+        """A turn ended now; None if its host does not report its work. Never blocks: engines decode on while
+        the head is away."""
         if work is None:
             return
         now = self._ctx.now()

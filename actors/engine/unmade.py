@@ -1,7 +1,7 @@
-"""A model without weights: its tensors' names, shapes and dtypes, on torch's meta device.
+"""Model without weights on torch's meta device: names, shapes and dtypes alone.
 
-To draw numbers that nobody will read, also on that device, makes torch import a compiler (1.4 s of a core in
-every process that starts); so nothing is drawn.
+Random init, also on the meta device, makes torch import a compiler (1.4 s of a core in every process that
+starts). So initialisers are disabled.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ _DRAWS: frozenset[Callable[..., object]] = frozenset(
 
 
 class _Undrawn(TorchFunctionMode):
-    """Tensors stay as they are where numbers would be drawn into them."""
+    """Initialisers leave tensors as they are."""
 
     def __torch_function__(
         self,

@@ -1,18 +1,18 @@
-"""The wire of vLLM 0.3x: what `remote` asks of a server, in vLLM's HTTP.
+"""`VllmWire`: requests of `remote` in the HTTP protocol of vLLM 0.3x.
 
-Owns the translation, and the server's process where it is ours. Adapter.
+Owns the translation, and the server's process if it is ours. Adapter.
 
 - Log-probs: vLLM gives them before sampling parameters are applied, unless it runs with `--logprobs-mode
   processed_logprobs`: then they are of the distribution that was sampled from, of greedy requests under
-  temperature 1, which is ours (`StepOutput.logprobs`). A server of somebody else is tried; if its are raw,
-  requests where that makes a difference are refused.
-- Seeds: vLLM draws a stream of numbers from a seed. A request that goes on here draws from another one.
-- Penalties of frequency and presence count what the server made itself, and grammars parse it: who has a
-  prefix is refused them.
-- Ends: a server is told the tokens that end a response of this model and to look at no others.
-- Weights: our weight transfer engine (`vllm_plugin`), where the server has it: its workers map the image in
-  shared memory and feed the model's own loader. Else a folder (`served_folder`) by `reload_weights`.
-- Caches of another version are never taken: they are dropped, and each version has a salt of its own.
+  temperature 1, which is ours (`StepOutput.logprobs`). An external server is tested; if its log-probs are
+  raw, requests for which that makes a difference are refused.
+- Seeds: vLLM draws a stream of numbers from a seed. A request that is continued here draws from another one.
+- Penalties of frequency and presence count the tokens that the server made itself, and grammars parse those.
+  So both are refused for a request with a prefix.
+- Ends: each request names the tokens that end a response of this model, and the server ignores all others.
+- Weights: our weight transfer engine (`vllm_plugin`), if the server has it: its workers map the image in
+  shared memory and feed the model's own loader. Otherwise a folder (`served_folder`) by `reload_weights`.
+- Caches of another version are never used: they are dropped, and each version has a salt of its own.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ from actors.weights.lease import in_file
 from actors.weights.messages import Fetched
 from actors.weights.safetensors_file import NotSafetensors
 
-ORDER_S = 60.0  # of a pause or a release of memory, which waits for the step at hand
-LOAD_S = 600.0  # of weights; who asked has a deadline of its own
+ORDER_S = 60.0  # for a pause or a release of memory, which waits for the current step
+LOAD_S = 600.0  # to load weights; the caller has its own deadline
 MASK_TOKEN = 1  # any word of any vocabulary
 RAW_BELOW = -1e-3  # a log-prob of the only token that was allowed: 0 but for rounding, unless it is raw
 PAUSE_MODES: dict[PauseMode, str] = {"abort": "abort", "retract": "keep", "in_place": "keep"}
@@ -62,7 +62,7 @@ class VllmWire:
 
     Args:
         url: of the server.
-        start: starts it; None where somebody else runs it.
+        start: starts it; None for an external server.
         api_key: of the server, "" for none.
     """
 
@@ -72,7 +72,7 @@ class VllmWire:
         self._flip = Flip(self._load)
         self._by_image: bool | None = None
         self._tells_made = self._held = False
-        self._model = self._folder = ""  # the folder that it was given last
+        self._model = self._folder = ""  # the last folder that it was given
         self._before: tuple[str, str] | None = None  # folder and version before the last commit of a folder
         self._eos: tuple[int, ...] | None = None
         self._salt = ""
@@ -93,7 +93,7 @@ class VllmWire:
         self._flip.stage(fetched)
         if not fetched.tensors:
             return
-        await self._server.begin(fetched, weights=False)  # they come over HTTP
+        await self._server.begin(fetched, weights=False)  # the weights arrive over HTTP
         try:
             if self._by_image is None:
                 self._by_image = await self._has_our_engine()
@@ -136,7 +136,7 @@ class VllmWire:
         return name
 
     async def _load(self, fetched: Fetched) -> None:
-        """What a `Flip` calls."""
+        """The load of a `Flip`."""
         name = version_name(fetched)
         if self._by_image:
             try:
@@ -150,10 +150,12 @@ class VllmWire:
             await self._reload(fetched, name)
 
     async def _serve_folder(self, path: str, name: str) -> str:
-        """A checkpoint that the server reads by itself; "": what it serves already, whatever it is called."""
+        """Load a checkpoint that the server reads by itself; "": the one that it serves already, under any
+        name.
+        """
         try:
             serves = await self.version()
-        except ServerRefused:  # a server without the routes for weights: it never changes them
+        except ServerRefused:  # a server without the routes for weights never changes them
             serves = ""
         if path and (serves, self._folder or path) != (name, path):
             await self.pause("abort")
@@ -186,8 +188,8 @@ class VllmWire:
         return name
 
     async def _load_folder(self, path: str, name: str) -> None:
-        """Into the paused server. One that refuses may have loaded a part: it loads again what it had.
-        Raises `LoadFailed` then."""
+        """Load a folder into the paused server. A server that refuses may have loaded a part, so it loads its
+        previous weights again. Raises `LoadFailed` then."""
         try:
             await self._http.tell("/collective_rpc", CollectiveRpc(Reload(path)), LOAD_S)
         except ServerRefused as refused:
@@ -239,7 +241,7 @@ class VllmWire:
                 raise ServerDied(f"/abort_requests: {refused}") from refused
 
     async def healthy(self) -> None:
-        """See `ServerWire`: vLLM's front end answers, and says that its engine has not ended."""
+        """See `ServerWire`: vLLM's front end answers, and reports that its engine has not ended."""
         self._server.look()
         try:
             await self._http.look("/health")
@@ -268,7 +270,7 @@ class VllmWire:
         return self._tells_made
 
     async def hold(self, rids: list[str]) -> dict[str, int]:
-        """See `ServerWire`. Those whose turn has not come yet are held too, with 0 tokens."""
+        """See `ServerWire`. Requests in the queue are held too, with 0 tokens."""
         self._held = True
         await self.pause("retract")
         told = await self._http.get(MADE_TOKENS, MadeTokens, ORDER_S)
@@ -283,7 +285,9 @@ class VllmWire:
         await self._http.tell("/resume", Nothing(), ORDER_S)
 
     async def sleep(self) -> None:
-        """See `ServerWire`. On a CPU, or without `--enable-sleep-mode`, vLLM says yes and keeps all."""
+        """See `ServerWire`. On a CPU, or without `--enable-sleep-mode`, vLLM reports success and keeps
+        all.
+        """
         await self._http.tell("/sleep?level=2", Nothing(), ORDER_S)
 
     async def wake(self) -> None:
@@ -312,7 +316,7 @@ class VllmWire:
         return True
 
     async def _has_our_route(self) -> bool:
-        """Whether it says how many tokens it made of a request."""
+        """Whether it has the route for the number of tokens made of a request."""
         try:
             await self._http.get(MADE_TOKENS, MadeTokens, ORDER_S)
         except ServerRefused:
@@ -357,7 +361,7 @@ def reload_of(folder: str) -> Reload:
 
 
 def _shapes(ask: Ask) -> str:
-    """What makes the distribution of a request another one than the model's, or ""."""
+    """The settings that change a request's distribution from the model's, or ""."""
     plain, asked = Sampling(), ask.sampling
     if ask.temperature not in (0.0, 1.0):
         return "its temperature"

@@ -1,8 +1,8 @@
-"""The words of a vLLM server that we say and read: bodies of its routes as typed structs, both ways.
+"""Messages of a vLLM server: bodies of its routes as typed structs, both ways.
 
 Owns the translation between them and `server_wire`. Pure. Source: vLLM 0.32, its modules
-`entrypoints.openai.completion.protocol` and `entrypoints.rl.online.api_router`; `tests/engines` holds these
-words against the classes of released versions.
+`entrypoints.openai.completion.protocol` and `entrypoints.rl.online.api_router`; `tests/engines` compares
+these structs with the classes of released versions.
 """
 
 import msgspec
@@ -18,14 +18,14 @@ MIDDLEWARE = "gleaner_vllm.made_tokens.MadeTokens"
 MADE_TOKENS = "/gleaner/made_tokens"
 """The route that it adds."""
 LOGPROB_FLOOR = -9999.0
-"""What vLLM says instead of minus infinity: no token that was sampled has it."""
+"""vLLM's value in place of minus infinity; no sampled token has it."""
 FINISHES: dict[str, Finish] = {"stop": "stop", "length": "length", "abort": "abort"}
 _MASK = 2**63 - 1
 _ODD = 0x9E3779B97F4A7C15
 
 
 class Nothing(msgspec.Struct, frozen=True):
-    """A body without a word."""
+    """An empty body."""
 
 
 class InitTransfer(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class InitTransfer(msgspec.Struct, frozen=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """Answer of `/server_info?config_format=text`: vLLM's settings as it prints them."""
+    """Reply of `/server_info?config_format=text`: vLLM's settings as it prints them."""
 
     vllm_config: str
 
@@ -50,7 +50,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of `/v1/completions`. Every sampling parameter is said, so that no default of a server counts."""
+    """Body of `/v1/completions`. Every sampling parameter is set, so that no default of a server applies."""
 
     request_id: str
     model: str
@@ -77,8 +77,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Masked(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of `/v1/completions` that asks for one token of which only `allowed_token_ids` may come: where its
-    log-prob is not 0, log-probs are those before sampling parameters were applied."""
+    """Body of `/v1/completions` that requests one token out of `allowed_token_ids`. If its log-prob is not 0,
+    log-probs are those before sampling parameters were applied."""
 
     model: str
     prompt: list[int]
@@ -98,7 +98,7 @@ class LogProbs(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What is new of the one response that was asked for."""
+    """New tokens of the one requested response."""
 
     token_ids: list[int] | None = None
     logprobs: LogProbs | None = None
@@ -106,7 +106,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
-    """vLLM's own words."""
+    """The text of vLLM's error."""
 
     message: str = ""
     code: int | str | None = None
@@ -152,7 +152,7 @@ class AbortRequests(msgspec.Struct, frozen=True):
 
 
 class ImageInfo(msgspec.Struct, frozen=True):
-    """What our weight transfer engine is told: `vllm_plugin`'s ImageUpdate. Tensors: name, dtype, shape,
+    """The message to our weight transfer engine: `vllm_plugin`'s ImageUpdate. Tensors: name, dtype, shape,
     offset, bytes."""
 
     path: str
@@ -191,15 +191,15 @@ class CollectiveRpc(msgspec.Struct, frozen=True):
 
 
 def update_of(path: str, tensors: tuple[TensorSpec, ...]) -> UpdateWeights:
-    """Of a verified image in this file, where its tensors lie at these offsets."""
+    """The message for a verified image in this file, with its tensors at these offsets."""
     rows = [(spec.name, spec.dtype, spec.shape, spec.offset, spec.nbytes) for spec in tensors]
     return UpdateWeights(ImageInfo(path, rows))
 
 
 def completion_of(ask: Ask, model: str, salt: str, eos: tuple[int, ...] | None) -> Completion:
-    """Of a request. `eos`: the tokens that end a response of this model, and no others do; None: those that
-    the server knows. `salt`: of the weights. Raises `ServerRefused` for what vLLM would draw otherwise than
-    was asked."""
+    """The body of a request. `eos`: the only tokens that end a response of this model; None: those that the
+    server knows. `salt`: of the weights. Raises `ServerRefused` for settings that vLLM would apply in another
+    way."""
     asked = ask.sampling
     if ask.made and not asked.continues:
         what = "grammars see" if asked.grammar is not None else "penalties of frequency and presence count"
@@ -227,7 +227,7 @@ def completion_of(ask: Ask, model: str, salt: str, eos: tuple[int, ...] | None) 
 
 
 def structured(grammar: Grammar) -> StructuredOutputs:
-    """A grammar in vLLM's words."""
+    """A grammar in vLLM's form."""
     match grammar.kind:
         case "json_schema":
             return StructuredOutputs(json=grammar.text)
@@ -241,13 +241,13 @@ def structured(grammar: Grammar) -> StructuredOutputs:
 
 def seed_at(seed: int, position: int) -> int:
     """The seed of a request that goes on after so many tokens of its response: vLLM draws a stream of numbers
-    from a seed, and a request that moved must not draw those again that made its first tokens."""
+    from a seed, and a migrated request must not repeat the numbers of its first tokens."""
     mixed = (seed ^ (position * _ODD)) * _ODD & (2**64 - 1)
     return (mixed ^ mixed >> 32) & _MASK
 
 
 def request_id(rid: str) -> str:
-    """What vLLM calls the first prompt of a completion whose `request_id` is this."""
+    """vLLM's id for the first prompt of a completion with this `request_id`."""
     return f"cmpl-{rid}-0"
 
 
@@ -255,7 +255,9 @@ _chunks = msgspec.json.Decoder(CompletionChunk)
 
 
 def chunk_of(data: bytes) -> Chunk | None:
-    """Of the data of an event; None for one without news. Raises ServerDied for what no sound server says."""
+    """The chunk in an event's data; None for an event without new tokens. Raises ServerDied for data that no
+    sound server sends.
+    """
     try:
         said = _chunks.decode(data)
     except msgspec.DecodeError as problem:

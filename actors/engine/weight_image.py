@@ -1,7 +1,7 @@
-"""A model's weights as one flat run of bytes: how they are published in shared memory and loaded from it.
+"""Weight image: a model's weights as one flat run of bytes in shared memory.
 
 Owns the layout (a pure function of the model) and the copies in and out, bit for bit. Does not own the shared
-memory, hashes or versions: the weights room does.
+memory, hashes or versions: `actors.weights` does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 WIDENED = {("bfloat16", "float32"), ("float16", "float32")}
-"""What an image may be where the model is the other, which holds all values of the first."""
+"""Dtypes of image and model that may differ: the model's holds all values of the image's."""
 
 
 class BadImage(ValueError):
@@ -37,11 +37,11 @@ class BadImage(ValueError):
 
 
 def weight_layout(model: nn.Module, dtype: torch.dtype | None = None) -> list[TensorSpec]:
-    """The layout of a model's parameters: one right behind the other, as a safetensors file has them, in
-    `named_parameters()` order; those of wider elements first, so that each lies at a multiple of its element.
+    """The layout of a model's parameters: contiguous, as in a safetensors file, in `named_parameters()`
+    order; those of wider elements first, so that each offset is a multiple of its element.
 
-    `dtype`: what they are in the image; None: what they are in the model. The same architecture gives the
-    same layout in every process; a tied matrix appears once.
+    `dtype`: of the image; None: that of the model. The same architecture gives the same layout in every
+    process; a tied matrix appears once.
     """
     specs: list[TensorSpec] = []
     offset = 0
@@ -55,8 +55,8 @@ def weight_layout(model: nn.Module, dtype: torch.dtype | None = None) -> list[Te
 
 def write_weights(model: nn.Module, into: memoryview, dtype: torch.dtype | None = None) -> None:
     """Copy the parameters, rounded to `dtype`, into a writable buffer of at least
-    `image_bytes(weight_layout(model, dtype))` bytes: equal weights give equal images, whatever the buffer
-    held before."""
+    `image_bytes(weight_layout(model, dtype))` bytes: equal weights give equal images, for any previous
+    contents of the buffer."""
     specs = weight_layout(model, dtype)
     _require_room(into, specs)
     if into.readonly:
@@ -91,7 +91,7 @@ def read_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpe
 
 def view_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpec]) -> None:
     """Make the model's parameters views of an image, in its dtype, which must stay mapped as long as they
-    live; nothing is copied, and nobody may write into them. Raises as `read_weights`."""
+    live; nothing is copied, and they must not be written to. Raises as `read_weights`."""
     given = _fitting(model, source, specs)
     bytes_in = np.frombuffer(source, dtype=np.uint8)
     views: dict[str, Tensor] = {}

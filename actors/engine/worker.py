@@ -1,9 +1,9 @@
-"""RolloutWorker: an instance. Drives one engine, streams what it decodes, serves the weights that it is told
-to.
+"""`RolloutWorker`: an instance, which drives one engine.
 
-Owns the engine, the ring of unacknowledged frames and the registration with the manager. It survives the
-manager: while nobody acknowledges it decodes on until the ring is full, and re-sends to whoever is the
-manager next. It does not survive its own death; its requests continue elsewhere from what was collected.
+It streams decoded tokens and serves the weights that the manager assigns. Owns the engine, the ring of
+unacknowledged frames and the registration with the manager. It survives the manager: without acknowledgements
+it decodes on until the ring is full, and re-sends to the next manager. It does not survive its own death; its
+requests continue elsewhere from the collected tokens.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ from transport.wire import Peer
 
 MANAGER = "rollout/manager"
 REGISTER_DEADLINE_S = 5.0
-HAND_OVER_DEADLINE_S = 30.0  # of one ask
-MANAGER_LATE_S = 30.0  # what takes longer than these is worth a line, again each time; nothing is given up
+HAND_OVER_DEADLINE_S = 30.0  # for one request
+MANAGER_LATE_S = 30.0  # longer waits than these are logged, each time again; nothing is given up
 LOAD_LATE_S = 60.0
 TURN_LATE_S = 120.0  # a server that starts takes minutes
 CREDIT_LATE_S = 10.0
@@ -58,14 +58,14 @@ RETRY_S = 0.2
 
 
 class RolloutWorker(Actor):
-    """See the module. Instance name: `<node>/engine`, the actor's own name.
+    """An instance of the rollout. Instance name: `<node>/engine`, the actor's own name.
 
     Args:
         config: resolved settings.
         node: this host; its TransferAgent is `<node>/transfer`.
         kind: reserved or preemptible.
         host: the engine; this worker's own.
-        page: where other processes see which weights it serves; its own too.
+        page: where other processes read the served weights; this worker's own too.
     """
 
     def __init__(
@@ -116,10 +116,12 @@ class RolloutWorker(Actor):
     # -- the manager --
 
     async def _stay_registered(self) -> None:
-        """Register, and again with every new incarnation of the manager, or when this one forgot us."""
+        """Register; register again with every new incarnation of the manager, or if it forgot this
+        instance.
+        """
         while True:
             self._manager_lost.clear()
-            self._epoch = ""  # whatever was sent to us and has not come is void from here on
+            self._epoch = ""  # messages on their way to us are void from here on
             reply = await self._register()
             self._epoch = reply.epoch
             self.ctx.watch(reply.manager)
@@ -132,7 +134,7 @@ class RolloutWorker(Actor):
                 continue
 
     async def _register(self) -> Registered:
-        """Until there is a manager."""
+        """Register once there is a manager."""
         ask = RegisterInstance(
             instance=self.ctx.name,
             worker=self.ctx.address,
@@ -150,7 +152,7 @@ class RolloutWorker(Actor):
                 except Refused as refusal:
                     raise Fenced(str(refusal)) from refusal
                 except AskFailed as problem:
-                    self.ctx.log.info("no manager yet: %s", problem)
+                    self.ctx.log.info("waiting for the manager: %s", problem)
                     await asyncio.sleep(RETRY_S)
 
     async def _still_registered(self) -> bool:
@@ -209,7 +211,7 @@ class RolloutWorker(Actor):
                         )
                         break
                     except AskFailed as problem:
-                        self.ctx.log.info("not handed over yet: %s", problem)
+                        self.ctx.log.info("hand-over not finished: %s", problem)
                         await asyncio.sleep(RETRY_S)
         except WaitTimeout as late:
             deferred.answer(Refused(f"the requests of {self.ctx.name} were not handed over: {late}"))
@@ -217,7 +219,9 @@ class RolloutWorker(Actor):
         deferred.answer(Done())
 
     async def _load(self, fetched: Fetched) -> str:
-        """Before the engine's next turn. Why it has those of before, or ""."""
+        """Load weights before the engine's next turn. The reason why the previous ones are still served, or
+        "".
+        """
         serves = self._weights.served[0] is not None
         self._orders.load, self._orders.keep = fetched, serves and self._keeping.wanted
         self._loaded.clear()
@@ -244,7 +248,7 @@ class RolloutWorker(Actor):
         self._hurry()
 
     def _hurry(self) -> None:
-        """There are orders: for the decode loop if it waits, for its host if that does."""
+        """Wake the decode loop or its host, whichever waits: there are orders."""
         self._wake.set()
         self._host.hurry()
 
@@ -295,7 +299,7 @@ class RolloutWorker(Actor):
         return await self.ctx.offload_within(self._deadlines, host.turn, orders)
 
     async def _room(self) -> None:
-        """Until the stream takes a frame; the manager grants it by acknowledging."""
+        """Wait until the stream has free capacity for a frame; the manager's acknowledgements grant it."""
         if self._sender.full:
             async with self.ctx.wait(
                 "credit of its stream", on=MANAGER, deadline_s=CREDIT_LATE_S, go_on=True

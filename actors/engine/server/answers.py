@@ -1,6 +1,6 @@
-"""What a request has, as its client reads it: text, tokens, log-probs, versions; and stop strings.
+"""`Answers`: replies of the server (text, tokens, log-probs, versions), stop strings.
 
-Owns the way from tokens to the struct of the wire. Pure but for the tokenizer, which it is given.
+Owns the conversion from tokens to the struct of the wire. Pure but for the tokenizer, which it is given.
 """
 
 from msgspec import UNSET
@@ -10,17 +10,19 @@ from actors.engine.server.wire import Finish, Generated, Logprob, MetaInfo
 from actors.reward.prompts import Prompts
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What stands for bytes that are no character yet."""
+"""The decoder's substitute for bytes that are no character yet."""
 
 
 class Answers:
-    """Answers in the words of one tokenizer."""
+    """Replies with the text of one tokenizer."""
 
     def __init__(self, prompts: Prompts) -> None:
         self._prompts = prompts
 
     def answer(self, running: Running, version: str) -> Generated:
-        """Everything so far; `version` is the name of the weights now, told where it has no token yet."""
+        """Everything so far; `version` is the present name of the weights, used while there is no token
+        yet.
+        """
         asked, finish, n = running.asked, running.finish, len(running.tokens)
         meta = MetaInfo(
             id=asked.rid,

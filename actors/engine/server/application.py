@@ -1,6 +1,6 @@
-"""The builtin engine behind SGLang's protocol: the table of routes, and who may call them.
+"""`Server`: SGLang's routes for the builtin engine, and their access control.
 
-Owns the aiohttp application and nothing of the engine. Adapter. What each route means: `docs/engines.md`.
+Owns the aiohttp application and nothing of the engine. Adapter. `docs/engines.md` describes each route.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from actors.engine.server.told import ServerInfo
 
 MAX_BODY_BYTES = 64 * 2**20
 OPEN = frozenset({"/health"})
-"""Answered without a key."""
+"""Routes that need no key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What is served. api_key: None where whoever reaches the port may ask."""
+    """What is served. api_key: None gives access to every client that reaches the port."""
 
     config: Qwen3Config
     engine: Engine
@@ -38,7 +38,7 @@ class Serving:
 
 
 class Server:
-    """The routes over one `Batching`, which somebody else drives."""
+    """The routes over one `Batching`, which the caller drives."""
 
     def __init__(self, serving: Serving, batching: Batching, answers: Answers) -> None:
         self._batching = batching
@@ -80,7 +80,7 @@ class Server:
         return application
 
     async def drained(self, within_s: float) -> None:
-        """Take nothing more; what runs may end within this time, then it ends with what it has."""
+        """Accept no new requests; running ones may end within this time, then they end with their tokens."""
         self._generating.stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):

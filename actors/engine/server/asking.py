@@ -1,6 +1,6 @@
-"""From a body of `/generate` to the requests that it means, each checked against this engine.
+"""Parsing of a `/generate` body into requests, each checked against this engine.
 
-Owns which settings are offered and how a batch is spread. Pure but for the tokenizer, which it is given.
+Owns the supported settings and the spreading of a batch. Pure but for the tokenizer, which it is given.
 """
 
 import math

@@ -1,10 +1,10 @@
-"""The builtin engine as a server turns it: a decode step at a time on a thread, all else on the event loop.
+"""`Batching`: the builtin engine in a server, one decode step at a time.
 
-Owns which requests there are, what the engine is told between two turns, pauses and changes of the weights.
-Does not own HTTP or text. Adapter: a thread.
+Steps run on a thread, all else on the event loop. Owns the requests, the commands to the engine between two
+turns, pauses and changes of the weights. Does not own HTTP or text. Adapter: a thread.
 
 Invariants:
-- The engine is touched on its thread alone, and only by whoever holds `_between`.
+- The engine is used on its thread alone, and only by the holder of `_between`.
 - A request is with the engine under one ticket, or waits here for the next turn, or has ended.
 - Weights change between two turns, while no request is with the engine: all tokens of a turn are of one
   version, and a request that goes on under other weights has its cache computed anew under them.
@@ -28,13 +28,13 @@ Refused = tuple[int, str, int]
 """Ticket, reason, status of HTTP."""
 
 MAX_REQUESTS = 4096
-"""Taken and not ended; one more is refused and may come again."""
+"""Open requests; one more is refused and may be sent again."""
 SETTLE_S = 600.0
 """A change of the weights waits so long for the requests that execute; they are bounded by their lengths."""
 
 
 class Full(RuntimeError):
-    """More requests than the server holds: come again, or go elsewhere."""
+    """More requests than the server holds; retry later, or elsewhere."""
 
 
 class Unsettled(RuntimeError):
@@ -42,12 +42,12 @@ class Unsettled(RuntimeError):
 
 
 class Batching:
-    """See the module.
+    """Runs requests in one engine.
 
     Args:
-        engine: nobody else's from now on.
+        engine: used by this object alone from now on.
         version: the name of its weights.
-        stopped: whether the newest token ends a request by what it means as text, and how.
+        stopped: whether and how the text of the newest token ends a request.
         now: seconds, of a clock that never goes back.
     """
 
@@ -65,7 +65,7 @@ class Batching:
         self._thread = ThreadPoolExecutor(1, "engine")
         self._between = asyncio.Lock()
         self._changing_weights = asyncio.Lock()
-        self._settling = False  # nobody enters the engine: its weights are about to change
+        self._settling = False  # no request enters the engine, because its weights are about to change
         self._tickets = itertools.count(1)
         self._images = itertools.count(1)
         self._waiting: dict[int, Running] = {}
@@ -73,7 +73,7 @@ class Batching:
         self._aborts: list[int] = []
         self._work = asyncio.Event()
         self._turned = asyncio.Event()
-        self._slots_held = 0  # when the last turn ended
+        self._slots_held = 0  # at the end of the last turn
 
     # -- requests --
 
@@ -87,14 +87,14 @@ class Batching:
         return running
 
     def end(self, running: Running, finish: Finish) -> None:
-        """It ends now with what it has; one that has ended stays as it is."""
+        """End it now with its tokens; an ended one is unchanged."""
         if running.finish is not None:
             return
         running.end(finish, self._now())
         self._forget([ticket for ticket, one in self._all() if one is running])
 
     def end_all(self, finish: Finish) -> int:
-        """Everything ends now; how many did."""
+        """End all requests now; returns their number."""
         gone = [one for _, one in self._all()]
         self._forget([ticket for ticket, _ in self._all()])
         for one in gone:
@@ -138,7 +138,7 @@ class Batching:
     # -- pauses and weights --
 
     async def pause(self, *, leave_slots: bool) -> None:
-        """No turn from now on; those inside keep their slots, or leave them and wait."""
+        """Stop the turns; requests in the engine keep their slots, or leave them and wait."""
         async with self._between:
             self.paused = True
             if leave_slots:
@@ -150,8 +150,9 @@ class Batching:
         self._work.set()
 
     async def change(self, image: Image, version: str | None, *, end_all: bool) -> int:
-        """Serve these weights. Unless paused, those inside end first and others wait; what is paused goes on
-        under them. Returns how many were paused. Raises BadImage, which changes nothing, and Unsettled."""
+        """Serve these weights. Unless paused, requests in the engine end first and others wait; paused ones
+        go on under the new weights. Returns the number of paused requests. Raises BadImage, which changes
+        nothing, and Unsettled."""
         async with self._changing_weights:
             if end_all:
                 self.end_all(aborted("its server was told to end all requests for new weights"))
@@ -187,7 +188,7 @@ class Batching:
             ) from None
 
     async def _leave(self) -> None:
-        """Those inside wait again, in front of the others. Under `_between`."""
+        """Requests in the engine wait again, in front of the others. Called under `_between`."""
         await self._on_thread(self._engine.drain)
         left, self._inside, self._aborts = self._inside, {}, []
         for running in left.values():
@@ -199,7 +200,9 @@ class Batching:
     # -- turns --
 
     async def run(self) -> None:
-        """Until cancelled; whatever else is raised is a defect, and the engine is not to be used any more."""
+        """Run turns until cancelled. Any other error is a defect, and the engine must not be used any
+        more.
+        """
         try:
             while True:
                 await self._work.wait()
@@ -262,7 +265,7 @@ class Batching:
         )
         for ticket, token, logprob, flags in rows:
             running = self._inside.get(ticket)
-            if running is None or flags & Flag.NO_TOKEN:  # it was ended here; the engine hears of it next
+            if running is None or flags & Flag.NO_TOKEN:  # it was ended here; the engine is notified next
                 continue
             running.take(token, logprob, self.version, now_s)
             self.tokens += 1

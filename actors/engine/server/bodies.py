@@ -1,4 +1,4 @@
-"""How this server reads bodies and writes answers, errors too. Adapter: knows aiohttp."""
+"""Reading of request bodies and writing of replies and errors. Adapter: aiohttp."""
 
 import asyncio
 import logging
@@ -46,12 +46,12 @@ def json(answer: msgspec.Struct | Sequence[msgspec.Struct], status: int = 200) -
 
 
 def problem_body(status: int, message: str) -> ProblemBody:
-    """What an error says."""
+    """The JSON of an error."""
     return ProblemBody(Problem(message, KINDS.get(status, "InternalServerError"), status))
 
 
 def problem(status: int, message: str) -> web.Response:
-    """An error; one that may be gone in a moment says when to ask again."""
+    """An error reply; an error that may pass soon has a retry time."""
     answer = json(problem_body(status, message), status)
     if status == 503:
         answer.headers["Retry-After"] = "1"
@@ -60,7 +60,7 @@ def problem(status: int, message: str) -> web.Response:
 
 @web.middleware
 async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every error is JSON with a reason; a defect is logged and told by its kind."""
+    """Turn every error into JSON with a reason; a defect is logged, and the reply has its kind."""
     try:
         return await handler(request)
     except BadRequest as bad:
@@ -70,7 +70,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as known:
         why = known.text if known.status == 413 else known.reason  # the text of 413 has the limit
         return problem(known.status, f"{request.method} {request.path}: {why}")
-    except ConnectionError:  # nobody is there to be told
+    except ConnectionError:  # the client is gone
         raise
     except Exception as defect:
         log.exception("%s %s", request.method, request.path)

@@ -1,4 +1,7 @@
-"""What ends, pauses and changes what is generated: abort, pause, weights. Adapter: knows aiohttp."""
+"""`Controlling`: control routes of the server (abort, pause, weights).
+
+Adapter: aiohttp.
+"""
 
 import asyncio
 import contextlib
@@ -30,11 +33,11 @@ T = TypeVar("T")
 
 FORMATS = frozenset({None, "auto", "safetensors"})
 FLUSH_S = 600.0
-"""`/flush_cache` waits no longer, whatever its `timeout` says."""
+"""Longest wait of `/flush_cache`, for any `timeout` in the request."""
 
 
 class Controlling:
-    """See the module. model_path: where the weights came from."""
+    """Control routes. model_path: the source of the weights."""
 
     def __init__(self, config: Qwen3Config, batching: Batching, model_path: str) -> None:
         self._config, self._batching = config, batching
@@ -42,7 +45,7 @@ class Controlling:
         self._doing: set[asyncio.Task[object]] = set()
 
     async def abort(self, request: web.Request) -> web.Response:
-        """`/abort_request`: these end now, with the tokens that they have."""
+        """`/abort_request`: these end now, with their tokens."""
         body = await body_of(request, AbortBody)
         finish = aborted(body.abort_message or "it was aborted")
         if body.abort_all:
@@ -109,7 +112,7 @@ class Controlling:
         return web.Response(text="Cache flushed.\n")
 
     async def _whole(self, work: Coroutine[object, object, T]) -> T:
-        """To its end, though the client may go meanwhile: half a change would be none that anybody knows."""
+        """Run to the end even if the client disconnects: the outcome of half a change would be unknown."""
         task = asyncio.ensure_future(work)
         self._doing.add(task)
         task.add_done_callback(self._doing.discard)

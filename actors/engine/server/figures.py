@@ -1,4 +1,4 @@
-"""The server's figures in Prometheus' words, under SGLang's names. Owns no state of requests."""
+"""`Figures`: the server's metrics in Prometheus' format, under SGLang's names. Owns no state of requests."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -41,7 +41,7 @@ class Figures:
         self._rate = gauge("gen_throughput", "tokens a second, lately")
 
     def ended(self, running: Running) -> None:
-        """A request has ended, or whoever asked for it has gone."""
+        """A request has ended, or its client has disconnected."""
         self._requests.labels(self._model).inc()
         self._prompt.labels(self._model).inc(len(running.asked.prompt) + len(running.asked.prefix))
         self._generated.labels(self._model).inc(len(running.tokens))

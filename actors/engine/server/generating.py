@@ -15,14 +15,14 @@ from actors.engine.server.running import Running, aborted
 from actors.engine.server.wire import GenerateBody
 
 REQUEST_S = 3600.0
-"""Then a request ends with what it has, as an abort; paused time counts."""
+"""A request ends after that with its tokens, as an abort; paused time counts."""
 SSE = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
 
 log = logging.getLogger("engine/server")
 
 
 class Generating:
-    """See the module. stopping: no request is taken any more."""
+    """`/generate`. stopping: no new request is accepted."""
 
     def __init__(self, engine: Engine, batching: Batching, answers: Answers, figures: Figures) -> None:
         self._engine, self._batching, self._answers = engine, batching, answers
@@ -30,7 +30,7 @@ class Generating:
         self.stopping = False
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        """Answers when all have ended, or streams what they have; the client gone, they end."""
+        """Reply when all have ended, or stream their tokens; a closed client ends them."""
         body = await body_of(request, GenerateBody)
         if self.stopping:
             raise Full("this server was told to stop: ask another one")
@@ -50,7 +50,7 @@ class Generating:
                     return problem(one.finish.status_code, one.finish.message or "")
             return json(answers if batch else answers[0])
         finally:
-            for one in running:  # the client went: nobody waits for what would still come
+            for one in running:  # the client is gone, so no further token is needed
                 self._batching.end(one, aborted("its client closed the connection"))
                 self._figures.ended(one)
 
@@ -81,7 +81,7 @@ class Generating:
                         answer.index = index
                     chunk = msgspec.json.encode(answer)
                 ended = one.finish is not None
-                async with writing:  # who reads slowly gets fewer chunks: each says everything so far
+                async with writing:  # a slow reader gets fewer chunks: each has everything so far
                     await response.write(b"data: " + chunk + b"\n\n")
                 if ended:
                     return

@@ -1,6 +1,6 @@
-"""The server as a process does it: load the model, listen, serve until told to stop, stop in order.
+"""Server process: load the model, listen, serve until stopped, stop in order.
 
-Owns the order of these. Adapter: sockets and the model's files; signals are the caller's.
+Owns the order of these steps. Adapter: sockets and the model's files; signals are the caller's.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ MAX_SLOTS = MAX_ROWS // 2
 LONGEST = 2048
 """Tokens of a request by default, where the model has positions for more."""
 WIRE = "0.5.23"
-"""The release of SGLang whose protocol this is."""
+"""The SGLang release of this protocol."""
 CLOSE_S = 2.0
 IDLE_S = 75.0  # of a connection without a whole request
 """For answers that are being written when all requests have ended."""
@@ -42,8 +42,8 @@ Wait = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """max_tokens: of prompt and response together, None: what the model has, up to `LONGEST`. seed: of the
-    seeds of requests that bring none. grace_s: for requests that run when the server is told to stop."""
+    """max_tokens: of prompt and response together, None: the model's limit, up to `LONGEST`. seed: for
+    requests without a seed. grace_s: for requests that run when the server is stopped."""
 
     model: Path
     host: str
@@ -61,10 +61,11 @@ class Settings:
 async def serve(
     settings: Settings, sock: socket.socket, ready: Callable[[str], None], stop: Wait, hurry: Wait
 ) -> None:
-    """Serve until `stop` returns; `ready` is told the URL. `hurry` cuts the grace of those that run short.
+    """Serve until `stop` returns; `ready` is called with the URL. `hurry` shortens the grace of running
+    requests.
 
     `sock`: bound, not yet listened at; closed at the end. Raises BadCheckpoint, BadTokenizer or NotExact for
-    a model that cannot be served, and what the engine raises where it is broken.
+    a model that cannot be served, and errors of a broken engine.
     """
     with sock:
         port = int(sock.getsockname()[1])
@@ -93,7 +94,7 @@ async def serve(
 
 
 def loaded(settings: Settings, port: int) -> tuple[Server, Batching]:
-    """The model, ready to serve: the routes, and what somebody is to drive."""
+    """The model, ready to serve: the routes, and the `Batching` that the caller must drive."""
     prompts = Prompts(settings.model)
     model = load_checkpoint(settings.model).requires_grad_(False)
     config = model.config
@@ -137,7 +138,7 @@ def loaded(settings: Settings, port: int) -> tuple[Server, Batching]:
 
 
 async def _first(*waited: Awaitable[object]) -> None:
-    """Until one of these is done; the others are left alone, but for those that only wait here."""
+    """Wait until one of these is done. The others are left running, except those that only wait here."""
     tasks = [asyncio.ensure_future(one) for one in waited]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task, one in zip(tasks, waited, strict=True):

@@ -1,6 +1,6 @@
-"""A request that the server has taken: what it asks for, what it has, how it ended.
+"""`Running`: an accepted request of the server, with its tokens and its end.
 
-Owns the columns of its tokens and the spans of the weights that made them. Belongs to the event loop.
+Owns the columns of its tokens and the spans of the weights that made them. Used on the event loop alone.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from actors.rollout.sampling_params import Sampling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request, checked. prompt and prefix: token ids, u32; the prefix is what the response holds already.
+    """A request, checked. prompt and prefix: token ids, u32; the prefix is the present part of the response.
     limit: new tokens beyond it. stops: tokens that end it."""
 
     rid: str
@@ -34,7 +34,7 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """See the module. changed: set when a token or the end came; whoever waits clears it."""
+    """An accepted request. changed: set at a new token or the end; the waiting task clears it."""
 
     asked: Asked
     began_s: float
@@ -49,7 +49,7 @@ class Running:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def assignment(self, ticket: int) -> Assignment:
-        """What an engine is told to go on with it, from the last token that is here."""
+        """The assignment for the engine to continue it, from its last token."""
         asked = self.asked
         return Assignment(
             ticket=ticket,
@@ -62,7 +62,7 @@ class Running:
         )
 
     def take(self, token: int, logprob: float, version: str, now_s: float) -> None:
-        """A token more, made under `version`."""
+        """Add a token, made under `version`."""
         if not self.spans or self.spans[-1].version != version:
             self.spans.append(Span(version, len(self.tokens), len(self.tokens)))
         self.spans[-1].end += 1
@@ -92,7 +92,7 @@ def reason_of(running: Running, token: int) -> Finish:
 
 
 def aborted(message: str, status_code: int | None = None) -> Finish:
-    """An end that somebody ordered, or that could not be helped (status_code)."""
+    """An end by order, or by an unavoidable failure (status_code)."""
     return Finish("abort", message=message, status_code=status_code)
 
 

@@ -1,4 +1,7 @@
-"""What the server tells of itself: health, model, arguments, load, figures. Adapter: knows aiohttp."""
+"""`Telling`: status routes of the server (health, model, arguments, load, figures).
+
+Adapter: aiohttp.
+"""
 
 import asyncio
 import time
@@ -21,18 +24,18 @@ from actors.engine.server.wire import GenerateBody, SamplingParams
 PROBE_S = 20.0
 """`/health_generate` waits so long for a token."""
 RATE_S = 1.0
-"""A rate is over no less."""
+"""Shortest period of a rate."""
 
 
 class Rate:
-    """Tokens a second since it was asked for the last time, at least `RATE_S` ago."""
+    """Tokens a second since the last request for it, at least `RATE_S` ago."""
 
     def __init__(self, batching: Batching) -> None:
         self._batching = batching
         self._at_s, self._tokens, self._rate = time.monotonic(), 0, 0.0
 
     def now(self) -> float:
-        """It."""
+        """The rate."""
         at_s, tokens = time.monotonic(), self._batching.tokens
         if at_s - self._at_s >= RATE_S:
             self._rate = (tokens - self._tokens) / (at_s - self._at_s)
@@ -41,7 +44,7 @@ class Rate:
 
 
 class Telling:
-    """See the module. `info`: its status, path and version are filled in when it is asked for."""
+    """Status routes. `info`: status, path and version are filled in for each request."""
 
     def __init__(
         self,
@@ -57,11 +60,13 @@ class Telling:
         self._rate = Rate(batching)
 
     async def health(self, _: web.Request) -> web.Response:
-        """`/health`: it answers, and takes requests."""
+        """`/health`: the server answers, and accepts requests."""
         return web.Response(status=503 if self._generating.stopping else 200)
 
     async def probe(self, _: web.Request) -> web.Response:
-        """`/health_generate`: a token is made, of whoever runs, else one of its own. Paused, none is."""
+        """`/health_generate`: a token is made, by any running request, else by one of its own. While paused,
+        none is made.
+        """
         batching = self._batching
         if self._generating.stopping or batching.paused:
             why = "this server was told to stop" if self._generating.stopping else "generation is paused"

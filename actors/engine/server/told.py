@@ -1,6 +1,7 @@
-"""SGLang's protocol as structs: what the server of the builtin engine tells of itself, and of errors.
+"""Status and error messages of the builtin engine's server, in SGLang's protocol.
 
-Source: SGLang 0.5.23, `entrypoints/http_server.py`; which keys of `/server_info` clients compare: slime's.
+Source: SGLang 0.5.23, `entrypoints/http_server.py`. The keys of `/server_info` that clients compare are
+slime's.
 """
 
 from typing import Literal
@@ -9,7 +10,7 @@ import msgspec
 
 
 class Load(msgspec.Struct):
-    """What the engine has to do now. Tokens are those of prompts and responses; rates are a second's."""
+    """The present load of the engine. Tokens are those of prompts and responses; rates are a second's."""
 
     dp_rank: int
     num_running_reqs: int
@@ -59,8 +60,8 @@ class ModelInfo(msgspec.Struct):
 
 
 class ServerInfo(msgspec.Struct):
-    """`GET /server_info`: SGLang's arguments as far as clients compare them, and what is extra here.
-    response_start: the extra of `GenerateBody` is understood."""
+    """`GET /server_info`: SGLang's arguments as far as clients compare them, and our extras. response_start:
+    the extra of `GenerateBody` is understood."""
 
     model_path: str
     tokenizer_path: str
@@ -96,7 +97,7 @@ class ServerInfo(msgspec.Struct):
 
 
 class Problem(msgspec.Struct):
-    """What went wrong, where and what to do."""
+    """The error, its place and its remedy."""
 
     message: str
     type: str

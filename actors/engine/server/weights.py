@@ -1,4 +1,7 @@
-"""A Hugging Face folder as an image of weights for an engine that serves already. Adapter: reads files."""
+"""`Image`: weights of a Hugging Face folder, for an engine that already serves.
+
+Adapter: reads files.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +15,7 @@ from actors.engine.weight_image import image_bytes, weight_layout, write_weights
 
 @dataclass(frozen=True)
 class Image:
-    """Weights as one flat run of bytes, and where each tensor lies in it."""
+    """Weights as one flat run of bytes, and the offset of each tensor in it."""
 
     view: memoryview
     specs: Sequence[TensorSpec]

@@ -1,8 +1,8 @@
-"""SGLang's protocol as structs: requests and orders of the server of the builtin engine, and their answers.
+"""Requests and replies of the builtin engine's server, in SGLang's protocol.
 
-Owns names, types and defaults of the wire; checks nothing beyond types. Bodies with unknown keys are
-refused, as SGLang 0.5.23 refuses them. What is accepted without meaning here (routing, priorities, cache
-salts) changes no token; what would change one and is not offered is refused by `asking`, by name.
+Owns names, types and defaults of the wire; checks nothing beyond types. Bodies with unknown keys are refused,
+as SGLang 0.5.23 refuses them. Fields that are accepted without effect (routing, priorities, cache salts)
+change no token. Unsupported fields that would change a token are refused by `asking`, by name.
 
 Source: SGLang 0.5.23, `managers/io_struct.py` and `entrypoints/http_server.py`.
 """
@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 Token = int
 Ids = list[Token]
 Unread = Any
-"""JSON of whatever kind that nobody looks into."""
+"""JSON of any kind that is not read."""
 
 
 class SamplingParams(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,9 +56,9 @@ class SamplingParams(msgspec.Struct, forbid_unknown_fields=True):
 class GenerateBody(msgspec.Struct, forbid_unknown_fields=True):
     """`POST /generate`: one request, or a batch where `text` or `input_ids` is a list of prompts.
 
-    response_start is an extra of this server: the index in `input_ids` where the response begins. What
-    stands behind it was generated before, by whatever engine; with the same `sampling_seed` the response
-    goes on as if it had never been interrupted. Of a batch: one for all, or a list.
+    response_start is an extra of this server: the index in `input_ids` where the response begins. The tokens
+    from there on were generated before, by any engine; with the same `sampling_seed` the response goes on as
+    if it had never been interrupted. Of a batch: one for all, or a list.
     """
 
     text: str | list[str] | None = None
@@ -81,7 +81,7 @@ class GenerateBody(msgspec.Struct, forbid_unknown_fields=True):
     video_data: Unread = None
     audio_data: Unread = None
     input_embeds: Unread = None
-    # Without meaning here:
+    # Accepted without effect:
     routed_experts_start_len: int | None = None
     sampling_logprobs_mode: str | None = None
     session_id: str | None = None
@@ -151,7 +151,7 @@ class Generated(msgspec.Struct):
 
 
 class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /abort_request`. abort_message: told to whoever waits."""
+    """`POST /abort_request`. abort_message: sent to the waiting clients."""
 
     rid: str | None = None
     abort_all: bool = False
@@ -160,8 +160,8 @@ class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PauseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /pause_generation`. abort: everything ends with the tokens that it has; retract: requests leave
-    their slots and are computed anew later; in_place: they keep them."""
+    """`POST /pause_generation`. abort: all requests end with their tokens; retract: requests leave their
+    slots and are computed anew later; in_place: they keep them."""
 
     mode: Literal["abort", "retract", "in_place"] = "abort"
 
@@ -174,7 +174,8 @@ class ContinueBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class UpdateBody(msgspec.Struct, forbid_unknown_fields=True):
     """`POST /update_weights_from_disk`. model_path: a Hugging Face folder of the same architecture;
-    weight_version: its name from now on, None: that of the weights before. The rest has no meaning here."""
+    weight_version: its name from now on, None: that of the weights before. The other fields have no effect.
+    """
 
     model_path: str
     weight_version: str | None = None
@@ -213,7 +214,7 @@ class VersionNamed(msgspec.Struct):
 
 
 class Said(msgspec.Struct):
-    """The answer of pause and continue."""
+    """Reply of pause and continue."""
 
     message: str
     status: Literal["ok"] = "ok"

@@ -1,10 +1,11 @@
-"""A loader of weights for SGLang (`--custom-weight-loader gleaner_sglang.load_image`): from a flat image in
-shared memory, on the same host.
+"""SGLang weight loader: from a flat image in shared memory, on the same host.
+
+Use it with `--custom-weight-loader gleaner_sglang.load_image`.
 
 Owns the mapping and the hand-over to the model's own loader, which shards and fuses as for a checkpoint. Runs
 in SGLang's schedulers, one a rank, so it knows nothing of Gleaner but two files: the order (the path of the
-image and where each tensor lies in it), and beside it a report for each rank. Who orders has verified the
-image by hash.
+image and the offset of each tensor), and beside it a report for each rank. The sender of the order has
+verified the image by hash.
 """
 
 import fcntl
@@ -27,8 +28,8 @@ def load_image(model: torch.nn.Module, named_tensors: list[tuple[str, torch.Tens
     """Called by SGLang in each rank, between begin and end of a weight update, with one pair, whose name is
     the path of the order.
 
-    Writes `loaded-<pid>.json` beside it, `{"problem": ""}` or why it failed: SGLang ends its process over
-    whatever is raised here, and answers that all went well over whatever is returned.
+    Writes `loaded-<pid>.json` beside it, `{"problem": ""}` or why it failed: SGLang ends its process for any
+    exception here, and reports success for any return value.
     """
     [(path, _)] = named_tensors
     order, problem = Path(path), ""
@@ -47,9 +48,10 @@ def load_image(model: torch.nn.Module, named_tensors: list[tuple[str, torch.Tens
 def _views(path: str, rows: list[Row]) -> list[tuple[str, torch.Tensor]]:
     """The tensors of the image, sharing its memory; each keeps the mapping alive."""
     with open(path, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # nobody writes there while it is mapped
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # the image is not written while it is mapped
         size = os.fstat(file.fileno()).st_size
-        # Private, so that no loader can write into what others read; nothing is copied unless one does.
+        # Private, so that no loader can write into memory that others read; nothing is copied unless one
+        # does.
         image = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     views = []
     for name, dtype, shape, offset, nbytes in rows:

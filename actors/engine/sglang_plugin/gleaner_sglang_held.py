@@ -1,7 +1,7 @@
-"""A plugin of SGLang: `/server_info` tells how many tokens a server that stands still made of each request.
+"""SGLang plugin: `/server_info` with the tokens made per request of a paused server.
 
-Owns two hooks in SGLang's scheduler, which is where tokens are made: behind a pause that retracts all (`mode`
-"retract") it tells what it had gathered of each stream, and what it says of itself has `gleaner` then, with
+Owns two hooks in SGLang's scheduler, which is where tokens are made. After a pause that retracts all (`mode`
+"retract") the scheduler sends the gathered tokens of each stream. Its information then has `gleaner`, with
 the requests that wait in it. Nothing is guessed from clocks: the scheduler makes no token while it is paused.
 """
 
@@ -21,7 +21,7 @@ def register() -> None:
 
 
 def tell_the_rest(_: None, scheduler: Any, order: Any) -> None:
-    """Streams that tell several tokens at a time have those by now that were made before the pause."""
+    """Send the tokens made before the pause on streams that send several tokens at a time."""
     if order.mode != "retract":
         return
     unsent = [
@@ -38,13 +38,15 @@ def tell_the_rest(_: None, scheduler: Any, order: Any) -> None:
 
 
 def drops_caches_of_what_waits(scheduler: Any) -> bool:
-    """Whether new weights void all caches although requests wait. SGLang 0.5.20 drops them only where none
-    does, and else ends its process over it."""
+    """Whether new weights void all caches although requests wait. SGLang 0.5.20 drops them only if none
+    waits, and otherwise ends its process."""
     return "ignore_waiting" in inspect.signature(scheduler.is_fully_idle).parameters
 
 
 def say_what_was_made(answer: Any, scheduler: Any, _: Any) -> Any:
-    """`made`: by request, its tokens that the scheduler has made; those that go on after the pause alone."""
+    """`made`: by request, the tokens that the scheduler has made; only for requests that go on after the
+    pause.
+    """
     if not drops_caches_of_what_waits(scheduler):
         return answer
     paused = scheduler._engine_paused

@@ -1,8 +1,10 @@
-"""A vLLM weight transfer engine: weights come from a flat image in shared memory, on the same host.
+"""`ImageTransferEngine`: vLLM weight transfer from a flat image in shared memory.
+
+The image is on the same host.
 
 Owns the mapping and the hand-over to the model's own loader, which shards, fuses and repacks as for a
-checkpoint. Runs in vLLM's workers, so it knows nothing of Gleaner but the words of one call: the path of the
-image and where each tensor lies in it. Who calls has verified the image by hash.
+checkpoint. Runs in vLLM's workers, so it knows nothing of Gleaner but the arguments of one call: the path of
+the image and the offset of each tensor. The caller has verified the image by hash.
 """
 
 import fcntl
@@ -24,7 +26,7 @@ Row = tuple[str, str, tuple[int, ...], int, int]
 
 
 class BadImage(ValueError):
-    """The image or its layout does not fit. What the model holds now is uncertain: load another one."""
+    """The image or its layout does not fit. The model's contents are now uncertain: load another image."""
 
 
 @dataclass
@@ -47,7 +49,7 @@ class ImageTransferEngine(WeightTransferEngine[ImageInit, ImageUpdate]):  # type
     update_info_cls = ImageUpdate
 
     def init_transfer_engine(self, init_info: ImageInit) -> None:
-        """Nothing to meet: the image is a file."""
+        """Nothing to set up: the image is a file."""
 
     def start_weight_update(self) -> None:
         """Layers go back to the form of a checkpoint, so that the model's own loader takes them."""
@@ -72,7 +74,7 @@ class ImageTransferEngine(WeightTransferEngine[ImageInit, ImageUpdate]):  # type
         """Map the image and feed the loader; every parameter must be there."""
         loaded = self.model.load_weights(_tensors(update_info))
         if loaded is None or self.model_config.quantization is not None:
-            return  # such a loader does not tell, or its names are not those of parameters
+            return  # such a loader does not report them, or its names are not those of parameters
         if missing := self._wanted - set(loaded):
             raise BadImage(
                 f"{update_info.path} lacks {len(missing)} parameters, the first is {min(missing)!r}: "
@@ -83,7 +85,7 @@ class ImageTransferEngine(WeightTransferEngine[ImageInit, ImageUpdate]):  # type
         """Layers are repacked for serving.
 
         A module whose matrix is that of another one is left out by vLLM 0.32, as nothing was loaded into it;
-        on a CPU it would go on with what it packed of the old weights.
+        on a CPU it would go on with its packed copy of the old weights.
         """
         finalize_layerwise_reload(self.model, self.model_config)
         for module in self._tied:
@@ -94,7 +96,7 @@ class ImageTransferEngine(WeightTransferEngine[ImageInit, ImageUpdate]):  # type
 
 
 def _tied_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Modules that vLLM packs and whose parameters are all those of modules before them."""
+    """Modules that vLLM packs and whose parameters all belong to earlier modules."""
     seen: set[int] = set()
     tied = []
     for module in model.modules():
@@ -108,9 +110,10 @@ def _tied_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
 def _tensors(update: ImageUpdate) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of the image, sharing its memory; each keeps the mapping alive."""
     with open(update.path, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # nobody writes there while it is mapped
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # the image is not written while it is mapped
         size = os.fstat(file.fileno()).st_size
-        # Private, so that no loader can write into what others read; nothing is copied unless one does.
+        # Private, so that no loader can write into memory that others read; nothing is copied unless one
+        # does.
         image = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     for name, dtype, shape, offset, nbytes in update.tensors:
         kind = getattr(torch, dtype, None)

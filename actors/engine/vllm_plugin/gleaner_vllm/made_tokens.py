@@ -1,7 +1,7 @@
-"""A route of vLLM's server: how many tokens its engine, which stands still, has made of each request.
+"""`MadeTokens`: vLLM route for the tokens that a paused engine has made per request.
 
 Owns one method of vLLM's engine core, where tokens are made, and one answer of the front end. The core makes
-no token while it is paused (`/pause?mode=keep`), so the numbers are exact whatever is still on its way
+no token while it is paused (`/pause?mode=keep`), so the numbers are exact even with tokens still on their way
 through the front end. Source: `vllm.v1.engine.core` of 0.32.
 """
 
@@ -16,7 +16,7 @@ Call = Callable[..., Awaitable[None]]
 
 
 def made_tokens(core: Any) -> dict[str, int] | None:
-    """A method of `EngineCore`: by vLLM's own name of each unfinished request its tokens; None where requests
+    """A method of `EngineCore`: the tokens of each unfinished request, by vLLM's own name; None if requests
     are not held."""
     from vllm.v1.core.sched.interface import PauseState
 
