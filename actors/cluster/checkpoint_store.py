@@ -1,10 +1,11 @@
-"""Checkpoints on disk: each one whole or absent, the last K kept, damage found before it is loaded.
+"""`CheckpointStore`: durable checkpoints on disk, each one whole or absent.
 
-Owns the folder `checkpoints/` with its `step-000007` directories. Does not own what the files hold. One
-process writes at a time; any number may read.
+The last K are kept, and damage is found before a load. Owns the folder `checkpoints/` with its `step-000007`
+directories. Does not own the contents of the files. One process writes at a time; any number may read.
 
 A checkpoint is written under a temporary name, with every file on the disk, before one rename makes it
-visible; it is deleted the other way round. Whatever stops a writer, readers see only whole checkpoints.
+visible; a deletion takes these steps in reverse. However a writer is stopped, readers see only whole
+checkpoints.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ _UNFINISHED = ".unfinished"
 
 
 class CheckpointStore:
-    """See the module; the `Checkpoints` of a StateManager. `keep`: how many checkpoints stay."""
+    """The `Checkpoints` of a StateManager. `keep`: how many checkpoints stay."""
 
     def __init__(self, directory: str | Path, *, keep: int = 3) -> None:
         if keep < 1:
@@ -30,7 +31,7 @@ class CheckpointStore:
         self.keep = keep
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint after `step` steps is, or would be."""
+        """The path of the checkpoint after `step` steps, whether it exists or not."""
         return self.directory / f"step-{step:06d}"
 
     def steps(self) -> list[int]:
@@ -41,7 +42,7 @@ class CheckpointStore:
         return sorted(int(match[1]) for match in found if match)
 
     def write(self, step: int, files: Contents, meta: Mapping[str, Note]) -> Sealed:
-        """Make a checkpoint durable, then drop what is beyond the last `keep`.
+        """Make a checkpoint durable, then drop all but the last `keep`.
 
         A whole checkpoint of this step stays as it is: writing it again changes nothing. Raises
         `StateDirFull`.
@@ -67,7 +68,7 @@ class CheckpointStore:
         return found
 
     def latest(self) -> Latest:
-        """The newest checkpoint that verifies. Reads as many as it takes."""
+        """The newest checkpoint that verifies. Reads checkpoints until one does."""
         skipped: list[str] = []
         for step in reversed(self.steps()):
             try:
@@ -101,7 +102,7 @@ class CheckpointStore:
         return Sealed(step, final, written.meta, written.files)
 
     def _remove_unfinished(self) -> None:
-        """What a writer left that was killed."""
+        """Remove the unfinished checkpoints of a killed writer."""
         if self.directory.is_dir():
             for path in self.directory.glob(f"*{_UNFINISHED}"):
                 sealed.remove(path)

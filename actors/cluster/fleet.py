@@ -1,7 +1,7 @@
-"""Which preemptible hosts to have: what is on offer (a trace), bounded by what the job wants (N_prem).
+"""`FleetPolicy`: preemptible hosts on offer (a trace), bounded by the wanted N_prem.
 
-Pure: times, exits and N_prem go in, starts, notices and kills come out. As in RLBoost (4.2), nothing is
-allocated while there are N_prem hosts, even if more are on offer, and a surplus is never killed. Every
+Pure: inputs are times, exits and N_prem; outputs are starts, notices and kills. As in RLBoost (4.2), no host
+is allocated while there are N_prem hosts, even if more are on offer, and a surplus is never killed. Every
 allocated host runs until the offer is withdrawn.
 """
 
@@ -27,7 +27,7 @@ class StartHost:
 
 @dataclass(frozen=True, slots=True)
 class NoticeHost:
-    """Tell this host that it goes away `deadline_s` from now."""
+    """Notify this host that it goes away `deadline_s` from now."""
 
     name: str
     deadline_s: float
@@ -35,7 +35,7 @@ class NoticeHost:
 
 @dataclass(frozen=True, slots=True)
 class KillHost:
-    """The offer is withdrawn: take this host away, without a word."""
+    """The offer is withdrawn: kill this host without notice."""
 
     name: str
 
@@ -45,8 +45,8 @@ FleetAction = StartHost | NoticeHost | KillHost
 
 @dataclass(slots=True)
 class _Offer:
-    gone_at_s: float = math.inf  # of a noticed one: when it goes, on the trace's clock
-    left: bool = False  # it went by itself; wait until it is offered anew
+    gone_at_s: float = math.inf  # of a noticed host: its removal, on the trace's clock
+    left: bool = False  # it left by itself; wait until it is offered anew
     failures: int = 0
     not_before_s: float = 0.0
 
@@ -56,13 +56,13 @@ class _Offer:
 
 
 class FleetPolicy:
-    """Offers in the order in which they came, and the hosts that run.
+    """Offers in the order of their arrival, and the running hosts.
 
     Args:
         availability: the trace; None offers `n_prem_max` hosts for ever.
-        n_prem_max: most hosts at a time, whatever N_prem says.
+        n_prem_max: most hosts at a time, for any N_prem.
         notice_s: from a notice to the end, where the trace names no removal.
-        begin_s: the trace's time at which this policy takes over; what happened before is history.
+        begin_s: the trace's time at which this policy takes over; earlier events are not replayed.
         running: hosts that run already.
     """
 
@@ -82,7 +82,7 @@ class FleetPolicy:
         self._running: dict[str, float] = dict.fromkeys(running, 0.0)
         self._withdrawn: set[str] = set()  # running ones that are being taken away
         self._seen_s = 0.0
-        self.n_prem = n_prem_max  # until a plan says otherwise
+        self.n_prem = n_prem_max  # until a plan changes it
         if availability is None:
             self._offers = {f"spot-{number}": _Offer() for number in range(1, n_prem_max + 1)}
         self.advance(begin_s)
@@ -99,11 +99,11 @@ class FleetPolicy:
 
     @property
     def on_offer(self) -> list[str]:
-        """Hosts that could be had."""
+        """Hosts that are available."""
         return [name for name, offer in self._offers.items() if not offer.noticed]
 
     def advance(self, trace_s: float) -> list[FleetAction]:
-        """The trace's clock shows `trace_s`: what its events up to now ask for."""
+        """The trace's clock shows `trace_s`: the actions that its events up to now require."""
         actions: list[FleetAction] = []
         after_s = math.nextafter(trace_s, math.inf)
         if self._availability is not None:

@@ -1,9 +1,8 @@
-"""Host copies of the trainer's state: two slots in shared memory, written in turn.
+"""`HostCopies`: the trainer's state in two slots of shared memory, written in turn.
 
 Owns the two slots. A step's state is written into the one that does not hold the newest, and counts only once
-it is sealed; so however the trainer dies, the newest whole state survives it. What makes it survive the
-host is the checkpoint (`checkpoint_store.CheckpointStore.adopt` copies a slot, and notices if it changes
-meanwhile).
+it is sealed; so however the trainer dies, the newest whole state survives it. Only a checkpoint survives the
+host (`checkpoint_store.CheckpointStore.adopt` copies a slot, and detects a change of it meanwhile).
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from actors.cluster.sealed import Contents
 
 
 class HostCopies:
-    """See the module; the `Copies` of a StateManager. One process writes at a time."""
+    """The `Copies` of a StateManager. One process writes at a time."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)

@@ -1,6 +1,6 @@
 """A job's settings and the places of its files on a host.
 
-Owns where a job keeps what on each host. Pure: touches none of it.
+Owns the paths of a job on each host. Pure: opens none of the files.
 """
 
 import tomllib
@@ -31,7 +31,9 @@ def with_gateway(job: JobSpec, listen: str) -> JobSpec:
 
 
 def health_of(config: Config, patience: float = 1.0) -> Health | None:
-    """What the processes of a job expect of those that they start; `patience`: times the usual silence."""
+    """Health limits that the processes of a job apply to their children; `patience`: times the usual
+    silence.
+    """
     live, silent_s = config.liveness, config.liveness.hung_s * patience
     return Health(silent_s, max(live.start_s, silent_s)) if silent_s else None
 
@@ -61,7 +63,7 @@ def state_copy_dir(job: JobSpec, node: str) -> Path:
 
 
 def gang_dir(job: JobSpec, node: str) -> Path:
-    """Where the processes of a trainer that has several meet."""
+    """The meeting folder of the processes of a trainer that has several."""
     return memory_dir(job, node) / "gang"
 
 

@@ -1,7 +1,8 @@
-"""What the steps so far have shown of lengths, engines and trainer, for the model of the next step.
+"""`Learnt`: measured lengths and speeds of past steps, for the next step's model.
 
-Owns what is learnt and how: smoothing, growth of lengths, correction of the model by what it got wrong. Pure;
-bounded: lengths of some groups of a few steps, the rest are numbers.
+The speeds are those of engines and trainer. Owns the learnt values and the methods: smoothing, growth of
+lengths, correction of the model by its errors. Pure; bounded: lengths of some groups of a few steps, the rest
+are numbers.
 """
 
 import math
@@ -13,7 +14,7 @@ from actors.cluster.step_model import Machines, Work, predict
 from actors.cluster.step_times import StepTimes, finite
 from actors.rollout.pace import EnginePace
 
-POOLED_STEPS = 3  # whose lengths stand for the next step's: one batch's mean is off by some percent
+POOLED_STEPS = 3  # whose lengths represent the next step's: one batch's mean is off by some percent
 LEVEL, TREND = 0.4, 0.15  # of a new step in the mean length, and in its growth
 MOST_GROWTH = 0.1  # of the mean length in a step
 SMOOTH = 0.5  # of a new step in the trainer's times
@@ -24,9 +25,10 @@ PACE_GAIN, LEAST_PACE, MOST_PACE = 0.5, 1 / 3, 3.0
 
 
 class Learnt(msgspec.Struct, frozen=True, kw_only=True):
-    """What the steps so far have shown. Lengths in tokens, of the newest step last; log_mean: the logarithm
+    """Measurements of the steps so far. Lengths in tokens, of the newest step last; log_mean: the logarithm
     of their mean, with its growth a step; times in seconds. rest_s: of a step, beside seeding, waiting and
-    training. pace: factor on the times of engines; trim: the share that is taken off the model's window."""
+    training. pace: factor on the times of engines; trim: the share that is subtracted from the model's
+    window."""
 
     lengths: list[list[list[int]]] = []
     log_mean: float = 0.0
@@ -64,8 +66,8 @@ def ready(learnt: Learnt) -> tuple[Work, Machines] | None:
 
 
 def coming(learnt: Learnt) -> list[list[int]]:
-    """Lengths of the next step's groups: those of the last steps, grown to the mean that is expected, none
-    beyond the limit."""
+    """Lengths of the next step's groups: those of the last steps, scaled to the expected mean, none beyond
+    the limit."""
     wanted = math.exp(learnt.log_mean + learnt.growth)
     every = len(learnt.lengths)
     pool: list[list[int]] = []
@@ -79,7 +81,7 @@ def coming(learnt: Learnt) -> list[list[int]]:
 
 
 def learn(known: Learnt, times: StepTimes, n_reserved: int) -> Learnt:
-    """What is known after a step."""
+    """The learnt values after a step."""
     seen = times.seen
     if seen is None or not seen.lengths or not all(seen.lengths):
         return known
@@ -111,16 +113,16 @@ def learn(known: Learnt, times: StepTimes, n_reserved: int) -> Learnt:
     if times.mean_prem > 0 and finite(times.remote_s) > 0:
         new = msgspec.structs.replace(new, start_s=_smooth(known.start_s, seen.start_s, known.start_s <= 0))
     if abs(times.mean_prem - times.next_prem) > SETTLED:
-        return new  # who was there when is not known well enough to blame the model
+        return new  # too little is known of the instances in the step to correct the model
     return msgspec.structs.replace(new, pace=_paced(new, times, PACE_GAIN), trim=_trimmed(known, times))
 
 
 def _trimmed(known: Learnt, times: StepTimes) -> float:
-    """The share that is taken off the model's window, after a step.
+    """The share that is subtracted from the model's window, after a step.
 
-    A window that is too long shows in nothing but that the trainer never waits, so it is shortened until it
-    does in two steps of three: a second too long is a second of step, one too short about half of one, for
-    the reserved engines would have taken more than a second off the instances.
+    The only sign of a window that is too long is that the trainer never waits. So it is shortened until the
+    trainer waits in two steps of three: a second too long is a second of step, one too short about half of
+    one, for the reserved engines would have taken more than a second off the instances.
     """
     seen = times.seen
     if seen is None or times.next_prem == 0 or seen.step_s <= 0:
@@ -168,7 +170,7 @@ def _mean(groups: list[list[int]]) -> float:
 
 def _grown(length: int, factor: float, limit: int) -> int:
     if limit and length >= limit:
-        return limit  # it ended there: how long it would have become is not known
+        return limit  # it ended at the limit: its natural length is not known
     grown = max(1, round(length * factor))
     return min(grown, limit) if limit else grown
 

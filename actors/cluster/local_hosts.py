@@ -1,8 +1,8 @@
-"""Hosts that are processes of this machine: node agents that the head starts, each with a state directory.
+"""`LocalHosts`: hosts as processes of this machine, started by the head.
 
-The adapter behind `provider.Hosts`; it outlives the Provider actor, so that a restarted one finds the hosts
-that run. Owns their processes and the cleaning up after them. A host dies with the head, and its children die
-with it: no orphan is left, whoever is killed.
+Each is a node agent with a state directory. The adapter behind `provider.Hosts`; it outlives the Provider
+actor, so a restarted one finds the running hosts. Owns their processes and their cleanup. A host dies with
+the head, and its children die with it, so no kill leaves an orphan.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from transport.wire import Peer
 HOPELESS = frozenset({2, 6})  # exit codes of a node agent: usage, a damaged journal (nodeagent.exit_codes)
 OnRestart = Callable[[Restarted], None]
 
-ORDER_S = 2.0  # for a host to take an order; one that does not is hung, and gets as long after SIGTERM
+ORDER_S = 2.0  # for a host to accept an order; a hung host gets as long after SIGTERM
 STOP_S = 12.0  # for a host to stop its children in order; then it is killed
 
 
@@ -58,7 +58,7 @@ class LocalHosts:
         system: of the head's node agent.
         join: how they find the head.
         forget_memory: frees the shared memory of a job on a host that is gone, which cannot do so itself.
-        on_restart: told of each node agent that ended by itself and was started again, as `<host>/agent`.
+        on_restart: called for each node agent that ended by itself and was started again, as `<host>/agent`.
     """
 
     def __init__(
@@ -72,13 +72,11 @@ class LocalHosts:
         self._join = join
         self._forget_memory = forget_memory
         self._on_restart = on_restart
-        self._failed: dict[
-            str, Restarted
-        ] = {}  # those that ended by themselves: what is reported if they return
+        self._failed: dict[str, Restarted] = {}  # hosts that ended by themselves: reported if they return
         self._restarts: Counter[str] = Counter()
-        self._taken: set[str] = set()  # those that `kill` took away, until they have ended
+        self._taken: set[str] = set()  # hosts that `kill` ended, until they are gone
         self._preemptible: dict[str, Child] = {}
-        self._ended: list[tuple[str, ProcessExit]] = []  # bounded: each was started by who takes them
+        self._ended: list[tuple[str, ProcessExit]] = []  # bounded: the consumer starts each of them again
         self._reserved: Supervisor | None = None
         self._on_give_up: Callable[[str], None] = lambda _reason: None
         self._stopping: asyncio.Task[None] | None = None
@@ -94,7 +92,7 @@ class LocalHosts:
         return ended
 
     async def keep_reserved(self, job: JobSpec, on_give_up: Callable[[str], None]) -> None:
-        """Have the reserved host, restarted with back-off; `on_give_up` when it fails too often."""
+        """Run the reserved host, restarted with back-off; `on_give_up` when it fails too often."""
         self._on_give_up = on_give_up
         if self._reserved is not None:
             return
@@ -136,15 +134,15 @@ class LocalHosts:
             self._on_restart(restarted)
 
     def kill(self, name: str) -> None:
-        """Take a host away, without a word."""
+        """Kill a host without notice."""
         process = self._preemptible.get(name)
         if process is not None:
             self._taken.add(name)
             process.send_signal(9)
 
     async def stop(self) -> None:
-        """Let every host go in order, all at once, and free their shared memory. Once begun it goes on, even
-        if its caller is cancelled."""
+        """Stop every host in order, all at once, and free their shared memory. Once begun it goes on, even if
+        its caller is cancelled."""
         if self._stopping is None or self._stopping.done():
             self._stopping = asyncio.get_running_loop().create_task(self._stop())
         await asyncio.shield(self._stopping)
@@ -156,7 +154,7 @@ class LocalHosts:
         self.forget_memory()
 
     async def _let_go(self, name: str, process: Child) -> None:
-        """By an order: a signal would be a notice, upon which it hands its requests over."""
+        """Stop a host by an order: a signal would be a notice, after which it drains its requests."""
         try:
             await self._system.ask(f"{name}/agent", StopNode(), deadline_s=ORDER_S, expect=Done)
             async with timeout_in_turns(STOP_S):
@@ -179,7 +177,7 @@ class LocalHosts:
         argv = [sys.executable, "-m", "nodeagent", "start", "--join", self._join.head.endpoint]
         argv += ["--role", role, "--name", name, "--state-dir", str(state_dir)]
         argv += ["--listen", f"{self._join.interface}:0", "--bulk", self._join.bulk]
-        argv += ["--notices", "none"]  # what the provider says counts, whatever cloud this machine is in
+        argv += ["--notices", "none"]  # only the provider's notices count, on any cloud
         if self._join.keys is not None:
             argv += ["--keys", str(self._join.keys), "--head-key", self._join.head.public_key]
         return ProcessSpec(

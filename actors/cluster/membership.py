@@ -1,8 +1,8 @@
-"""Which hosts are in the cluster, and what became of the others.
+"""`Members`: hosts of the cluster, and the ends of the others.
 
-Pure: hellos, ends and the time go in, events for the controller come out. A host counts as killed when its
-agent's process is gone, or silent for too long, without a goodbye; an agent that crashes and is restarted in
-a process that lives changes nothing. The head's own host is a member too, but no event tells of it.
+Pure: inputs are hellos, ends and the time; outputs are events for the controller. A host counts as killed
+when its agent's process is gone, or silent for too long, without a goodbye; an agent that crashes and is
+restarted in a process that lives changes nothing. The head's own host is a member too, but causes no event.
 """
 
 from collections import Counter
@@ -13,16 +13,16 @@ from actors.cluster.messages import NodeHello, NodeSeen
 from supervisor import Address
 
 MAX_MEMBERS = 4096
-"""Hosts of one head; a hello beyond it is not taken."""
+"""Hosts of one head; a hello beyond it is refused."""
 HEAD = "head"
 _MAY_RETURN = ("crashed", "not alive", "superseded")
-"""Ends of an agent that say nothing about its host: its supervisor restarts it within the silence."""
+"""Ends of an agent that are no evidence about its host: its supervisor restarts it within the silence."""
 
 
 @dataclass(slots=True)
 class Member:
-    """A host that said hello; `heard_s`: when it last did, `run_id`: the job whose part it ran then,
-    `devices`: its GPUs, 1 for none."""
+    """A host that sent a hello; `heard_s`: the time of the last one, `run_id`: the job whose part it ran
+    then, `devices`: its GPUs, 1 for none."""
 
     role: str
     agent: Address
@@ -37,11 +37,11 @@ class Members:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Member] = {}
-        """To be read; changed by `put` and by what happens."""
+        """Read only; changed by `put` and by events."""
         self._running: Counter[str] = Counter()  # hosts by the job whose part they run
 
     def put(self, node: str, member: Member) -> None:
-        """This is what is known of that host now."""
+        """Set the known state of that host."""
         known = self.by_name.get(node)
         self.by_name[node] = member
         if known is None or known.run_id != member.run_id:
@@ -49,10 +49,10 @@ class Members:
             self._runs_no_longer(known)
 
     def hello(self, hello: NodeHello, now_s: float) -> list[NodeSeen]:
-        """A sign of life, or the goodbye of a host that leaves."""
+        """A sign of life, or the goodbye of a leaving host."""
         known = self.by_name.get(hello.node)
         if known is not None and known.agent.incarnation > hello.agent.incarnation:
-            return []  # a late word of an earlier life
+            return []  # a late message of an earlier life
         if hello.state == "leaving":
             if known is not None:
                 self._drop(hello.node)
@@ -65,7 +65,7 @@ class Members:
         self.put(hello.node, member)
         if known is None:
             return _seen(hello.node, member, "joined")
-        if known.agent.endpoint != hello.agent.endpoint:  # another process: it died before anybody noticed
+        if known.agent.endpoint != hello.agent.endpoint:  # another process: the old one died unnoticed
             return [*_seen(hello.node, known, "killed"), *_seen(hello.node, member, "joined")]
         return []
 
@@ -80,7 +80,7 @@ class Members:
         return []
 
     def silent(self, now_s: float, dead_s: float) -> list[NodeSeen]:
-        """Drop whoever was not heard for `dead_s`."""
+        """Drop members that sent nothing for `dead_s`."""
         gone = [(node, m) for node, m in self.by_name.items() if now_s - m.heard_s > dead_s]
         events: list[NodeSeen] = []
         for node, member in gone:
@@ -89,8 +89,10 @@ class Members:
         return events
 
     def free_for(self, node: str, run_id: str) -> bool:
-        """Whether `node` may begin the job: actors of an earlier one bear the same names, so all hosts let go
-        of that first. False for who is no member."""
+        """Whether `node` may begin the job.
+
+        Actors of an earlier job have the same names, so all hosts must stop that first. False for a host that
+        is no member."""
         member = self.by_name.get(node)
         if member is None:
             return False

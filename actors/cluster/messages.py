@@ -1,4 +1,4 @@
-"""What is said to the Scheduler, the StateManager, the Provider and the node agents."""
+"""Messages to the Scheduler, the StateManager, the Provider and the node agents."""
 
 from typing import Annotated, Literal
 
@@ -21,7 +21,7 @@ class StepTrained(Message, frozen=True):
     """Journaled once a step: which samples made version `step` out of version `step - 1`, and how.
 
     `micro_batches`: group numbers in the order in which they were trained. The same ones in the same order
-    give the same bits, so a step that is lost with its host can be done again without a trace.
+    give the same bits, so a step that is lost with its host can be done again with the same result.
     """
 
     step: int
@@ -57,7 +57,7 @@ class StateSaved(Message, frozen=True):
 
 
 class LatestState(Message, frozen=True):
-    """To the StateManager: what is the newest whole state?"""
+    """To the StateManager: requests the newest whole state."""
 
 
 class StateIs(Message, frozen=True):
@@ -74,10 +74,10 @@ class StateIs(Message, frozen=True):
 
 
 class PlanNext(Message, frozen=True):
-    """To the Scheduler: the plan of `step`, please.
+    """To the Scheduler: requests the plan of `step`.
 
-    `times`: what the step before measured; None: nothing new. `reserved_engines`: of the reserved hosts, 0
-    where it is not known yet.
+    `times`: measurements of the previous step; None: nothing new. `reserved_engines`: of the reserved hosts,
+    0 if not known yet.
     """
 
     step: int
@@ -86,7 +86,7 @@ class PlanNext(Message, frozen=True):
 
 
 class Plan(Message, frozen=True):
-    """What the next step is to run with; `predicted_s`: how long it will take, 0 where nobody predicts it."""
+    """The settings of the next step; `predicted_s`: its predicted duration, 0 without a prediction."""
 
     t_seed_s: float
     n_prem: int
@@ -94,7 +94,7 @@ class Plan(Message, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host has."""
+    """The devices of a host."""
 
     hostname: str
     cores: int
@@ -116,7 +116,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmitJob(Message, frozen=True):
-    """To the Scheduler, from rlctl: run this. The same run again changes nothing."""
+    """To the Scheduler, from rlctl: run this job. The same run again changes nothing."""
 
     job: JobSpec
 
@@ -126,7 +126,7 @@ class JobStatus(Message, frozen=True):
 
 
 class JobIs(Message, frozen=True):
-    """`state`: none, running, done or failed; `reason` says why it failed, `cause` as in `JobEnded`."""
+    """`state`: none, running, done or failed; `reason`: why it failed, `cause` as in `JobEnded`."""
 
     state: str
     run_id: str = ""
@@ -149,8 +149,8 @@ class JobEnded(Message, frozen=True):
 
 
 class NodeHello(Message, frozen=True):
-    """From a node agent, now and then and when something changed: I am here. `state`: up, draining or
-    leaving. `run_id`: of the job whose part runs here or is being stopped, "" for none."""
+    """From a node agent, periodically and after a change: a sign of life. `state`: up, draining or leaving.
+    `run_id`: of the job whose part runs here or is being stopped, "" for none."""
 
     node: str
     role: str
@@ -161,8 +161,8 @@ class NodeHello(Message, frozen=True):
 
 
 class NodeWork(Message, frozen=True):
-    """The answer: the job to run one's part of, if there is one, and when to say hello again. `done`: the run
-    id of the last job, where that one is over and cannot be resumed."""
+    """The reply: the job of which the host runs a part, if there is one, and the time of the next hello.
+    `done`: the run id of the last job, if that one is over and cannot be resumed."""
 
     job: JobSpec | None
     hello_s: float = 1.0
@@ -170,22 +170,23 @@ class NodeWork(Message, frozen=True):
 
 
 class SayHello(Message, frozen=True):
-    """To a node agent: say hello now, there is news. One that is lost costs nothing but time."""
+    """To a node agent: send a hello now, because there is news. A lost one costs only time."""
 
 
 class PreemptionNotice(Message, frozen=True):
-    """To a node agent: this host goes away `deadline_s` from now. It hands over, leaves and exits by then."""
+    """To a node agent: this host goes away `deadline_s` from now. It drains, leaves and exits by then."""
 
     deadline_s: float
 
 
 class CloudNotice(Message, frozen=True):
-    """To a node agent: what the cloud says of this host now. The newest counts, repeating it changes nothing.
+    """To a node agent: the cloud's present information on this host. The newest counts, repeating it changes
+    nothing.
 
-    `notice`: it goes away `deadline_s` from now; it hands over, and leaves by then. `hint`: it may go away;
-    it gets no new requests, and ends those that it has. `none`: it stays, whatever was said before. `source`
-    and `why`: for people. `acknowledges`: the cloud is told when the host is empty (`HandedOver` to who said
-    this), so it need not wait for the end.
+    `notice`: it goes away `deadline_s` from now; it drains, and leaves by then. `hint`: it may go away; it
+    gets no new requests, and finishes its present ones. `none`: it stays, in spite of earlier messages.
+    `source` and `why`: for display. `acknowledges`: the cloud is notified when the host is empty
+    (`HandedOver` to the sender of this), so it need not wait for the end.
     """
 
     kind: Literal["none", "hint", "notice"]
@@ -196,11 +197,13 @@ class CloudNotice(Message, frozen=True):
 
 
 class HandedOver(Message, frozen=True):
-    """From a node agent to whoever follows the cloud's notices: this host is empty and said goodbye."""
+    """From a node agent to the watcher of the cloud's notices: this host is empty and has left the
+    cluster.
+    """
 
 
 class StopNode(Message, frozen=True):
-    """To a node agent: stop the children in order, say goodbye, exit."""
+    """To a node agent: stop the children in order, send the goodbye, exit."""
 
 
 class KillChild(Message, frozen=True):
@@ -213,7 +216,7 @@ class KillChild(Message, frozen=True):
 class StartFleet(Message, frozen=True):
     """From the Scheduler to the Provider: this job needs hosts. Repeating it changes nothing.
 
-    Hosts that the trace has at its begin (or where it stopped) come up at once; its clock waits for
+    Hosts that the trace has at its start (or where it stopped) are started at once; its clock waits for
     `StartTrace`.
     """
 
@@ -225,7 +228,7 @@ class StartTrace(Message, frozen=True):
 
 
 class StopFleet(Message, frozen=True):
-    """From the Scheduler to the Provider: the job has ended, let its hosts go."""
+    """From the Scheduler to the Provider: the job has ended, stop its hosts."""
 
 
 class SetFleet(Message, frozen=True):
@@ -238,9 +241,9 @@ class NodeSeen(Message, frozen=True):
     """To the controller, from the Scheduler alone: a host joined, left, was killed, noticed, drained, spared,
     or is unfit.
 
-    A node agent tells the Scheduler of its notice, its drain, that the notice came to nothing (spared), and
-    that the host lacks what its part of the job needs (unfit, `cause` says what); the Scheduler sees the
-    other three itself. `devices`: its GPUs, 1 for a host without any.
+    A node agent reports to the Scheduler: its notice, its drain, a withdrawn notice (spared), and a missing
+    requirement of its part of the job (unfit, named in `cause`). The Scheduler detects the other three
+    itself. `devices`: its GPUs, 1 for a host without any.
     """
 
     node: str
@@ -251,12 +254,12 @@ class NodeSeen(Message, frozen=True):
 
 
 class WhoIsUp(Message, frozen=True):
-    """To the Scheduler, from a controller that starts: which hosts are up?"""
+    """To the Scheduler, from a controller that starts: requests the hosts that are up."""
 
 
 class HostsUp(Message, frozen=True):
-    """Role by host; the head's own is not among them. `boot` tells one life of the head from another.
-    `devices`: of a host, where it has more than one."""
+    """Role by host, without the head's own host. `boot` identifies the life of the head. `devices`: of a
+    host, if it has more than one."""
 
     boot: int
     roles: dict[str, str]

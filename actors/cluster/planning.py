@@ -1,4 +1,4 @@
-"""Which policy plans the steps of a job, from its settings."""
+"""`Planner`: the policy that plans the steps of a job, chosen by its settings."""
 
 from typing import Protocol
 
@@ -9,13 +9,13 @@ from configs.schema import Config
 
 
 class Planner(Protocol):
-    """From one step to the next; pure, so that the same journal gives the same plans."""
+    """Plans one step after the other; pure, so that the same journal gives the same plans."""
 
     def initial(self, reserved_engines: int = 0) -> SeedingState:
         """Of the first step; `reserved_engines` is 0 where it is not known."""
 
     def next(self, state: SeedingState, times: StepTimes) -> SeedingState:
-        """Of the step after the one that measured this."""
+        """The plan of the step after the one with these measurements."""
 
 
 def planner_of(config: Config) -> Planner:

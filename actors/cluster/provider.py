@@ -1,9 +1,10 @@
-"""LocalProvider: the fleet of a job on this machine, after a trace of availability and Algorithm 1's N_prem.
+"""`LocalProvider`: fleet of a job on this machine, by trace and N_prem.
 
-Owns the trace's clock (journaled every second, so it goes on after a resume) and carries out what
-`fleet.FleetPolicy` decides. Says nothing to the controller: the Scheduler sees hosts join and die by itself.
-A host that is killed gets no word; one with a notice is told, may leave by itself, and is killed when its
-time is over. Without hosts of its own (they join by themselves) it takes every message and does nothing.
+The trace gives the availability; N_prem is Algorithm 1's. Owns the trace's clock (journaled every second, so
+it goes on after a resume) and carries out the decisions of `fleet.FleetPolicy`. It sends nothing to the
+controller: the Scheduler detects joins and deaths of hosts by itself. A host is killed without a message. A
+host with a notice gets one, may leave by itself, and is killed when its time is over. Without own hosts (they
+join by themselves) it accepts every message and does nothing.
 """
 
 from collections.abc import Callable
@@ -26,13 +27,13 @@ from supervisor import Actor, AskFailed, Done, Message, ProcessExit, Refused, ha
 
 SCHEDULER = "cluster/scheduler"
 LOOK_S = 0.2  # granularity of the trace's clock
-CALM_LOOK_S = 1.0  # without a trace: hosts that have ended are started again so soon
+CALM_LOOK_S = 1.0  # without a trace: period in which ended hosts are started again
 JOURNAL_S = 1.0  # a resumed run repeats at most this much of the trace
-NOTICE_DEADLINE_S = 5.0  # for a host to take its notice
+NOTICE_DEADLINE_S = 5.0  # for a host to accept its notice
 
 
 class Hosts(Protocol):
-    """What a provider needs of real hosts (`local_hosts.LocalHosts`)."""
+    """Operations on real hosts for a provider (`local_hosts.LocalHosts`)."""
 
     def running(self) -> list[str]: ...
     async def keep_reserved(self, job: JobSpec, on_give_up: Callable[[str], None]) -> None: ...
@@ -54,12 +55,12 @@ class FleetState(Message, frozen=True):
 
 
 class LookAtFleet(Message, frozen=True):
-    """To itself."""
+    """A timer message to itself."""
 
 
 class LocalProvider(Actor):
-    """See the module. `hosts` is None where hosts join by themselves; `boot` tells one life of the head's
-    process from another; `read_trace` gives the trace of a name, and raises TraceError."""
+    """The provider of local hosts. `hosts` is None if hosts join by themselves; `boot` identifies the life of
+    the head's process; `read_trace` gives the trace of a name, and raises TraceError."""
 
     def __init__(self, hosts: Hosts | None, boot: int, read_trace: Callable[[str], Trace]) -> None:
         self._hosts = hosts
@@ -94,7 +95,7 @@ class LocalProvider(Actor):
             raise Refused(f"the hosts here belong to another job ({self._job.run_id if self._job else '?'})")
         if self._job is None or self._job.run_id != job.run_id:
             self._trace_s, self._n_prem = 0.0, None
-        self._hosts.take_ended()  # those of an earlier fleet say nothing about this one
+        self._hosts.take_ended()  # ends of an earlier fleet's hosts do not concern this one
         try:
             await self._raise_fleet(job)
         except (ConfigError, TraceError, OSError) as problem:
@@ -117,7 +118,7 @@ class LocalProvider(Actor):
 
     @handles(StopFleet)
     async def stop_fleet(self, message: StopFleet) -> None:
-        """The job is over. Its hosts stop in the background: they may take their time."""
+        """The job is over. Its hosts stop in the background, as that may take long."""
         self._fleet, self._job, self._ticking = None, None, False
         self._trace_s, self._n_prem = 0.0, None
         await self._journal()
@@ -166,7 +167,7 @@ class LocalProvider(Actor):
             return
         now_s = self.ctx.now()
         for name, exit_ in self._hosts.take_ended():
-            self.ctx.log.info("host %s ended: %s", name, exit_.cause)
+            self.ctx.log.info("host ended: %s: %s", name, exit_.cause)
             self._fleet.exited(name, now_s, in_order=not exit_.abnormal)
         actions: list[FleetAction] = self._fleet.advance(self._trace_s)
         actions += self._fleet.allocate(now_s)
@@ -176,7 +177,7 @@ class LocalProvider(Actor):
                 try:
                     self._hosts.start(action.name, self._job)
                 except OSError as problem:
-                    self.ctx.log.error("host %s could not start: %s", action.name, problem)
+                    self.ctx.log.error("host start failed: %s: %s", action.name, problem)
                     self._fleet.exited(action.name, now_s, in_order=False)
             elif isinstance(action, KillHost):
                 self._hosts.kill(action.name)
@@ -187,8 +188,8 @@ class LocalProvider(Actor):
         message = PreemptionNotice(deadline_s=notice.deadline_s)
         try:
             await self.ctx.ask(f"{notice.name}/agent", message, deadline_s=NOTICE_DEADLINE_S, expect=Done)
-        except AskFailed as problem:  # it is killed when its time is over all the same
-            self.ctx.log.warning("host %s did not take its notice: %s", notice.name, problem)
+        except AskFailed as problem:  # it is killed at its deadline anyway
+            self.ctx.log.warning("notice not delivered: host=%s: %s", notice.name, problem)
 
     def _reserved_gave_up(self, reason: str) -> None:
         self.ctx.background(self._fail(reason), "end of the job")

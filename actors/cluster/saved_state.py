@@ -1,6 +1,6 @@
-"""The saved state of a trainer: host copies and durable checkpoints, as the StateManager has them.
+"""`Copies` and `Checkpoints`: ports of the StateManager to the trainer's saved state.
 
-Owns the words and the ports. Pure: `host_copy` and `checkpoint_store` keep them in directories under a seal
+Owns the types and the ports. Pure: `host_copy` and `checkpoint_store` keep them in directories under a seal
 (`sealed`).
 """
 
@@ -27,7 +27,7 @@ class StateDirFull(RuntimeError):
 
 
 class Damaged(RuntimeError):
-    """The files are not what was sealed; the text names the first that differs."""
+    """The files differ from the sealed ones; the text names the first that differs."""
 
 
 class FileInfo(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class FileInfo(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A whole directory: the state after `step` finished steps, its files, and what was noted with it."""
+    """A whole directory: the state after `step` finished steps, its files, and the note with it."""
 
     step: int
     path: Path
@@ -49,7 +49,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The newest whole checkpoint, if any, and why newer ones were passed over."""
+    """The newest whole checkpoint, if any, and why newer ones were skipped."""
 
     checkpoint: Sealed | None
     skipped: tuple[str, ...]
@@ -67,10 +67,10 @@ class Checkpoints(Protocol):
 
     @property
     def directory(self) -> Path:
-        """Where they are, for messages."""
+        """Their directory, for messages."""
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint after `step` steps is, or would be."""
+        """The path of the checkpoint after `step` steps, whether it exists or not."""
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, whole or not, ascending."""

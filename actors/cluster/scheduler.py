@@ -1,9 +1,9 @@
-"""Scheduler: the job, the hosts that it runs on, and Algorithm 1 between its steps.
+"""`Scheduler`: the job, its hosts, and Algorithm 1 between its steps.
 
-Owns the job's state, the membership of hosts and the seeding state; all three survive its own death. Nobody
-else tells the controller of hosts: joined, left and killed as it sees them (by hello, goodbye and watch),
-noticed and drained as the node agents report them. Starts nothing itself: node agents ask it what to run, the
-Provider is told what the job needs.
+Owns the job's state, the membership of hosts and the seeding state; all three survive its own death. Only the
+Scheduler reports hosts to the controller. It detects joined, left and killed hosts itself (by hello, goodbye
+and watch); node agents report notices and drains. It starts no process itself: node agents request their part
+of the job, and the Provider gets the job's demand.
 """
 
 import asyncio
@@ -52,12 +52,12 @@ from supervisor import (
 CONTROLLER = "training/controller"
 PROVIDER = "cluster/provider"
 ASK_DEADLINE_S = 10.0
-TAKEN_LATE_S = 60.0  # an order or a piece of news that nobody takes for so long is worth a line
+TAKEN_LATE_S = 60.0  # an order or an event that is not accepted for so long is logged
 RETRY_S = 0.2
-SOON_S = 0.5  # between two hellos of a host that waits until the others have let go of an earlier job
-LOOK_S = 0.5  # at least; how often silence is looked for
-LOOKS = 10  # within the silence that counts
-MAX_UNTOLD = 4 * MAX_MEMBERS  # events that the controller has not taken yet; the oldest go first
+SOON_S = 0.5  # between two hellos of a host that waits until the others have stopped an earlier job
+LOOK_S = 0.5  # between two checks for silent hosts, at least
+LOOKS = 10  # checks within the silence limit
+MAX_UNTOLD = 4 * MAX_MEMBERS  # events that the controller has not accepted yet; the oldest are dropped first
 
 
 class ClusterState(Message, frozen=True):
@@ -73,7 +73,7 @@ class ClusterState(Message, frozen=True):
 
 
 class MembersAre(Message, frozen=True):
-    """Journaled: who was a member in this life of the head's process; another life starts with none."""
+    """Journaled: the members in this life of the head's process; another life starts with none."""
 
     boot: int
     roles: dict[str, str]
@@ -81,11 +81,11 @@ class MembersAre(Message, frozen=True):
 
 
 class LookForSilence(Message, frozen=True):
-    """To itself."""
+    """A timer message to itself."""
 
 
 class Scheduler(Actor):
-    """See the module. `boot` tells one life of the head's process from another."""
+    """See the module docstring. `boot` identifies the life of the head's process."""
 
     def __init__(self, boot: int) -> None:
         self._boot = boot
@@ -160,7 +160,7 @@ class Scheduler(Actor):
     async def ended(self, message: JobEnded) -> None:
         now = self._now
         if now.state != "running":
-            return  # the first verdict stands
+            return  # the first end counts
         self.ctx.log.info("the job ended: %s", "done" if message.ok else message.reason)
         await self._become(
             ClusterState(
@@ -179,7 +179,7 @@ class Scheduler(Actor):
 
     @handles(PlanNext)
     async def plan(self, message: PlanNext) -> Plan:
-        """Algorithm 1 with what a step measured. The same step again gets the same plan."""
+        """Algorithm 1 with the measurements of a step. The same step again gets the same plan."""
         now = self._now
         if now.job is None:
             raise Refused("there is no job to plan for")
@@ -210,7 +210,7 @@ class Scheduler(Actor):
         return JobIs(state=self._now.state, run_id=run_id, reason=reason, cause=self._now.cause)
 
     async def _insist(self, message: StartFleet | StopFleet) -> None:
-        """Until the Provider took it; it may be restarting."""
+        """Send until the Provider has accepted it; it may be restarting."""
         async with self.ctx.wait("an order to be taken", on=PROVIDER, deadline_s=TAKEN_LATE_S, go_on=True):
             while True:
                 try:
@@ -220,7 +220,7 @@ class Scheduler(Actor):
                     await self.ended(JobEnded(ok=False, reason=str(refusal)))
                     return
                 except AskFailed as problem:
-                    self.ctx.log.warning("no answer from the provider: %s", problem)
+                    self.ctx.log.warning("provider request failed: %s", problem)
                     await asyncio.sleep(RETRY_S)
 
     # -- hosts --
@@ -245,7 +245,7 @@ class Scheduler(Actor):
         return NodeWork(job=job, hello_s=self._liveness.hello_s, done=self._now.done)
 
     def _call_hosts(self) -> None:
-        """Have every host ask now what it is to run, instead of with its next hello."""
+        """Make every host send its hello now instead of at the next period."""
         agents = [member.agent for member in self._members.by_name.values()]
         self.ctx.background(self._call(agents), "call to hosts")
 
@@ -279,8 +279,8 @@ class Scheduler(Actor):
         self._changed(self._members.ended(event.name, event.incarnation, event.cause))
 
     def _changed(self, events: list[NodeSeen], then: Callable[[], None] | None = None) -> None:
-        """Journal who is a member now; then tell of it and do what follows. A commit is for all the changes
-        that came while the one before was under way: a thousand hosts may join in one moment."""
+        """Journal the members, then report the change and act on it. One commit covers all changes that
+        arrived during the previous one: a thousand hosts may join in one moment."""
         if not events:
             return
         for event in events:
@@ -315,7 +315,7 @@ class Scheduler(Actor):
             self._news.set()
 
     async def _tell_controller(self) -> None:
-        """Every event once and in order; the controller may start later, or be restarting."""
+        """Send every event once and in order; the controller may start later, or be restarting."""
         while True:
             while not self._untold:
                 self._news.clear()
@@ -328,14 +328,14 @@ class Scheduler(Actor):
             self._told += 1
 
     async def _tell_first(self, event: NodeSeen) -> None:
-        """Until the controller took it, or the job it was for is over."""
+        """Send until the controller has accepted it, or its job is over."""
         key = f"{self.ctx.name}/{self.ctx.incarnation}/{self._told}"
         while self._untold and self._untold[0] is event:
             try:
                 await self.ctx.ask(CONTROLLER, event, deadline_s=ASK_DEADLINE_S, expect=Done, key=key)
                 return
             except Refused as refusal:
-                self.ctx.log.warning("the controller does not want to know of %s: %s", event, refusal)
+                self.ctx.log.warning("controller refused event: %s: %s", event, refusal)
                 return
             except AskFailed:
                 await asyncio.sleep(RETRY_S)

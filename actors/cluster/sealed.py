@@ -1,8 +1,8 @@
-"""A directory of files under a seal: whole and unchanged, or known to be damaged.
+"""`Sealed`: directory of files under a seal, which is whole or known to be damaged.
 
-Owns the seal, `meta.json`: the size and xxh3-128 digest of every file beside it, and a digest of itself.
-It is written last, by rename, so a directory without one is unfinished. Where such directories lie, and
-how many, is for `checkpoint_store` and `host_copy`.
+Owns the seal, `meta.json`: the size and xxh3-128 digest of every file beside it, and a digest of itself. It
+is written last, by rename, so a directory without one is unfinished. `checkpoint_store` and `host_copy` own
+the places and the number of such directories.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ Contents = Mapping[str, Content] | Callable[[Path], None]
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
-    """What `meta.json` says."""
+    """The contents of `meta.json`."""
 
     format: int = 1
     step: int
@@ -51,9 +51,8 @@ def write(
 ) -> Sealed:
     """Write the files and their seal. `durable`: do not return before they are on the disk.
 
-    `expected` says what the result must be, by name. Raises `StateDirFull`, or `Damaged` where it is
-    something else; then, as after any other failure, there is no seal and the directory is the caller's
-    to remove.
+    `expected`: the required result, by name. Raises `StateDirFull`, or `Damaged` if the result differs; then,
+    as after any other failure, there is no seal and the directory is the caller's to remove.
     """
     expected = expected or {}
     given = {} if callable(files) else files
@@ -117,7 +116,7 @@ def verify(directory: Path) -> Sealed:
 
 
 def copier(source: Path) -> Callable[[Path], None]:
-    """A content that is the copy of a file."""
+    """The content of a copied file."""
     return lambda target: _copy(source, target)
 
 
@@ -134,7 +133,7 @@ def remove(directory: Path) -> None:
 
 
 def free_bytes(directory: Path) -> int:
-    """What may still be written where `directory` is or will be."""
+    """Free bytes at the place of `directory`, which need not exist yet."""
     while not directory.exists():
         directory = directory.parent
     stat = os.statvfs(directory)

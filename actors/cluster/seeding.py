@@ -1,7 +1,8 @@
-"""How long the trainer rolls out, and how many preemptible instances are worth having (RLBoost, Alg. 1).
+"""`SeedingPolicy`: T_seed and N_prem of a step by RLBoost's Algorithm 1.
 
-Owns the rule from one step's times to the next step's T_seed and N_prem. Pure. Whoever runs the steps
-measures the times, keeps the state between steps and journals it (`SeedingState` is a msgspec struct).
+T_seed is the time for which the trainer rolls out, N_prem the number of preemptible instances worth having.
+Owns the rule from one step's times to the next step's values. Pure. The caller measures the times, keeps the
+state between steps and journals it (`SeedingState` is a msgspec struct).
 
 Added to the paper's algorithm, because it runs unattended: T_seed and N_prem are clamped to a range, a step
 that trained nothing keeps its N_prem, and the memory can be switched off.
@@ -16,15 +17,15 @@ from actors.cluster.step_times import StepTimes, finite
 from configs.schema import Seeding
 
 SAME_COUNT = 1e-6  # line 11 compares a mean over time with a count: equal up to rounding of the mean
-MAX_MEMORY = 1024  # entries of M; counts are small integers, so more would be a defect of whoever counts
+MAX_MEMORY = 1024  # entries of M; counts are small integers, so more would be a defect of the caller
 
 
 class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     """T_seed, N_prem and the scheduler memory M: preemptible instances -> T_seed that suited them.
 
     rule_s: T_seed of Algorithm 1 where the model has chosen another one; None: they are the same.
-    predicted_s: the step that they are for, as the model expects it, 0: it does not know; learnt: what it has
-    learnt. measured_s: the last step that was measured, 0: none.
+    predicted_s: the model's prediction for the step that they are for, 0: none; learnt: its learnt values.
+    measured_s: the last measured step, 0: none.
     """
 
     t_seed_s: float
@@ -40,7 +41,7 @@ class SeedingPolicy:
     """Algorithm 1. Line numbers are the paper's."""
 
     def __init__(self, settings: Seeding, *, n_reserved: int, n_prem_max: int) -> None:
-        """`n_reserved`: engines of the reserved hosts where they have not told yet."""
+        """`n_reserved`: engines of the reserved hosts until they have reported."""
         if n_reserved < 1 or n_prem_max < 0:
             raise ValueError(f"n_reserved is {n_reserved} (>= 1 needed), n_prem_max {n_prem_max} (>= 0)")
         self.settings = settings
@@ -55,7 +56,7 @@ class SeedingPolicy:
         )
 
     def next(self, state: SeedingState, times: StepTimes) -> SeedingState:
-        """Lines 9-14: what the next step is to run with."""
+        """Lines 9-14: the settings of the next step."""
         # Line 9: seed longer when training waited, shorter when the remote instances did.
         wait_s = finite(times.train_wait_s) - finite(times.remote_wait_s)
         t_seed_s = self._clamp_s(state.t_seed_s + wait_s / self.settings.eta)
@@ -67,7 +68,7 @@ class SeedingPolicy:
         undisturbed = abs(times.mean_prem - times.next_prem) <= SAME_COUNT
         if self.settings.memory and undisturbed and len(memory.keys() | {times.next_prem}) <= MAX_MEMORY:
             memory[times.next_prem] = t_seed_s
-        # Lines 13-14: start from what suited that many instances before.
+        # Lines 13-14: start from the best value for that many instances before.
         if self.settings.memory:
             t_seed_s = self._clamp_s(memory.get(times.next_prem, t_seed_s))
         measured_s = times.seen.step_s if times.seen is not None else 0.0
@@ -82,9 +83,9 @@ class SeedingPolicy:
         engines = (times.reserved_engines or self.n_reserved) / max(1.0, finite(times.instance_engines))
         wanted = (remote + t_seed_s * engines) / train_s
         # A fraction of an instance cannot be had: round up, for the bound is the least number with which
-        # rollout takes no longer than training. The slack keeps 3.0000000001 at 3.
-        # At least one where any is allowed: at none, with a short window, line 10 would see no remote
-        # rollout to ask instances for, and stay at none for good.
+        # rollout takes no longer than training. The slack keeps 3.0000000001 at 3. At least one where any is
+        # allowed: at none, with a short window, line 10 would see no remote rollout that needs instances, and
+        # stay at none for good.
         return min(max(1, math.ceil(min(wanted, most) - SAME_COUNT)), most)
 
     def most_prem(self, times: StepTimes) -> int:

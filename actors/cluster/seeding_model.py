@@ -1,4 +1,6 @@
-"""T_seed and N_prem from a model of the step, beside Algorithm 1 (RLBoost 4.1), with the same interface.
+"""`ModelPolicy`: T_seed and N_prem from a model of the step.
+
+An alternative to Algorithm 1 (RLBoost 4.1) with the same interface.
 
 Owns the choice. Pure. Algorithm 1 balances two waits, and where they are equal the step is not the shortest
 (docs/seeding.md). Here the coming step is predicted for every window and number of instances (`step_model`),
@@ -9,9 +11,9 @@ from lengths, engines and trainer as they were measured (`learnt`):
   (price of the reserved hosts + n * price of an instance) * step time; time itself may be given a value
   (`seeding.time_weight`). An instance that shortens no step only costs, so it is never wanted.
 
-The model is corrected by what it gets wrong: `pace` by the step that was measured, with its own lengths and
-window, so that neither luck with lengths nor a change of the window is taken for an error. While data are
-missing, Algorithm 1 decides; its state goes on beside the model's all the time.
+The model is corrected by its errors: `pace` by the measured step, with its own lengths and window, so that
+neither luck with lengths nor a change of the window is taken for an error. While data are missing, Algorithm
+1 decides; its state goes on beside the model's all the time.
 """
 
 from dataclasses import replace
@@ -28,14 +30,14 @@ from configs.schema import Prices, Seeding
 WINDOWS = 7  # tried at a time
 ROUNDS = 3  # of windows, each around the best one of the round before
 MOST_COUNTS = 8  # numbers of instances tried
-LEAST_STEP_S = 5.0  # a plan takes some tenths of a second: shorter steps would not gain what it costs
-COARSE = 2  # of so many groups one stands for all, in the table of all windows and numbers
+LEAST_STEP_S = 5.0  # a plan takes some tenths of a second, more than it would gain in shorter steps
+COARSE = 2  # of so many groups one represents all, in the table of all windows and numbers
 FEW = 12  # groups, of which none is left out
 CLEARLY = 0.005  # cheaper by so much: N_prem does not follow the noise of a step
 
 
 class ModelPolicy:
-    """See the module. `reserved_hosts` are paid for whatever happens."""
+    """Plans steps by the model. `reserved_hosts` are paid for in any case."""
 
     def __init__(
         self, fallback: SeedingPolicy, settings: Seeding, prices: Prices, reserved_hosts: int
@@ -48,7 +50,7 @@ class ModelPolicy:
         return self.fallback.initial(reserved_engines)
 
     def next(self, state: SeedingState, times: StepTimes) -> SeedingState:
-        """What the next step is to run with."""
+        """The settings of the next step."""
         rule_s = state.t_seed_s if state.rule_s is None else state.rule_s
         after = self.fallback.next(msgspec.structs.replace(state, t_seed_s=rule_s), times)
         learnt = learn(state.learnt or Learnt(), times, self.fallback.n_reserved)

@@ -1,9 +1,8 @@
-"""StateManager: the only authority over what state of the trainer is where: host copy, checkpoint on disk.
+"""`StateManager`: sole authority over the trainer's saved states.
 
-Owns the checkpoints and the record of which samples made which version (journaled, once a step). The
-trainer seals a host copy and goes on; this actor makes it durable behind it, then says so. It lives in
-the node agent's process,
-so it outlives the trainer.
+These are host copies and checkpoints on disk. Owns the checkpoints and the record of the samples that made
+each version (journaled, once a step). The trainer seals a host copy and goes on; this actor makes it durable
+in the background, then reports that. It lives in the node agent's process, so it outlives the trainer.
 """
 
 import asyncio
@@ -22,19 +21,19 @@ from supervisor import Actor, Done, Hopeless, Message, Refused, handles
 
 CONTROLLER = "training/controller"
 TRAINER = "training/trainer"
-COPY_AGAIN_S = 0.1  # a host copy that is being replaced is looked at again
+COPY_AGAIN_S = 0.1  # a host copy that is being replaced is read again
 SPACE_AGAIN_S = 1.0  # a disk without space for a checkpoint, too
 RECORDS = 16  # newest records in memory: more steps than can be lost between two checkpoints
 
 
 class Rewound(Message, frozen=True):
-    """Journaled: the newest state that survived is `step`; what was recorded of later steps is void."""
+    """Journaled: the newest state that survived is `step`; records of later steps are void."""
 
     step: int
 
 
 class StateLost(Hopeless):
-    """Nothing whole is left of what was trained. To begin anew would do every step twice."""
+    """No whole state of the training is left. To begin anew would do every step twice."""
 
 
 class StateManager(Actor):
@@ -114,16 +113,16 @@ class StateManager(Actor):
         self._records.pop(trained.step - RECORDS, None)
 
     async def _make_durable(self) -> None:
-        """Bring the newest host copy to disk, again and again; a newer one overtakes those that wait."""
+        """Bring the newest host copy to disk, again and again; a newer one replaces those that wait."""
         while True:
             await self.ctx.idle(self._wanted)
             self._wanted.clear()
             copy = await self.ctx.offload_aside(self._copies.newest)
             if copy is None or not self._durable < copy.step <= self._trained:
-                continue  # one that is not on record yet is followed by its record: its trainer says it again
+                continue  # not on record yet: its record follows, and the trainer reports it again
             try:
                 written = await self.ctx.offload_aside(self._store.adopt, copy)
-            except Damaged as problem:  # the trainer has replaced it meanwhile; it says so when it is done
+            except Damaged as problem:  # replaced meanwhile: the trainer reports the new one
                 self.ctx.log.info("host copy of step %d: %s", copy.step, problem)
                 async with self.ctx.wait("a whole host copy", on=TRAINER, deadline_s=1.0, go_on=True):
                     await asyncio.sleep(COPY_AGAIN_S)

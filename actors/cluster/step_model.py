@@ -1,22 +1,22 @@
-"""How long a step takes with a seeding window and a number of instances: a small model of the whole step.
+"""Model of a whole step: its time for a seeding window and a number of instances.
 
-Owns the arithmetic from what is known of lengths, engines and trainer to seconds. Pure.
+Owns the arithmetic from lengths, engines and trainer to seconds. Pure.
 
 The model decodes a sample of the coming batch in slices of time, on the engines of both kinds, for many
 windows and numbers of instances at once (arrays of candidates x requests):
 
 - an engine's decode step takes `step_s + rows * row_s + context * context_s` (`actors.rollout.pace`) and
   gives each request that it decodes one token; the load is even, within a kind and between them;
-- requests wait first come, first served, for a slot and room in a cache; where they have outgrown the caches,
-  the last ones pause;
-- reserved engines begin at once and stop at the window's end; what they have goes on elsewhere, in front,
-  and is prefilled there; preemptible ones begin when they have the weights;
-- the trainer begins when the window ends and takes complete groups as they come (RLBoost 4.1): with c_j the
+- requests wait in order of arrival for a slot and free capacity in a cache; when they outgrow the caches, the
+  last ones pause;
+- reserved engines begin at once and stop at the window's end; their requests go on elsewhere, in front, and
+  are prefilled there; preemptible ones begin when they have the weights;
+- the trainer begins when the window ends and takes complete groups as they arrive (RLBoost 4.1): with c_j the
   completion of group j and w_j the seconds to train on it, it ends at the largest, over all j, of
   `max(window, c_j) + (w of all groups that are not complete before c_j)`.
 
-Left out: what differs between engines of a kind, the size of micro-batches, rewards. `Factors.pace`, learnt
-from the steps that were measured, stands for all of that.
+The model leaves out differences between engines of a kind, the size of micro-batches, and rewards.
+`Factors.pace`, learnt from measured steps, accounts for all of these.
 """
 
 import math
@@ -30,15 +30,15 @@ from actors.rollout.pace import EnginePace
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-SLICES = 64  # of the time that rollout takes
+SLICES = 64  # of the time of the rollout
 MOST_SLICES = 5 * SLICES
 PREFILLED_IN_A_STEP = 256.0
-"""Tokens whose prefill takes as long as a decode step with an empty cache, until that was measured: what
-devices compute while they read their memory once (H100 295 operations a byte, H200 206, A100 153, L40S 419,
-at most)."""
+"""Tokens whose prefill takes as long as a decode step with an empty cache, until that was measured: the
+computation of a device while it reads its memory once (H100 295 operations a byte, H200 206, A100 153, L40S
+419, at most)."""
 PREFILL_OFF = 4.0
-"""A measured prefill is believed within this factor of that: it is told from decoding in the same turns,
-which is rough where windows are short."""
+"""A measured prefill is accepted within this factor of that: it is estimated from turns that decode too,
+which is rough for short windows."""
 CLEARLY_MORE = 0.1  # of what would be even
 _GOLDEN = 0.6180339887498949
 
@@ -107,7 +107,7 @@ class _Kind:
         self.stall_s = np.zeros_like(count)  # of its engines, by prefills
 
     def token_s(self, rows: Floats, context: Floats) -> Floats:
-        """Seconds of a token of everybody who is decoded; of the sample, all engines together."""
+        """Seconds of a token of all decoded requests; of the sample, all engines together."""
         share = self.weight / np.maximum(self.count, 1e-9)
         seconds: Floats = self.step_s + (self.row_s * rows + self.context_s * context) * share
         return np.maximum(seconds, 1e-9, out=seconds)
@@ -131,7 +131,7 @@ class _Rollout:
         self.remote = _Kind(machines.preemptible, machines.pace, remote, weight)
         self.made = np.zeros((candidates, len(self.ends)))
         self.done_s = np.full((candidates, len(self.ends)), np.inf)
-        # Who decodes it: 0 nobody yet, 1 a reserved engine, 2 a preemptible one, 3 it is complete.
+        # State of a request: 0 waiting, 1 on a reserved engine, 2 on a preemptible one, 3 complete.
         self.where = np.zeros((candidates, len(self.ends)), np.int8)
         self.slice_s = self._guess_s() / SLICES
 
@@ -169,13 +169,13 @@ class _Rollout:
         self._decode(2, self.remote, rolls, now_s)
 
     def _hand_over(self, over: Bools) -> None:
-        """The window is over: unfinished requests wait, in front, for they came first."""
+        """The window is over: unfinished requests wait in front, because they arrived first."""
         if over.any():
             self.where[(self.where == 1) & over[:, None]] = 0
 
     def _even_out(self, both: Bools) -> None:
-        """Nobody waits, and engines of one kind have clearly more than those of the other: what is too much
-        goes over, as ContinuousLB has it, the youngest first."""
+        """If no request waits and engines of one kind have clearly more than those of the other, move the
+        excess, as ContinuousLB does, the youngest first."""
         if not both.any():
             return
         waits = (self.where == 0).any(axis=1)
@@ -197,7 +197,7 @@ class _Rollout:
         size = self._tokens(waits) / np.maximum(queue, 1.0)
         reserved = np.where(seeds, self._free(1, self.reserved, size), 0.0)
         remote = np.where(rolls, self._free(2, self.remote, size), 0.0)
-        # Where everything finds room, engines get equally many.
+        # If all requests fit, engines get equally many.
         there = (self.where == 1).sum(axis=1)
         elsewhere = (self.where == 2).sum(axis=1)
         engines = self.reserved.count * seeds + self.remote.count * rolls
@@ -239,7 +239,7 @@ class _Rollout:
         mine = (self.where == number) & on[:, None]
         if not mine.any():
             return
-        # Those that have outgrown the caches pause, the last ones first; one is decoded whatever it takes.
+        # Requests that have outgrown the caches pause, the last ones first; one is always decoded.
         context = self._tokens(mine)
         if (context > kind.room).any():
             held = np.cumsum((self.made + self.prompt) * mine, axis=1)
@@ -257,7 +257,7 @@ class _Rollout:
 
 
 def _shuffled(lengths: list[list[int]]) -> list[list[int]]:
-    """The same groups in an order that has nothing to do with their lengths, always the same one."""
+    """The same groups in an order that is independent of their lengths, always the same one."""
     order = sorted(range(len(lengths)), key=lambda at: (at * _GOLDEN) % 1.0)
     return [lengths[at] for at in order]
 

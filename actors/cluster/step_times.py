@@ -1,4 +1,4 @@
-"""What one step measured, for whoever plans the next one. Owns the values only."""
+"""`StepTimes`: measurements of one step, for the planner of the next. Values only."""
 
 import math
 
@@ -8,7 +8,7 @@ from actors.rollout.pace import EnginePace
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """More of a step than Algorithm 1 asks for: what a model of it needs. Seconds, tokens.
+    """Measurements of a step beyond those of Algorithm 1, for a model of it. Seconds, tokens.
 
     `step_s`: from the batch's begin to the step's end. `seeding_s`: as it was, prolonged or cut short.
     `update_s`: of the optimizer, part of `train_s`. `rolled_s`: from the begin to the last response.
@@ -32,16 +32,16 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step measured; seconds and instances.
+    """The measurements of one step; seconds and instances.
 
     `train_wait_s`: the trainer idle, waiting for samples to fill a micro-batch; seeding is no wait.
     `remote_wait_s`: remote instances idle, from the last response of each to the step's end, the mean over
     those that generated. `train_s`: the trainer computing. `remote_s`: remote instances generating, such that
     `remote_s * mean_prem` is the time of all of them together. `mean_prem` (n̄): preemptible instances,
-    averaged over the step. `next_prem` (n̂): those that are there just before the next step starts.
+    averaged over the step. `next_prem` (n̂): their number just before the next step starts.
     `reserved_engines` (N_resv): rollout engines that the reserved hosts are divided into while they seed; 0:
     not known. `instance_engines`: engines of one preemptible instance; the paper's have one. `carried_prem`:
-    preemptible instances that the devices that they share carry side by side; 0: no bound.
+    preemptible instances that their shared devices can run side by side; 0: no bound.
     """
 
     train_wait_s: float
