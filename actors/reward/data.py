@@ -1,7 +1,7 @@
-"""Problems of a file of one's own, split so that no prompt is in two splits.
+"""`DataProblems`: problems of a user's file, split so that no prompt is in two splits.
 
-Owns which row a (split, index) names. Rows are read when they are asked for. The same file and seed give the
-same problems in every process.
+Owns the row of each (split, index). Rows are read on demand. The same file and seed give the same problems in
+every process.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ HELDOUT_SHARE = 10
 
 
 class DataProblems:
-    """The problems of a task's own data, by split and index; what made models are warmed up with are those
-    that are trained on. An index beyond the last problem begins again with the first."""
+    """The problems of a task's own data, by split and index; the warm start of made models uses the training
+    problems. An index beyond the last problem begins again with the first."""
 
     def __init__(self, settings: Task, seed: int) -> None:
         """Raises `BadTask`."""
@@ -72,8 +72,8 @@ class DataProblems:
             raise BadTask(f"{source.place(number)}: {problem}") from None
 
     def _hold_out(self, source: Table, count: int) -> tuple[list[int], list[int]]:
-        """Rows that are held out, and the others: those whose prompts have the lowest hashes, so that a
-        prompt that comes twice is on one side, and adding rows moves few."""
+        """The held-out rows, and the others. Prompts with the lowest hashes are held out, so that a repeated
+        prompt is on one side, and adding rows moves few."""
         hashes = [(self._hash(source, number), number) for number in range(len(source))]
         hashes.sort()
         last = hashes[count - 1][0]

@@ -1,7 +1,7 @@
-"""A problem as its verifier gets it, whatever it was read from. Pure.
+"""`Entry`: a problem as its verifier gets it, from any source. Pure.
 
-Owns the shape and its fields' meaning (docs/tasks.md). Does not own where problems come from (`problems`,
-`data`) or what an answer is worth (`verifiers`).
+Owns the fields and their meaning (docs/tasks.md). `problems` and `data` read problems, `verifiers` score
+answers.
 """
 
 from typing import Any
@@ -22,9 +22,9 @@ class Message(msgspec.Struct, frozen=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One problem.
 
-    question: what is shown of it, the last user turn. messages: the conversation that the model answers;
-    empty: the question alone. answer: what a right answer is compared with; its meaning is the verifier's.
-    tests: of verifiers that run programs. info: what else stands with the problem, for one's own functions.
+    question: the displayed part, the last user turn. messages: the conversation that the model answers;
+    empty: the question alone. answer: the reference answer; its meaning is the verifier's. tests: for
+    verifiers that run programs. info: further data of the problem, for a user's own functions.
     """
 
     question: str

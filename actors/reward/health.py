@@ -1,11 +1,11 @@
-"""Whether a job's verifier is sick: too large a share of its newest verdicts are failures.
+"""`VerifierHealth`: health check of a job's verifier by its newest verdicts.
 
-Pure: verdicts and times go in. What is done about it is the manager's (`actors.rollout.scoring`) and the
-controller's. Nothing of it is kept over a restart: whatever waits for a verdict is asked for again, so a
-verifier that is still sick shows with the first one.
+A verifier is sick if too large a share of them are failures. Pure: inputs are verdicts and times. The manager
+(`actors.rollout.scoring`) and the controller act on it. No state is kept over a restart: every pending
+verdict is requested again, so a verifier that is still sick shows with the first one.
 
-- Failures are verdicts of ours (`verdicts.OURS`); and timeouts, as long as no response has come to any other
-  end: a verifier that hangs looks like responses that make it work.
+- Failures are verdicts of ours (`verdicts.OURS`); and timeouts, as long as no response has ended in another
+  way: a verifier that hangs looks like responses that make it work.
 - With `LEAST` verdicts or more it is sick when more than `share` of the last `WINDOW` failed; with fewer,
   when all did: one that fails from the first response on is seen at once.
 - It has recovered when that no longer holds of the last `LEAST` verdicts, and counts as well while nothing
@@ -39,19 +39,19 @@ class Sickness(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def over(self) -> bool:
-        """It had its time to recover."""
+        """Its time to recover is over."""
         return self.for_s >= self.limit_s
 
     @property
     def words(self) -> str:
-        """Counts and text, for people."""
+        """Counts and text, for display."""
         by_status = ", ".join(f"{status} {count}" for status, count in self.counts.items())
         found = f"{sum(self.counts.values())} of its last {self.of} verdicts failed ({by_status})"
         return f"{found}: {self.text}" if self.text else found
 
 
 class VerifierHealth:
-    """See the module.
+    """The health of one verifier.
 
     Args:
         share: of verdicts that fail, above which the verifier is sick; 1: never.
@@ -63,7 +63,7 @@ class VerifierHealth:
         self._window: deque[str] = deque(maxlen=WINDOW)
         self._since_s: float | None = None
         self.text = ""
-        """Of the last failure."""
+        """The text of the last failure."""
 
     @property
     def sick(self) -> bool:
@@ -71,11 +71,11 @@ class VerifierHealth:
 
     @property
     def outage(self) -> bool:
-        """It is sick by enough verdicts that another response to the same problem would not help."""
+        """It is sick by so many verdicts that another response to the same problem would not help."""
         return self.sick and len(self._window) >= LEAST
 
     def heard(self, status: str, detail: str, now_s: float) -> None:
-        """One more verdict."""
+        """Add a verdict."""
         self._window.append(status)
         if self.fails(status):
             self.text = " ".join(detail.split())[:MAX_TEXT]
@@ -87,7 +87,7 @@ class VerifierHealth:
             self._window = deque(newest, maxlen=WINDOW)
 
     def fails(self, status: str) -> bool:
-        """Whether a verdict with this status is a failure, as far as is known."""
+        """Whether a verdict with this status counts as a failure, by present knowledge."""
         return status in _failures(self._window)
 
     def idle(self) -> None:
@@ -99,7 +99,7 @@ class VerifierHealth:
             self._window.clear()
 
     def sickness(self, now_s: float) -> Sickness | None:
-        """What is wrong now; None while it is well."""
+        """The present sickness; None while it is well."""
         if self._since_s is None:
             return None
         failures = _failures(self._window)
@@ -121,5 +121,5 @@ class VerifierHealth:
 
 
 def _failures(statuses: Iterable[str]) -> Set[str]:
-    """Which of these say nothing of their responses."""
+    """The verdicts that are no evidence about their responses."""
     return OURS_OR_LATE if all(status in OURS_OR_LATE for status in statuses) else OURS

@@ -1,4 +1,4 @@
-"""What is said to the RewardProxy."""
+"""Messages to the RewardProxy."""
 
 from supervisor import Message
 

@@ -1,4 +1,4 @@
-"""Which problem of which task a problem of the job is. Pure.
+"""`Mixture`: mapping of a job's problems to the problems of its tasks. Pure.
 
 Any stretch of problems holds each task's share to within one, so every step has its mix. The same shares give
 the same order in every process.
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 class Mixture:
-    """See the module. shares: of each task, above 0; only their ratios count."""
+    """Mixes tasks by shares. shares: of each task, above 0; only their ratios count."""
 
     def __init__(self, shares: Sequence[float]) -> None:
         if not shares or min(shares) <= 0:

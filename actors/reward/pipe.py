@@ -1,7 +1,7 @@
-"""What the pool and its worker processes say to each other, and how it lies in a pipe.
+"""Messages between the pool and its worker processes, and their frames in a pipe.
 
-Owns the frame (length u32 little-endian, then a MessagePack body) and the shapes. One frame is under way at a
-time: an item alone, or items that are scored together, each of which is tried alone where that fails.
+Owns the frame (length u32 little-endian, then a MessagePack body) and the message types. One frame is under
+way at a time: a single item, or items that are scored together. If that fails, each of them is tried alone.
 """
 
 import struct
@@ -16,11 +16,11 @@ _T = TypeVar("_T")
 
 
 class BadFrame(ValueError):
-    """What came through the pipe is no frame of ours; the process at its other end cannot be trusted."""
+    """The bytes from the pipe are no frame of ours; the process at its other end cannot be trusted."""
 
 
 class _Shape(msgspec.Struct, frozen=True, tag=True):
-    """Base of what goes through the pipe."""
+    """Base of the messages in the pipe."""
 
 
 class ScoreItem(_Shape, frozen=True):
@@ -49,7 +49,7 @@ class Ready(_Shape, frozen=True):
 
 
 class ScoreOut(_Shape, frozen=True):
-    """The reward, and what else became of the response (`verdicts`)."""
+    """The reward, and the verdict's other fields (`verdicts`)."""
 
     score: float
     status: str = "ok"
@@ -70,7 +70,7 @@ class ProblemOut(_Shape, frozen=True):
 
 
 class Failed(_Shape, frozen=True):
-    """The scorer raised; `detail` says what."""
+    """The scorer raised; `detail` is its error."""
 
     detail: str
 

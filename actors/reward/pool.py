@@ -1,12 +1,12 @@
-"""A pool of worker processes that score: whatever a verifier does, there is a verdict, and never a hang.
+"""`WorkerPool`: worker processes that score; every item gets a verdict, never a hang.
 
-Owns the queue, the workers and the count of their deaths. Does not own what is scored first (the proxy
-asks in its order; the queue is first in, first out) nor how a worker is talked to (`scoring`).
+Owns the queue, the workers and the count of their deaths. The proxy owns the order of scoring (the queue is
+first in, first out), and `scoring` the protocol of a worker.
 
-- Items that wait are given to a worker together, up to `TOGETHER`. Where that fails each is tried alone.
+- Waiting items are given to a worker together, up to `TOGETHER`. If that fails, each is tried alone.
 - An item that hangs its worker beyond the deadline, or crashes it, costs that worker; it is tried alone
-  `attempts` times, then its verdict is "lost". Other items are untouched. So is tried again what got a
-  verdict of ours from a worker that lives; the last one stands.
+  `attempts` times, then its verdict is "lost". Other items are not affected. An item that got a verdict of
+  ours from a live worker is tried again in the same way; the last verdict counts.
 - A dead worker is replaced: at once, as long as fewer than `intensity.restarts` were replaced within
   `intensity.within_s`; beyond that each replacement backs off, so a storm costs time, not the machine.
 - A scorer that cannot be loaded, or workers that cannot be started more than `intensity.restarts` times in a
@@ -37,7 +37,7 @@ TOGETHER = 32
 TOKENS_TOGETHER = 2**20
 
 LONGEST_BACKOFF_S = 5.0
-START_LATE_S = 5.0  # beyond the time that a worker has for its start: then the start itself hangs
+START_LATE_S = 5.0  # beyond the time of a worker for its start: then the start itself hangs
 
 
 class Wait(Protocol):
@@ -56,21 +56,21 @@ def _unlisted(
 
 
 class PoolFailed(RuntimeError):
-    """No worker can be had, or the pool was closed; the text says why."""
+    """No worker can be had, or the pool was closed; the text gives the reason."""
 
 
 class NoProblem(LookupError):
-    """The scorer gave no problem for a split and index; the text says why."""
+    """The scorer gave no problem for a split and index; the text gives the reason."""
 
 
 class ProblemLost(NoProblem):
-    """Its workers hung, died or answered nonsense: asked for again, the problem may come."""
+    """Its workers hung, died or sent invalid replies; a repeated request may get the problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a response. Statuses of ours have no score, all others but `ok` score 0, and `detail`
-    says why."""
+    """The result of a response. Statuses of ours have no score, all others but `ok` score 0, and `detail`
+    gives the reason."""
 
     score: float | None
     status: str
@@ -79,8 +79,8 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Job:
-    """An item that waits or is worked on, packed: tokens as objects would take many times as much. tokens:
-    those of a response, 0 for a problem."""
+    """A waiting or running item, packed: tokens as objects would take many times as much. tokens: those of a
+    response, 0 for a problem."""
 
     frame: bytes
     tokens: int
@@ -88,18 +88,18 @@ class _Job:
     deadline_s: float
     done: "asyncio.Future[pipe.Answer | Verdict]"
     attempts: int = 0
-    alone: bool = False  # those that it was given with cost a worker
+    alone: bool = False  # items that were given together with it cost a worker
 
 
 @dataclass(slots=True)
 class Restarts:
-    """When the next worker may be started: pure but for the times that it is told."""
+    """When the next worker may be started: pure, with times as arguments."""
 
     intensity: Intensity
     times_s: deque[float] = field(default_factory=deque)
 
     def delay_s(self, now_s: float) -> float:
-        """Note a restart and answer how long it has to wait."""
+        """Note a restart and return its delay."""
         while self.times_s and self.times_s[0] <= now_s - self.intensity.within_s:
             self.times_s.popleft()
         excess = len(self.times_s) - self.intensity.restarts
@@ -109,7 +109,7 @@ class Restarts:
 
 
 def _tokens(job: _Job) -> int:
-    """Size of an item that can be scored together with others; 0 for one that is done alone."""
+    """Size of an item that can be scored together with others; 0 for one that is scored alone."""
     return job.tokens + 1 if job.scores and not job.alone else 0
 
 
@@ -119,7 +119,7 @@ def _settle(job: _Job, answer: pipe.Answer | Verdict) -> None:
 
 
 def verdict_of(answer: pipe.Answer | Verdict) -> Verdict:
-    """What an answer says of a response; whatever is no score is our failure."""
+    """The verdict in a reply; anything but a score is our failure."""
     match answer:
         case Verdict():
             return answer
@@ -131,7 +131,7 @@ def verdict_of(answer: pipe.Answer | Verdict) -> Verdict:
 
 
 class WorkerPool:
-    """See the module. `start` it, `close` it, ask it from the loop that it was started on."""
+    """See the module docstring. `start` it, `close` it, and use it on the loop that it was started on."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class WorkerPool:
         return self._queue.qsize()
 
     def start(self, wait: Wait = _unlisted) -> None:
-        """Start the workers; items may be given at once. `wait`: `Context.wait` of whoever owns the pool."""
+        """Start the workers; items may be given at once. `wait`: `Context.wait` of the pool's owner."""
         self._failure = ""
         self._wait = wait
         self._slots = [asyncio.create_task(self._slot(), name=f"reward-{n}") for n in range(self.workers)]
@@ -174,7 +174,7 @@ class WorkerPool:
             slot.add_done_callback(self._slot_ended)
 
     async def close(self) -> None:
-        """End every worker; what is still open gets `PoolFailed`."""
+        """End every worker; open items get `PoolFailed`."""
         self._fail("it was closed")
         for slot in self._slots:
             slot.cancel()
@@ -190,7 +190,7 @@ class WorkerPool:
         return verdict_of(await self._submit(pipe.ScoreItem(split, index, list(tokens)), deadline_s))
 
     async def problem(self, split: str, index: int, *, deadline_s: float | None = None) -> pipe.ProblemOut:
-        """A problem's question and prompt tokens. Raises `NoProblem` (`ProblemLost` where it may come yet),
+        """A problem's question and prompt tokens. Raises `NoProblem` (`ProblemLost` if a retry may succeed),
         `Overloaded` or `PoolFailed`."""
         answer = await self._submit(pipe.ProblemItem(split, index), deadline_s)
         if isinstance(answer, pipe.ProblemOut):
@@ -253,12 +253,12 @@ class WorkerPool:
             await asyncio.sleep(self._restarts.delay_s(asyncio.get_running_loop().time()))
 
     async def _serve(self, worker: ScoringWorker) -> str:
-        """Give items to a worker until it has to be replaced; why it has to."""
+        """Give items to a worker until it must be replaced; the reason for that."""
         while True:
             number, job = await self._queue.get()
-            if job.done.done():  # whoever asked has given up
+            if job.done.done():  # the caller has given up
                 continue
-            if worker.dead:  # it died while it had nothing to do: no item is to blame
+            if worker.dead:  # it died while idle: no item is to blame
                 self._queue.put_nowait((number, job))
                 return "idle"
             given = [(number, job), *self._more(job)]
@@ -275,7 +275,7 @@ class WorkerPool:
             return cause
 
     def _failed(self, number: int, job: _Job, verdict: Verdict, *, alone: bool) -> None:
-        """This one got a verdict of ours: it is tried alone, or that is its verdict. alone: it was."""
+        """This item got a verdict of ours: it is tried alone, or that is its verdict. alone: it was alone."""
         if job.done.done():
             return
         job.attempts += alone
@@ -286,7 +286,7 @@ class WorkerPool:
             job.done.set_result(verdict)
 
     def _answered(self, number: int, job: _Job, answer: pipe.Answer, *, alone: bool) -> None:
-        """The worker lives, and answered this."""
+        """The worker is alive, and sent this reply."""
         if job.scores and (verdict := verdict_of(answer)).status in OURS:
             self._failed(number, job, verdict, alone=alone)
         else:
@@ -312,7 +312,9 @@ class WorkerPool:
         return more
 
     async def _give(self, worker: ScoringWorker, given: list[tuple[int, _Job]]) -> None:
-        """Have a worker do these; what it did is taken out of `given`. Raises `WorkerHung`, `WorkerDied`."""
+        """Have a worker score these; scored items are removed from `given`. Raises `WorkerHung`,
+        `WorkerDied`.
+        """
         if len(given) > 1:
             items = [pipe.item(job.frame[pipe.PREFIX.size :]) for _, job in given]
             whole = pipe.ScoreItems([item for item in items if isinstance(item, pipe.ScoreItem)])

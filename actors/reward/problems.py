@@ -1,10 +1,10 @@
-"""Verifiable problems of the `reasoning-gym` package, split so that no question is in two splits.
+"""`Problems`: problems of `reasoning-gym`; no question is in two splits.
 
-Owns which problem a (split, index) names, and where the answer stands in a response. Does not own tokens
-(`task`) or what an answer is worth (`verifiers.reasoning`, inside the sandbox). Pure but for reading the
-package's own data files: the same name, parameters and seed give the same problems in every process.
+Owns the problem of each (split, index), and the place of the answer in a response. Does not own tokens
+(`task`) or scores (`verifiers.reasoning`, inside the sandbox). Pure but for reading the package's own data
+files: the same name, parameters and seed give the same problems in every process.
 
-Importing this room imports `reasoning_gym`, which takes a second or more.
+Importing this module imports `reasoning_gym`, which takes a second or more.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Problems:
     """The problems of one task, by split and index.
 
     The package's stream of problems is dealt out: problem n of a split is the n-th drawn one that belongs
-    there. The question's own hash decides where, whatever the seed, so a question may come again within a
+    there. The question's own hash chooses the split, for any seed, so a question may occur again within a
     split and never in another one. Indices may be asked for in any order; a new highest one costs the draws
     up to it, tens of microseconds each.
     """
@@ -123,7 +123,7 @@ class Problems:
 
 
 def known_params(name: str) -> list[str]:
-    """What may be set of a task of the package, without what is set here: seed and size."""
+    """The parameters of a task of the package, except those that are set here: seed and size."""
     _, settings = DATASETS[name]
     return [one.name for one in fields(settings) if one.init and one.name not in OURS]
 

@@ -1,4 +1,4 @@
-"""Text to tokens and back, by the tokenizer of a checkpoint directory with its chat template.
+"""`Prompts`: text to tokens and back, by a checkpoint's tokenizer and chat template.
 
 Owns the tokenizer's files, read once; no model, problem or reward, and no text that grows token by token
 (`actors.rollout.gateway.text`). Free of `transformers` and of the package of problems, so that a command that
@@ -25,7 +25,7 @@ class BadTokenizer(ValueError):
 
 
 class BadConversation(ValueError):
-    """Messages that the model's chat template does not take; the text is its own."""
+    """Messages that the model's chat template refuses; the text is the template's."""
 
 
 class Prompts:
@@ -61,7 +61,7 @@ class Prompts:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer itself, for whoever decodes token by token."""
+        """The tokenizer itself, for incremental decoding."""
         return self._tokenizer
 
     @cached_property
@@ -102,10 +102,10 @@ class Prompts:
         generation_prompt: bool = True,
         names: Mapping[str, object] | None = None,
     ) -> str:
-        """A conversation as the model's template puts it, ready for its answer if `generation_prompt`.
+        """A conversation in the form of the model's template, ready for its answer if `generation_prompt`.
 
-        `names`: more of what the template may ask for, such as enable_thinking. Encode the text without
-        special tokens: the template has put them. Raises `BadConversation`.
+        `names`: further variables of the template, such as enable_thinking. Encode the text without special
+        tokens: the template has put them. Raises `BadConversation`.
         """
         if self._template is None:
             raise BadConversation("this model has no chat template: send the prompt as text or tokens")
@@ -126,7 +126,7 @@ class Prompts:
 
 
 def _refuse(reason: str) -> NoReturn:
-    """What templates call `raise_exception`: how they say that a conversation is not for their model."""
+    """The `raise_exception` of templates, by which they refuse a conversation."""
     raise BadConversation(reason)
 
 

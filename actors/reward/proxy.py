@@ -1,8 +1,8 @@
-"""RewardProxy: the entry to every reward computation of the job.
+"""`RewardProxy`: the entry to every reward computation of the job.
 
-Owns the pool of worker processes and the verdicts of what was asked already. A wrong answer, a verifier
-that hangs and one that crashes are all verdicts; none of them is a hang or the proxy's own death. A reward
-may be computed more than once (the proxy keeps no journal); the manager counts the first verdict only.
+Owns the pool of worker processes and the verdicts of earlier requests. A wrong answer, a verifier that hangs
+and one that crashes are all verdicts; none of them is a hang or the proxy's own death. A reward may be
+computed more than once (the proxy keeps no journal); the manager counts the first verdict only.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ WORKERS = "the reward workers"
 
 
 def settings_of_task(config: Config) -> dict[str, object]:
-    """What a worker needs of the settings, as plain values."""
+    """The settings for a worker, as plain values."""
     found = msgspec.to_builtins(config)
     return {"job": {"seed": config.job.seed}, "task": found["task"], "reward": found["reward"]}
 
 
 class RewardProxy(Actor):
-    """See the module.
+    """Answers `Score` and `GetProblems`.
 
     Args:
         config: task, workers, deadline and attempts.
@@ -71,7 +71,7 @@ class RewardProxy(Actor):
         try:
             async with self.ctx.wait("problems", on=WORKERS, deadline_s=self._late_s, go_on=True):
                 posed = await asyncio.gather(*asked)
-        except (ProblemLost, Overloaded) as problem:  # a job waits for it, and does not fail
+        except (ProblemLost, Overloaded) as problem:  # a job waits for it, and must not fail
             deferred.answer(Suspended(str(problem)))
             return
         except NoProblem as problem:
@@ -79,11 +79,9 @@ class RewardProxy(Actor):
             return
         except PoolFailed as problem:
             deferred.answer(Crashed(str(problem)))
-            raise  # the supervisor starts another pool, or gives up aloud
+            raise  # the supervisor starts another pool, or gives up with an error
         finally:
-            for (
-                one
-            ) in asked:  # where one is lost all are asked for anew: nobody wants the others of this time
+            for one in asked:  # if one is lost all are requested anew, so the others are not needed
                 one.cancel()
         deferred.answer(Problems(prompts=[one.prompt_tokens for one in posed]))
 

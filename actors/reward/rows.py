@@ -1,4 +1,4 @@
-"""Rows of a file of problems, as problems: whatever columns they have. Pure.
+"""Rows of a file of problems, as entries, with any columns. Pure.
 
 Owns the meaning of columns (docs/tasks.md). Known are our own names, those of verl (`reward_model`,
 `extra_info`), slime and prime-rl (`label`, `metadata`), and TRL (`prompt`, and columns that its functions
@@ -21,7 +21,7 @@ MAX_PROMPT_CHARACTERS = 2**22
 
 
 class BadRow(ValueError):
-    """A row is no problem; the text says which column and what was expected."""
+    """A row is no problem; the text names the column and the expected value."""
 
 
 def entry(row: object, fields: Mapping[str, str] = {}, system: str = "") -> Entry:

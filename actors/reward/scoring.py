@@ -1,6 +1,6 @@
-"""A process that scores, as a pool has it: started, asked one thing at a time, killed.
+"""`ScoringWorker`: port of the pool to a scoring process, with one request at a time.
 
-Owns the words and the port. Pure: `worker_process` starts real ones. Every wait on one has a deadline, and
+Owns the types and the port. Pure: `worker_process` starts real ones. Every wait on one has a deadline, and
 every end of one has a name.
 """
 
@@ -25,19 +25,19 @@ class WorkerSpec:
 
 
 class WorkerHung(TimeoutError):
-    """No answer by the deadline."""
+    """No reply by the deadline."""
 
 
 class WorkerDied(RuntimeError):
-    """The process ended, or spoke garbage; the text says how."""
+    """The process ended, or sent invalid bytes; the text describes it."""
 
 
 class ScorerUnusable(RuntimeError):
-    """The scorer could not be loaded; the text says why."""
+    """The scorer could not be loaded; the text gives the reason."""
 
 
 class ScoringWorker(Protocol):
-    """One process that loaded its scorer. Whoever started it kills it."""
+    """One process that loaded its scorer. Its starter must kill it."""
 
     @property
     def dead(self) -> bool:

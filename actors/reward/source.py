@@ -1,4 +1,4 @@
-"""Where the problems of a task come from, as a task has it: `problems` (a package) or `data` (a file)."""
+"""`Source`: port to the problems of a task: `problems` (package) or `data` (file)."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
@@ -11,7 +11,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 class BadTask(ValueError):
     """The task is unknown, refuses its parameters, has too few questions, or its data cannot be used; the
-    text says which and where."""
+    text names the cause and the place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Rows of a file of problems: lines of JSON, Parquet, or a folder of Hugging Face's `datasets`."""
+"""`Table`: rows of a file of problems (JSON lines, Parquet, Hugging Face `datasets`)."""
 
 import json
 import stat
@@ -21,7 +21,7 @@ class Table(Protocol):
         """A row's value. Raises `rows.BadRow`."""
 
     def place(self, number: int) -> str:
-        """Where a row stands, in words."""
+        """The place of a row, for messages."""
 
 
 class JsonLines:

@@ -1,7 +1,7 @@
-"""A verifiable task in tokens: prompts for the engines, scores for what they made of them.
+"""`Task`: a verifiable task in tokens (prompts for the engines, scores of responses).
 
-Owns the joint of the two: a problem's text becomes prompt tokens (`prompts`), response tokens become text
-and a score (`verifiers`). Does not own how responses are made.
+Owns the combination of the two: a problem's text becomes prompt tokens (`prompts`), response tokens become
+text and a score (`verifiers`). Does not own how responses are made.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def source_of(settings: Settings, seed: int) -> Source:
 
 
 def spec_of(settings: Settings, config: Config) -> VerifierSpec:
-    """What the verifier of a task is made from."""
+    """The spec of a task's verifier."""
     name = settings.verifier or (PYTHON if settings.data else REASONING)
     return VerifierSpec(
         name=name,
@@ -124,11 +124,11 @@ class Task:
         self._verifier.close()
 
     def score(self, split: Split, index: int, tokens: Sequence[int]) -> Judgement:
-        """What a response is worth. Any integers score; unknown tokens are left out."""
+        """The score of a response. Any integers score; unknown tokens are left out."""
         return self.score_all([(split, index, tokens)])[0]
 
     def score_all(self, items: Sequence[tuple[Split, int, Sequence[int]]]) -> list[Judgement]:
-        """What responses are worth: split and index of each problem, tokens of the response."""
+        """The scores of responses: split and index of each problem, tokens of the response."""
         return self._verifier.score_all(
             [
                 (self._source.entry(split, index), self._prompts.decode(tokens))
@@ -170,11 +170,11 @@ class Tasks:
             task.close()
 
     def score(self, split: Split, index: int, tokens: Sequence[int]) -> Judgement:
-        """What a response is worth."""
+        """The score of a response."""
         return self.score_all([(split, index, tokens)])[0]
 
     def score_all(self, items: Sequence[tuple[Split, int, Sequence[int]]]) -> list[Judgement]:
-        """What responses are worth; those of one task are scored together."""
+        """The scores of responses; those of one task are scored together."""
         places = [self._place(split, index) for split, index, _ in items]
         found: dict[int, Judgement] = {}
         for task in dict.fromkeys(task for task, _ in places):

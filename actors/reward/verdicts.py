@@ -1,7 +1,7 @@
-"""What became of a response: a score, or why it has none. Pure.
+"""`Judgement`: the score of a response, or the reason why it has none. Pure.
 
-The program's statuses are the response's own doing and score. Ours say nothing of the response: it is tried
-elsewhere, then sampled again, and is never trained on with a made-up score.
+The program's statuses are the response's own fault and score. Ours are no evidence about the response: it is
+tried elsewhere, then sampled again, and is never trained on with a made-up score.
 """
 
 from collections.abc import Mapping
@@ -28,10 +28,10 @@ OURS = frozenset({LOST, OVERLOADED, UNAVAILABLE, SANDBOX_FAILED, VERIFIER_FAILED
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The score of a response, 0 unless `status` is "ok"; with a status of ours it is never looked at.
+    """The score of a response, 0 unless `status` is "ok"; with a status of ours it is never used.
 
-    detail: in words, what else became of it. parts: what the score is made of, by name, such as the tests
-    that passed; shown, not summed. cpu_s: processor time of its programs, where they ran for it alone.
+    detail: further information as text. parts: the components of the score, by name, such as the tests that
+    passed; shown, not summed. cpu_s: processor time of its programs, where they ran for it alone.
     """
 
     score: float
@@ -42,5 +42,5 @@ class Judgement:
 
 
 def of_failure(outcome: Outcome) -> Judgement:
-    """What a program that did not end well says of the response that it ran on."""
+    """The judgement of a response from a program that did not end well on it."""
     return Judgement(0.0, outcome.status.value, outcome.detail, cpu_s=outcome.cpu_s)

@@ -1,8 +1,8 @@
-"""The process that scores: `python -m actors.reward.worker --scorer MODULE:FACTORY --config JSON`.
+"""Scoring process: `python -m actors.reward.worker --scorer M:F --config JSON`.
 
-Owns one scorer and the two ends of its pipe. Whatever the scorer does to itself stays here: what it
-prints goes nowhere, what it raises is an answer, its memory is limited; a hang or a crash is for the pool
-to see. It is no sandbox: a scorer may still open files and sockets with the rights of this user.
+M:F is MODULE:FACTORY. Owns one scorer and the two ends of its pipe. The scorer's faults stay here: its prints
+are discarded, its errors become replies, its memory is limited. The pool detects a hang or a crash. It is no
+sandbox: a scorer may still open files and sockets with the rights of this user.
 
 The factory gets the JSON object and returns something with the methods of `Scorer`.
 """
@@ -25,7 +25,7 @@ MAX_DETAIL = 500  # characters of an error that travel
 
 
 class Posed(Protocol):
-    """A problem as a scorer gives it."""
+    """A problem from a scorer."""
 
     @property
     def question(self) -> str: ...
@@ -63,7 +63,7 @@ def load(name: str, config: Mapping[str, object]) -> Scorer:
 
 
 def serve(make: Callable[[], Scorer], incoming: BinaryIO, outgoing: BinaryIO) -> None:
-    """Answer items until the pipe ends. The first answer is `Ready`, or why there is no scorer."""
+    """Answer items until the pipe ends. The first reply is `Ready`, or the reason why there is no scorer."""
 
     def reply(answer: pipe.Answer) -> None:
         outgoing.write(pipe.pack(answer))

@@ -1,4 +1,4 @@
-"""The pool's end of one worker process: start it, ask it one thing at a time, kill it.
+"""`WorkerProcess`: the pool's end of one worker process (start, ask, kill).
 
 Owns the child and its pipe. Every wait has a deadline, and every end of the child has a name: `WorkerHung`,
 `WorkerDied` (with the signal or exit code), `ScorerUnusable` (it started, but could not load its scorer).

@@ -1,6 +1,6 @@
-"""The sandbox: programs that a model wrote, and verifiers of its text, run here and nowhere else.
+"""Sandbox: the only place for programs and verifiers that run or read model output.
 
-`port` has the words, `host_end` starts a sandbox and runs programs in it, `detection` decides which isolation
+`port` has the types, `host_end` starts a sandbox and runs programs in it, `detection` decides which isolation
 a host has. `zygote`, `confinement`, `seccomp`, `landlock` and `namespaces` run inside. docs/sandbox.md has
 the threat model.
 """

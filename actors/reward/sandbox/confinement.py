@@ -1,5 +1,6 @@
-"""What a process gives up, for good, before it runs a program: files, network, rights, and more than its
-share.
+"""`Confinement`: rights that a process drops for good before it runs a program.
+
+It loses files, network, capabilities, and resources beyond its limits.
 
 Runs inside the sandbox, in the child that becomes the program. The order matters: each step needs rights that
 a later one gives up.
@@ -22,10 +23,11 @@ RESULT = 3
 class Confinement:
     """How programs of one sandbox are confined.
 
-    uid: they run as; 0: as the sandbox itself, which is then no root. searches: that user cannot reach the
-    interpreter's files by their modes, so programs keep the right to read and search whatever Landlock
-    leaves. landlock: version to use, 0 for none. others: processes and threads of the same user elsewhere,
-    which the kernel counts as the program's. own_signals: nothing else keeps signals off other processes.
+    uid: the user that they run as; 0: the sandbox's own, which is then no root. searches: that user cannot
+    reach the interpreter's files by their modes, so programs keep the right to read and search all that
+    Landlock leaves. landlock: version to use, 0 for none. others: processes and threads of the same user
+    elsewhere, which the kernel counts as the program's. own_signals: nothing else keeps signals off other
+    processes.
     """
 
     readable: list[str] = field(default_factory=list)
@@ -37,8 +39,8 @@ class Confinement:
 
 
 class Confiner:
-    """Confines the programs of one sandbox. Made once, by the zygote: what is the same for every program is
-    done here, as each page that a new process writes is copied first.
+    """Confines the programs of one sandbox. Made once, by the zygote: common work is done here, because each
+    page that a new process writes is copied first.
 
     tmp: the path of every program's folder. stays: it is the same folder for all of them.
     """
@@ -59,8 +61,8 @@ class Confiner:
         return self._made if self._made >= 0 or not self._how.landlock else self._ruleset()
 
     def limits(self, limits: Limits) -> list[tuple[int, tuple[int, int]]]:
-        """The limits of a program as the kernel has them, for a fork of this process: what this one has
-        mapped is not the program's."""
+        """The limits of a program in the kernel's form, for a fork of this process, whose own mapped memory
+        is not the program's."""
         wanted = _limits(limits, self._how.others, _mapped_bytes())
         return [(kind, _pair(kind, most, self._hard[kind])) for kind, most in wanted.items()]
 
@@ -106,7 +108,7 @@ class Confiner:
 
 
 def set_environment(tmp: str) -> None:
-    """Have the environment of programs, whose forks begin with it. tmp: their folder."""
+    """Set the environment of programs, with which their forks begin. tmp: their folder."""
     os.environ.clear()
     os.environ.update(PATH="/usr/local/bin:/usr/bin:/bin", HOME=tmp, TMPDIR=tmp, LANG="C.UTF-8")
 
@@ -139,7 +141,7 @@ def _pair(kind: int, most: int, hard: int) -> tuple[int, int]:
 
 
 def _drop_bounds(kept: int) -> None:
-    """Keep what is executed from ever having a capability but those of the mask `kept`."""
+    """Keep executed programs from ever having a capability outside the mask `kept`."""
     if os.geteuid():
         return
     for capability in range(syscalls.CAP_LAST + 1):

@@ -1,4 +1,4 @@
-"""Processes below this one: what they use together, and their end. Linux, by /proc."""
+"""`Usage` and ends of all descendant processes. Linux, by /proc."""
 
 import contextlib
 import os
@@ -70,7 +70,7 @@ def end_all(uid: int, patience_s: float = PATIENCE_S) -> bool:
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
-        return True  # as almost always: what lost its parent would be ours
+        return True  # the usual case: orphans would be our children
     until_s = time.monotonic() + patience_s
     while time.monotonic() < until_s:
         left = list(below(os.getpid()))

@@ -1,7 +1,7 @@
-"""Which isolation a host has, found by trying it, and why not the better one.
+"""`detect`: isolation that works on a host, and why a better one does not.
 
-No host is believed by its version or its settings: a sandbox is started and a program is run in it. Where
-none works, code is not run at all.
+It is found by trial, not from the host's version or settings: a sandbox is started and a program is run in
+it. If none works, code is not run at all.
 """
 
 import functools
@@ -31,7 +31,7 @@ TRIAL = "actors.reward.sandbox.detection:trial"
 
 
 class NoSandbox(RuntimeError):
-    """No isolation that was asked for works here; the text says why, and what to install."""
+    """No requested isolation works here; the text gives the reason, and what to install."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Host:
     held: list[socket.socket] = field(default_factory=list, compare=False, repr=False)
 
     def confinement(self, readable: Sequence[str]) -> Confinement:
-        """For one sandbox; where root starts it, with a user of its own for as long as this process lives."""
+        """For one sandbox; if root starts it, with a user of its own as long as this process lives."""
         uid = self._own_user() if os.geteuid() == 0 else 0
         shared = self.isolation is Isolation.LANDLOCK and not uid
         return Confinement(
@@ -132,7 +132,7 @@ def _problem(host: Host) -> str:
 
 
 def trial(payload: bytes) -> bytes:
-    """The program that is run to find out whether any can be: it must not reach what no program may."""
+    """The test program: it must not reach anything that is forbidden to programs."""
     for path in ("/proc/1/environ", "/etc/passwd"):
         try:
             Path(path).read_bytes()

@@ -1,4 +1,6 @@
-"""Folders of sandboxes, whose owners may be killed at any time: what a dead one left is removed by the next.
+"""Folders of sandboxes; a dead owner's folder is removed by the next owner.
+
+Owners may be killed at any time.
 
 A folder belongs to the process that holds the lock of the file in it.
 """

@@ -1,4 +1,6 @@
-"""The trusted end of a sandbox: starts it, has programs run in it, reads what they write, up to a limit.
+"""`HostSandbox`: trusted end of a sandbox, which starts it and runs programs in it.
+
+It reads their output up to a limit.
 
 Owns the zygote's process, its socket and its folder. A sandbox is replaced after `MAX_PROGRAMS`, or when it
 failed; a failure of its own is an outcome with the status SANDBOX_FAILED, which never scores.
@@ -23,14 +25,15 @@ from actors.reward.sandbox.running import Running, SandboxFailed
 MAX_PROGRAMS = 1000
 START_S = 60.0
 MAX_ASKED = 1000
-"""Payloads that one program that stays is given."""
+"""Payloads for one program that stays."""
 
 
 class HostSandbox:
     """A `Sandbox` on this machine.
 
-    prepare: what is done once, for every program: modules to import, and functions ("module:name") to call,
-    with an argument that JSON has. readable: more paths that programs may read. path: folders to import from.
+    prepare: work that is done once for all programs: modules to import, and functions ("module:name") to
+    call, with an argument that JSON has. readable: more paths that programs may read. path: folders to import
+    from.
     """
 
     def __init__(

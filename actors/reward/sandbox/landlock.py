@@ -1,7 +1,9 @@
-"""Landlock: what files, connections and signals a process may reach, for good. By ctypes; needs no rights.
+"""Landlock rules for files, connections and signals of a process; by ctypes.
+
+They are permanent, and need no rights.
 
 Source: Documentation/userspace-api/landlock.rst of Linux. Rights that a kernel does not have are left out;
-what is then not covered is `detection`'s to judge.
+`detection` judges the remaining gaps.
 """
 
 import contextlib
@@ -58,7 +60,7 @@ class Rule:
 
 
 def rules(paths: Iterable[str], rights: int) -> list[Rule]:
-    """Rules for the paths that exist; one that lies below another of them needs none."""
+    """Rules for the paths that exist; a path below another of them needs none."""
     found: list[Rule] = []
     real = list(dict.fromkeys(map(os.path.realpath, paths)))
     for path in real:

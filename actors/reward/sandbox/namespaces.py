@@ -1,4 +1,4 @@
-"""A program in namespaces of its own: processes, mounts and IPC, with our reaper as its process 1.
+"""Namespaces of one program (processes, mounts, IPC), with our reaper as process 1.
 
 Runs inside a bubblewrap sandbox, as root of its user namespace. When the reaper ends, the kernel ends every
 process of the namespace with it, also those that left their session or lost their parent.

@@ -1,7 +1,7 @@
-"""What a sandbox is asked to run, within which limits, and what became of it. Pure.
+"""`Sandbox`: port with its `Work`, `Limits` and `Outcome`. Pure.
 
 A program is a function of ours (`module:function`, bytes in, bytes out) that is called in a process of its
-own: it may execute source that a model wrote, or parse what a model wrote. What it returns is untrusted.
+own: it may execute source that a model wrote, or parse what a model wrote. Its result is untrusted.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Isolation(StrEnum):
 
 
 class Status(StrEnum):
-    """How a program ended. All but SANDBOX_FAILED are the program's own doing, and score."""
+    """How a program ended. All but SANDBOX_FAILED are the program's own fault, and score."""
 
     OK = "ok"
     TIMEOUT = "timeout"
@@ -77,9 +77,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a program. result: what the function returned, b"" unless `status` is OK; stdout,
-    stderr: what it wrote, cut at the limit; detail: in words what ended it; limited: a limit of the whole
-    ended it, so that another attempt would end as this one."""
+    """The outcome of a program. result: the function's result, b"" unless `status` is OK; stdout, stderr: its
+    output, cut at the limit; detail: the cause of its end as text; limited: a limit of the whole ended it, so
+    that another attempt would end as this one."""
 
     status: Status
     result: bytes = b""
@@ -93,7 +93,7 @@ class Outcome:
 
 
 class Sandbox(Protocol):
-    """Runs one program at a time. Calls come from one thread."""
+    """Runs one program at a time. Calls arrive from one thread."""
 
     @property
     def isolation(self) -> Isolation: ...

@@ -1,4 +1,6 @@
-"""The child that becomes a program: it is confined, then calls the function and writes what that returns.
+"""Child process that becomes a program: confined, it calls a function.
+
+It writes the function's result.
 
 Runs inside the sandbox. It never returns to the zygote's code.
 """
@@ -23,7 +25,7 @@ from actors.reward.sandbox.confinement import RESULT, Confiner
 from actors.reward.sandbox.port import Limits, Work
 
 NO_MEMORY, RAISED, TOO_LONG = 77, 1, 78
-"""Exit codes. A program may end with them as well: each is its own doing."""
+"""Exit codes. A program may end with them as well: each is its own fault."""
 PREFIX = struct.Struct("<I")
 CONFINED = b"+"
 

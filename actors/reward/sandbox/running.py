@@ -1,4 +1,6 @@
-"""A program as the trusted end has it: its pipes are read up to a limit, and its end has a name.
+"""`Running`: one program at the trusted end, with its pipes and its end.
+
+Its pipes are read up to a limit, and its end has a name.
 
 Owns the descriptors of one program. Does not own the zygote, which reports its end through `channel`.
 """
@@ -19,7 +21,7 @@ STDOUT, STDERR, RESULT = 0, 1, 2
 
 
 class SandboxFailed(RuntimeError):
-    """A sandbox could not be started or does not answer; the text says why and what to do."""
+    """A sandbox could not be started or does not answer; the text gives the reason and the remedy."""
 
 
 class Running:
@@ -69,7 +71,7 @@ class Running:
         return found
 
     def close(self) -> None:
-        """Let go of its descriptors. A program that stays ends then."""
+        """Close its descriptors. A program that stays ends then."""
         self._result.close()
         for read in self._pipes:
             os.close(read)
@@ -82,8 +84,8 @@ class Running:
             raise SandboxFailed("the sandbox does not answer")
 
     def _until(self, until_s: float, unsent: bytes, *, frame: bool) -> Outcome | None:
-        """Read what it writes until its end is reported or, with `frame`, a result is whole; None where
-        neither comes in time."""
+        """Read what it writes until its end is reported or, with `frame`, a result is whole; None if neither
+        arrives in time."""
         result, channel = max(self._kinds, key=self._kinds.__getitem__), self._channel.fileno()
         while (left_s := until_s - time.monotonic()) > 0:
             poll = select.poll()
@@ -92,7 +94,7 @@ class Running:
                 poll.register(read, select.POLLIN | (select.POLLOUT if unsent and read == result else 0))
             ready = dict(poll.poll(1000 * left_s))
             if unsent and ready.get(result, 0) & select.POLLOUT:
-                with contextlib.suppress(OSError):  # it has ended: the report says how
+                with contextlib.suppress(OSError):  # it has ended: the report gives the reason
                     unsent = unsent[self._result.send(unsent) :]
             for read in self._open & ready.keys():
                 if ready[read] & ~select.POLLOUT and not self._take(read):
@@ -101,14 +103,14 @@ class Running:
                 return Outcome(status=Status.OK, result=whole)
             if channel in ready:
                 report, _, _ = wire.receive(self._channel)
-                for read in self._open:  # what came before the end; no orphan is waited for
+                for read in self._open:  # output from before the end; orphans are not waited for
                     while self._take(read):
                         pass
                 return self._judge(report)
         return None
 
     def _take(self, read: int) -> bool:
-        """Read what there is; whether more may come."""
+        """Read the available output; whether more may follow."""
         kind = self._kinds[read]
         try:
             part = os.read(read, 2**16)

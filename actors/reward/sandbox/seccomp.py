@@ -1,8 +1,7 @@
-"""The system call filter of a program, as the bytes that seccomp(2) takes. Pure.
+"""System call filter of a program, in the bytes of seccomp(2). Pure.
 
-What is denied answers EPERM, so that a library that only probes goes on. Another machine's calls (32 bits,
-x32) end the process. Calls that are newer than those that were looked at answer ENOSYS, as on an older
-kernel.
+Denied calls return EPERM, so that a library that only probes goes on. Another machine's calls (32 bits, x32)
+end the process. Calls newer than the known ones return ENOSYS, as on an older kernel.
 """
 
 import errno
@@ -91,7 +90,7 @@ def filter_bytes(machine: str, own_pid: int = 0) -> bytes:
 
 @functools.cache
 def _constant(machine: str) -> tuple[bytes, bytes]:
-    """What stands before and behind the checks of a process id. Neither jumps into the other."""
+    """The instructions before and behind the checks of a process id. Neither part jumps into the other."""
     number = NUMBERS[machine]
     head = _Program()
     head.load(_ARCH)

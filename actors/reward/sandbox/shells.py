@@ -1,7 +1,8 @@
-"""How the zygote of a sandbox is started: under bubblewrap, or plain. Trusted; runs outside.
+"""Start of a sandbox's zygote, under bubblewrap or plain. Trusted; runs outside.
 
-Owns the command lines and what of the host is visible inside. The environment is empty from the first exec on
-(bubblewrap's own process shows what it was started with), and no descriptor but the socket is passed on.
+Owns the command lines and the host's paths that are visible inside. The environment is empty from the first
+exec on (bubblewrap's own process shows what it was started with), and no descriptor but the socket is passed
+on.
 """
 
 import os
@@ -82,7 +83,7 @@ def _bwrap_words(paths: Sequence[str]) -> list[str]:
     ]
     words += ["--proc", "/proc", "--dev", "/dev", "--size", str(2**20), "--tmpfs", "/tmp"]
     made: set[str] = {"/"}
-    for path in sorted(paths):  # a folder before what lies in it
+    for path in sorted(paths):  # a folder before its contents
         for parent in map(str, reversed(Path(path).parents)):  # else only root may search them
             if parent not in made and not any(parent.startswith(f"{done}/") for done in (*paths, *SYSTEM)):
                 words += ["--perms", "0755", "--dir", parent]

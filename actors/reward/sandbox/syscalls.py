@@ -1,4 +1,4 @@
-"""System calls that Python's library does not offer, by ctypes. Linux.
+"""System calls missing from Python's library, by ctypes. Linux.
 
 Owns the numbers and the C calls. Each function raises OSError with the name of the call.
 """
@@ -12,7 +12,7 @@ from actors.reward.sandbox.syscall_numbers import NUMBERS
 MACHINE = platform.machine()
 _NUMBERS = NUMBERS.get(MACHINE, NUMBERS["x86_64"])  # other machines are refused by `detection`
 
-_libc = ctypes.PyDLL(None, use_errno=True)  # PyDLL keeps the GIL: `clone` must not come back without it
+_libc = ctypes.PyDLL(None, use_errno=True)  # PyDLL keeps the GIL: `clone` must not return without it
 _libc.syscall.restype = ctypes.c_long
 
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446

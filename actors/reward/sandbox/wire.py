@@ -1,6 +1,6 @@
-"""What the two ends of a sandbox send each other through their socket: JSON frames, and bytes behind them.
+"""Messages between the two ends of a sandbox: JSON frames with bytes behind them.
 
-Both ends are ours: what a program wrote travels through pipes of its own, and never here.
+They use a socket. Both ends are ours: a program's output travels through pipes of its own, and never here.
 """
 
 import array
@@ -17,7 +17,7 @@ _PREFIX = struct.Struct("<II")
 MAX_HEAD_BYTES = 2**20
 MAX_BODY_BYTES = 64 * 2**20
 FDS = 3
-"""Descriptors that come with work: the program's stdout, its stderr, and where its result goes."""
+"""Descriptors that are sent with work: the program's stdout, its stderr, and where its result goes."""
 
 
 class Ended(EOFError):

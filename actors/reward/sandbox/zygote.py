@@ -1,8 +1,10 @@
-"""The process inside a sandbox that has everything imported, and forks a child for each program.
+"""`Zygote`: process inside a sandbox that forks a child for each program.
+
+It has all modules imported.
 
 It runs one program at a time, watches what all its processes use together, ends them at a limit, and reports.
-It is trusted: it never looks at what a program wrote. Started by `shells` with its socket as argument 1; the
-first frame is its set-up, each frame after it is work.
+It is trusted: it never reads a program's output. Started by `shells` with its socket as argument 1; the first
+frame is its set-up, each frame after it is work.
 """
 
 import contextlib
@@ -27,7 +29,7 @@ LOOK_S = 0.05
 
 
 class Zygote:
-    """See the module."""
+    """See the module docstring."""
 
     def __init__(self, channel: socket.socket, isolation: Isolation, how: Confinement, tmp: str) -> None:
         self._channel, self._isolation, self._how, self._tmp = channel, isolation, how, tmp
@@ -134,7 +136,7 @@ class _Run:
         return report
 
     def _watch(self) -> str:
-        """Why it is to be ended; "" where it ended by itself."""
+        """Why the program must be ended; "" if it ended by itself."""
         poll = select.poll()
         pidfd = os.pidfd_open(self._pid)
         try:
@@ -151,7 +153,7 @@ class _Run:
                 if pidfd in ready:
                     return ""
                 if ready:
-                    wire.receive(self._channel)  # the host asks for its end; raises where the host is gone
+                    wire.receive(self._channel)  # the host requests its end; raises if the host is gone
                     return "asked"
                 if why := self._over_limit():
                     return why
@@ -176,8 +178,8 @@ class _Run:
         return ""
 
     def _count_waits(self, now: descendants.Usage) -> None:
-        """Note for how long it had no processor: as the kernel counts it for one process that is still there,
-        or by looks, for those that come and go."""
+        """Note for how long it had no processor: from the kernel for one process that still exists, or by
+        sampling for short-lived ones."""
         looked_s, cpu_s = time.monotonic(), max(self._cpu_s, now.cpu_s)
         if now.ready:
             self._short_s += looked_s - self._looked_s - (cpu_s - self._cpu_s)

@@ -1,1 +1,1 @@
-"""Verifiers: what a response is worth. Each has a function that runs inside the sandbox and nowhere else."""
+"""Verifiers: scores of responses. Each has a function that runs only in the sandbox."""

@@ -1,4 +1,7 @@
-"""The verifier `reasoning-gym`: the trusted end, which has the package score answers in a sandbox."""
+"""`AnswerVerifier`: verifier `reasoning-gym`, whose package scores in a sandbox.
+
+This is the trusted end.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,12 +52,12 @@ class AnswerVerifier:
         return "" if entry.info else "it has no entry of reasoning-gym"
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
-        """See `Verifier`: what stands between the last `<answer>` tags of a response, else what follows the
-        thinking, is worth what the package says, from 0 to 1.
+        """See `Verifier`: the text between the last `<answer>` tags of a response, else the text after the
+        thinking, gets the package's score, from 0 to 1.
 
-        An answer that makes the package's verifier raise is none, and worth 0: models write anything. Answers
-        are data to the verifier and share a process of the sandbox; where that does not end well, each has
-        its own. Raises `NoSandbox`, `SandboxFailed` at the first call.
+        An answer that makes the package's verifier raise gets 0, because models write anything. Answers are
+        data to the verifier and share a process of the sandbox; if that does not end well, each has its own.
+        Raises `NoSandbox`, `SandboxFailed` at the first call.
         """
         answers = [(answer_of(response), entry.info) for entry, response in items]
         whole = self._run(answers, together=True)

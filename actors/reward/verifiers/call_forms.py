@@ -1,8 +1,8 @@
-"""The forms in which reward functions are called: ours, and those of verl, TRL and slime. Pure.
+"""`Form`: call forms of reward functions (ours, verl, TRL, slime). Pure.
 
-Owns which form a signature has, its arguments, and what its result means. Sources: verl's
+Owns the form of a signature, its arguments, and the meaning of its result. Sources: verl's
 `custom_reward_function`, TRL 1.16 `GRPOTrainer._calculate_rewards`, slime's `--custom-rm-path`. Forms with
-lists are called with lists of one: what a response is worth must not depend on what is scored beside it.
+lists are called with lists of one: a score must not depend on the other responses in a call.
 """
 
 import inspect
@@ -32,11 +32,11 @@ FORMS = (
 
 
 class BadFunction(ValueError):
-    """A function cannot be used as a reward; the text says why and what is expected."""
+    """A function cannot be used as a reward; the text gives the reason and the expected form."""
 
 
 class BadResult(ValueError):
-    """A function returned no score; the text says what."""
+    """A function returned no score; the text describes the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def form_of(function: object, style: str = AUTO) -> Form:
 
 
 def _style(names: frozenset[str]) -> str:
-    """The form whose own name of the response is among the parameters; "" for none."""
+    """The form with a parameter that only it uses for the response; "" for none."""
     if "args" in names and names & {"sample", "samples"}:
         return SLIME
     marks = {"solution_str": VERL, "completions": TRL, "response": OWN}
@@ -160,7 +160,7 @@ def _check(style: str, needed: set[str], names: frozenset[str], columns: bool, s
 
 
 def _takes_messages(named: list[inspect.Parameter]) -> bool | None:
-    """Whether completions are messages by their annotation; None where it does not say."""
+    """Whether completions are messages by their annotation; None without an annotation."""
     kind = next((one.annotation for one in named if one.name == "completions"), inspect.Parameter.empty)
     if kind is inspect.Parameter.empty:
         return None
@@ -169,7 +169,7 @@ def _takes_messages(named: list[inspect.Parameter]) -> bool | None:
 
 
 def read(style: str, result: object) -> Found:
-    """What a result of a form means. Raises BadResult."""
+    """The meaning of a result in a form. Raises BadResult."""
     if style == TRL or (style == SLIME and isinstance(result, list | tuple)):
         if isinstance(result, str | bytes) or not hasattr(result, "__len__"):
             raise BadResult(f"it returned {_kind(result)}, expected a list with one number")

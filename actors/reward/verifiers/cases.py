@@ -1,6 +1,6 @@
-"""Tests of programs, in the shapes that datasets have, as inputs and what must come out. Pure.
+"""`Case`: tests of programs in the formats of datasets (input, expected output). Pure.
 
-Owns the shapes (docs/verifiers.md). What must come out never leaves the trusted end.
+Owns the formats (docs/verifiers.md). Expected output never leaves the trusted end.
 """
 
 import ast
@@ -16,13 +16,13 @@ MAX_INPUT_BYTES = 32 * 2**20
 
 
 class BadTests(ValueError):
-    """The tests of a problem cannot be used; the text says which and what to do."""
+    """The tests of a problem cannot be used; the text names them and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One test. given: the text of stdin, or [arguments, arguments by name] for the function `call`.
-    expected: what may come out, a text or values that JSON has."""
+    expected: the possible outputs, a text or values that JSON has."""
 
     given: Json
     expected: tuple[Json, ...]
@@ -132,8 +132,8 @@ def _lines(value: Json, name: str) -> str:
 
 
 def _of_assert(text: str) -> Case:
-    """`assert f(arguments) == value`, with literals alone: it is read, as what a program asserts of itself
-    proves nothing."""
+    """`assert f(arguments) == value`, with literals alone: it is parsed, because a program's own assertions
+    prove nothing."""
     wanted = 'write it as {"call": name, "args": [...], "expected": value}'
     try:
         module = ast.parse(text)

@@ -1,5 +1,6 @@
-"""Whether what came out of a program is what was expected. Pure; what came out is data, of any size and
-shape that was let through."""
+"""Comparison of a program's output with the expected one. Pure.
+
+The output is data, of any size and shape within the limits."""
 
 import re
 from decimal import Decimal

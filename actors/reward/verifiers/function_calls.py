@@ -1,4 +1,4 @@
-"""Functions of the user's as they run inside the sandbox: imported once, called in forks.
+"""User functions inside the sandbox: imported once, called in forks.
 
 The payload is trusted but for the response in it, which is data to the function. Its reply goes to the
 trusted end, which reads it strictly.
@@ -22,7 +22,7 @@ _problems: list[str] = []
 
 
 def prepare(settings: dict[str, str]) -> None:
-    """Import the function, once for all programs. What is wrong with it is for `describe` to say."""
+    """Import the function, once for all programs. `describe` reports errors of it."""
     try:
         _loaded[:] = [OwnFunction(settings["call"], settings["folder"], settings["style"])]
     except BadFunction as problem:
@@ -30,12 +30,12 @@ def prepare(settings: dict[str, str]) -> None:
 
 
 def describe(_: bytes) -> bytes:
-    """What is wrong with the function, empty for nothing."""
+    """The errors of the function, empty for none."""
     return "; ".join(_problems).encode("utf-8", "replace")
 
 
 def score(payload: bytes) -> bytes:
-    """JSON of what the function says of one response: score and parts, or why it failed."""
+    """JSON of the function's result for one response: score and parts, or why it failed."""
     item = json.loads(payload)
     watch = Watch() if item.pop("watched", False) else None
     said = _said(item)
@@ -58,8 +58,8 @@ def _said(item: Mapping[str, object]) -> dict[str, object]:
 
 
 class Watch:
-    """Which files and addresses a function tries to reach, to be told to its author. For one call: hooks of
-    the interpreter stay until the process ends."""
+    """Files and addresses that a function tries to reach, for its author. For one call: hooks of the
+    interpreter stay until the process ends."""
 
     def __init__(self) -> None:
         self._files: dict[str, None] = {}
@@ -75,7 +75,7 @@ class Watch:
                 self._addresses[f"{event} {' '.join(map(str, shown))}"[:200]] = None
 
     def refused(self) -> list[str]:
-        """What of it the sandbox does not have, or does not give."""
+        """Those that the sandbox does not have, or does not give."""
         network = [one for one in self._addresses if not one.startswith("subprocess")]
         files = []
         for path in list(self._files):

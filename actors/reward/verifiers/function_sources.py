@@ -1,7 +1,7 @@
-"""Which files a function of the user's is made of: its module and what that imports beside it.
+"""Source files of a user's function: its module and the imports beside it.
 
-Found by reading the source, never by running it. Only these become readable in the sandbox, so that what else
-lies in their folder (keys, data, other jobs) stays out of reach.
+They are found by reading the source, never by running it. Only these become readable in the sandbox, so other
+files in their folder (keys, data, other jobs) stay out of reach.
 """
 
 import ast
@@ -58,7 +58,7 @@ def _imported(file: Path) -> Iterator[str]:
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return  # its import says what is wrong with it
+        return  # its import reports the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (one.name.partition(".")[0] for one in node.names)

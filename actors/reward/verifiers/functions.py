@@ -1,8 +1,8 @@
-"""The verifier `python`: the trusted end, which has a function of the user's score responses in a sandbox.
+"""`FunctionVerifier`: verifier `python`, a user's function in a sandbox.
 
-The function reads responses as data and so they share a process, one after the other; a response with which
-that process ends, unless it took too long, is tried once more in a process of its own. A function that runs
-responses, as its settings say (`runs_responses`), has a process for each.
+This is the trusted end. The function reads responses as data, so they share a process, one after the other; a
+response with which that process ends, unless it took too long, is tried once more in a process of its own. A
+function that runs responses, as its settings say (`runs_responses`), gets a process for each.
 """
 
 import json
@@ -31,11 +31,11 @@ STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=2**30)
 """Of the process that responses share, over all of them."""
 MAX_DETAIL = 500
 ENDS_OF_FUNCTIONS = frozenset({Status.CRASHED, Status.FORBIDDEN})
-"""How no response ends a process that only reads it: the function did."""
+"""Ends that no response can cause in a process that only reads it: the function caused them."""
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What a function said of a response, as it comes out of the sandbox."""
+    """The function's output for a response, from the sandbox."""
 
     score: float = 0.0
     parts: dict[str, float] = {}
@@ -137,12 +137,12 @@ class FunctionVerifier:
         return ""
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
-        """See `Verifier`: what the function says of each, any finite number. Those that are not begun in time
+        """See `Verifier`: the function's result for each, any finite number. Those that are not begun in time
         are `NOT_REACHED`.
 
-        What the function raises or returns instead is a failure of the verifier, and so is the end of its
-        process, unless it runs what responses hold. More processor time, memory or output than the limits, on
-        one response alone, is that response's doing: it makes the function work."""
+        Any other result or error of the function is a failure of the verifier, and so is the end of its
+        process, unless it runs the contents of responses. More processor time, memory or output than the
+        limits, on one response alone, is that response's fault: it causes the function's work."""
         self._ready()
         return in_time.judged(
             items, lambda item: self._judged(item_for(*item)), self._limits.cpu_s, self._clock
@@ -187,7 +187,7 @@ class FunctionVerifier:
         return Judgement(said.score, parts=said.parts, cpu_s=outcome.cpu_s)
 
     def _ended(self, outcome: Outcome) -> Judgement:
-        """What the end of a process says that had one response alone."""
+        """The judgement from the end of a process that had one response alone."""
         if outcome.status is Status.OK:
             detail = f"what came out of the sandbox is no result: {outcome.result[:80]!r}"
             outcome = replace(outcome, status=Status.CRASHED, detail=detail)
@@ -198,13 +198,13 @@ class FunctionVerifier:
 
 
 def item_for(entry: Entry, response: str) -> dict[str, object]:
-    """What a function is given of a response and its problem."""
+    """The arguments of a function for a response and its problem."""
     messages = [{"role": one.role, "content": one.content} for one in entry.messages]
     return item_of(entry.question, messages, response, entry.answer, entry.info)
 
 
 def _read(outcome: Outcome) -> Said | None:
-    """What came out, read strictly; None where nothing sound did."""
+    """The output, read strictly; None if it is not valid."""
     if outcome.status is not Status.OK:
         return None
     try:

@@ -1,7 +1,7 @@
-"""The verifier `http`: a service elsewhere scores responses.
+"""`HttpVerifier`: verifier `http`, an external service that scores responses.
 
-Runs in the reward worker, without a sandbox: nothing of a response is read here. What a service does not do
-is a status of ours, never a score.
+Runs in the reward worker, without a sandbox: nothing of a response is read here. A failure of the service is
+a status of ours, never a score.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ PASSING = frozenset({408, 425, 429})
 
 
 class Unavailable(Exception):
-    """The service did not answer, or said that it cannot now; the text says how. after_s: when to ask again,
-    where it said so."""
+    """The service did not answer, or is unavailable now; the text gives details. after_s: when to retry, if
+    it gave a time."""
 
     def __init__(self, text: str, after_s: float = 0.0) -> None:
         super().__init__(text)

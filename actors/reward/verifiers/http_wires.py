@@ -1,4 +1,4 @@
-"""What reward services are sent and what they answer: ours, and those of slime, OpenRLHF and ROLL. Pure.
+"""Requests and replies of reward services: ours, slime, OpenRLHF, ROLL. Pure.
 
 Owns bodies and their meaning. Does not own sockets, deadlines or retries (`http_rewards`). Sources: slime
 `rm_hub`, OpenRLHF `remote_rm_url`, ROLL `remote_reward_system_worker.py`.
@@ -19,11 +19,11 @@ MAX_SHOWN = 200
 
 
 class BadAnswer(ValueError):
-    """A service answered something that is no score; the text says what."""
+    """The reply of a service is no score; the text describes it."""
 
 
 def body(style: str, item: Item, task: str, deadline_s: float) -> Json:
-    """What a service is sent for a response."""
+    """The request body for a response."""
     prompt = item["messages"] or item["prompt"]
     if style == SLIME:
         return {"prompt": prompt, "response": item["response"], "label": item["answer"]}

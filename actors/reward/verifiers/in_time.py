@@ -1,7 +1,7 @@
-"""Responses that came together and are scored one after the other, each in a process of its own.
+"""`judged`: scores responses of one batch in turn, each in a process of its own.
 
-A worker has four deadlines of one response for all that it was given. What cannot be begun in time is left,
-and a pool tries it alone. Pure: the clock is injected.
+A worker has four deadlines of one response for a batch. Responses that cannot be begun in time are left, and
+a pool tries them alone. Pure: the clock is injected.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,9 @@ from actors.reward import verdicts
 from actors.reward.verdicts import Judgement
 
 GOES_ON = 2
-"""Deadlines of one response in which responses that came together are begun."""
+"""Deadlines of one response in which the responses of a batch are begun."""
 NOT_REACHED = Judgement(0.0, verdicts.OVERLOADED, "the responses before it took all of the time: it is next")
-"""Of a response that came with others; a pool tries it alone."""
+"""For a response of a batch that was not begun; a pool tries it alone."""
 Clock = Callable[[], float]
 
 _T = TypeVar("_T")
@@ -22,8 +22,8 @@ _T = TypeVar("_T")
 def judged(
     items: Sequence[_T], judge: Callable[[_T], Judgement], deadline_s: float, clock: Clock
 ) -> list[Judgement]:
-    """What `judge` says of each that is begun in time, the first in any case; `NOT_REACHED` of the others.
-    deadline_s: of one."""
+    """The judgement by `judge` of each that is begun in time, the first in any case; `NOT_REACHED` for the
+    others. deadline_s: of one."""
     until_s = clock() + GOES_ON * deadline_s
     return [
         judge(item) if not number or clock() < until_s else NOT_REACHED for number, item in enumerate(items)

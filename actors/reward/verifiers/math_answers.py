@@ -1,4 +1,4 @@
-"""The verifier `math`: the trusted end, which has math-verify compare answers in a sandbox."""
+"""`MathVerifier`: verifier `math`, with math-verify in a sandbox. The trusted end."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _statuses = (OK, NO_ANSWER, VERIFIER_FAILED)
 
 class MathParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """precision: decimal places to which floats are compared. strict: names of variables count, and a set is
-    no tuple. boxed: only what stands in `\\boxed{...}` is an answer."""
+    no tuple. boxed: only the contents of `\\boxed{...}` are an answer."""
 
     precision: Annotated[int, msgspec.Meta(ge=0, le=30)] = 6
     strict: bool = True

@@ -1,8 +1,9 @@
-"""Mathematical answers, as they are read and compared inside the sandbox: math-verify over sympy.
+"""Mathematical answers inside the sandbox: parsing and comparison by math-verify.
 
 sympy's `parse_expr` evaluates what it parses, so it is replaced by one that takes formulas of known names and
 nothing else (`plain_answers`). math-verify's own time limits are signals, which are switched off: the sandbox
-ends what takes too long. Source: math-verify 0.9.0, latex2sympy2-extended 1.11.0, sympy 1.14, by reading.
+ends a process that takes too long. Source: math-verify 0.9.0, latex2sympy2-extended 1.11.0, sympy 1.14, by
+reading.
 """
 
 import importlib
@@ -16,7 +17,7 @@ from actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED
 from actors.reward.verifiers import plain_answers, responses
 
 MAX_CHARACTERS = 10_000
-"""Of a response, its last: a final answer stands at the end, and reading takes longer than linear time."""
+"""Of a response, its last: a final answer is at the end, and reading takes longer than linear time."""
 PARSERS = ("math_verify.parser", "latex2sympy2_extended.latex2sympy2", "sympy.parsing.sympy_parser",
            "sympy.parsing", "sympy")  # fmt: skip
 """Modules that name `parse_expr`; `sympify` takes it from sympy's own."""
@@ -69,8 +70,8 @@ def read_expected(text: str) -> Read:
 
 
 def read_answer(response: str, *, boxed: bool) -> list[Read]:
-    """The answer of a response, in the ways that it can be read: what stands between answer tags is formula
-    or prose. boxed: only `\\boxed{...}` is an answer."""
+    """The answer of a response, in the ways that it can be read: the text between answer tags is formula or
+    prose. boxed: only `\\boxed{...}` is an answer."""
     text = responses.after_thinking(response)
     within = responses.tagged(text)
     text = (text if within is None else within)[-MAX_CHARACTERS:]

@@ -1,4 +1,4 @@
-"""A function of the user's: imported, called on one response, and its failures put into words.
+"""`OwnFunction`: a user's function, called on one response, with error descriptions.
 
 Used inside the sandbox (`function_calls`), and outside where the settings trust it (`trusted_functions`).
 """
@@ -32,7 +32,7 @@ NO_MODULE = (
 
 
 class OwnFunction:
-    """See the module. `form` is how it is called."""
+    """A user's function. `form`: its call form."""
 
     def __init__(self, call: str, folder: str, style: str) -> None:
         """Import it. call: "module:function"; folder: to import from, before what is installed; "": none.
@@ -45,7 +45,7 @@ class OwnFunction:
             found: object = import_module(module)
             for part in name.split("."):
                 found = getattr(found, part)
-        except (Exception, SystemExit) as error:  # whatever the user's module raises
+        except (Exception, SystemExit) as error:  # any error of the user's module
             where = f" from {folder}" if folder else ""
             raise BadFunction(f"{call}: it cannot be imported{where}: {words(error)}") from error
         try:
@@ -56,7 +56,7 @@ class OwnFunction:
         self._runner: asyncio.Runner | None = None
 
     def call(self, item: Item) -> Found:
-        """What the function says of a response. Raises BadResult, and what the function raises."""
+        """The function's result for a response. Raises BadResult, and errors of the function."""
         result = self.form.call(self._function, item)
         if inspect.isawaitable(result):
             self._runner = self._runner or asyncio.Runner()  # of this process: a fork has its own
@@ -64,7 +64,7 @@ class OwnFunction:
         return call_forms.read(self.form.style, result)
 
     async def call_async(self, item: Item) -> Found:
-        """The same within a loop, where others wait at the same time."""
+        """The same within a loop, where other calls wait at the same time."""
         result = self.form.call(self._function, item)
         return call_forms.read(self.form.style, await result if inspect.isawaitable(result) else result)
 
@@ -83,7 +83,7 @@ async def _awaited(result: object) -> object:
 def item_of(
     question: str, messages: list[dict[str, str]], response: str, answer: object, info: Mapping[str, object]
 ) -> dict[str, object]:
-    """What a function is given of a response and its problem."""
+    """The arguments of a function for a response and its problem."""
     return {
         "prompt": question,
         "messages": messages,
@@ -94,7 +94,7 @@ def item_of(
 
 
 def failure(function: OwnFunction, error: BaseException, *, inside: bool) -> str:
-    """What the function did wrong, with the line of its file. inside: it ran in the sandbox."""
+    """The function's error, with the line of its file. inside: it ran in the sandbox."""
     if isinstance(error, BadResult):
         return f"{function.name}: {error}"[:MAX_TEXT]
     return f"{function.name} raised {words(error, inside=inside)}"

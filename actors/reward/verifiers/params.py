@@ -1,4 +1,4 @@
-"""Parameters of a verifier, as its task's settings give them."""
+"""Parameters of a verifier, from its task's settings."""
 
 from difflib import get_close_matches
 from typing import TypeVar

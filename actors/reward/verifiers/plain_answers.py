@@ -1,7 +1,7 @@
-"""Answers that are data: literals and formulas, read without evaluating anything that could call or look.
+"""Answers as data: literals and formulas, parsed without evaluation of calls or names.
 
-Some verifiers of reasoning-gym hand a model's answer to `eval`, or to sympy's `parse_expr`, which is one.
-Here are functions to put in their place: what is no literal, or no formula of known names, raises `NotPlain`.
+Some verifiers of reasoning-gym hand a model's answer to `eval`, or to sympy's `parse_expr`, which is one. The
+functions here replace these: anything but a literal, or a formula of known names, raises `NotPlain`.
 """
 
 import ast

@@ -1,7 +1,7 @@
-"""What a verifier is to a worker: texts of responses go in, judgements come out.
+"""`Verifier`: port of a worker from response texts to judgements.
 
-Owns the port and its errors. The trusted end of each verifier is an adapter beside this module; whatever
-reads, parses or runs a response is a function that it has called inside the sandbox.
+Owns the port and its errors. The trusted end of each verifier is an adapter beside this module. Code that
+reads, parses or runs a response is a function that it calls inside the sandbox.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from actors.reward.verdicts import Judgement
 
 
 class BadVerifier(ValueError):
-    """A verifier is unknown or cannot be used with these parameters; the text says what to do."""
+    """A verifier is unknown or cannot be used with these parameters; the text gives the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSpec:
-    """What a verifier is made from.
+    """The input for making a verifier.
 
     name: in `registry`. task: the name of its task, which is the dataset for `reasoning-gym`. params: of the
     verifier, from the task's settings. isolation: of its sandbox. deadline_s: processor time of one program,
@@ -43,21 +43,21 @@ class Verifier(Protocol):
         """End the sandbox, if there is one."""
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
-        """What responses are worth, each with its problem: one judgement for each, in their order. What is
-        wrong with a response is a judgement with a status of the program; what is wrong with the verifier,
-        its sandbox or its service one with a status of ours (`verdicts`). Raises `NoSandbox`,
-        `SandboxFailed` where there is no sandbox at all."""
+        """The scores of responses, each with its problem: one judgement for each, in their order. An error of
+        a response is a judgement with a status of the program; an error of the verifier, its sandbox or its
+        service is one with a status of ours (`verdicts`). Raises `NoSandbox`, `SandboxFailed` where there is
+        no sandbox at all."""
 
     def check(self, entry: Entry) -> str:
-        """What is wrong with a problem for this verifier, "" for nothing. Pure."""
+        """The error of a problem for this verifier, "" for none. Pure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One response scored for the author of a problem or a function.
 
-    read: what of the response the verifier reads, "" where it cannot say. printed: what its program wrote.
-    refused: what the sandbox refused it.
+    read: the part of the response that the verifier reads, "" if unknown. printed: the output of its program.
+    refused: requests that the sandbox refused.
     """
 
     judgement: Judgement
@@ -68,7 +68,7 @@ class Trial:
 
 @runtime_checkable
 class Tries(Protocol):
-    """A verifier that can say more of a score than its judgement."""
+    """A verifier that can give more information on a score than its judgement."""
 
     def try_one(self, entry: Entry, response: str) -> Trial:
         """As `score_all` for one response, in a process of its own. Raises as `score_all`."""

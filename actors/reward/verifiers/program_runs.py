@@ -1,9 +1,11 @@
-"""Programs that a model wrote, run test by test. Inside the sandbox; knows inputs and no expected output.
+"""Runs of model-written programs, test by test, inside the sandbox.
+
+It knows inputs and no expected output.
 
 `run` executes none of the model's code in its own process: a child does, one for each test with stdin, so
 that modules are fresh and an exit is an exit, and one for all calls of a function, so that they cost
-microseconds. `calls` has no child, which is twice as fast and loses all where a call ends the process. What
-came out is what the model's code wrote, whatever it did to itself; what should have come out is elsewhere.
+microseconds. `calls` has no child, which is twice as fast and loses all where a call ends the process. The
+output is what the model's code wrote, even if it changed its own process. The expected output is elsewhere.
 """
 
 import atexit
@@ -26,20 +28,20 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 TEXT, VALUE, RAISED, EXITED, TIMEOUT, TOO_LONG = "text", "value", "raised", "exited", "timeout", "too long"
-"""What came of a test: the text of stdout, a value as JSON, or why there is neither."""
+"""The result kinds of a test: the text of stdout, a value as JSON, or why there is neither."""
 MAX_OUTPUT_BYTES = 2**20
 """Of one test."""
 SOURCE = "solution.py"
 _HEAD = struct.Struct("<cdI")
-"""Of what came of a call: its kind, processor seconds, bytes that follow."""
+"""Of the result of a call: its kind, processor seconds, bytes that follow."""
 _KINDS = {b"v": VALUE, b"r": RAISED, b"t": TOO_LONG}
 
 Told = tuple[str, str, float]
-"""What came of a test: its kind, the text, processor seconds."""
+"""The result of a test: its kind, the text, processor seconds."""
 
 
 def run(payload: bytes) -> bytes:
-    """What came of each test, as JSON: a list of `Told`, shorter where `stop` is set and one was not done.
+    """The result of each test, as JSON: a list of `Told`, shorter where `stop` is set and one was not done.
 
     payload: JSON with source, call (a function, or "" for stdin), inputs, test_s (processor time of a test)
     and stop (at the first test that is not done).
@@ -63,7 +65,7 @@ def run(payload: bytes) -> bytes:
 
 
 def calls(payload: bytes) -> bytes:
-    """As `run`, for a function whose calls end this process in no case."""
+    """As `run`, for a function whose calls never end this process."""
     asked, dumps = json.loads(payload), json.dumps  # the model's code may replace what a module holds
     test_s = asked["test_s"]
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -210,7 +212,7 @@ def _told(kind: bytes, cpu_s: float, data: bytes, test_s: float) -> Told:
 
 
 def _be_function(asked: dict[str, Any], inputs: list[Any], out: int) -> NoReturn:
-    """Call the model's function in this process, which ends then; write what came of each call to `out`."""
+    """Call the model's function in this process, which ends then; write the result of each call to `out`."""
     send, pack = _write, _HEAD.pack
     try:
         nothing = os.open(os.devnull, os.O_RDWR)

@@ -1,4 +1,7 @@
-"""The verifier `code`: the trusted end, which has a program run in a sandbox and compares what came out."""
+"""`CodeVerifier`: verifier `code`, which runs a program in a sandbox.
+
+This is the trusted end, which compares the output.
+"""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +21,7 @@ from actors.reward.verifiers.sandboxed import Sandboxed
 
 INSIDE = "actors.reward.verifiers.program_runs"
 LANGUAGES = ("python", "py", "python3", "")
-"""Words behind the fence of a block that is taken."""
+"""Accepted words behind the fence of a block."""
 USUAL = (
     "bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools",
     "math", "operator", "random", "re", "statistics", "string", "typing",
@@ -39,8 +42,8 @@ _failed = {
 class CodeParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """score: "all": 1 where every test passes, else 0; "share": the share of tests that pass. tolerance:
     within which numbers with a fraction are equal, absolute or relative. deadline_s: processor time of a
-    program with all its tests, at most and by default the job's; test_s: of one test. prelude: source that
-    stands before each program."""
+    program with all its tests, at most and by default the job's; test_s: of one test. prelude: source that is
+    put before each program."""
 
     score: Literal["all", "share"] = "all"
     tolerance: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1e-6
@@ -52,7 +55,7 @@ class CodeParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CodeVerifier(Sandboxed):
-    """A `Verifier`. `Entry.tests`: inputs and what must come out, in the shapes of `cases`."""
+    """A `Verifier`. `Entry.tests`: inputs and expected outputs, in the formats of `cases`."""
 
     def __init__(self, spec: VerifierSpec) -> None:
         self._params = params.read(spec, CodeParams)
@@ -77,7 +80,7 @@ class CodeVerifier(Sandboxed):
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
         """See `Verifier`: the last fenced block of Python is run with the inputs of all tests, a program for
-        each response; what must come out stays here."""
+        each response; the expected output stays here."""
         known: dict[int, list[Case]] = {}
 
         def judge(item: tuple[Entry, str]) -> Judgement:
@@ -113,8 +116,8 @@ class CodeVerifier(Sandboxed):
         return self._compared(cases, outcome)
 
     def _run(self, payload: bytes, *, calls: bool) -> Outcome:
-        """What came of the tests. Calls are made without a child first; where one of them ended the process,
-        again with one, in the time that is left, as only then it is known which."""
+        """The results of the tests. Calls are first made without a child. If one of them ended the process,
+        they are made again with one, in the remaining time, because only then it is known which."""
         limits = self._limits
         if calls:
             outcome = self.sandbox.run(Work(function=f"{INSIDE}:calls", payload=payload, limits=limits))
@@ -146,7 +149,7 @@ class CodeVerifier(Sandboxed):
         )
 
     def _one(self, case: Case, kind: str, text: str) -> tuple[str, str]:
-        """Status and words of a test that did not pass; "" for one that did."""
+        """Status and text of a failed test; "" for a passed one."""
         if kind in _failed:
             status, words = _failed[kind]
             return status, f"{words} {text}".strip()[:300]
@@ -169,6 +172,6 @@ def _same_value(text: str, expected: Sequence[Json], tolerance: float) -> bool:
 
 
 def program_of(response: str) -> str | None:
-    """The program of a response: its last closed block whose fence names Python or nothing."""
+    """The program of a response: its last closed block with a fence of Python or without a language."""
     found = [one for one in responses.blocks(responses.after_thinking(response)) if one.language in LANGUAGES]
     return found[-1].content if found else None

@@ -1,4 +1,4 @@
-"""The verifiers of `reasoning-gym`, as they run inside the sandbox.
+"""Verifiers of `reasoning-gym` inside the sandbox.
 
 Four of its tasks hand the answer to `eval` and five to sympy's `parse_expr`: in these the two are replaced by
 functions that evaluate nothing, so that an answer cannot score itself. Source: reasoning-gym 0.1.25, by
@@ -59,7 +59,7 @@ def request(answers: Sequence[tuple[str, dict[str, object]]]) -> bytes:
 
 
 def judgements(result: bytes, count: int) -> list[Judgement] | None:
-    """What `score` returned, read strictly; None where it is not of so many answers."""
+    """The results of `score`, read strictly; None if their number is wrong."""
     lines = result.split(b"\n")
     if len(lines) != count:
         return None
@@ -73,6 +73,6 @@ def _judgement(line: bytes) -> Judgement:
         score = float(line[:32])
     except ValueError:
         return Judgement(0.0, VERIFIER_FAILED, f"its result is no number: {line[:80]!r}")
-    if not math.isfinite(score):  # of an answer such as "nan": its own doing, and no plain wrong answer
+    if not math.isfinite(score):  # of an answer such as "nan": its own fault, and no plain wrong answer
         return Judgement(0.0, NO_ANSWER, f"the package's score of it is {score}")
     return Judgement(min(max(score, 0.0), 1.0))

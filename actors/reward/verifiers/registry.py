@@ -45,7 +45,7 @@ def _http(spec: VerifierSpec) -> Verifier:
 REASONING, PYTHON, HTTP = "reasoning-gym", "python", "http"
 CODE, UNIT_TESTS = "code", "unit_tests"
 PROGRAMS = (CODE, UNIT_TESTS)
-"""Verifiers of programs, which stand in fenced blocks."""
+"""Verifiers of programs, which are in fenced blocks."""
 VERIFIERS: dict[str, Callable[[VerifierSpec], Verifier]] = {
     REASONING: _reasoning,
     "math": _math,

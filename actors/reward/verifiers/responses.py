@@ -10,12 +10,12 @@ _FENCE = re.compile(r"([ \t]{0,12})(`{3,}|~{3,})(.*)")
 
 
 def after_thinking(response: str) -> str:
-    """What follows the thinking, which is the whole response where it has none."""
+    """The text after the thinking; the whole response if it has none."""
     return response.rpartition(THINK_END)[2]
 
 
 def tagged(text: str) -> str | None:
-    """What stands between the last answer tags; None where there are none."""
+    """The text between the last answer tags; None without tags."""
     before, end, _ = text.rpartition(ANSWER_END)
     _, begin, answer = before.rpartition(ANSWER)
     return answer.strip() if begin and end else None
@@ -23,7 +23,7 @@ def tagged(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block. info: what stands behind its opening fence ("python", "py path=a.py")."""
+    """A fenced block. info: the text behind its opening fence ("python", "py path=a.py")."""
 
     info: str
     content: str

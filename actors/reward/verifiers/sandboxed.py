@@ -1,4 +1,4 @@
-"""A verifier's sandbox: started at its first use, ended with the verifier."""
+"""`Sandboxed`: a verifier's sandbox, started at first use, ended with the verifier."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
-"""Files of tests as a problem gives them: which tests they have, and one more in each, which must fail. Pure.
+"""`Suite`: test files of a problem, with a canary in each, which must fail. Pure.
 
-Tests are the problem's own, so they are parsed here; nothing of a response is. How many tests must be
-reported is known before any response runs.
+Tests are the problem's own, so they are parsed here; no part of a response is. The number of expected reports
+is known before any response runs.
 """
 
 import ast
@@ -32,7 +32,7 @@ class SuiteFile:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The tests of a problem, and files that stand beside them."""
+    """The tests of a problem, and the files beside them."""
 
     tests: tuple[SuiteFile, ...]
     others: Mapping[str, str]

@@ -1,7 +1,7 @@
-"""The verifier `python` with `trusted = true`: the function runs in the process of the reward worker.
+"""`TrustedFunction`: verifier `python` with `trusted = true`, in the reward worker.
 
-No sandbox: it has the rights, the environment and the network of the job's user. For functions that ask a
-service and never evaluate what a response holds. What hangs is ended with its worker.
+No sandbox: the function has the rights, the environment and the network of the job's user. For functions that
+call a service and never evaluate the contents of a response. A hanging function is ended with its worker.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class TrustedFunction:
         return ""
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
-        """See `Verifier`: async functions score `AT_ONCE` at a time, each within the deadline on the clock;
+        """See `Verifier`: async functions score `AT_ONCE` at a time, each within the deadline in wall time;
         others one after the other, and the worker's own deadline ends them. Those that are not begun in time
         are `NOT_REACHED`."""
         if self._function is None:

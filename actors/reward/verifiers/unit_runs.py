@@ -2,7 +2,7 @@
 
 This process runs nothing of the response. Each file of tests is run by a child: the files of the problem are
 written anew before it, its source is read before it imports the response, and it reports each test through a
-pipe, in lines that begin with a word which only that child and this process have.
+pipe, in lines that begin with a token which only that child and this process have.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ SLICE_MS = 50
 
 Told = tuple[str, int, bool, list[tuple[str, str, str]]]
 """Of a file: its path, the child's exit code (negative: a signal), whether a line was forged, and for each
-test its name, outcome and words."""
+test its name, outcome and text."""
 
 
 def run(payload: bytes) -> bytes:
@@ -39,7 +39,7 @@ def run(payload: bytes) -> bytes:
             _place(name, content, 0o400)
         told.append(_file(path))
         with contextlib.suppress(OSError):
-            os.kill(-1, signal.SIGKILL)  # what the child left; not this process, and none outside
+            os.kill(-1, signal.SIGKILL)  # descendants of the child; not this process, and none outside
     return json.dumps(told).encode("utf-8", "replace")
 
 
@@ -79,7 +79,7 @@ def _file(path: str) -> Told:
 
 
 def _told_by(pid: int, read: int) -> tuple[int, list[bytes]]:
-    """The child's exit code and its lines, up to a limit; what holds the pipe after it is not waited for."""
+    """The child's exit code and its lines, up to a limit; other holders of the pipe are not waited for."""
     told = bytearray()
     poll = select.poll()
     poll.register(read, select.POLLIN)
@@ -131,7 +131,7 @@ def _sender(word: str) -> Callable[[str, str, str], None]:
 
 
 class _Reporter:
-    """A plugin of pytest that sends what became of each test, and why what could not be collected."""
+    """A plugin of pytest that sends the outcome of each test, and the reason of each collection error."""
 
     def __init__(self, send: Callable[[str, str, str], None]) -> None:
         self._send = send

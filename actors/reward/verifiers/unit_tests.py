@@ -1,8 +1,8 @@
-"""The verifier `unit_tests`: the trusted end, which has a problem's own tests run with a response's files.
+"""`UnitTestVerifier`: verifier `unit_tests`, a problem's tests on a response's files.
 
-Tests and response share an interpreter, as tests call what they test, so a response that changes the runner
-can lie. What is checked: every test that is known beforehand is reported, once, with nothing else; tests
-that must fail are reported as failed; the runner ends as pytest does (docs/verifiers.md).
+This is the trusted end. Tests and response share an interpreter, because tests call the tested code, so a
+response that changes the runner can forge results. The checks are: every known test is reported, once, with
+nothing else; tests that must fail are reported as failed; the runner ends as pytest does (docs/verifiers.md).
 """
 
 import hashlib
@@ -155,8 +155,9 @@ def _missing(names: Mapping[str, int], count: int, found: Mapping[str, list[str]
 
 
 def files_of(response: str) -> dict[str, str]:
-    """The files of a response: blocks whose fence names a path, else the last block of Python as
-    `solution.py`. Files that steer pytest, and paths that leave the folder, are left out."""
+    """The files of a response: blocks whose fence has a path, else the last block of Python as `solution.py`.
+
+    Files that steer pytest, and paths that leave the folder, are dropped."""
     found: dict[str, str] = {}
     last = None
     for block in responses.blocks(responses.after_thinking(response)):
