@@ -1,4 +1,4 @@
-"""`FleetPolicy`: preemptible hosts on offer (a trace), bounded by the wanted N_prem.
+"""`FleetPolicy`: preemptible hosts on offer (a trace), bounded by N_prem.
 
 Pure: inputs are times, exits and N_prem; outputs are starts, notices and kills. As in RLBoost (4.2), no host
 is allocated while there are N_prem hosts, even if more are on offer, and a surplus is never killed. Every

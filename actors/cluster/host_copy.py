@@ -1,4 +1,4 @@
-"""`HostCopies`: the trainer's state in two slots of shared memory, written in turn.
+"""`HostCopies`: the trainer's state in two slots of shared memory.
 
 Owns the two slots. A step's state is written into the one that does not hold the newest, and counts only once
 it is sealed; so however the trainer dies, the newest whole state survives it. Only a checkpoint survives the

@@ -1,7 +1,7 @@
-"""`Copies` and `Checkpoints`: ports of the StateManager to the trainer's saved state.
+"""`Copies`, `Checkpoints`: ports of the StateManager to the saved state.
 
-Owns the types and the ports. Pure: `host_copy` and `checkpoint_store` keep them in directories under a seal
-(`sealed`).
+The state is the trainer's. Owns the types and the ports. Pure: `host_copy` and `checkpoint_store` keep them
+in directories under a seal (`sealed`).
 """
 
 from collections.abc import Mapping

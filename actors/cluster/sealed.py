@@ -1,4 +1,4 @@
-"""`Sealed`: directory of files under a seal, which is whole or known to be damaged.
+"""`Sealed`: directory of files under a seal, whole or known to be damaged.
 
 Owns the seal, `meta.json`: the size and xxh3-128 digest of every file beside it, and a digest of itself. It
 is written last, by rename, so a directory without one is unfinished. `checkpoint_store` and `host_copy` own

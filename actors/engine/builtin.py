@@ -1,4 +1,4 @@
-"""`BuiltinEngine`: continuous batching of a Qwen3 model in a fixed number of slots.
+"""`BuiltinEngine`: continuous batching of a Qwen3 model in fixed slots.
 
 Owns the slots of requests, admission, stopping and abortion. The mathematics is in `decoder` and `sampling`.
 

@@ -1,7 +1,7 @@
-"""`Engine`: port of a rollout engine, implemented by `builtin` and by adapters of other engines.
+"""`Engine`: port of a rollout engine (`builtin`, and adapters of other engines).
 
 Owns the types (assignments in, columns of tokens out, refusals) and no behaviour. An engine only computes: no
-sockets, no clock, no actors. Calls come from one thread at a time.
+sockets, no clock, no actors. Calls arrive from one thread at a time.
 """
 
 from __future__ import annotations

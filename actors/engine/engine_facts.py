@@ -1,4 +1,4 @@
-"""`EngineFacts`: facts of an external engine, and comparison of two engines' models.
+"""`EngineFacts`: facts of an external engine, and comparison of two engines.
 
 Pure: `server_facts` sends the requests."""
 

@@ -1,4 +1,4 @@
-"""`HttpWire`: HTTP client of an inference server, shared by the wires of all engines.
+"""`HttpWire`: HTTP client of an inference server, shared by all wires.
 
 Owns one session, deadlines of single calls, streams of server-sent events, and the meaning of each status. A
 redirect is not followed: prompts, weights and keys go to the server that was named and to no other. Knows no

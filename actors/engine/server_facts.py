@@ -1,4 +1,4 @@
-"""Facts of an inference server before its first work: kind, release, capacity, model.
+"""Facts of an inference server before its first work (kind, release, model).
 
 Owns the reading of SGLang's `/server_info` and `/model_info` and of vLLM's `/v1/models` and `/version`, and
 the verdict which of the two it is. A server counts as vLLM only if it replies that it has no `/server_info`

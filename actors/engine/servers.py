@@ -1,4 +1,4 @@
-"""Engine hosts for SGLang and vLLM from the settings: command line, wire, deadlines.
+"""Engine hosts for SGLang and vLLM: command line, wire, deadlines from settings.
 
 Owns the arguments of the servers that an instance starts. Adapter: makes objects that use processes and
 sockets.

@@ -1,4 +1,4 @@
-"""`Shards`: one trainer rank's weights, written at their offsets in the host's image.
+"""`Shards`: one trainer rank's weights, written into the image of its host.
 
 Owns the copy, and the reading of torch's DTensor placements. Nothing is gathered. `actors.weights.layout`
 maps parts to bytes of the image.

@@ -1,4 +1,4 @@
-"""`EngineHost`: interface between RolloutWorker and engine (orders in, a turn out).
+"""`EngineHost`: interface between RolloutWorker and engine (orders in, turn out).
 
 Owns the types and the port. Pure: it uses neither the model nor its files, so the worker runs on any engine.
 """

@@ -1,4 +1,4 @@
-"""`DataProblems`: problems of a user's file, split so that no prompt is in two splits.
+"""`DataProblems`: problems of a user's file; no prompt is in two splits.
 
 Owns the row of each (split, index). Rows are read on demand. The same file and seed give the same problems in
 every process.

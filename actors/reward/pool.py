@@ -1,4 +1,4 @@
-"""`WorkerPool`: worker processes that score; every item gets a verdict, never a hang.
+"""`WorkerPool`: scoring processes; every item gets a verdict, never a hang.
 
 Owns the queue, the workers and the count of their deaths. The proxy owns the order of scoring (the queue is
 first in, first out), and `scoring` the protocol of a worker.

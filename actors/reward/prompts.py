@@ -1,4 +1,4 @@
-"""`Prompts`: text to tokens and back, by a checkpoint's tokenizer and chat template.
+"""`Prompts`: text to tokens and back, by a checkpoint's tokenizer and template.
 
 Owns the tokenizer's files, read once; no model, problem or reward, and no text that grows token by token
 (`actors.rollout.gateway.text`). Free of `transformers` and of the package of problems, so that a command that

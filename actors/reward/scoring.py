@@ -1,4 +1,4 @@
-"""`ScoringWorker`: port of the pool to a scoring process, with one request at a time.
+"""`ScoringWorker`: port to a scoring process, with one request at a time.
 
 Owns the types and the port. Pure: `worker_process` starts real ones. Every wait on one has a deadline, and
 every end of one has a name.

@@ -1,4 +1,4 @@
-"""`Table`: rows of a file of problems (JSON lines, Parquet, Hugging Face `datasets`)."""
+"""`Table`: rows of a file of problems (JSON lines, Parquet, `datasets` folder)."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""`Task`: a verifiable task in tokens (prompts for the engines, scores of responses).
+"""`Task`: a verifiable task in tokens (prompts, and scores of responses).
 
 Owns the combination of the two: a problem's text becomes prompt tokens (`prompts`), response tokens become
 text and a score (`verifiers`). Does not own how responses are made.

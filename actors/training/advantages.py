@@ -1,6 +1,6 @@
-"""GRPO advantages: how much better a sample is than its group. Pure, without torch.
+"""GRPO advantages: how much better a sample is than its group.
 
-Source: DeepSeekMath, arXiv:2402.03300.
+Pure, without torch. Source: DeepSeekMath, arXiv:2402.03300.
 """
 
 from collections.abc import Sequence

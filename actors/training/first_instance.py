@@ -1,4 +1,4 @@
-"""`FirstInstance`: whether a job has had a serving preemptible instance, or is late.
+"""`FirstInstance`: whether a preemptible instance has served, or is late.
 
 Pure: inputs are fleet samples, ends of engines and the time; the output is a verdict. The controller acts on
 it.

@@ -1,4 +1,4 @@
-"""`RowFile`: a file that several processes fill, each with its rows of the tensors.
+"""`RowFile`: a file that several processes fill, each with its tensor rows.
 
 Owns the layout of a safetensors file, and the writing of rows into a file with a known layout (safetensors,
 or an image of weights). A run of rows is a run of bytes, so no process needs the rest of a tensor. Does not

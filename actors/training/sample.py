@@ -1,4 +1,7 @@
-"""`Sample`: one response to train on. Pure, without torch; `samples` makes tensors."""
+"""`Sample`: one response to train on. Pure, without torch.
+
+`samples` makes tensors from samples.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

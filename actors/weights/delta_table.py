@@ -1,4 +1,4 @@
-"""`DeltaTable`: contents and payload offsets of a delta between two image versions.
+"""`DeltaTable`: contents and payload offsets of a delta between two versions.
 
 Owns the description and the checks against itself. Pure. The payload is one run of bytes, cut into *bundles*
 of a few MiB that are pulled as the chunks of an image are (`transport.bulk_frames.Chunk`, xxh3-128 each); a

@@ -32,7 +32,7 @@ from configs.schema import Config
 from supervisor import AskFailed, Context, Refused, Waiting
 from transport.bulk import BadHash, BadRange, BulkServer, Chunk, PullError
 
-ATTEMPTS = 20  # attempts in a row without a new chunk, each at least a pause long; then the requester is told
+ATTEMPTS = 20  # in a row without a new chunk, each at least a pause long; then the requester gets the error
 FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is logged, each time again
 MOST = 0.5  # of a version: beyond that its pull is ended even though a newer one is wanted
 

@@ -1,4 +1,4 @@
-"""`Part`: rows of checkpoint tensors that one process holds or needs, as image bytes.
+"""`Part`: rows of checkpoint tensors that a process holds, as image bytes.
 
 Owns the cut of dimension 0 (FSDP2) and the parts that an inference engine of a pipeline stage and expert rank
 loads; `megatron_layout` has Megatron's. The image is that of the Hugging Face checkpoint. A trainer may fuse

@@ -68,8 +68,8 @@ class PartWritten(Message, frozen=True):
     written theirs.
 
     Args:
-    rank, ranks: index and number of ranks; `here` of them are on this host.
-    join: the agent that makes the one manifest; all ranks name the same.
+        rank, ranks: index and number of ranks; `here` of them are on this host.
+        join: the agent that makes the one manifest; all ranks name the same.
     """
 
     version: int
@@ -164,16 +164,16 @@ class FindSource(Message, frozen=True):
     publisher may lose its state and rebuild it from the next requests.
 
     Args:
-    receiver: the requester, in this incarnation.
-    holds: the versions that a delta could start from; none: it wants the whole image.
-    base: the start of the delta that it is pulling; -1 for the whole image.
-    have_bytes: verified bytes of the pull.
-    down_bytes_s: the highest receive rate so far; 0 if unknown.
-    site: of the receiver; links between sites are slow.
-    current: the source that it pulls from.
-    excluded: sources that it could not pull from.
-    liar: the source whose bytes did not match their digest.
-    part: of the image; it pulls from receivers of the same part. None: all of it.
+        receiver: the requester, in this incarnation.
+        holds: the versions that a delta could start from; none: it wants the whole image.
+        base: the start of the delta that it is pulling; -1 for the whole image.
+        have_bytes: verified bytes of the pull.
+        down_bytes_s: the highest receive rate so far; 0 if unknown.
+        site: of the receiver; links between sites are slow.
+        current: the source that it pulls from.
+        excluded: sources that it could not pull from.
+        liar: the source whose bytes did not match their digest.
+        part: of the image; it pulls from receivers of the same part. None: all of it.
     """
 
     version: int

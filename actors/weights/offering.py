@@ -1,4 +1,4 @@
-"""`Offering`: versions that a host serves, including those that it is still pulling.
+"""`Offering`: versions that a host serves, also while it still pulls them.
 
 Owns the replies to `Offer`: capabilities to read an image, or the deltas that lead to it.
 """

@@ -1,4 +1,4 @@
-"""`Payload`: an image or a delta's bytes, pulled by chunks and passed on meanwhile.
+"""`Payload`: an image or a delta's bytes, pulled by chunks and passed on.
 
 Owns the set of chunks that are here. Pure, except for the waits of the receivers that it is passed on to.
 """

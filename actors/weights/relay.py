@@ -85,12 +85,12 @@ class Wave:
         does while it pulls. Raises NotInWave.
 
         Args:
-        name: the requester.
-        now_s: of any clock that does not run backward.
-        exclude: peers that it could not pull from. They are not given to it again; origins only now not. The
-        one that it pulled from gets no child, and its slot is free, until its next report.
-        current: the parent that it has had since before this wave existed: it stays there, if there is a
-        slot.
+            name: the requester.
+            now_s: of any clock that does not run backward.
+            exclude: peers that it could not pull from. They are not given to it again; origins only now not.
+                The excluded parent gets no child, and its slot is free, until its next report.
+            current: the parent that it has had since before this wave existed: it stays there, if there is a
+                slot.
         """
         peer = self._heard(name, now_s)
         for other in exclude:

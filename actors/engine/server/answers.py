@@ -1,6 +1,7 @@
-"""`Answers`: replies of the server (text, tokens, log-probs, versions), stop strings.
+"""`Answers`: replies of the server (text, tokens, log-probs, versions, stops).
 
-Owns the conversion from tokens to the struct of the wire. Pure but for the tokenizer, which it is given.
+Owns the conversion from tokens to the struct of the wire, and stop strings. Pure but for the tokenizer, which
+it is given.
 """
 
 from msgspec import UNSET

@@ -1,4 +1,7 @@
-"""`Figures`: the server's metrics in Prometheus' format, under SGLang's names. Owns no state of requests."""
+"""`Figures`: the server's metrics in Prometheus' format, with SGLang's names.
+
+Owns no state of requests.
+"""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 

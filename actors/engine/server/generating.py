@@ -1,4 +1,7 @@
-"""`/generate`: one request or a batch, at once or as a stream. Adapter: knows aiohttp."""
+"""`Generating`: route `/generate`, for one request or a batch.
+
+At once or as a stream. Adapter: aiohttp.
+"""
 
 import asyncio
 import logging

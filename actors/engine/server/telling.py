@@ -1,4 +1,4 @@
-"""`Telling`: status routes of the server (health, model, arguments, load, figures).
+"""`Telling`: status routes of the server (health, model, load, figures).
 
 Adapter: aiohttp.
 """

@@ -1,4 +1,4 @@
-"""SGLang plugin: `/server_info` with the tokens made per request of a paused server.
+"""SGLang plugin: `/server_info` with tokens made per request of a paused server.
 
 Owns two hooks in SGLang's scheduler, which is where tokens are made. After a pause that retracts all (`mode`
 "retract") the scheduler sends the gathered tokens of each stream. Its information then has `gleaner`, with

@@ -1,4 +1,4 @@
-"""Sandbox: the only place for programs and verifiers that run or read model output.
+"""Sandbox: the only place for programs and verifiers that use model output.
 
 `port` has the types, `host_end` starts a sandbox and runs programs in it, `detection` decides which isolation
 a host has. `zygote`, `confinement`, `seccomp`, `landlock` and `namespaces` run inside. docs/sandbox.md has

@@ -1,4 +1,4 @@
-"""`HostSandbox`: trusted end of a sandbox, which starts it and runs programs in it.
+"""`HostSandbox`: trusted end of a sandbox, which starts it and runs programs.
 
 It reads their output up to a limit.
 

@@ -1,7 +1,8 @@
-"""Namespaces of one program (processes, mounts, IPC), with our reaper as process 1.
+"""Namespaces of one program (processes, mounts, IPC), with a reaper of ours.
 
-Runs inside a bubblewrap sandbox, as root of its user namespace. When the reaper ends, the kernel ends every
-process of the namespace with it, also those that left their session or lost their parent.
+Runs inside a bubblewrap sandbox, as root of its user namespace. The reaper is process 1 of the namespace.
+When it ends, the kernel ends every process of the namespace with it, also those that left their session or
+lost their parent.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""Verifiers: scores of responses. Each has a function that runs only in the sandbox."""
+"""Verifiers: scores of responses. Each runs a function only in the sandbox."""

@@ -1,6 +1,6 @@
-"""`Case`: tests of programs in the formats of datasets (input, expected output). Pure.
+"""`Case`: tests of programs in the formats of datasets (input, expected output).
 
-Owns the formats (docs/verifiers.md). Expected output never leaves the trusted end.
+Pure. Owns the formats (docs/verifiers.md). Expected output never leaves the trusted end.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""`OwnFunction`: a user's function, called on one response, with error descriptions.
+"""`OwnFunction`: a user's function on one response, with error descriptions.
 
 Used inside the sandbox (`function_calls`), and outside where the settings trust it (`trusted_functions`).
 """

@@ -1,4 +1,4 @@
-"""Answers as data: literals and formulas, parsed without evaluation of calls or names.
+"""Answers as data: literals and formulas, parsed without evaluating calls.
 
 Some verifiers of reasoning-gym hand a model's answer to `eval`, or to sympy's `parse_expr`, which is one. The
 functions here replace these: anything but a literal, or a formula of known names, raises `NotPlain`.

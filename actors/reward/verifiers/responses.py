@@ -1,4 +1,7 @@
-"""Parts of a response: its thinking, its tagged answer, its fenced blocks. Pure; finds text, parses none."""
+"""Parts of a response: its thinking, its tagged answer, its fenced blocks.
+
+Pure; finds text, parses none.
+"""
 
 import re
 from dataclasses import dataclass

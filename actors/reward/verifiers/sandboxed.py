@@ -1,4 +1,4 @@
-"""`Sandboxed`: a verifier's sandbox, started at first use, ended with the verifier."""
+"""`Sandboxed`: a verifier's sandbox, from its first use to the verifier's end."""
 
 import time
 from collections.abc import Callable, Sequence

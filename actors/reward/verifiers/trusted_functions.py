@@ -1,7 +1,8 @@
-"""`TrustedFunction`: verifier `python` with `trusted = true`, in the reward worker.
+"""`TrustedFunction`: verifier `python` with `trusted = true`, without a sandbox.
 
-No sandbox: the function has the rights, the environment and the network of the job's user. For functions that
-call a service and never evaluate the contents of a response. A hanging function is ended with its worker.
+The function runs in the process of the reward worker. It has the rights, the environment and the network of
+the job's user. For functions that call a service and never evaluate the contents of a response. A hanging
+function is ended with its worker.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Tests of a problem, run by pytest with the files of a response. Inside the sandbox.
+"""Runs of a problem's pytest files with the files of a response.
 
-This process runs nothing of the response. Each file of tests is run by a child: the files of the problem are
-written anew before it, its source is read before it imports the response, and it reports each test through a
-pipe, in lines that begin with a token which only that child and this process have.
+Inside the sandbox. This process runs nothing of the response. Each file of tests is run by a child: the files
+of the problem are written anew before it, its source is read before it imports the response, and it reports
+each test through a pipe, in lines that begin with a token which only that child and this process have.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import sys
-import unittest.mock  # noqa: F401  # loaded before any response can stand in its place
+import unittest.mock  # noqa: F401  # loaded before any response can replace it
 from collections.abc import Callable
 from typing import NoReturn
 

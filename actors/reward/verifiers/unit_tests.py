@@ -1,4 +1,4 @@
-"""`UnitTestVerifier`: verifier `unit_tests`, a problem's tests on a response's files.
+"""`UnitTestVerifier`: verifier `unit_tests`, a problem's tests on a response.
 
 This is the trusted end. Tests and response share an interpreter, because tests call the tested code, so a
 response that changes the runner can forge results. The checks are: every known test is reported, once, with

@@ -1,4 +1,4 @@
-"""`MadeTokens`: vLLM route for the tokens that a paused engine has made per request.
+"""`MadeTokens`: vLLM route for the tokens made per request of a paused engine.
 
 Owns one method of vLLM's engine core, where tokens are made, and one answer of the front end. The core makes
 no token while it is paused (`/pause?mode=keep`), so the numbers are exact even with tokens still on their way
