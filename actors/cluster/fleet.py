@@ -153,7 +153,7 @@ class FleetPolicy:
         return [NoticeHost(name, max(0.0, gone_at_s - trace_s))]
 
     def _removal(self, name: str, notice_s: float) -> float:
-        """When a noticed host goes, on the trace's clock."""
+        """The time at which a noticed host goes, on the trace's clock."""
         assert self._availability is not None
         for event in self._availability.events_between(notice_s, math.inf):
             if event.instance == name and event.event is Event.REMOVE:

@@ -168,7 +168,7 @@ class LocalHosts:
             self._forget_memory(job, name)
 
     def state_dirs(self) -> list[Path]:
-        """Of every host that was started here."""
+        """State directories of every host that was started here."""
         return [host_dir(job, name) for name, job in self._used.items()]
 
     def _spec(self, name: str, role: str, job: JobSpec) -> ProcessSpec:

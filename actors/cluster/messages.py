@@ -103,7 +103,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RunId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")]
-"""It names folders on every host: hence the narrow alphabet."""
+"""It names folders on every host, hence the narrow alphabet."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):

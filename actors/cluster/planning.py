@@ -12,7 +12,7 @@ class Planner(Protocol):
     """Plans one step after the other; pure, so that the same journal gives the same plans."""
 
     def initial(self, reserved_engines: int = 0) -> SeedingState:
-        """Of the first step; `reserved_engines` is 0 where it is not known."""
+        """The plan of the first step; `reserved_engines` is 0 if it is not known."""
 
     def next(self, state: SeedingState, times: StepTimes) -> SeedingState:
         """The plan of the step after the one with these measurements."""

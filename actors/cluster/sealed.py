@@ -21,9 +21,9 @@ SEAL = "meta.json"
 READ_BYTES = 4 * 2**20
 
 Content = bytes | bytearray | memoryview | Callable[[Path], None]
-"""Of a file: its bytes, or a function that writes it at the path that it is given."""
+"""The content of a file: its bytes, or a function that writes it at a given path."""
 Contents = Mapping[str, Content] | Callable[[Path], None]
-"""Of a directory: its files by name, or a function that writes them into the directory that it is given."""
+"""The contents of a directory: its files by name, or a function that writes them into a given directory."""
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):

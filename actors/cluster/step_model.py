@@ -71,7 +71,7 @@ class Machines:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """By candidate, seconds from the step's begin: the last response; the end of training."""
+    """By candidate, seconds from the step's start to the last response, and to the end of training."""
 
     rolled_s: Floats
     end_s: Floats
@@ -226,7 +226,7 @@ class _Rollout:
         return free
 
     def _tokens(self, which: Bools) -> Floats:
-        """In the caches of these, with their prompts."""
+        """Tokens in the caches of these requests, with their prompts."""
         made: Floats = np.einsum("ij,ij->i", self.made, which.astype(np.float64))
         made += self.prompt * which.sum(axis=1)
         return made

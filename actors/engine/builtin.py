@@ -305,7 +305,7 @@ class BuiltinEngine:
         return asked.stop_token_ids if asked.ignore_eos else (*asked.stop_token_ids, *self._eos.tolist())
 
     def _rows_asking(self, first: int, end: int) -> dict[int, Sampling]:
-        """Of the slots first … end - 1, counted from the first, those with a `Sampling`."""
+        """The rows of slots first … end - 1 with a `Sampling`, counted from the first."""
         if not self._sampling:
             return {}
         tickets = enumerate(self._slots.ticket[first:end].tolist())

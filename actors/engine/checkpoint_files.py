@@ -102,8 +102,8 @@ def files(directory: Path) -> dict[Path, set[str] | None]:
 
 
 def wanted(path: Path, held: set[str], names: set[str] | None, tied: bool) -> list[str]:
-    """The tensors of a file that are weights of the model, sorted. Raises `BadCheckpoint` where it lacks one
-    that the index promises."""
+    """The tensors of a file that are weights of the model, sorted. Raises `BadCheckpoint` if one is missing
+    that is in the index."""
     if names is not None and (lost := names - held):
         raise BadCheckpoint(f"{path} lacks {min(lost)!r}, which {INDEX} promises: {COPY_AGAIN}")
     # Some writers store the tied output matrix and the RoPE table too: no weights of their own.

@@ -47,7 +47,9 @@ class NotExact(RuntimeError):
 
 @dataclass(frozen=True)
 class _Lanes:
-    """Where the rows of a pass write (starts in a flat cache [rows, ...]) and read ([layers, rows, ...])."""
+    """Addresses to which the rows of a pass write (starts in a flat cache [rows, ...]) and from which they
+    read ([layers, rows, ...]).
+    """
 
     key_start: Tensor
     value_start: Tensor
@@ -123,7 +125,7 @@ class ExactDecoder(Decoder):
             q, k, v = self._project(x, layer, turn)
             self._flat_keys[index].scatter_(0, key_at, k.reshape(-1))
             self._flat_values[index].index_copy_(0, value_at, v.reshape(-1, self.config.head_dim))
-            # Of the last layer a context needs nothing but the keys and values.
+            # Of the last layer a context needs only the keys and values.
             if to_logits or index + 1 < len(self._layers):
                 self._finish_layer(x, self._attend(q, lanes.keys[index], lanes.values[index], mask), layer)
         return x

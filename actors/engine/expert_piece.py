@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from actors.rollout.expert_messages import PART_BYTES, ExpertRows, ExpertsWanted
 
 DTYPES = "uint8", "uint16", "int32"
-"""Of rows, narrowest first."""
+"""Dtypes of rows, narrowest first."""
 
 
 class NoRows(ValueError):

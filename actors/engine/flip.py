@@ -17,7 +17,7 @@ Held = tuple[Fetched, Lease | None]
 
 
 class Flip:
-    """Of one server."""
+    """The weight switches of one server."""
 
     def __init__(self, load: Load) -> None:
         self._load = load

@@ -11,7 +11,7 @@ Figures = dict[str, str | int | float]
 
 
 class FlipTimes:
-    """Of the last version that was loaded. Every moment is on its worker's clock, in seconds."""
+    """Times of the last loaded version. Every moment is on its worker's clock, in seconds."""
 
     def __init__(self) -> None:
         self._told_s = 0.0
@@ -24,7 +24,7 @@ class FlipTimes:
         self._told_s = now_s
 
     def fetched(self, fetched: Fetched, now_s: float) -> None:
-        """It is on this host."""
+        """The version is on this host."""
         self._fetched, self._fetched_s = fetched, now_s
 
     def staged(self, now_s: float) -> None:

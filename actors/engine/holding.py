@@ -24,7 +24,7 @@ log = logging.getLogger("nodeagent.engine")
 
 
 class Holding:
-    """Of one server."""
+    """Kept requests of one server."""
 
     def __init__(self, wire: ServerWire) -> None:
         self._wire = wire

@@ -22,7 +22,7 @@ INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
-"""Of torch.compile, FSDP1 and activation checkpoints; `module.` of DDP is in front alone."""
+"""Prefixes of torch.compile, FSDP1 and activation checkpoints; `module.` of DDP occurs only in front."""
 Progress = Callable[[int], None]
 """Called with the number of bytes copied since the last call."""
 
@@ -42,7 +42,7 @@ class NamedTensors:
 
     @property
     def nbytes(self) -> int:
-        """Of the image."""
+        """Bytes of the image."""
         return image_bytes(self.specs)
 
     def write(self, into: memoryview, progress: Progress | None = None) -> None:
@@ -147,7 +147,7 @@ def bare_name(name: str) -> str:
 
 
 def _files(directory: Path) -> dict[Path, set[str] | None]:
-    """By file, the names that are read of it; None: all."""
+    """The names to read of each file; None: all."""
     if not directory.is_dir():
         raise Unpublishable(f"{directory} is no directory: give that of a checkpoint")
     index = directory / INDEX

@@ -42,7 +42,7 @@ class OwnServer:
 
     @property
     def pid(self) -> int | None:
-        """Of a server that is ours and runs."""
+        """Process id of a running server of ours."""
         return None if self._process is None else self._process.pid
 
     async def begin(self, fetched: Fetched, *, weights: bool) -> bool:

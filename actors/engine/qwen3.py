@@ -1,8 +1,8 @@
 """`Qwen3`: dense architecture in plain PyTorch, for training and decoding.
 
 Owns the modules, their parameter names (those of Hugging Face's `Qwen3ForCausalLM`, so that state dicts are
-interchangeable) and the forward pass over whole sequences. Decoding with a KV cache lives in `decoder`,
-reading and writing of checkpoint directories in `checkpoint`.
+interchangeable) and the forward pass over whole sequences. Decoding with a KV cache is in `decoder`, reading
+and writing of checkpoint directories in `checkpoint`.
 
 Source: Qwen3 technical report, arXiv:2505.09388, and `modeling_qwen3.py` of transformers 5, whose order of
 operations is kept so that the logits agree to rounding.
@@ -102,7 +102,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         mixed = self.self_attn(self.input_layernorm(x), cos, sin, attend)
-        x = x[-len(mixed) :] + mixed  # the rows that `attend` goes on with are the last ones
+        x = x[-len(mixed) :] + mixed  # `attend` returns the last rows
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 T = TypeVar("T", int, float, bool, str)
 
 MAX_SIZE = 10_000_000
-"""Of any dimension; the largest vocabularies have some hundred thousand entries."""
+"""Largest size of any dimension; the largest vocabularies have some hundred thousand entries."""
 MAX_LAYERS = 10_000
 """A model of more would take minutes to lay out, only to be refused for its missing tensors."""
 

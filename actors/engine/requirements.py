@@ -17,7 +17,7 @@ import msgspec
 from configs.schema import Engine
 
 LOOK_S = 60.0
-"""For the interpreter to report the installed packages; on a cold disk under load that takes seconds."""
+"""Time for the interpreter to report the installed packages; on a cold disk under load that takes seconds."""
 MAX_WORDS = 20
 """Lines kept of a broken interpreter's output; its end explains most."""
 OLDEST = {"sglang": (0, 5, 20), "vllm": (0, 30, 0)}

@@ -1,7 +1,7 @@
 """Counter-based sampling: a token is a function of seed, position and logits.
 
-Pure. No generator is kept, so a token does not depend on the batch, the slot or the instance that drew it,
-and a request that moves to another engine goes on as if it had stayed.
+Pure. No generator is kept, so a token does not depend on the batch, the slot or the instance that drew it. A
+migrated request continues as if it had stayed.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def version_name(fetched: Fetched) -> str:
 
 
 class _Report(msgspec.Struct):
-    """Of a rank of a server: why it did not load, or ""."""
+    """The report of a server's rank: why it did not load, or ""."""
 
     problem: str
 
@@ -88,7 +88,7 @@ class ServedFolder:
         return self._path / "server.log"
 
     def remove(self) -> None:
-        """All of it; a second call does nothing."""
+        """Remove the folder; a second call does nothing."""
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
 
@@ -104,8 +104,7 @@ class ServedFolder:
 
 
 def copy_weights(image: Path, tensors: Sequence[TensorSpec], target: Path) -> None:
-    """The tensors, which lie at these offsets of a file, as a safetensors file, which appears when it is
-    whole."""
+    """Copy the tensors at these offsets of a file into a safetensors file, which appears when it is whole."""
     draft = target.with_suffix(".partial")
     with image.open("rb") as source, draft.open("wb", buffering=0) as file:
         file.write(header(_together(tensors), sum(spec.nbytes for spec in tensors)))

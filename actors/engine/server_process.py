@@ -70,7 +70,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Of its process group, which the server and all that it started belong to."""
+        """Id of its process group, which contains the server and all its children."""
         return self._popen.pid
 
     def require_alive(self) -> None:
@@ -91,7 +91,7 @@ class ServerProcess:
         return "\n".join(line[:300] for line in lines[-TAIL_LINES:]) or "(nothing)"
 
     def trim_log(self) -> None:
-        """Keep the log within its bounds; its writer appends, and goes on at the new end."""
+        """Keep the log within its bounds; its writer appends, and continues at the new end."""
         try:
             if self._log.stat().st_size > MAX_LOG_BYTES:
                 self._log.with_suffix(".log.old").write_bytes(self._log.read_bytes()[-MAX_LOG_BYTES:])

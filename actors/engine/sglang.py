@@ -76,7 +76,7 @@ class SglangWire:
 
     @property
     def pid(self) -> int | None:
-        """Of a server that is ours and runs."""
+        """Process id of a running server of ours."""
         return self._server.pid
 
     async def start(self, model: Fetched) -> None:

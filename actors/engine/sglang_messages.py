@@ -19,7 +19,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SamplingParams(Asked, frozen=True, kw_only=True):
-    """Of one request; defaults are SGLang's own."""
+    """Settings of one request; defaults are SGLang's own."""
 
     max_new_tokens: int
     temperature: float
@@ -72,15 +72,15 @@ class FinishReason(Said, frozen=True, kw_only=True):
 
 
 Row = tuple[float | None, int, str | None]
-"""Of a token: log-prob, id, text or null."""
+"""A token: log-prob, id, text or null."""
 
 
 class Meta(Said, frozen=True, kw_only=True):
     """`output_token_logprobs`: of `Row`s, all of the response, or the new ones; undecoded, since earlier rows
     need not be read again. `routed_experts`: base64 of int32, a row (layers x experts of a token) for each
-    token of prompt and response but the last; with the end, an abort's too. The other log-probs, of requests
-    that ask for the likeliest tokens: of the prompt from `logprob_start_len` on, of the response like
-    `output_token_logprobs`; each place has its likeliest tokens as `Row`s, the first of the prompt has none.
+    token of prompt and response but the last; with the end, an abort's too. The other log-probs are of
+    requests for the likeliest tokens: of the prompt from `logprob_start_len` on, of the response like
+    `output_token_logprobs`. Each place has its likeliest tokens as `Row`s; the first of the prompt has none.
     """
 
     completion_tokens: int
@@ -198,7 +198,7 @@ class ServerInfo(Said, frozen=True, kw_only=True):
 
 
 class Load(Said, frozen=True, kw_only=True):
-    """Of one data-parallel rank."""
+    """The load of one data-parallel rank."""
 
     num_running_reqs: int
     num_waiting_reqs: int

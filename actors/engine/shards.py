@@ -30,7 +30,7 @@ class Shards:
 
     @property
     def nbytes(self) -> int:
-        """Of the whole image."""
+        """Bytes of the whole image."""
         return image_bytes(self.specs)
 
     @property

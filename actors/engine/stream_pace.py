@@ -13,7 +13,7 @@ SHARE = 1 / 128  # of one measurement in the mean
 
 
 class StreamPace:
-    """Of one server."""
+    """The pace of one server's streams."""
 
     def __init__(self) -> None:
         self._token_s = NEWS_S

@@ -80,7 +80,7 @@ class VllmWire:
 
     @property
     def pid(self) -> int | None:
-        """Of a server that is ours and runs."""
+        """Process id of a running server of ours."""
         return self._server.pid
 
     async def start(self, model: Fetched) -> None:
@@ -324,8 +324,8 @@ class VllmWire:
         return True
 
     async def _stage_folder(self, fetched: Fetched) -> None:
-        """For vLLM's own reading of a checkpoint. On a CPU vLLM 0.32 goes on with the old output matrix where
-        that is the embedding: it packed a copy."""
+        """Stage a folder for vLLM's own checkpoint reader. On a CPU vLLM 0.32 keeps using the old output
+        matrix if that is the embedding, because it packed a copy."""
         if facts(fetched.model_config).tied:
             info = await self._http.get("/server_info?config_format=text", ServerInfo, ORDER_S)
             if "device_config=cpu" in info.vllm_config:
@@ -356,7 +356,7 @@ class VllmWire:
 
 
 def reload_of(folder: str) -> Reload:
-    """Of this folder; "": of the model that the server was started with."""
+    """The reload message for this folder; "": for the model that the server was started with."""
     return Reload(folder) if folder else Reload()
 
 

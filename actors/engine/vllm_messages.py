@@ -92,7 +92,7 @@ class Masked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogProbs(msgspec.Struct, frozen=True):
-    """Of the tokens of the chunk; None where vLLM computed none."""
+    """Log-probs of the tokens of the chunk; None if vLLM computed none."""
 
     token_logprobs: list[float | None] = []
 
@@ -281,7 +281,7 @@ def chunk_of(data: bytes) -> Chunk | None:
 
 
 def loads_of(metrics: str) -> Loads:
-    """Of `/metrics`, in Prometheus' text format; engines of one server are added up."""
+    """The load in `/metrics`, in Prometheus' text format; engines of one server are added up."""
     found = {"vllm:num_requests_running": 0.0, "vllm:num_requests_waiting": 0.0}
     for line in metrics.splitlines():
         name = line.partition("{")[0].partition(" ")[0]

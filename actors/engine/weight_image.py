@@ -105,7 +105,7 @@ def view_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpe
 
 
 def _fitting(model: nn.Module, source: memoryview, specs: Sequence[TensorSpec]) -> dict[str, TensorSpec]:
-    """By name, where the model's tensors are in an image that has them, and no others."""
+    """The specs of the model's tensors, by name, in an image that has these and no others."""
     _require_room(source, specs)
     given = {spec.name: spec for spec in specs}
     wanted = weight_layout(model)

@@ -91,7 +91,7 @@ class VerifierHealth:
         return status in _failures(self._window)
 
     def idle(self) -> None:
-        """Nothing waits for a verdict."""
+        """No verdict is pending."""
         if self._since_s is None:
             return
         self._since_s = None

@@ -93,7 +93,7 @@ class _Job:
 
 @dataclass(slots=True)
 class Restarts:
-    """When the next worker may be started: pure, with times as arguments."""
+    """Computes the time of the next worker start; pure, with times as arguments."""
 
     intensity: Intensity
     times_s: deque[float] = field(default_factory=deque)

@@ -41,7 +41,7 @@ class ScoringWorker(Protocol):
 
     @property
     def dead(self) -> bool:
-        """It ended by itself."""
+        """Whether the process ended by itself."""
 
     async def ask(self, frame: bytes, deadline_s: float) -> pipe.Answer:
         """The answer to one packed item. Raises `WorkerHung` or `WorkerDied`: then kill the worker."""

@@ -63,7 +63,7 @@ class WorkerProcess:
 
     @property
     def dead(self) -> bool:
-        """It ended by itself. Asks the kernel: the loop may learn it a moment later."""
+        """Whether the process ended by itself. Asks the kernel: the loop may learn it a moment later."""
         try:
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:  # reaped already

@@ -32,5 +32,5 @@ class AttemptTimes:
 
     @property
     def spent(self) -> Spent:
-        """So far."""
+        """Seconds by use so far."""
         return Spent(**{f"{what}_s": seconds for what, seconds in self._laps.spent.items()})

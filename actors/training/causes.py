@@ -9,7 +9,7 @@ MAX_TOLD = 600
 
 
 def in_a_line(cause: str, most: int = MAX_TOLD) -> str:
-    """At most so many characters."""
+    """Shorten a cause to at most so many characters."""
     line = " ".join(cause.split())
     if len(line) <= most:
         return line

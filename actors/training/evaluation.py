@@ -72,8 +72,8 @@ class Evaluation:
         return True
 
     async def _scores(self, batch: str, trainer: TrainerIs) -> dict[int, float | None] | None:
-        """By problem, None for one that is unscored. None if the trainer went back: the batch's results then
-        wait until the same version exists again."""
+        """The score of each problem, None for an unscored one. None if the trainer went back: the batch's
+        results then wait until the same version exists again."""
         count = self._config.heldout_problems
         engine = trainer.source.rsplit("/", 1)[0] + "/engine"
         opened = OpenSeeding(version=trainer.step, root=trainer.root)

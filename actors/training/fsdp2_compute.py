@@ -103,7 +103,7 @@ class ShardedCompute(TrainerCompute):
         }
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the whole state, by the names of `state`."""
+        """Shapes of the whole state, by the names of `state`."""
         return {name: tuple(tensor.shape) for name, tensor in super().state().items()}
 
     def load_rows(self, path: Path) -> None:

@@ -35,7 +35,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, sample: Sample) -> Row:
-        """For the way to another rank."""
+        """Make the row that is sent to another rank."""
         return cls(
             array("I", sample.prompt).tobytes(),
             array("I", sample.response).tobytes(),

@@ -35,7 +35,7 @@ MODEL, FIRST, SECOND, STEP = "model.", "adam.first.", "adam.second.", "adam.step
 
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-"""By the names of `training.rollout_dtype`."""
+"""Torch dtypes by the names of `training.rollout_dtype`."""
 
 
 class BadState(ValueError):
@@ -148,7 +148,7 @@ class TrainerCompute:
         return {name: master.detach() for name, master in self._masters.items()}
 
     def state(self) -> dict[str, Tensor]:
-        """All that the next step depends on, float32: weights, moments and step count, under flat names.
+        """The complete input of the next step, float32: weights, moments and step count, under flat names.
 
         No copies: the tensors are the live ones, good until the next `finish_step` or `load_state`. In the
         middle of a step it is the state that the step began with.
@@ -199,7 +199,7 @@ class TrainerCompute:
                 weight.copy_(self._masters[name].to(self._dtype))
 
     def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Of all gradients together, float32 []."""
+        """The norm of all gradients together, float32 []."""
         return torch.nn.utils.get_total_norm(gradients, foreach=False)
 
     def _accumulate(self, sums: StepSums, batch: Batch) -> None:

@@ -15,7 +15,7 @@ class BoundBroken(Exception):
 
 @dataclass(slots=True)
 class Staleness:
-    """Of the tokens of one step so far. version: the one that the step starts from. bound: k."""
+    """Staleness of the tokens of one step so far. version: the one that the step starts from. bound: k."""
 
     version: int
     bound: int

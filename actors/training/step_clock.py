@@ -5,8 +5,8 @@ counts as recovery. Pure: times are arguments. The trainer measures its own atte
 controller, which outlives attempts, makes the whole step of it with `StepClock`.
 
 Recovery includes: the absences of the manager or the trainer; attempts without a result; a pass that was
-given up because the trainer went back; and the time that an earlier life of the controller, or the run before
-a resume, had spent on the current step.
+given up because the trainer went back; and the time spent on the current step by an earlier life of the
+controller, or by the run before a resume.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ class Spent:
 
     @property
     def step_s(self) -> float:
-        """All of them."""
+        """The sum of all parts."""
         return sum(float(getattr(self, field.name)) for field in fields(self))
 
 
@@ -55,7 +55,9 @@ class Laps:
 
 
 class StepClock:
-    """Of one step after the other. `begin_s`: the end of the step before, or of the first evaluation."""
+    """Clock of one step after the other. `begin_s`: the end of the step before, or of the first
+    evaluation.
+    """
 
     def __init__(self, begin_s: float) -> None:
         self._begin(begin_s)

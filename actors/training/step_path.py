@@ -25,7 +25,7 @@ STAGES = {
     "record": "the step is put on record",
     "messages": "what is left of the time between the last group and the end of the step",
 }
-"""In their order, each with what it means."""
+"""The stages in their order, with their meanings."""
 
 
 def stages_of(path: CriticalPath, result: StepResult, spent: Spent) -> dict[str, float]:

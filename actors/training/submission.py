@@ -3,9 +3,9 @@
 It also gives the requests their seeds. Owns the assignment of problems to steps. A draw is in the journal
 before any other actor gets it, so a repeated submission, or request for more prompts, gives the same. A
 problem whose prompt is too long for every engine is skipped. Held-out problems are not skipped, because that
-would change the measure. The versions of a batch follow from its step alone: version step - 1 starts the
-step, and with a staleness bound k (AReaL, arXiv 2505.24298, section 5.1, calls it eta) tokens may be made
-under any version from step - 1 - k on.
+would change the measure. The versions of a batch follow from its step alone. Version step - 1 starts the
+step. With a staleness bound k (eta in AReaL, arXiv 2505.24298, section 5.1) tokens may be made under any
+version from step - 1 - k on.
 """
 
 import asyncio

@@ -14,9 +14,9 @@ class Used(msgspec.Struct, kw_only=True):
     """Use up to one moment, or between two. Seconds; `*_devices_s` are of GPUs, and of whole hosts that have
     none.
 
-    parts_s: of reserved devices, by what the steps spent them on. busy_s: of preemptible devices that had
-    requests; looked_s: of those that were looked at. trained, collected, twice: tokens; wasted: those that no
-    step was trained on, by cause.
+    parts_s: of reserved devices, by their use in the steps. busy_s: of preemptible devices that had requests;
+    looked_s: of sampled ones. trained, collected, twice: tokens; wasted: tokens that no step was trained on,
+    by cause.
     """
 
     elapsed_s: float = 0.0

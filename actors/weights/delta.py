@@ -212,8 +212,9 @@ def apply(
 def chunk_widths(manifest: Manifest) -> list[int]:
     """Bytes of an element for the delta of each image chunk. A wrong width costs bytes, never a bit.
 
-    4 where all tensors of the chunk have elements of 4 bytes or 8, otherwise 1: of a bfloat16 that a step
-    changes, nine times in ten the low byte alone does, and a gap and that byte are less than a gap and both.
+    It is 4 if all tensors of the chunk have elements of 4 bytes or 8, otherwise 1. If a step changes a
+    bfloat16, nine times in ten only the low byte changes, and a gap and that byte are less than a gap and
+    both.
     """
     narrow, wide = ([False] * len(manifest.chunks) for _ in range(2))
     first = 0
@@ -238,7 +239,7 @@ class _Bundles:
 
     @property
     def nbytes(self) -> int:
-        """Of all that was added."""
+        """Bytes of all added payloads."""
         return self._begin + len(self._open)
 
     def add(self, payload: bytes) -> int:

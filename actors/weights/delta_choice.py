@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 DELTA_SHARE = 0.6
-"""Of the image's bytes: beyond it a version is pulled in full."""
+"""Share of the image's bytes beyond which a version is pulled in full."""
 MOST_LINKS = 16
-"""Of a chain: each is asked for, hashed and decoded by itself."""
+"""Most links of a chain: each is requested, hashed and decoded by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ FULL_SHARE: Final = 0.6
 COMPILED_BYTES: Final = 256 << 20
 """An image below this size is processed by numpy, at a GB/s, before numba has loaded and compiled."""
 SPARSE: Final = 250
-"""Where fewer than one element in so many changed, gaps as LEB128 are shorter than bytes with escapes."""
+"""If fewer than one element in so many changed, gaps as LEB128 are shorter than bytes with escapes."""
 
 _HEAD = struct.Struct("<I")
 _HEAD_Z = struct.Struct("<IIII")
@@ -212,7 +212,7 @@ def _decompressed(data: Bytes, elements: int, width: int) -> tuple[Bytes, Elemen
 
 
 def _inflated(pressed: Bytes, size: int) -> Bytes:
-    """So many bytes, and never more. Raises `DamagedPayload`."""
+    """Decompress to so many bytes, and never more. Raises `DamagedPayload`."""
     reader = zstd.ZstdDecompressor(options=_ZSTD)
     try:
         plain = reader.decompress(pressed.data, max_length=size + 1)

@@ -149,7 +149,7 @@ def _place(width: int) -> Callable[..., bool]:
         ends, most, size = np.uint64(gaps.size), np.uint64(values.size), np.uint64(into.size)
         i, at, count = np.uint64(0), np.uint64(0), np.uint64(0)
         while i + many <= ends and count + many <= most and at + many * np.uint64(ESCAPE) <= size:
-            for each in range(many):  # a gap passes 255 at most, with what is written behind it
+            for each in range(many):  # a gap passes 255 at most, with the bytes written behind it
                 gap = np.uint64(gaps[i + each])
                 at += gap
                 if gap != ESCAPE:

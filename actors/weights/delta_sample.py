@@ -22,9 +22,9 @@ from transport.bulk_frames import Chunk
 BLOCK_BYTES = 1024
 """A multiple of every element's; what is compared at a place costs less than to get there."""
 MOST_BLOCKS = 1024
-"""More make the margin hardly smaller: it is 0.1 with them. Some milliseconds."""
+"""More blocks hardly reduce the margin, which is 0.1 with them. Some milliseconds."""
 SAMPLED = 0.01
-"""Of the image, at most."""
+"""Largest sampled share of the image."""
 WRONG = 1e-9
 
 

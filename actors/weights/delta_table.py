@@ -1,7 +1,7 @@
 """`DeltaTable`: contents and payload offsets of a delta between two versions.
 
 Owns the description and the checks against itself. Pure. The payload is one run of bytes, cut into *bundles*
-of a few MiB that are pulled as the chunks of an image are (`transport.bulk_frames.Chunk`, xxh3-128 each); a
+of a few MiB. They are pulled like the chunks of an image (`transport.bulk_frames.Chunk`, xxh3-128 each). A
 bundle holds the payloads of whole image chunks. The root is SHA-256 over the canonical encoding of the rest.
 
 Where several sources publish a version, each makes the delta of its own part: a table of its own chunks.
@@ -39,17 +39,17 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BundleOwner(msgspec.Struct, frozen=True, array_like=True):
-    """In a delta that several sources make: how many bundles, after those of the previous owners, belong to
-    `source`."""
+    """Of a delta that several sources make: the number of bundles, after those of the previous owners, that
+    belong to `source`."""
 
     source: str
     bundles: int
 
 
 class DeltaTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of the delta that turns one image into another. `base_root` and `target_root`: the roots of their
-    manifests, which identify the images. Image chunks without a row did not change. `owners`: the part of the
-    payload that each source has; none: the publisher has all of it."""
+    """The table of a delta that turns one image into another. `base_root` and `target_root`: the roots of
+    their manifests, which identify the images. Image chunks without a row did not change. `owners`: the part
+    of the payload that each source has; none: the publisher has all of it."""
 
     base_version: int
     base_root: bytes
@@ -62,8 +62,8 @@ class DeltaTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @staticmethod
     def join(tables: Mapping[str, "DeltaTable"]) -> "DeltaTable":
-        """Of the parts of one delta, by source, each a table of the chunks that the source owns: the whole,
-        with `owners`. Raises `BadDelta` where they do not belong together."""
+        """Join the parts of one delta, by source, each a table of the chunks that the source owns, into one
+        table with `owners`. Raises `BadDelta` if they do not belong together."""
         first = next(iter(tables.values()))
         rows: list[Row] = []
         bundles: list[Chunk] = []
@@ -95,7 +95,7 @@ class DeltaTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def nbytes(self) -> int:
-        """Of the payload."""
+        """Bytes of the payload."""
         return self.bundles[-1].offset + self.bundles[-1].length if self.bundles else 0
 
     @staticmethod

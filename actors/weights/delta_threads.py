@@ -21,8 +21,10 @@ _Out = TypeVar("_Out")
 
 
 def on_threads(count: int) -> Mapper:
-    """On so many threads, which live as long as one delta takes; 0: a quarter of the cores that this process
-    may use, at most `MOST`. One needs none: its caller's is taken."""
+    """A mapper on so many threads, which live as long as one delta takes.
+
+    0: a quarter of the cores that this process may use, at most `MOST`. 1: the caller's own thread is used.
+    """
     threads = count if count else max(1, min(MOST, len(os.sched_getaffinity(0)) // 4))
     if threads == 1:
         return map
@@ -35,7 +37,9 @@ def on_threads(count: int) -> Mapper:
 
 
 def lots(executor: Executor) -> Mapper:
-    """On the threads of `executor`. Each lot is waited for: nothing is written any more after an error."""
+    """A mapper on the threads of `executor`. It waits for each lot, so nothing is written any more after an
+    error.
+    """
 
     def each(call: Callable[[int], _Out], numbers: Iterable[int], /) -> Iterator[_Out]:
         waiting = iter(numbers)

@@ -102,7 +102,7 @@ def apply_tensor(payload: memoryview, into: memoryview, encoding: str) -> None:
 
 
 def digest(checksum: str, data: memoryview) -> str:
-    """Of a tensor's bytes. Raises DiskDeltaError for a checksum that is unknown."""
+    """The digest of a tensor's bytes. Raises DiskDeltaError for an unknown checksum."""
     make = _DIGESTS.get(checksum)
     if make is None:
         raise DiskDeltaError(f"the checksum {checksum!r} is unknown; there are {', '.join(CHECKSUMS)}")
@@ -118,7 +118,7 @@ class _Adler32:
         self._value = 1
 
     def update(self, data: memoryview, /) -> None:
-        """More of it."""
+        """Add more bytes."""
         self._value = adler32(data, self._value)
 
     def hexdigest(self) -> str:

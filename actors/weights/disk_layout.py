@@ -63,7 +63,7 @@ class BadVersion(DiskDeltaError):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Of a version that is a difference: against which one, and how it is written down."""
+    """Terms of a version that is a difference: its base version and its encoding."""
 
     base_version: int
     encoding: str
@@ -84,8 +84,8 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Of a safetensors file: its tensors in the order of their bytes, offsets counted from the start of the
-    file, and its metadata."""
+    """The header of a safetensors file: its tensors in the order of their bytes, offsets counted from the
+    start of the file, and its metadata."""
 
     tensors: tuple[TensorSpec, ...]
     metadata: dict[str, str]

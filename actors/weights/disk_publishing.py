@@ -103,7 +103,7 @@ class DiskPublishing:
         self._ctx.log.error("disk publishing stopped (weights.disk): %s", reason)
 
     def _write(self, manifest: Manifest, before: Manifest | None) -> None:
-        """On the thread."""
+        """Write one version, on the thread."""
         if self._disk is None:
             self._disk = self._open()
         disk, version = self._disk, manifest.version

@@ -36,7 +36,7 @@ MAX_LINKS = 4096
 
 
 class NoSuchVersion(DiskDeltaError):
-    """It is not there, or not whole yet."""
+    """The version is not there, or not whole yet."""
 
 
 class WrongDigest(DiskDeltaError):
@@ -127,7 +127,7 @@ def index_of(folder: Path) -> Index:
 
 
 def header_of(path: Path) -> Header:
-    """Of a safetensors file. Raises NoSuchVersion where it is absent, BadVersion where it is torn."""
+    """The header of a safetensors file. Raises NoSuchVersion if it is absent, BadVersion if it is torn."""
     try:
         with path.open("rb") as file:
             head = file.read(HEADER_LENGTH.size)
@@ -145,8 +145,8 @@ def header_of(path: Path) -> Header:
 
 
 def layout_of(chain: Chain) -> tuple[TensorSpec, ...]:
-    """Where the tensors of the chain's versions lie in an image: in the order of the checkpoint's files.
-    Raises as `header_of`."""
+    """The offsets of the chain's tensors in an image, in the order of the checkpoint's files. Raises as
+    `header_of`."""
     return image_layout([spec for _, header in _files(chain.whole) for spec in header.tensors])
 
 

@@ -58,7 +58,7 @@ class DiskWriter:
             shutil.rmtree(left, ignore_errors=True)
 
     def versions(self) -> list[int]:
-        """Those that are there, ascending."""
+        """The versions in the folder, ascending."""
         found = ((version_of(path.name), path.name) for path in self._folder.iterdir())
         return sorted(number for number, name in found if number is not None and name == folder_of(number))
 
@@ -148,7 +148,7 @@ def write_checkpoint(
 
 @contextlib.contextmanager
 def _drafted(path: Path) -> Iterator[Path]:
-    """A folder that becomes `path` when the block ends well, and goes when it does not."""
+    """A folder that becomes `path` if the block succeeds, and is removed otherwise."""
     draft = path.parent / f".{path.name}{_DRAFT}"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()

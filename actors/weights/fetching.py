@@ -91,12 +91,12 @@ class Fetching:
 
     @property
     def pulled_bytes(self) -> int:
-        """By now, and kept or not."""
+        """Bytes pulled so far, kept or not."""
         return self.pulls.pulled_bytes
 
     @property
     def have_bytes(self) -> int:
-        """Of what is pulled by now, verified."""
+        """Bytes pulled so far and verified."""
         return sum(one.have_bytes for one in self._payloads)
 
     @property
@@ -112,7 +112,7 @@ class Fetching:
         return [(table, one.key) for table, one in zip(self._tables, self._payloads, strict=False)]
 
     async def run(self, wait: Waiting, here: Callable[[], bool]) -> Refused | None:
-        """Until the image is sealed, or `here` already; None then."""
+        """Pull until the image is sealed, or `here` already; None then."""
         fruitless, why = 0, "no source gave it"
         for attempt in itertools.count(1):
             if here():
@@ -199,7 +199,7 @@ class Fetching:
     # -- pulling --
 
     async def _attempt(self, source: str, wait: Waiting) -> None:
-        """Pull what is missing from this source; with the last chunk the version is whole, and sealed."""
+        """Pull the missing chunks from this source; with the last chunk the version is whole, and sealed."""
         offered = await self._ctx.ask(
             source,
             Offer(version=self._wanted.version, root=self._wanted.root, base=self.base),

@@ -80,7 +80,7 @@ class ImageStore:
         self.cleaned = self._clean()
 
     def path(self, version: int) -> Path:
-        """Where the image of a version is once it is sealed."""
+        """The path of a version's image once it is sealed."""
         return self._folder(version) / FILE
 
     def place(self, version: int) -> str:

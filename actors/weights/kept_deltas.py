@@ -66,7 +66,7 @@ class KeptDeltas:
 
     @property
     def nbytes(self) -> int:
-        """Of all payloads."""
+        """Bytes of all payloads."""
         return sum(one.nbytes for one in self._kept.values())
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class KeptDeltas:
         return base_version, tuple(links[offer.target_root] for offer in chain)
 
     def chain(self, base: int, root: bytes) -> tuple[KeptDelta, ...]:
-        """The deltas from a version to the one with `root`, in their order; none where one lacks."""
+        """The deltas from a version to the one with `root`, in their order; none if one is missing."""
         links = {one.table.target_root: one for one in self._kept.values()}
         found: list[KeptDelta] = []
         while (one := links.get(root)) is not None and len(found) < len(links):

@@ -68,7 +68,7 @@ class Place:
 
 
 def place_of(name: str) -> Place:
-    """By its Hugging Face name."""
+    """The place of a tensor, by its Hugging Face name."""
     layer, expert = _LAYER.search(name), _EXPERT.search(name)
     return Place(
         int(layer[1]) if layer else None,

@@ -42,8 +42,7 @@ class ImageMismatch(ManifestError):
 
 
 class Owner(msgspec.Struct, frozen=True, array_like=True):
-    """Of a version that several sources publish, each its own part: the runs of the image that `source`
-    has."""
+    """Of a version that several sources publish in parts: the runs of the image that `source` has."""
 
     source: str
     runs: tuple[Run, ...]
@@ -124,7 +123,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def shares(self) -> dict[str, tuple[Chunk, ...]]:
-        """By source, the chunks that it has when the version is published; nothing where one has all."""
+        """The chunks that each source has when the version is published; empty if one has all."""
         return {
             owner.source: tuple(self.chunks[number] for number in chunks_needed(owner.runs, self.chunks))
             for owner in self.owners

@@ -123,7 +123,7 @@ class Parts:
         return deferred
 
     async def _publish(self, last: PartWritten, here: _Here) -> None:
-        """All ranks of this host have written."""
+        """Publish this host's part, after all its ranks have written."""
         version = last.version
         try:
             chunks, problem = await asyncio.gather(

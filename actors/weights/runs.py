@@ -27,7 +27,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def end(self) -> int:
-        """The first byte behind it."""
+        """The offset behind its last byte."""
         return self.offset + self.length
 
 

@@ -51,7 +51,7 @@ class Served:
 
     @property
     def versions(self) -> list[int]:
-        """Those that are here, ascending."""
+        """The versions that are here, ascending."""
         return sorted(self._have)
 
     async def find_again(self) -> None:
@@ -145,7 +145,7 @@ class Served:
         return known is not None and known[0].root == root
 
     def suffices(self, version: int, part: EnginePart | None) -> bool:
-        """Whether what is here of a version, if it is, has all of this part."""
+        """Whether the chunks of a version that are here, if any, contain all of this part."""
         here = self._parts.get(version)
         if here is None:
             return True

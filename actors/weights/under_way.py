@@ -23,7 +23,7 @@ class UnderWay:
 
     Args:
         other_than: requests another source than this one; "" if there is none.
-        pulled_bytes: by now.
+        pulled_bytes: bytes pulled so far.
     """
 
     def __init__(self, other_than: Callable[[str], Awaitable[str]], pulled_bytes: Callable[[], int]) -> None:

@@ -102,7 +102,7 @@ class Batching:
         return len(gone)
 
     def by_id(self, rid: str) -> list[Running]:
-        """Those of this id that have not ended."""
+        """The open requests with this id."""
         return [one for _, one in self._all() if one.asked.rid == rid]
 
     @property
@@ -240,7 +240,7 @@ class Batching:
             self._deliver(output)
 
     def _step(self, aborts: list[int], adds: Iterable[Assignment]) -> tuple[StepOutput | None, list[Refused]]:
-        """On the thread."""
+        """One engine step, on the thread."""
         engine, refused = self._engine, list[Refused]()
         engine.abort(aborts)
         for one in adds:

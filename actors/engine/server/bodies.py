@@ -16,7 +16,7 @@ B = TypeVar("B", bound=msgspec.Struct)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 BODY_S = 60.0
-"""Of a client to send its body."""
+"""Longest time for a client to send its body."""
 KINDS = {
     400: "BadRequestError",
     401: "UnauthorizedError",

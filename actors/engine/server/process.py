@@ -34,7 +34,7 @@ WIRE = "0.5.23"
 """The SGLang release of this protocol."""
 CLOSE_S = 2.0
 IDLE_S = 75.0  # of a connection without a whole request
-"""For answers that are being written when all requests have ended."""
+"""Time to finish writing replies when all requests have ended."""
 
 
 Wait = Callable[[], Awaitable[object]]

@@ -97,5 +97,5 @@ def aborted(message: str, status_code: int | None = None) -> Finish:
 
 
 def tokens_of(running: Sequence[Running]) -> int:
-    """Of all of their contexts."""
+    """Tokens of all their contexts."""
     return sum(one.context for one in running)

@@ -26,8 +26,8 @@ class Confinement:
     uid: the user that they run as; 0: the sandbox's own, which is then no root. searches: that user cannot
     reach the interpreter's files by their modes, so programs keep the right to read and search all that
     Landlock leaves. landlock: version to use, 0 for none. others: processes and threads of the same user
-    elsewhere, which the kernel counts as the program's. own_signals: nothing else keeps signals off other
-    processes.
+    elsewhere, which the kernel counts as the program's. own_signals: seccomp must restrict signals to own
+    processes, as nothing else does.
     """
 
     readable: list[str] = field(default_factory=list)

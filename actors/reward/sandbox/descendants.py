@@ -15,9 +15,9 @@ PATIENCE_S, LOOK_AGAIN_S = 10.0, 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of all descendants now. resident_bytes counts pages that they share once for each; queued_s: the
-    longest time that one of them was ready and had no processor; ready: one of them has a processor or waits
-    for one."""
+    """Present use of all descendants. resident_bytes counts pages that they share once for each; queued_s:
+    the longest time that one of them was ready and had no processor; ready: one of them has a processor or
+    waits for one."""
 
     cpu_s: float
     resident_bytes: int
@@ -27,7 +27,7 @@ class Usage:
 
 
 def usage() -> Usage:
-    """Of every process below this one."""
+    """Use of every process below this one."""
     cpu_s, resident, queued_s, ready, pids = 0.0, 0, 0.0, False, []
     for pid in below(os.getpid()):
         with contextlib.suppress(OSError, ValueError, IndexError):

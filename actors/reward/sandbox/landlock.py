@@ -41,7 +41,7 @@ class _PathRule(ctypes.Structure):
 
 
 def version() -> int:
-    """Of the kernel's Landlock; 0 where it has none."""
+    """The version of the kernel's Landlock; 0 if it has none."""
     try:
         return syscalls.call(
             "landlock", syscalls.LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_CREATE_VERSION)

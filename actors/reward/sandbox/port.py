@@ -1,7 +1,7 @@
 """`Sandbox`: port with its `Work`, `Limits` and `Outcome`. Pure.
 
 A program is a function of ours (`module:function`, bytes in, bytes out) that is called in a process of its
-own: it may execute source that a model wrote, or parse what a model wrote. Its result is untrusted.
+own. It may execute or parse model output. Its result is untrusted.
 """
 
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one program and all processes that it makes, together where the kernel can count so.
+    """Limits of one program and all its processes, together if the kernel can count so.
 
-    cpu_s: processor seconds; wall_s: seconds on the clock but those in which it was ready and had no
-    processor, which ends what sleeps. memory_bytes:
-    resident memory. processes: at a time, threads included. tmp_bytes, tmp_files: in its folder /tmp.
-    output_bytes: of stdout and of stderr each. result_bytes: of what the function returns.
+    cpu_s: processor seconds; wall_s: wall seconds, except those in which it was ready without a processor;
+    this limit ends sleeping programs. memory_bytes: resident memory. processes: at a time, threads included.
+    tmp_bytes, tmp_files: in its folder /tmp. output_bytes: of stdout and of stderr each. result_bytes: of
+    what the function returns.
     """
 
     cpu_s: float = 10.0

@@ -41,7 +41,7 @@ class Start:
 
     @staticmethod
     def of(work: Work, confiner: Confiner) -> "Start":
-        """Of the next program. Without a new seed programs would all have the same random numbers."""
+        """Prepare the next program. Without a new seed all programs would have the same random numbers."""
         random.seed()
         known = sys.modules.get(work.function.partition(":")[0])
         call = getattr(known, work.function.partition(":")[2], None)

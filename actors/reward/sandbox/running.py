@@ -58,7 +58,9 @@ class Running:
         return found
 
     def ask(self, payload: bytes) -> Outcome:
-        """Of a program that stays: what its function returns for `payload`. All but OK is its end."""
+        """The function's result for `payload`, in a program that stays. Any status but OK is the program's
+        end.
+        """
         self.asked += 1
         whole = program.PREFIX.pack(len(payload)) + payload
         found = self._until(time.monotonic() + 2 * STARVED * self.work.each_s, whole, frame=True)

@@ -139,8 +139,8 @@ class _Program:
         self._lines.append((_RETURN, 0, 0, value))
 
     def search(self, ranges: list[tuple[int, int]]) -> None:
-        """The result of the range that holds the loaded number, by halves: the kernel tries a new filter with
-        every number that there is, so that a long chain costs more than all else of a program's start."""
+        """The result of the range that holds the loaded number, by binary search. The kernel tests a new
+        filter with every number, so a long chain would cost more than the rest of a program's start."""
         if len(ranges) == 1:
             self.returns(ranges[0][1])
             return

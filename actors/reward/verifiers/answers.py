@@ -18,13 +18,13 @@ from actors.reward.verifiers.port import Trial, VerifierSpec
 
 
 def limits(deadline_s: float) -> Limits:
-    """Of answers that are scored together, within so much processor time: rules take microseconds, and
-    sympy, on a formula that is made to hang, does not end."""
+    """Limits of answers that are scored together, within so much processor time. Rules take microseconds, but
+    sympy may not end on a hostile formula."""
     return Limits(cpu_s=deadline_s, wall_s=2 * deadline_s, memory_bytes=2**30)
 
 
 STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=2**30)
-"""Of the process that answers share, over all of its answers."""
+"""Limits of the process that answers share, over all of its answers."""
 
 
 class AnswerVerifier:

@@ -67,7 +67,7 @@ def _imported(file: Path) -> Iterator[str]:
 
 
 def _installed(name: str) -> list[str]:
-    """Of a package that is installed in place, outside of site-packages."""
+    """The place of a package that is installed in place, outside of site-packages."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):

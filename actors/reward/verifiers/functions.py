@@ -1,8 +1,8 @@
 """`FunctionVerifier`: verifier `python`, a user's function in a sandbox.
 
-This is the trusted end. The function reads responses as data, so they share a process, one after the other; a
+This is the trusted end. The function reads responses as data, so they share a process, one after the other. A
 response with which that process ends, unless it took too long, is tried once more in a process of its own. A
-function that runs responses, as its settings say (`runs_responses`), gets a process for each.
+function that runs responses (setting `runs_responses`) gets a process for each.
 """
 
 import json
@@ -28,7 +28,7 @@ from actors.reward.verifiers.port import BadVerifier, Trial, Verifier, VerifierS
 from configs.schema import Function
 
 STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=2**30)
-"""Of the process that responses share, over all of them."""
+"""Limits of the process that responses share, over all of them."""
 MAX_DETAIL = 500
 ENDS_OF_FUNCTIONS = frozenset({Status.CRASHED, Status.FORBIDDEN})
 """Ends that no response can cause in a process that only reads it: the function caused them."""
@@ -45,7 +45,7 @@ class Said(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a function is: "module:function", the folder to import from, files that it may read."""
+    """The place of a function: "module:function", the folder to import from, files that it may read."""
 
     call: str
     folder: str
@@ -71,7 +71,7 @@ def settings_of(spec: VerifierSpec) -> Function:
 
 
 def place_of(settings: Function) -> Place:
-    """Where the function of the settings is."""
+    """The place of the settings' function."""
     folder = Path(settings.path).resolve()
     return Place(settings.call, str(folder), tuple(str(folder / Path(one)) for one in settings.reads))
 

@@ -186,7 +186,7 @@ async def _bounded(content: aiohttp.StreamReader) -> bytes:
 
 
 def _seconds(headers: Mapping[str, str]) -> float:
-    """Of Retry-After, where it is a number."""
+    """Seconds of Retry-After, if it is a number."""
     text = headers.get("Retry-After", "")
     return min(float(text), 3600.0) if text.isdecimal() else 0.0
 

@@ -17,7 +17,7 @@ from actors.reward.verifiers.sandboxed import Sandboxed
 INSIDE = "actors.reward.verifiers.math_inside"  # never imported here: it loads sympy, half a second
 MEMORY_BYTES = 2**30
 STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=MEMORY_BYTES)
-"""Of the process that answers share, over all of its answers."""
+"""Limits of the process that answers share, over all of its answers."""
 _statuses = (OK, NO_ANSWER, VERIFIER_FAILED)
 
 

@@ -17,7 +17,9 @@ from actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED
 from actors.reward.verifiers import plain_answers, responses
 
 MAX_CHARACTERS = 10_000
-"""Of a response, its last: a final answer is at the end, and reading takes longer than linear time."""
+"""Characters read at the end of a response: a final answer is at the end, and reading takes longer than
+linear time.
+"""
 PARSERS = ("math_verify.parser", "latex2sympy2_extended.latex2sympy2", "sympy.parsing.sympy_parser",
            "sympy.parsing", "sympy")  # fmt: skip
 """Modules that name `parse_expr`; `sympify` takes it from sympy's own."""

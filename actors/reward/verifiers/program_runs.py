@@ -2,8 +2,8 @@
 
 It knows inputs and no expected output.
 
-`run` executes none of the model's code in its own process: a child does, one for each test with stdin, so
-that modules are fresh and an exit is an exit, and one for all calls of a function, so that they cost
+`run` executes none of the model's code in its own process: a child does. Each test with stdin has its own
+child, so that modules are fresh and an exit is an exit. All calls of a function share one, so that they cost
 microseconds. `calls` has no child, which is twice as fast and loses all where a call ends the process. The
 output is what the model's code wrote, even if it changed its own process. The expected output is elsewhere.
 """
@@ -30,10 +30,10 @@ from typing import Any, NoReturn
 TEXT, VALUE, RAISED, EXITED, TIMEOUT, TOO_LONG = "text", "value", "raised", "exited", "timeout", "too long"
 """The result kinds of a test: the text of stdout, a value as JSON, or why there is neither."""
 MAX_OUTPUT_BYTES = 2**20
-"""Of one test."""
+"""Most output of one test."""
 SOURCE = "solution.py"
 _HEAD = struct.Struct("<cdI")
-"""Of the result of a call: its kind, processor seconds, bytes that follow."""
+"""Header of a call's result: its kind, processor seconds, bytes that follow."""
 _KINDS = {b"v": VALUE, b"r": RAISED, b"t": TOO_LONG}
 
 Told = tuple[str, str, float]

@@ -1,7 +1,7 @@
 """Runs of a problem's pytest files with the files of a response.
 
-Inside the sandbox. This process runs nothing of the response. Each file of tests is run by a child: the files
-of the problem are written anew before it, its source is read before it imports the response, and it reports
+Inside the sandbox. This process runs nothing of the response. Each file of tests is run by a child. The files
+of the problem are written anew before it, and its source is read before it imports the response. It reports
 each test through a pipe, in lines that begin with a token which only that child and this process have.
 """
 
@@ -22,8 +22,8 @@ MAX_WORDS = 300
 SLICE_MS = 50
 
 Told = tuple[str, int, bool, list[tuple[str, str, str]]]
-"""Of a file: its path, the child's exit code (negative: a signal), whether a line was forged, and for each
-test its name, outcome and text."""
+"""The report of a file: its path, the child's exit code (negative: a signal), whether a line was forged, and
+for each test its name, outcome and text."""
 
 
 def run(payload: bytes) -> bytes:

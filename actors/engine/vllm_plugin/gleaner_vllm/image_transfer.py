@@ -31,7 +31,7 @@ class BadImage(ValueError):
 
 @dataclass
 class ImageInit(WeightTransferInitInfo):  # type: ignore[misc]
-    """Nothing is agreed upon beforehand."""
+    """No parameters are agreed beforehand."""
 
 
 @dataclass
