@@ -140,8 +140,8 @@ UNSCORED = "unscored"
 
 class JobEnded(Message, frozen=True):
     """From the controller, or a supervisor that gave up. `cause` names a failure that programs act on:
-    `UNSERVED` where no preemptible instance has served although the job requires one, `UNSCORED` where the
-    verifier stayed sick; else ""."""
+    `UNSERVED` if no preemptible instance has served although the job requires one, `UNSCORED` if the verifier
+    stayed sick; else ""."""
 
     ok: bool
     reason: str = ""

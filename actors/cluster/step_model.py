@@ -216,7 +216,7 @@ class _Rollout:
         self.where[local] = 1
 
     def _free(self, number: int, kind: _Kind, size: Floats) -> Floats:
-        """How many more of this size fit."""
+        """The number of further requests of this size that fit."""
         mine = self.where == number
         rows = mine.sum(axis=1)
         context = self._tokens(mine)

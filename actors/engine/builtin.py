@@ -393,7 +393,7 @@ class BuiltinEngine:
         self._tokens_prefilled += sum(map(len, contexts))
 
     def _side_by_side(self, compute: Callable[[int, int], T], ranges: list[tuple[int, int]]) -> list[T]:
-        """`compute` for each range of slots, in order; where there are several, on this engine's threads."""
+        """`compute` for each range of slots, in order; if there are several, on this engine's threads."""
         if self._threads == 1 or len(ranges) < 2:
             return [compute(start, end) for start, end in ranges]
         return list(self._blocks.map(compute, *zip(*ranges, strict=True)))

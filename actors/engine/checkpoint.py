@@ -35,7 +35,7 @@ COPIED = (  # files of a checkpoint beside its weights; other files of the sourc
     "chat_template.json",
 )
 Rows = Callable[[int], range]
-"""Which rows of so many."""
+"""The wanted rows out of so many."""
 
 
 def load_checkpoint(directory: str | Path, dtype: torch.dtype = torch.float32) -> Qwen3:

@@ -22,7 +22,7 @@ LOOKED_AT = 1 << 24
 """Elements that are checked together for a NaN."""
 Shape = tuple[int, ...]
 VIEWS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""How numpy sees the dtypes of a safetensors file; it has no bfloat16."""
+"""Numpy's dtypes for those of a safetensors file; numpy has no bfloat16."""
 BF16_EXPONENT = 0x7F80
 
 
@@ -126,7 +126,7 @@ def require_shape(path: Path, name: str, shape: Shape, expected: Mapping[str, Sh
 
 
 def require_all(directory: Path, expected: Mapping[str, Shape], held: set[str]) -> None:
-    """Raises `BadCheckpoint` where a tensor is in no file."""
+    """Raises `BadCheckpoint` if a tensor is in no file."""
     if missing := expected.keys() - held:
         raise BadCheckpoint(
             f"{directory}: {len(missing)} tensors are in no file, the first is {min(missing)!r}: "

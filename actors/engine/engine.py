@@ -59,10 +59,10 @@ class Assignment:
 class StepOutput:
     """The rows of one decode step as columns of equal length: those of a token frame, and no more than fit.
 
-    `flags` are of `transport.token_frame.Flag`; where NO_TOKEN is set, token and log-prob are 0.
+    `flags` are of `transport.token_frame.Flag`; if NO_TOKEN is set, token and log-prob are 0.
 
-    `logprobs` are under the distribution that was sampled from, i.e. with the temperature applied
-    (greedy: under temperature 1).
+    `logprobs` are under the distribution that was sampled from, i.e. with the temperature applied (greedy:
+    under temperature 1).
     """
 
     tickets: NDArray[np.uint32]

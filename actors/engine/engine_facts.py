@@ -13,11 +13,11 @@ class EngineFacts:
 
     slots: requests that it decodes together; context_tokens: of prompt and response, as the engine itself
     reports it; room_tokens: of prompt and response so that another engine can continue the response at any
-    token (SGLang takes no prompt of the whole context); each 0 where it is not known.
+    token (SGLang takes no prompt of the whole context); each 0 if it is not known.
 
     root: the folder or hub name of the model; architecture: its class; vocabulary: tokens that the model
-    knows (other tokens kill some servers), from the engine or the model's folder on this host; "" and 0 where
-    they are not known. tokenizer: its folder on this host, "" where there is none. routed_experts: whether it
+    knows (other tokens kill some servers), from the engine or the model's folder on this host; "" and 0 if
+    they are not known. tokenizer: its folder on this host, "" if there is none. routed_experts: whether it
     reports the experts of tokens.
     """
 

@@ -181,7 +181,7 @@ class ExactDecoder(Decoder):
 
 
 def _alike(some: Tensor, one: Tensor) -> bool:
-    """Bit for bit; where `one` has a single element along an axis, it is compared with each of `some`'s."""
+    """Bit for bit; if `one` has a single element along an axis, it is compared with each of `some`'s."""
     return bool((some.view(torch.int32) == one.view(torch.int32)).all())
 
 

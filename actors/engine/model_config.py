@@ -27,7 +27,7 @@ class Facts:
 
 
 def of_checkpoint(config: bytes) -> Mapping[str, object] | None:
-    """config.json as it is; None where it is a `Qwen3Config`. Raises BadCheckpoint."""
+    """config.json as it is; None if it is a `Qwen3Config`. Raises BadCheckpoint."""
     try:
         values = json.loads(config)
     except (ValueError, RecursionError) as problem:

@@ -40,8 +40,8 @@ def forbid(logits: Tensor, rows: Mapping[int, Sequence[int]]) -> Tensor:
 
 
 def restrict(probabilities: Tensor, rows: Rows) -> Tensor:
-    """What is left of probabilities float32 [n, vocab]: 0 where a row's top_k, top_p or min_p excludes a
-    token; rows do not sum up to 1 then. Of equally likely tokens at the edge the lower ids stay."""
+    """The remaining probabilities float32 [n, vocab]: 0 if a row's top_k, top_p or min_p excludes a token;
+    rows do not sum up to 1 then. Of equally likely tokens at the edge the lower ids stay."""
     asked = {row: one for row, one in rows.items() if one.top_k > 0 or one.top_p < 1 or one.min_p > 0}
     if not asked:
         return probabilities

@@ -45,9 +45,9 @@ def sample(
     `logits` float32 [n, vocab], `temperatures` float32 [n] (None: all 1), `uniform` float64 [n]. Returns
     tokens int64 [n] and log-probs float32 [n] *under the distribution that was sampled from*, softmax(logits
     / T). A temperature of 0 takes the most likely token (the lowest id of equals); its log-prob is that at
-    temperature 1, as the sampled-from distribution is a point and would always give 0. Where `restricted`
-    rows draw from a part of the vocabulary (top-k, top-p, min-p), log-probs stay those of the whole, as a
-    trainer computes them for the same token.
+    temperature 1, as the sampled-from distribution is a point and would always give 0. If `restricted` rows
+    draw from a part of the vocabulary (top-k, top-p, min-p), log-probs stay those of the whole, as a trainer
+    computes them for the same token.
     """
     greedy = None
     if temperatures is not None:

@@ -78,7 +78,7 @@ class SglangWeights:
         await self._tell("/update_weights_from_disk", body)
 
     async def _load_image(self, fetched: Fetched, name: str) -> bool:
-        """False where the server has no session for weights, and nothing was done."""
+        """False if the server has no session for weights, and nothing was done."""
         order = await asyncio.to_thread(self._folder.write_order, fetched)
         if not await self._begin():
             self._by_image = False

@@ -304,7 +304,7 @@ class VllmWire:
         self._flip.close()
 
     async def _has_our_engine(self) -> bool:
-        """Whether it has our weight transfer engine. Raises `ServerDied` where it takes no weights."""
+        """Whether it has our weight transfer engine. Raises `ServerDied` if it takes no weights."""
         try:
             await self._http.tell("/init_weight_transfer_engine", InitTransfer(), ORDER_S)
         except ServerRefused as refused:

@@ -77,7 +77,7 @@ class Problems:
         self._block(0)
 
     def problem(self, split: Split, index: int) -> TextProblem:
-        """The problem at `index` of `split`. Raises `BadTask` where the split has no question left."""
+        """The problem at `index` of `split`. Raises `BadTask` if the split has no question left."""
         entry = self._draw(self._number(split, index))
         return TextProblem(split, index, str(entry["question"]), str(entry["answer"]))
 

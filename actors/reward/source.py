@@ -30,7 +30,7 @@ class Source(Protocol):
     name: str
 
     def problem(self, split: Split, index: int) -> TextProblem:
-        """The problem at `index` of `split`. Raises `BadTask` where there is none."""
+        """The problem at `index` of `split`. Raises `BadTask` if there is none."""
 
     def entry(self, split: Split, index: int) -> Entry:
         """The same, with what its verifier needs. Raises `BadTask`."""

@@ -107,7 +107,7 @@ class Task:
         self._source, self._verifier, self._prompts = source, verifier, prompts
 
     def problem(self, split: Split, index: int) -> Problem:
-        """Problem `index` of a split, from 0. Raises `BadTask`, and `BadTokenizer` where the chat template
+        """Problem `index` of a split, from 0. Raises `BadTask`, and `BadTokenizer` if the chat template
         refuses a question."""
         entry = self._source.entry(split, index)
         return Problem(split, index, entry.question, entry.answer, self._tokens(entry, split, index))

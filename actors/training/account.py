@@ -123,8 +123,8 @@ class Meter:
 
 
 def used_between(records: Sequence[AnyRecord], spans: Sequence[tuple[float, float]]) -> list[Used]:
-    """What was used in each span of time (begin and end, s): a record counts at its own moment, so a step
-    counts in the span that ends with it."""
+    """The use in each span of time (start and end, s): a record counts at its own moment, so a step counts in
+    the span that ends with it."""
     marks = dict.fromkeys(sorted({t_s for span in spans for t_s in span}))
     found: dict[float, Used] = {}
     meter, rest = Meter(), iter(sorted(records, key=lambda record: record.t_s))

@@ -111,7 +111,7 @@ class Chronicle:
         )
 
     def path(self, result: StepResult, path: CriticalPath, spent: Spent, now_s: float) -> None:
-        """What the end of the step that was recorded last waited for."""
+        """Record the critical path of the last recorded step."""
         self._writer.write(
             records.StepPath(
                 t_s=self._t_s(now_s),
@@ -197,7 +197,7 @@ class Chronicle:
         return self._roles.get(node, "")
 
     def hosts(self, role: str) -> int:
-        """How many of them are up."""
+        """The number of hosts that are up."""
         return list(self._roles.values()).count(role)
 
     def restart(self, message: RestartSeen, now_s: float) -> None:

@@ -57,7 +57,7 @@ def join_group(store: Path, rank: int, ranks: int, deadline_s: float) -> None:
 
 
 def passes(samples: Sequence[Sample]) -> int:
-    """How many passes through the model a rank needs for its share."""
+    """The number of passes through the model that a rank needs for its share."""
     return sum(1 for _ in by_length(samples, MOST_TOKENS))
 
 

@@ -77,8 +77,8 @@ class HistoryWriter:
 
     Opening an existing file resumes it: `last_t_s` is the time of its last whole record (0.0 for a new file),
     `last_step` its last step (0: none), `served` whether an instance served since it began, `step_began_s`
-    when the step after the last one began. Raises HistoryError for a file that is no history, OSError where
-    it cannot be written.
+    when the step after the last one began. Raises HistoryError for a file that is no history, OSError if it
+    cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -103,8 +103,8 @@ class HistoryWriter:
         return self._meter.used
 
     def write(self, record: AnyRecord) -> None:
-        """Append one record. Raises HistoryError for one that could not be read back, HistoryFull where there
-        is no space; then nothing is written."""
+        """Append one record. Raises HistoryError for one that could not be read back, HistoryFull if there is
+        no space; then nothing is written."""
         line = _encoder.encode(record)
         try:
             _decoder.decode(line)

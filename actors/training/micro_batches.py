@@ -27,7 +27,7 @@ class MicroBatches(Protocol):
 
     @property
     def dropped(self) -> int | None:
-        """How many groups are known not to count; None where that changes nothing."""
+        """The number of groups known not to count; None if that changes nothing."""
 
     def add(self, groups: list[GroupOut], dropped: Collection[int]) -> list[list[GroupOut]]:
         """Add the groups that arrived; so many do not count by now. Returns the micro-batches to train now,

@@ -69,8 +69,8 @@ def new_model(
     """Write a complete Hugging Face checkpoint directory: Qwen3 weights, tokenizer, chat template.
 
     `spec.path` is ignored; the warm start uses the warm-up split of `problems`. The directory appears under
-    its name when it is whole. Torch's random state is left as it was. Raises `FileExistsError` where
-    something is at `out_dir` already, `OSError` if it cannot be written.
+    its name when it is whole. Torch's random state is left as it was. Raises `FileExistsError` if something
+    is at `out_dir` already, `OSError` if it cannot be written.
     """
     out_dir = Path(out_dir)
     if out_dir.exists():

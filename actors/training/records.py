@@ -73,11 +73,11 @@ class Step(Record, frozen=True, kw_only=True):
     all four of the attempt that succeeded. recovery_s: see `step_clock`. evaluation_s: on held-out problems,
     before this step. In histories of older programs step_s begins later, and the last two are 0:
     `account.whole_steps` reads them. t_seed_s, n_prem: what was chosen for the next step. predicted_s: this
-    step as it was predicted, None where it was not. grad_norm, loss: None where they were not finite (JSON
-    has no NaN). staleness_mean, staleness_max: of its tokens, the number of versions between the weights that
-    made them and those of the step. drift: mean estimated KL of the policy from the sampling one, nats a
-    token; None where it was not finite or not measured. clipped, truncated: shares of its tokens: clipped
-    off, and with a cut importance weight.
+    step as it was predicted, None if it was not. grad_norm, loss: None if they were not finite (JSON has no
+    NaN). staleness_mean, staleness_max: of its tokens, the number of versions between the weights that made
+    them and those of the step. drift: mean estimated KL of the policy from the sampling one, nats a token;
+    None if it was not finite or not measured. clipped, truncated: shares of its tokens: clipped off, and with
+    a cut importance weight.
     """
 
     step: int
@@ -200,7 +200,7 @@ class History(Protocol):
 
     @property
     def last_t_s(self) -> float:
-        """The time of the last whole record; 0.0 where there is none."""
+        """The time of the last whole record; 0.0 if there is none."""
 
     @property
     def last_step(self) -> int:
@@ -220,7 +220,7 @@ class History(Protocol):
         """The account of the run up to its last record."""
 
     def write(self, record: AnyRecord) -> None:
-        """Append one record. Raises a JournalFull where there is no space; then nothing is written."""
+        """Append one record. Raises a JournalFull if there is no space; then nothing is written."""
 
 
 def served_after(record: AnyRecord, served: bool) -> bool:

@@ -12,7 +12,7 @@ class Sample:
     """One response to train on.
 
     `logprobs`: of each response token, under the policy that made it and the temperature that it was sampled
-    with. `advantage`: of the response, the same for each of its tokens. Raises `ValueError` where the lengths
+    with. `advantage`: of the response, the same for each of its tokens. Raises `ValueError` if the lengths
     disagree or there is nothing to train on.
     """
 

@@ -141,7 +141,7 @@ class Delta:
         return Delta(table, tuple(bundles.done))
 
     def payloads(self) -> dict[int, tuple[Row, memoryview]]:
-        """Row and payload of every image chunk that changes, by its number. Raises `DamagedPayload` where a
+        """Row and payload of every image chunk that changes, by its number. Raises `DamagedPayload` if a
         bundle does not hash to its digest."""
         if len(self.bundles) != len(self.table.bundles):
             raise DamagedPayload(f"{len(self.bundles)} bundles, the table lists {len(self.table.bundles)}")

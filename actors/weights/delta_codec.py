@@ -116,7 +116,7 @@ def encode_chunk(
 
     `width`: bytes of an element, 1, 2 or 4; a wrong one costs bytes and nothing else. `compress`: try zstd,
     for links that are slower than a core decompresses. `loops`: other kernels than `kernels()`. Both chunks
-    have the same length, at most `MAX_BYTES`. Raises ValueError where they have not.
+    have the same length, at most `MAX_BYTES`. Raises ValueError if they have not.
     """
     was, now = _bytes_of(old), _bytes_of(new)
     if was.size != now.size or now.size > MAX_BYTES or width not in WIDTHS:

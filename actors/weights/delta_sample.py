@@ -72,13 +72,13 @@ def is_hopeless(
 
 
 def blocks_of(total_bytes: int) -> int:
-    """How many are compared of chunks of so many bytes."""
+    """The number of blocks that are compared in chunks of so many bytes."""
     return min(MOST_BLOCKS, int(total_bytes * SAMPLED) // BLOCK_BYTES)
 
 
 def least_share(changed: int, length: int, width: int, *, compress: bool) -> float:
-    """What a run of `length` bytes adds to a delta at least, as a share of its length, where `changed` of its
-    elements did; 1 at most. A chunk's is no less than the mean of its blocks', for this is concave.
+    """The least size that a run of `length` bytes with `changed` changed elements adds to a delta, as a share
+    of its length; 1 at most. A chunk's is no less than the mean of its blocks', for this is concave.
 
     A changed element takes itself and a byte of gap, or the chunk is sent as it is. Compressed, it may take
     next to nothing, as long as the chunk would have been below `FULL_SHARE` without: the line from there to

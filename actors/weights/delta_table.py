@@ -4,7 +4,7 @@ Owns the description and the checks against itself. Pure. The payload is one run
 of a few MiB. They are pulled like the chunks of an image (`transport.bulk_frames.Chunk`, xxh3-128 each). A
 bundle holds the payloads of whole image chunks. The root is SHA-256 over the canonical encoding of the rest.
 
-Where several sources publish a version, each makes the delta of its own part: a table of its own chunks.
+If several sources publish a version, each makes the delta of its own part: a table of its own chunks.
 `DeltaTable.join` concatenates their payloads and records the owner of each bundle.
 """
 

@@ -54,7 +54,7 @@ class _Digest(Protocol):
 
 
 def encode_tensor(old: memoryview, new: memoryview, encoding: str) -> bytes | None:
-    """What turns `old` into `new`, which are as long as each other; None where nothing changed.
+    """The difference that turns `old` into `new`, which have equal lengths; None if nothing changed.
 
     Raises DiskDeltaError for a tensor that the encoding cannot hold, ValueError for unequal lengths.
     """
@@ -145,7 +145,7 @@ def _xored(was: _Bytes, now: _Bytes) -> bytes:
 
 
 def _inflated(payload: memoryview, most_bytes: int) -> Iterator[_Bytes]:
-    """What is in one frame, block by block, at most so many bytes. Raises BadTensorDelta."""
+    """Decompress one frame, block by block, to at most so many bytes. Raises BadTensorDelta."""
     reader = zstd.ZstdDecompressor(options=_ZSTD)
     data: memoryview | bytes = payload.cast("B")
     made = 0

@@ -28,7 +28,7 @@ class DiskVersions(Protocol):
     """The versions of a run in a folder. Each call blocks, and raises DiskDeltaError or OSError."""
 
     def has(self, version: int, root: bytes) -> bool:
-        """Whether it is there. Raises VersionTaken where other weights are."""
+        """Whether it is there. Raises VersionTaken if other weights are there."""
 
     def newest_whole(self) -> int | None:
         """The newest version that needs no other one."""
@@ -57,7 +57,7 @@ class DiskPublishing:
 
     Args:
         images: those of this host; a version that is written is held meanwhile.
-        opened: opens the folder, at the first version; None where none is wanted.
+        opened: opens the folder, at the first version; None if none is wanted.
         whole_every: so many versions from one whole to the next; 0: the first one alone.
     """
 

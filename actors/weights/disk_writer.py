@@ -178,7 +178,7 @@ class _Shards:
             self._flush()
 
     def close(self) -> dict[str, str]:
-        """Which tensor is in which file."""
+        """Write the rest; returns the file of each tensor."""
         self._flush()
         files = {}
         for number, names in enumerate(self._done):

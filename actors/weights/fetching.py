@@ -101,7 +101,7 @@ class Fetching:
 
     @property
     def wanted_part(self) -> EnginePart | None:
-        """What of the image is wanted here; None for all."""
+        """The part of the image that is wanted here; None for all."""
         return self._wanted.part
 
     def passes_on(self, base: int) -> list[tuple[DeltaTable, int]] | None:

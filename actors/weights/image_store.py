@@ -159,7 +159,7 @@ class ImageStore:
                 raise
 
     def noted(self, version: int) -> bytes | None:
-        """What was noted of a version, if anything. Raises `NoSuchImage`."""
+        """The note of a version, if any. Raises `NoSuchImage`."""
         if not self.path(version).exists():
             raise self._absent(version)
         try:

@@ -60,7 +60,7 @@ class ImageDraft(Protocol):
         """Whether a dead writer of the same version left it; some of its bytes may be right already."""
 
     def seal(self) -> object:
-        """Make it visible. Raises VersionConflict where other bytes were sealed under its version."""
+        """Make it visible. Raises VersionConflict if other bytes were sealed under its version."""
 
     def abandon(self) -> None:
         """Discard it; does nothing after `seal`."""
@@ -94,7 +94,7 @@ class Images(Protocol):
         they replace the previous ones. Raises NoSuchImage, ImageStoreFull."""
 
     def noted(self, version: int) -> bytes | None:
-        """What was noted of a version, if anything. Raises NoSuchImage."""
+        """The note of a version, if any. Raises NoSuchImage."""
 
     def discard(self, version: int) -> None:
         """Remove a version. Processes that have it open keep the bytes until they close it. An absent version

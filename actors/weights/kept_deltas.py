@@ -74,7 +74,7 @@ class KeptDeltas:
 
     def way(self, holds: Sequence[Holds], root: bytes, image_bytes: int) -> tuple[int, tuple[KeptDelta, ...]]:
         """The cheapest way from any of `holds` to the version with `root`: the base's version and the deltas,
-        or -1 and none where the whole image is the better way."""
+        or -1 and none if the whole image is the better way."""
         offers = [one.offer for one in self._kept.values()]
         ways = [
             (choice.nbytes, base.version, choice.chain)

@@ -47,8 +47,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What of a model belongs to one place: the layers of its pipeline stage, and its experts. `first`,
-    `last`: whether the embedding, and what follows the layers, belong to it."""
+    """The part of a model that belongs to one process: the layers of its pipeline stage, and its experts.
+    `first`, `last`: whether the embedding, and the modules after the layers, belong to it."""
 
     layers: range
     experts: range
@@ -89,7 +89,7 @@ def is_head(name: str) -> bool:
 
 
 def even(count: int, index: int, parts: int) -> range:
-    """The part `index` of `count` layers or experts. Raises LayoutError where they do not divide evenly."""
+    """The part `index` of `count` layers or experts. Raises LayoutError if they do not divide evenly."""
     if count % parts or not 0 <= index < parts:
         raise LayoutError(
             f"{count} layers or experts cannot be cut into {parts} equal parts, of them {index}"

@@ -144,7 +144,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return _ENCODER.encode(self)
 
     def expected_root(self) -> bytes:
-        """What the root of this description must be."""
+        """The correct root of this description."""
         return hashlib.sha256(_ENCODER.encode(msgspec.structs.replace(self, root=b""))).digest()
 
     def check(self) -> None:

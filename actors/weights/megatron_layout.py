@@ -61,7 +61,7 @@ def megatron_parts(
     tensors: Sequence[TensorSpec], heads: Heads, held: Held, rank: TensorRank
 ) -> tuple[Part, ...]:
     """The parts of the image that this rank publishes. `held`: the layers of its pipeline stage, the experts
-    of its expert-parallel rank. Raises LayoutError where the model cannot be cut like that."""
+    of its expert-parallel rank. Raises LayoutError if the model cannot be cut like that."""
     found: list[Part] = []
     for spec in tensors:
         place = place_of(spec.name)

@@ -32,7 +32,7 @@ class Offering:
         self._deltas, self._coming = deltas, coming
 
     def answer(self, message: Offer) -> Offered | Deferred:
-        """Raises Refused where there is nothing to offer."""
+        """Raises Refused if there is nothing to offer."""
         coming = self._coming.get((message.version, message.root))
         begun = self._deltas.being_made(message.version) if message.base >= 0 else None
         if message.version not in self._served:

@@ -80,7 +80,7 @@ class Publishing:
             raise Refused(str(fault)) from fault
 
     def may(self, message: MayPublish | OpenPart) -> None:
-        """Raises Refused where an image of these tensors cannot be published as this version."""
+        """Raises Refused if an image of these tensors cannot be published as this version."""
         try:
             self._require_fitting(message)
         except Unusable as fault:

@@ -166,7 +166,7 @@ class Wave:
         return None if parent is None else parent.name
 
     def slots(self, name: str) -> int:
-        """How many children it may be given, of the fast ones and of the slow ones each. Raises NotInWave."""
+        """The numbers of slots for fast and for slow children. Raises NotInWave."""
         return self._choice.slots(self._peer(name))
 
     def peers(self) -> tuple[Peer, ...]:

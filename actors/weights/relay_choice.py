@@ -66,7 +66,7 @@ class Choice:
         return self._best(peer, [one for one in free if one not in slow]) or _gentlest(slow)
 
     def slots(self, peer: Peer) -> int:
-        """How many children it may be given, of the fast ones and of the slow ones each."""
+        """The numbers of slots for fast and for slow children."""
         if not peer.origin:
             return COMPLETE_SLOTS if peer.complete else RELAY_SLOTS
         if self.is_star():

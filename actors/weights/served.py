@@ -123,11 +123,11 @@ class Served:
         self._parts.pop(version, None)
 
     def known(self, version: int) -> tuple[Manifest, bytes] | None:
-        """The manifest and the model's config of a version; None where it is not here."""
+        """The manifest and the model's config of a version; None if it is not here."""
         return self._have.get(version)
 
     def require(self, version: int, root: bytes) -> tuple[Manifest, bytes]:
-        """The same. Raises Refused where it is not here, or has another root."""
+        """The same. Raises Refused if it is not here, or has another root."""
         known = self._have.get(version)
         if known is None or known[0].root != root:
             raise Refused(f"{self._ctx.name} does not have version {version} with that root")

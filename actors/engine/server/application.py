@@ -29,7 +29,7 @@ OPEN = frozenset({"/health"})
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What is served. api_key: None gives access to every client that reaches the port."""
+    """The contents of the server. api_key: None gives access to every client that reaches the port."""
 
     config: Qwen3Config
     engine: Engine

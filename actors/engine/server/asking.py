@@ -37,7 +37,9 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What requests are checked against. max_tokens: prompt and response together; draw: a fresh seed."""
+    """Limits against which requests are checked. max_tokens: prompt and response together; draw: a fresh
+    seed.
+    """
 
     vocabulary: int
     max_tokens: int

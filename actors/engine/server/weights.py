@@ -24,8 +24,8 @@ class Image:
 def read_image(directory: Path, like: Qwen3Config) -> Image:
     """The weights of a folder, float32. Takes the time of reading them; call it on a thread.
 
-    Raises BadCheckpoint where they cannot be read, or belong to a model of another shape than `like`: a
-    cache, a slot and a vocabulary are made once.
+    Raises BadCheckpoint if they cannot be read, or belong to a model of another shape than `like`: a cache, a
+    slot and a vocabulary are made once.
     """
     model = load_checkpoint(directory)
     if replace(model.config, eos_token_ids=like.eos_token_ids) != like:

@@ -21,7 +21,7 @@ Unread = Any
 
 
 class SamplingParams(msgspec.Struct, forbid_unknown_fields=True):
-    """How tokens are drawn, and where a response ends. max_new_tokens: beyond what `input_ids` holds.
+    """The draw of tokens, and the end of a response. max_new_tokens: beyond what `input_ids` holds.
 
     sampling_seed: token i of the response is a function of it, of i and of the logits; None: drawn anew.
     """

@@ -21,7 +21,7 @@ RESULT = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
-    """How programs of one sandbox are confined.
+    """The confinement of programs in one sandbox.
 
     uid: the user that they run as; 0: the sandbox's own, which is then no root. searches: that user cannot
     reach the interpreter's files by their modes, so programs keep the right to read and search all that
@@ -114,7 +114,7 @@ def set_environment(tmp: str) -> None:
 
 
 def _mapped_bytes() -> int:
-    """What this process has mapped."""
+    """Bytes that this process has mapped."""
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[0]) * resource.getpagesize()
 

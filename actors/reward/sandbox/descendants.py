@@ -66,7 +66,7 @@ def below(pid: int) -> Iterator[int]:
 
 def end_all(uid: int, patience_s: float = PATIENCE_S) -> bool:
     """End every process below this one and reap it; whether none is left. uid: the user that they run as and
-    that nothing else does, 0 where there is no such user. This process must be their subreaper."""
+    that nothing else does, 0 if there is no such user. This process must be their subreaper."""
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:

@@ -36,8 +36,8 @@ class NoSandbox(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """How programs are isolated here. landlock: its version, 0 for none; better: why not a better
-    isolation."""
+    """The isolation of programs on this host. landlock: its version, 0 for none; better: why a better
+    isolation does not work."""
 
     isolation: Isolation
     landlock: int
@@ -117,7 +117,7 @@ def _tried(isolation: Isolation) -> tuple[Host | None, str]:
 
 
 def _problem(host: Host) -> str:
-    """Why a program does not run in a sandbox of this host; "" where it does."""
+    """Why a program does not run in a sandbox of this host; "" if it does."""
     from actors.reward.sandbox.host_end import HostSandbox  # it knows hosts
 
     sandbox = HostSandbox(host, [TRIAL.partition(":")[0]])

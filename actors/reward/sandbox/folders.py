@@ -37,7 +37,7 @@ def remove(folder: str, held: int) -> None:
 
 
 def emptied(folder: str) -> bool:
-    """Remove what is in a folder; whether nothing is left. Raises OSError where the folder cannot be opened.
+    """Remove what is in a folder; whether nothing is left. Raises OSError if the folder cannot be opened.
 
     Follows no link. Folders in it are moved up before they are removed, as a program may nest them deeper
     than a path is long. A folder may have been made without the right to list it.

@@ -21,7 +21,7 @@ MAKE_SYM, TRUNCATE = 1 << 12, 1 << 14
 READ = EXECUTE | READ_FILE | READ_DIR
 WRITE = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SYM | TRUNCATE
 OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
-"""What can be given for a path that is no directory."""
+"""Rights that can be given for a path that is no directory."""
 
 _HANDLED = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
 """Rights on files by the version that brought them: all up to MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV."""
@@ -52,8 +52,8 @@ def version() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is allowed below a path. descriptor: of the path, opened; it stays open as long as rules are made
-    of it."""
+    """The rights below a path. descriptor: of the path, opened; it stays open as long as rules are made of
+    it."""
 
     descriptor: int
     rights: int

@@ -15,8 +15,7 @@ from actors.reward.sandbox import syscalls
 from actors.reward.sandbox.port import Limits
 
 ENDED = struct.Struct("<id")
-"""What the reaper writes when the program has ended: its wait status, and processor seconds of all
-processes."""
+"""The reaper's report after the program's end: its wait status, and processor seconds of all processes."""
 REAPERS = 1
 TMP = "/tmp"  # a file system of its own
 

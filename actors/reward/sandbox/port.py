@@ -13,7 +13,7 @@ STARVED = 10
 
 
 class Isolation(StrEnum):
-    """How programs are kept apart from the host and from each other."""
+    """The kinds of isolation of programs from the host and from each other."""
 
     NAMESPACES = "namespaces"
     """bubblewrap around the worker, namespaces of its own for each program, Landlock and seccomp inside."""

@@ -32,8 +32,8 @@ CONFINED = b"+"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a program needs that the zygote could do for it: what a fork does costs it copies of pages. call:
-    None where its module is not loaded yet."""
+    """Work that the zygote does for a program, because the same work in a fork costs copies of pages. call:
+    None if its module is not loaded yet."""
 
     work: Work
     limits: list[tuple[int, tuple[int, int]]]

@@ -25,7 +25,7 @@ class Ended(EOFError):
 
 
 def send(channel: socket.socket, head: Json, body: bytes = b"", fds: tuple[int, ...] = ()) -> None:
-    """Send a frame with its descriptors. Raises OSError, ValueError where it is too large."""
+    """Send a frame with its descriptors. Raises OSError, ValueError if it is too large."""
     text = json.dumps(head).encode()
     if len(text) > MAX_HEAD_BYTES or len(body) > MAX_BODY_BYTES:
         raise ValueError(f"{len(text)} and {len(body)} bytes, at most {MAX_HEAD_BYTES} and {MAX_BODY_BYTES}")
@@ -40,7 +40,7 @@ def send(channel: socket.socket, head: Json, body: bytes = b"", fds: tuple[int, 
 
 
 def send_work(channel: socket.socket, work: Work, fds: tuple[int, ...]) -> None:
-    """Send work to a zygote. Raises OSError, ValueError where it is too large."""
+    """Send work to a zygote. Raises OSError, ValueError if it is too large."""
     head: Json = {"function": work.function, "limits": asdict(work.limits), "each_s": work.each_s}
     send(channel, head, b"" if work.each_s else work.payload, fds)
 

@@ -25,7 +25,9 @@ from actors.reward.sandbox.confinement import Confinement, Confiner, set_environ
 from actors.reward.sandbox.port import STARVED, Isolation, Limits, Work
 
 LOOK_S = 0.05
-"""How often the use of a program's processes is added up; what they do in between is bounded for each."""
+"""Period in which the use of a program's processes is added up; their use within a period is bounded for
+each.
+"""
 
 
 class Zygote:
@@ -98,8 +100,8 @@ class Zygote:
 
 
 class _Run:
-    """One program, from its start to its report. tmp: its folder, "" where the kernel limits that, and where
-    our reaper writes to `ended` how it ended."""
+    """One program, from its start to its report. tmp: its folder, "" if the kernel limits that, and where our
+    reaper writes to `ended` how it ended."""
 
     def __init__(
         self, channel: socket.socket, how: Confinement, limits: Limits, pid: int, confined: int, ended: int,

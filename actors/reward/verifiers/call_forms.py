@@ -49,8 +49,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a function is called. names: of the parameters that it takes by name. columns: it takes any other
-    name too. messages: TRL's completions are messages, not texts; None: as the prompt is."""
+    """A call form. names: of the parameters that it takes by name. columns: it takes any other name too.
+    messages: TRL's completions are messages, not texts; None: as the prompt is."""
 
     style: str
     names: frozenset[str]
@@ -144,7 +144,7 @@ def _style(names: frozenset[str]) -> str:
 
 
 def _check(style: str, needed: set[str], names: frozenset[str], columns: bool, shown: str) -> None:
-    """Raises BadFunction where a parameter would get no value, or the response has no place."""
+    """Raises BadFunction if a parameter would get no value, or the response has no place."""
     known = {OWN: OWN_NAMES, VERL: VERL_NAMES}.get(style)
     mark = {OWN: "response", VERL: "solution_str", TRL: "completions", TRL_CHAT: "completions"}.get(style)
     if style == SLIME:

@@ -26,7 +26,7 @@ PARSERS = ("math_verify.parser", "latex2sympy2_extended.latex2sympy2", "sympy.pa
 DELIMITERS = ("$", "\\(", "\\[", "\\boxed")
 
 Read = list[object]
-"""What math-verify read: an expression of sympy and the text of it; empty for nothing."""
+"""The result of math-verify's parser: an expression of sympy and the text of it; empty for nothing."""
 
 _BOXED = [LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)]
 _ANY = [LatexExtractionConfig(), ExprExtractionConfig()]
@@ -44,7 +44,7 @@ def prepare(_argument: object = None) -> None:
 
 
 def score(payload: bytes) -> bytes:
-    """What one response is worth: JSON of score, status and detail. payload: what `math_answers` sends."""
+    """The score of one response, as JSON of score, status and detail. payload: from `math_answers`."""
     asked = json.loads(payload)
     expected = [one for text in asked["expected"] for one in read_expected(text)]
     if not expected:

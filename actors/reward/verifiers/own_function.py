@@ -121,7 +121,7 @@ def _place(trace: TracebackType | None) -> str:
 
 
 def _hint(error: BaseException) -> str:
-    """What the sandbox refused, where that is the cause."""
+    """The request that the sandbox refused, if that is the cause."""
     for one in _causes(error):
         if isinstance(one, socket.gaierror | ConnectionError):
             return NO_NETWORK

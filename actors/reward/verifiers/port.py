@@ -45,8 +45,8 @@ class Verifier(Protocol):
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
         """The scores of responses, each with its problem: one judgement for each, in their order. An error of
         a response is a judgement with a status of the program; an error of the verifier, its sandbox or its
-        service is one with a status of ours (`verdicts`). Raises `NoSandbox`, `SandboxFailed` where there is
-        no sandbox at all."""
+        service is one with a status of ours (`verdicts`). Raises `NoSandbox`, `SandboxFailed` if there is no
+        sandbox at all."""
 
     def check(self, entry: Entry) -> str:
         """The error of a problem for this verifier, "" for none. Pure."""

@@ -137,7 +137,7 @@ def _be_program(code: Any, fds: tuple[int, ...], test_s: float) -> NoReturn:
 
 
 def _finish() -> None:
-    """What Python does at its end: wait for threads, then what was registered."""
+    """Python's actions at its end: wait for threads, then run the registered functions."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

@@ -144,7 +144,7 @@ def _is_case(node: ast.ClassDef) -> bool:
 
 
 def _times(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, path: str) -> int:
-    """How many tests the parameters of one make."""
+    """The number of tests that the parameters of one test make."""
     times = 1
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("mark.parametrize"):
