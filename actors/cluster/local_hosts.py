@@ -42,8 +42,8 @@ STOP_S = 12.0  # for a host to stop its children in order; then it is killed
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """How a new host finds the head: its address, the interface to listen on, the key directory, and where
-    weights may travel unencrypted."""
+    """The data with which a new host joins the head: its address, the interface to listen on, the key
+    directory, and the networks on which weights may travel unencrypted."""
 
     head: Peer
     interface: str

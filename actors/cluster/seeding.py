@@ -89,8 +89,8 @@ class SeedingPolicy:
         return min(max(1, math.ceil(min(wanted, most) - SAME_COUNT)), most)
 
     def most_prem(self, times: StepTimes) -> int:
-        """No more than the fleet allows, nor than shared devices carry: another instance on one of them only
-        slows those that are there."""
+        """The most instances that the fleet allows and that shared devices carry: another instance on a
+        shared device only slows the present ones."""
         return min(self.n_prem_max, times.carried_prem or self.n_prem_max)
 
     def _clamp_s(self, t_seed_s: float) -> float:

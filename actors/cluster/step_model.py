@@ -88,7 +88,7 @@ def predict(work: Work, machines: Machines, windows_s: Floats, instances: Floats
 
 
 class _Kind:
-    """The engines of one kind, for every candidate: how many, and how they decode."""
+    """The engines of one kind, for every candidate: their number and their decode times."""
 
     def __init__(self, pace: EnginePace, factor: float, count: Floats, weight: float) -> None:
         self.step_s, self.row_s = pace.step_s * factor, pace.row_s * factor

@@ -57,5 +57,5 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def finite(value: float) -> float:
-    """A measured time: a negative or undefined one (a clock was read wrongly) counts as none."""
+    """A measured time; a negative or undefined one (a misread clock) counts as 0."""
     return value if 0 <= value < math.inf else 0.0

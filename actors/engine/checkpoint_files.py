@@ -115,7 +115,7 @@ def wanted(path: Path, held: set[str], names: set[str] | None, tied: bool) -> li
 
 
 def require_shape(path: Path, name: str, shape: Shape, expected: Mapping[str, Shape]) -> None:
-    """Raises `BadCheckpoint` for a tensor that the model has not, or has in another shape."""
+    """Raises `BadCheckpoint` for a tensor that is not in the model, or has another shape there."""
     if name not in expected:
         raise BadCheckpoint(f"{path} holds {name!r}, which a model of this config.json does not have")
     if shape != expected[name]:
@@ -172,7 +172,7 @@ def _check(path: Path, names: set[str] | None, expected: Mapping[str, Shape], ti
 
 
 def _finite(path: Path, data: int, tensor: _Tensor) -> bool:
-    """Whether none of its elements is NaN or infinite. data: where the file's data begin."""
+    """Whether none of its elements is NaN or infinite. data: the offset of the file's data."""
     begin, end = tensor.data_offsets
     view = np.dtype(VIEWS[tensor.dtype])
     if begin == end:

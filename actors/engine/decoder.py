@@ -56,7 +56,7 @@ class Decoder:
         return old
 
     def rows_of_pass(self, left: int) -> int:
-        """Rows that `decode` wants to be given next, where `left` slots have something to feed."""
+        """The number of rows for the next `decode`, if `left` slots have a token to feed."""
         return left
 
     @torch.inference_mode()

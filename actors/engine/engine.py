@@ -76,7 +76,7 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counts since the engine was made, but for the first three, which are of now."""
+    """Counts since the engine was made; the first three are present values."""
 
     slots: int
     executing: int

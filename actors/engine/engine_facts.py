@@ -48,8 +48,8 @@ class EngineFacts:
 
 
 def differences(expected: EngineFacts, found: EngineFacts) -> list[str]:
-    """Why a response must not begin on one of these engines and go on at the other; [] where nothing that
-    both report differs. A line each, with what to do where that is not plain."""
+    """Why a response must not begin on one of these engines and go on at the other; [] if all facts that both
+    report are equal. One line for each difference, with the remedy if it is not obvious."""
     return list(_differences(expected, found))
 
 

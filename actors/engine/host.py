@@ -171,7 +171,9 @@ class BuiltinHost:
 
 
 def cores(threads: int) -> Device:
-    """The processors of this computer, or of its container, as a device of which an engine takes so many."""
+    """The processors of this computer, or of its container, as a device with so many of them for an
+    engine.
+    """
     name = f"{BOOT_ID.read_text().strip()}/{os.stat(CONTAINER).st_ino}"
     return Device(name=f"cores {name}", share=min(1.0, threads / len(os.sched_getaffinity(0))))
 

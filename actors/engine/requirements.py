@@ -47,7 +47,7 @@ class _Found(msgspec.Struct):
 
 
 def unmet(engine: Engine) -> list[str]:
-    """A finished line for each thing that the engine needs and this machine lacks. May take seconds."""
+    """A complete message for each requirement of the engine that this machine lacks. May take seconds."""
     if engine.kind == "builtin":
         return []
     if engine.url:

@@ -66,8 +66,8 @@ class SharedPrompts:
         return len(self.tokens)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, last: bool) -> Tensor:
-        """Attention of rows to what their sequences hold up to them: [rows, heads, size] each, to the same.
-        last: only the rows of tails are asked for, which are the last ones."""
+        """Attention of rows to the earlier positions of their sequences: [rows, heads, size] each, to the
+        same. last: only the rows of tails, which are the last ones, are computed."""
         heads = len(self) - self.tails
         k_heads, v_heads = self._heads.pad(k[:heads]), self._heads.pad(v[:heads])
         k_all, v_all = (

@@ -104,7 +104,7 @@ class EngineHost(Protocol):
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens, in those of messages, that the cache of each copy holds; 0: what its slots may need."""
+        """Capacity of each copy's cache, in tokens of messages; 0: enough for its slots."""
 
     @property
     def device(self) -> Device | None:

@@ -156,7 +156,7 @@ class RolloutWorker(Actor):
                     await asyncio.sleep(RETRY_S)
 
     async def _still_registered(self) -> bool:
-        """Wait a while, then ask; at once False when the manager is known to have ended."""
+        """Wait a while, then ask the manager; False at once if the manager has ended."""
         if await self.ctx.idle(self._manager_lost, self._config.liveness.check_s):
             return False
         ask = StillRegistered(instance=self.ctx.name, incarnation=self.ctx.incarnation, epoch=self._epoch)
@@ -253,7 +253,7 @@ class RolloutWorker(Actor):
         self._host.hurry()
 
     async def _decode(self) -> None:
-        """A turn of the engine, a frame on the stream, and again; a full ring pauses it."""
+        """Loop: a turn of the engine, then a frame on the stream. A full ring pauses it."""
         idle = True
         while True:
             if idle and not self._orders:

@@ -23,7 +23,7 @@ from actors.reward.entries import Entry
 from actors.reward.source import SPLITS, BadTask, Split, TextProblem
 
 SIXTEENTHS: dict[Split, int] = {"warmup": 8, "train": 6, "heldout": 2}
-"""Share of all questions that falls to each split: the warm start sees the most, scores need the fewest."""
+"""Share of all questions in each split: the warm start needs the most, scores the fewest."""
 
 BLOCK = 4096
 """Draws of one dataset of the package. Some tasks prepare all of a dataset's problems when it is made, so the

@@ -119,7 +119,7 @@ class Prompts:
             raise BadConversation(f"{type(error).__name__}: {error}") from error
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """Text of a response; special tokens, such as the one that ends it, only where they are asked for."""
+        """Text of a response; special tokens, such as the one that ends it, only if requested."""
         # The Rust side refuses what is no unsigned 32-bit number, and skips what is not in the vocabulary.
         sound = [token for token in tokens if 0 <= token < 2**32]
         return str(self._tokenizer.decode(sound, skip_special_tokens=not special))
@@ -131,8 +131,8 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def _tojson(value: object, indent: int | None = None, ensure_ascii: bool = False) -> str:
-    """As transformers has it: jinja's own sorts keys and writes for HTML, so that a tool would look
-    otherwise."""
+    """The `tojson` of transformers. Jinja's own sorts keys and escapes HTML, which would change the text of a
+    tool."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
 

@@ -13,9 +13,9 @@ from actors.reward import pipe
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """How to start a worker. `scorer`: MODULE:FACTORY; `config`: a JSON object for it.
+    """The start parameters of a worker. `scorer`: MODULE:FACTORY; `config`: a JSON object for it.
 
-    `memory_bytes` limits what the process may allocate; `start_s` the time until its scorer is loaded.
+    `memory_bytes` limits the memory of the process; `start_s` the time until its scorer is loaded.
     """
 
     scorer: str = "actors.reward.worker:task"

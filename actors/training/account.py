@@ -32,7 +32,8 @@ class _Host:
 
 @dataclass(slots=True)
 class Meter:
-    """Adds a run up, record by record; as large as the fleet. `used` is the sum so far, to be read.
+    """Sums up a run, record by record, in memory proportional to the fleet. `used` is the sum so far; read
+    only.
 
     reserved: hosts of that class, which are paid from the first second on, whenever they join.
     """

@@ -20,7 +20,7 @@ class AdamW:
     """Decoupled weight decay, no AMSGrad, one tensor after the other.
 
     Args:
-        weights: what is moved, by name; of any shapes, floating-point.
+        weights: the optimized tensors, by name; of any shapes, floating-point.
         lr: learning rate, betas: decays of the two moments, weight_decay: see `torch.optim.AdamW`.
     """
 

@@ -13,7 +13,7 @@ NEEDS_MANAGER = frozenset({"seeding", "waiting"})
 
 
 class AttemptTimes:
-    """Begins now.
+    """The clock starts at once.
 
     Args:
         now: the actor's clock. away: seconds that the manager was away so far (`Absence.total_s`).

@@ -83,7 +83,7 @@ class Draws:
         return Redrawn(batch=batch, groups=groups, indices=indices, returned=returned, cursor=cursor)
 
     def _next(self, count: int) -> tuple[tuple[int, ...], int, int]:
-        """The next problems, how many of them were returned, and the cursor behind them."""
+        """The next problems, the number of returned ones among them, and the cursor behind them."""
         again = list(self._waiting)[:count]
         cursor = self._cursor + count - len(again)
         new = [number % self._problems for number in range(self._cursor, cursor)]
@@ -112,7 +112,7 @@ class Draws:
         self._batches.setdefault(event.batch, []).extend(event.indices)
 
     def finished(self, step: int) -> None:
-        """The step is on record: what was drawn for one long before may be forgotten."""
+        """The step is on record, so draws of much earlier steps may be dropped."""
         if f"step-{step}" not in self._batches:  # an older program drew by the number of the step alone
             self._cursor = max(self._cursor, step * self._prompts)
         while len(self._batches) > KEPT_STEPS:

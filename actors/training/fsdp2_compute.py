@@ -70,8 +70,8 @@ class ShardedCompute(TrainerCompute):
         super().__init__(model_dir, settings, temperature)
 
     def add_share(self, samples: Sequence[Sample], passes: int) -> Sums:
-        """Accumulate the gradient of this rank's share in `passes` passes, as many on every rank; what the
-        step's samples of this rank have added up to so far."""
+        """Accumulate the gradient of this rank's share in `passes` passes, as many on every rank. Returns the
+        sums over this rank's samples of the step so far."""
         if self._sums is None:
             raise OutOfOrder("add_share before begin_step")
         done = 0

@@ -146,8 +146,8 @@ class HistoryFollower:
     def poll(self) -> list[AnyRecord]:
         """Records that became whole since the last call; none while the file does not exist.
 
-        Raises HistoryError for a whole line that is no record. A file that shrank below what was read
-        (a writer dropped a torn line that never counted) is read on from where it was.
+        Raises HistoryError for a whole line that is no record. A file that shrank below what was read (a
+        writer dropped a torn line that never counted) is read on from the same offset.
         """
         try:
             with self.path.open("rb") as file:

@@ -15,7 +15,7 @@ from tokenizers.models import BPE
 PAD, UNKNOWN, USER, ASSISTANT, END = "<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL = (PAD, UNKNOWN, USER, ASSISTANT, END)
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-"""Tokens, but no special ones (as in Qwen3): they stay in the decoded text, where the verifier looks."""
+"""Tokens, but no special ones (as in Qwen3): they stay in the decoded text, which the verifier reads."""
 
 SHORTEST_WORD = 3
 """Characters of the shortest shared word, its blank included, that is worth a token of its own."""

@@ -161,7 +161,7 @@ class TrainerCompute:
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state()` bit for bit; a step in progress is dropped. Raises `BadState`."""
+        """Restore a `state()` bit for bit; a step in progress is dropped. Raises `BadState`."""
         own = self.state()
         if strange := sorted(own.keys() ^ state.keys()):
             raise BadState(f"{len(strange)} tensors are missing or unknown, the first is {strange[0]!r}")

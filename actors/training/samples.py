@@ -19,7 +19,7 @@ from actors.training.sample import Sample
 class Batch:
     """Samples as tensors: B samples, N response tokens.
 
-    rows: what the model reads; row by row its tails predict the N tokens of targets int64 [N], logprobs and
+    rows: the input of the model; row by row its tails predict the N tokens of targets int64 [N], logprobs and
     advantages float32 [N]. lengths int64 [B]: of the responses.
     """
 

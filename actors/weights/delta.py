@@ -32,7 +32,7 @@ from actors.weights.manifest import Manifest
 from transport.bulk_frames import MAX_CHUNK_BYTES, Chunk
 
 BUNDLE_BYTES = 4 << 20
-"""A bundle is closed when it holds so much; it never exceeds what travels as one chunk (16 MiB)."""
+"""A bundle is closed at this size; it never exceeds the largest chunk on the wire (16 MiB)."""
 _Out = TypeVar("_Out")
 
 
@@ -50,7 +50,7 @@ class WrongBase(DeltaError):
 
 
 class OtherLayout(DeltaError):
-    """The two versions do not have their tensors and chunks in the same places: there is no delta."""
+    """Tensors and chunks of the two versions have different offsets, so there is no delta."""
 
 
 class WrongResult(DeltaError):

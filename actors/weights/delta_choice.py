@@ -18,7 +18,7 @@ MOST_LINKS = 16
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A delta that can be had: the roots of the manifests at its two ends, and the bytes of its payload."""
+    """An available delta: the roots of the manifests at its two ends, and the bytes of its payload."""
 
     base_root: bytes
     target_root: bytes
@@ -51,8 +51,8 @@ def choose(
 ) -> Choice:
     """The way with the fewest bytes, and of those the one with the fewest links.
 
-    `base_root`: of what the receiver holds, verified; None for nothing. `share`: what a delta or a chain may
-    have of `full_bytes`. The answer depends on the offers, not on their order.
+    `base_root`: of the verified version at the receiver; None for none. `share`: the largest share of
+    `full_bytes` for a delta or a chain. The answer depends on the offers, not on their order.
     """
     if base_root == target_root:
         return Choice((), 0)

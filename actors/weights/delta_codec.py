@@ -73,7 +73,7 @@ class Kernels(Protocol):
     """The loops. Arrays of elements are as long as the chunk, without its tail."""
 
     def differences(self, old: Elements, new: Elements, most_bytes: int) -> tuple[Bytes, Elements] | None:
-        """Byte gaps and new values of what differs; None where both take more than `most_bytes`."""
+        """Byte gaps and new values of the changed elements; None if both take more than `most_bytes`."""
 
     def place(self, gaps: Bytes, values: Elements, into: Elements) -> bool:
         """Write values at the positions that the byte gaps give.
@@ -99,7 +99,7 @@ def kernels_for(image_bytes: int) -> Kernels:
 
 @functools.cache
 def kernels() -> Kernels:
-    """The fastest there are on this machine. Compiles at their first use, not here."""
+    """The fastest kernels on this machine. Compiles at their first use, not here."""
     try:
         from actors.weights import delta_kernels
     except ImportError:  # no numba for this machine: slower, and the same bytes

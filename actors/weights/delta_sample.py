@@ -20,7 +20,7 @@ from actors.weights.delta_codec import FULL_SHARE, WIDTHS
 from transport.bulk_frames import Chunk
 
 BLOCK_BYTES = 1024
-"""A multiple of every element's; what is compared at a place costs less than to get there."""
+"""A multiple of every element size; comparing a block costs less than reaching its place."""
 MOST_BLOCKS = 1024
 """More blocks hardly reduce the margin, which is 0.1 with them. Some milliseconds."""
 SAMPLED = 0.01

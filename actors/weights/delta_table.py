@@ -18,7 +18,7 @@ from actors.weights.manifest import MAX_CHUNKS
 from transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, Chunk
 
 ALIGNMENT_BYTES = 8
-"""Every payload begins at a multiple of it, so that values are read as elements where they lie."""
+"""Every payload begins at a multiple of it, so that values are read as elements in place."""
 ROOT_BYTES = 32
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
@@ -29,7 +29,9 @@ class BadDelta(DeltaError):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """One image chunk that changed: how (`Codec`, bytes of an element), and where in the payload (bytes)."""
+    """One image chunk that changed: its encoding (`Codec`, bytes of an element), and its place in the payload
+    (bytes).
+    """
 
     chunk: int
     codec: int

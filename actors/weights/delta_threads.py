@@ -12,7 +12,7 @@ from typing import TypeVar
 from actors.weights.delta import Mapper
 
 AT_ONCE = 64
-"""Chunks given to the executor together: what is encoded and not yet bundled stays bounded by them."""
+"""Chunks given to the executor together; this bounds the encoded chunks that are not yet bundled."""
 
 MOST = 8
 """Threads that are used by default: with more, they wait for memory."""

@@ -29,7 +29,7 @@ Checksum = Literal["xxh3-128", "blake3", "adler32"]
 ENCODINGS: Final[tuple[str, ...]] = get_args(Encoding)
 CHECKSUMS: Final[tuple[str, ...]] = get_args(Checksum)
 OVERWRITE_BYTES: Final = 1 << 32
-"""A tensor of more cannot be written as `overwrite`: its positions have 32 bits."""
+"""A larger tensor cannot be written as `overwrite`, because its positions have 32 bits."""
 
 _BLOCK_BYTES: Final = 2 << 20  # stays in the second cache between decompressing, xor and digest
 _LEVEL: Final = 1  # what slime compresses with, always

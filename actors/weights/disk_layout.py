@@ -184,7 +184,7 @@ def read_header(text: bytes, file_bytes: int) -> Header:
 
 def write_header(tensors: Sequence[TensorSpec], metadata: Mapping[str, str]) -> bytes:
     """The first bytes of a safetensors file that holds these tensors in this order; their offsets are not
-    looked at. Raises BadVersion for a dtype that the format does not have."""
+    used. Raises BadVersion for a dtype that the format does not have."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for spec in tensors:

@@ -163,7 +163,7 @@ def _drafted(path: Path) -> Iterator[Path]:
 
 
 class _Shards:
-    """Files of differences: numbered as slime numbers them, once it is known how many there are."""
+    """Files of differences, numbered in slime's way once their number is known."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -14,7 +14,9 @@ from actors.weights.messages import Holds
 from transport.bulk_frames import Chunk
 
 DELTA = 1 << 62
-"""Added to a version, names the payload of the delta that leads to it where images are named by versions."""
+"""Added to a version, it gives the key of the payload of the delta to that version; images have the version
+as key.
+"""
 
 
 @dataclass(frozen=True, slots=True)

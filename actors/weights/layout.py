@@ -32,9 +32,9 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows `low` to `high` (not included) of `tensor`, of each the elements `left` to `right` of what follows
-    dimension 0; right 0: all. They are the rows of the process's own tensor `local` from `at` on; "": it has
-    the same name and begins with them."""
+    """Rows `low` to `high` (not included) of `tensor`, of each the elements `left` to `right` of the
+    dimensions after 0; right 0: all. They are the rows of the process's own tensor `local` from `at` on; "":
+    it has the same name and begins with them."""
 
     tensor: str
     low: int

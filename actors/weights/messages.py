@@ -133,7 +133,7 @@ class FindStore(Message, frozen=True):
 
 
 class StoreIs(Message, frozen=True):
-    """`place`: where an image of version 0 would be; the others are beside it. `model_config`: of the newest
+    """`place`: the path of an image of version 0; the others are beside it. `model_config`: of the newest
     version here, b"" for none."""
 
     place: str

@@ -142,7 +142,7 @@ class MetaInfo(msgspec.Struct):
 
 
 class Generated(msgspec.Struct):
-    """The answer, or a chunk of it: everything so far. index: which prompt of a batch, in a stream."""
+    """The answer, or a chunk of it: everything so far. index: of the prompt in a batch, in a stream."""
 
     text: str
     output_ids: Ids

@@ -22,7 +22,7 @@ from actors.reward.sandbox.syscall_numbers import NUMBERS
 
 AUTO = "auto"
 UIDS = range(64_000, 65_000)
-"""Users that programs run as where the sandbox is started by root: nothing else runs as them."""
+"""User ids of programs if root starts the sandbox: no other process uses them."""
 SLACK = 256
 """Processes that the user may start elsewhere meanwhile, where programs run as the same user."""
 HIDDEN = 8

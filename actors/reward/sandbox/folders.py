@@ -90,7 +90,7 @@ def _unlocked(parent: int, name: str) -> int:
 
 
 def remove_orphans() -> None:
-    """Remove the folders of owners that are dead, as far as this user may."""
+    """Remove the folders of dead owners, as far as this user may."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         with contextlib.suppress(OSError):
             held = os.open(lock, os.O_RDWR | os.O_CLOEXEC)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 STARVED = 10
-"""A program that has no processor is waited for, up to so many times its wall time."""
+"""A program without a processor may take up to so many times its wall time."""
 
 
 class Isolation(StrEnum):

@@ -60,7 +60,7 @@ DENIED = {
 """What no program may call, by the reason."""
 
 ABSENT = ("clone3",)
-"""Its flags lie in memory, where a filter cannot look; the C library falls back to clone."""
+"""Its flags are in memory, which a filter cannot read; the C library falls back to clone."""
 
 NEW_NAMESPACES = 0x7E020080
 """Flags of clone that make namespaces: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWTIME."""

@@ -26,8 +26,8 @@ START = (
 
 
 def readable(more: Sequence[str] = ()) -> list[str]:
-    """What programs may read and execute: the system's files, the interpreter's, our package `actors`, and
-    `more`. Nothing of these holds a secret: no other folder of the project, no home, no run."""
+    """The paths that programs may read and execute: the system's files, the interpreter's, our package
+    `actors`, and `more`. Nothing of these holds a secret: no other folder of the project, no home, no run."""
     ours = [str(Path(path).resolve()) for path in actors.__path__]
     prefixes = [
         sys.prefix,

@@ -199,7 +199,7 @@ def _number(value: object, name: str) -> float:
 
 
 def _parts(result: Mapping[object, object]) -> dict[str, float]:
-    """Other numbers of a result; what is none is left out, as verl's texts beside the score."""
+    """Other numbers of a result; non-numbers are left out, such as verl's texts beside the score."""
     found: dict[str, float] = {}
     for name, value in result.items():
         if name == "score" or len(found) == MAX_PARTS:

@@ -29,7 +29,7 @@ MAX_TRIES = 20
 POLL_S = 0.5
 """Between two looks at a task of ROLL's services."""
 PASSING = frozenset({408, 425, 429})
-"""Answers below 500 of a service that is there and has no time."""
+"""Statuses below 500 of a service that is up and overloaded."""
 
 
 class Unavailable(Exception):

@@ -101,8 +101,8 @@ def failure(function: OwnFunction, error: BaseException, *, inside: bool) -> str
 
 
 def words(error: BaseException, *, inside: bool = True) -> str:
-    """Type and text of an error, the last line outside of installed packages, and what the sandbox has to do
-    with it."""
+    """Type and text of an error, the last line outside of installed packages, and the part of the sandbox in
+    it."""
     text = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_TEXT]
     where = _place(error.__traceback__)
     hint = _hint(error) if inside else ""

@@ -281,8 +281,8 @@ def _words(error: BaseException) -> str:
 
 
 def _limit(test_s: float) -> None:
-    """Move the limit of processor time so far ahead, and by the second that the kernel may count too much on
-    a busy machine; what a test used is measured at its end."""
+    """Move the limit of processor time ahead by so much, plus the second that the kernel may overcount on a
+    busy machine. The use of a test is measured at its end."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     soft = math.ceil(time.process_time() + test_s) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))

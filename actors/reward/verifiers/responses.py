@@ -58,5 +58,5 @@ def blocks(text: str) -> list[Block]:
 
 
 def fenced(program: str) -> str:
-    """A program as a response has it; a text that has a fenced block already is one."""
+    """A program in a fenced block, as in a response; a text with a fenced block is unchanged."""
     return program if blocks(program) else f"{'`' * 12}python\n{program}\n{'`' * 12}\n"

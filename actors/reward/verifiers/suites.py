@@ -21,8 +21,8 @@ OURS = ("conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml")
 
 @dataclass(frozen=True, slots=True)
 class SuiteFile:
-    """A file with tests. names: of its tests ("Class::method"), each with how often it is reported; empty
-    where only `count` is known."""
+    """A file with tests. names: of its tests ("Class::method"), each with its number of reports; empty if
+    only `count` is known."""
 
     path: str
     content: str
@@ -44,8 +44,8 @@ class Suite:
 
 
 def suite_of(tests: Sequence[Json]) -> Suite:
-    """The files of a problem: objects with path and content, and `tests`, their number, where it cannot be
-    seen in the source; or objects of content by path. Raises `BadTests`."""
+    """The files of a problem: objects with path and content, and `tests`, their number, if the source does
+    not show it; or objects of content by path. Raises `BadTests`."""
     found: list[SuiteFile] = []
     others: dict[str, str] = {}
     for one in tests:

@@ -59,8 +59,8 @@ class ImageTransferEngine(WeightTransferEngine[ImageInit, ImageUpdate]):  # type
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, object]) -> None:
-        """One call a version. Raises BadImage and what the model's loader raises; the model holds a mixture
-        then, and another image may be loaded over it, from `start_weight_update` on."""
+        """One call a version. Raises BadImage, and errors of the model's loader; the model then holds a
+        mixture, and another image may be loaded over it, from `start_weight_update` on."""
         try:
             self.receive_weights(self.parse_update_info(update_info))
         except Exception:
