@@ -375,7 +375,7 @@ class BuiltinEngine:
         self._prefill([context[:-1] for _, _, context in entering], first)
 
     def _prefill(self, contexts: list[tuple[int, ...]], first: int) -> None:
-        """Fill slots `first` … in batches of neighbours; contexts come in order of their length."""
+        """Fill slots `first` … in batches of neighbours; contexts are in order of their length."""
         start, batches = 0, list[tuple[int, int]]()
         while start < len(contexts) and not contexts[start]:
             start += 1  # a prompt of one token needs no cache

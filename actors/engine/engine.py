@@ -112,8 +112,8 @@ class Engine(Protocol):
     def abort(self, tickets: Iterable[int]) -> None:
         """End these tickets, waiting, executing or unknown.
 
-        The next step has one row ABORTED | NO_TOKEN for each (those that would overflow a token frame come a
-        step later); no other row of a ticket follows.
+        The next step has one row ABORTED | NO_TOKEN for each (those that would overflow a token frame follow
+        a step later); no other row of a ticket follows.
         """
 
     def step(self) -> StepOutput:

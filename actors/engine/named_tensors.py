@@ -62,7 +62,7 @@ def of_state(state: Mapping[str, Tensor], *, tied: bool = True) -> NamedTensors:
     """A state dict under its Hugging Face names, in its order.
 
     tied: of names that share one tensor whole, as embedding and head of many models do, only the first is
-    kept; engines tie them again as the model's config says.
+    kept; engines tie them again according to the model's config.
 
     Raises Unpublishable.
     """

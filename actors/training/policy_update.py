@@ -1,7 +1,7 @@
 """`TrainerCompute`: one optimizer step of the policy, fed with complete groups.
 
-Owns the weights in training, the optimizer's moments and the gradient accumulated so far. Does not own where
-samples come from, when weights are published, or the files of a checkpoint. No actor and no process: plain
+Owns the weights in training, the optimizer's moments and the gradient accumulated so far. Does not own the
+source of samples, the time of publication, or the files of a checkpoint. No actor and no process: plain
 calls, one at a time.
 
 Deterministic: the same state and the same samples in the same micro-batches give the same bits, on the same

@@ -6,7 +6,7 @@ worth its bytes. Pure: the caller maps the images.
 
 A chain of deltas is applied chunk by chunk, every link while the chunk is in the cache. The result is
 verified against the digest in the manifest of the last version, so no wrong byte is accepted, whatever failed
-before. After any error `Manifest.missing` says which chunks are to be pulled in full.
+before. After any error `Manifest.missing` lists the chunks to pull in full.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Comparison of tensor names, shapes and dtypes between two versions.
 
 Owns the comparison and its wording. Pure. Engines that serve one model load no other: names, shapes and
-dtypes stay, unless the publisher says that the model changed.
+dtypes stay, unless the publisher declares that the model changed.
 """
 
 from collections.abc import Sequence
