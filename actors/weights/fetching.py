@@ -135,7 +135,7 @@ class Fetching:
             except Overtaken:
                 return self._refusal()
             except Moved as move:
-                self._ctx.log.info("pull ended early: version=%d: %s", self._wanted.version, move)
+                self._ctx.log.info("source changed: version=%d: %s", self._wanted.version, move)
             except (AskFailed, PullError, ManifestError, Lie, ImageStoreError) as problem:
                 fruitless = 0 if self.pulled_bytes > had else fruitless + 1
                 why = str(problem)
