@@ -1,6 +1,6 @@
-"""Ground floor: bytes between processes. Knows no actor.
+"""Transport layer: bytes between processes, without knowledge of actors.
 
-Rooms: `wire` (the seam), `mesh` and `loopback` (its carriers); `links` (delivery over any wire: `link_table`,
-`link_hearing`, `link_upkeep`, `link_end`, `session`) with `control_frame` and `envelope`; `keys`;
-`token_stream`; `bulk`.
+Modules: `wire` (the interface), `mesh` and `loopback` (its carriers); `links` (delivery over any wire, with
+`link_table`, `link_hearing`, `link_upkeep`, `link_end` and `session`), `control_frame` and `envelope`;
+`keys`; `token_stream`; `bulk`.
 """

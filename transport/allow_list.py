@@ -1,6 +1,7 @@
-"""Who is admitted now: the one list that every socket of a process asks, and is told by when it changes.
+"""AllowList: the public keys that a process admits, shared by all its sockets.
 
-Owns the list and its listeners. Knows no file (`key_follower` reads those) and no socket.
+Owns the list and its listeners; every socket checks keys against it and subscribes to its changes. Knows no
+file (`key_follower` reads those) and no socket.
 """
 
 from collections.abc import Callable
@@ -20,20 +21,21 @@ class AllowList:
 
     @property
     def admitted(self) -> frozenset[str]:
-        """Everybody who may connect now."""
+        """All keys that may connect now."""
         return self._admitted
 
     def admits(self, key: str) -> bool:
-        """Whether the key may connect to us, and be heard."""
+        """Whether the key may connect to this process and send messages."""
         return key in self._admitted
 
     def may_dial(self, key: str) -> bool:
-        """Whether we may connect to it. Whoever names a peer by its key vouches for it (`--head-key`), so it
-        need not be on the list; but one that was removed from the list is not dialled again."""
+        """Whether this process may connect to the key. A caller that names a peer by its key vouches for the
+        key (`--head-key`), so the key need not be on the list. A key that was removed from the list is not
+        dialled again."""
         return key not in self._revoked
 
     def replace(self, admitted: frozenset[str]) -> None:
-        """Make this the list, and tell the listeners before anything else is received."""
+        """Make this the list, and notify the listeners before anything else is received."""
         added, removed = admitted - self._admitted, self._admitted - admitted
         if not added and not removed:
             return
@@ -48,7 +50,8 @@ class AllowList:
             listener(added, removed)
 
     def subscribe(self, on_change: OnChange) -> Callable[[], None]:
-        """Be told of every change, in the turn in which it is made; call what is returned to hear no more."""
+        """Subscribe to every change, notified in the turn in which it is made; call the returned function to
+        unsubscribe."""
         self._listeners.append(on_change)
 
         def leave() -> None:

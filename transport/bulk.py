@@ -1,7 +1,8 @@
-"""Bulk transfer: ranged, authorised, hash-checked pulls of published files (weights) over plain TCP.
+"""Bulk transfer: ranged, authorised, hash-checked pulls of files over plain TCP.
 
-Owns nothing but the names: the bytes are in `bulk_frames`, the source in `bulk_server`, what it
-passes on while it comes in `bulk_partial`, the puller in `bulk_pull` and `bulk_exchange`.
+The files are published weights. This module holds only the names: the bytes are in `bulk_frames`, the source
+in `bulk_server`, content that is forwarded while it arrives in `bulk_partial`, the puller in `bulk_pull` and
+`bulk_exchange`.
 """
 
 from transport.bulk_errors import (

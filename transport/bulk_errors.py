@@ -1,4 +1,7 @@
-"""How a pull ends early: every reason a type, each with what is done and stays."""
+"""PullError and its subclasses: how a pull ends early.
+
+Each reason is a type and carries the chunks that are done and stay valid.
+"""
 
 from collections.abc import Sequence
 
@@ -6,8 +9,8 @@ from transport.bulk_frames import Chunk
 
 
 class PullError(Exception):
-    """A pull ended early. `done` are the chunks that are verified and stay: pull the rest elsewhere.
-    `wrong_chunks`: how often one came whose hash was wrong."""
+    """A pull ended early. `done`: the chunks that are verified and stay; pull the rest elsewhere.
+    `wrong_chunks`: how many chunks arrived with a wrong hash."""
 
     def __init__(self, message: str, done: Sequence[Chunk] = ()) -> None:
         super().__init__(message)
@@ -32,7 +35,7 @@ class BadRange(PullError):
 
 
 class BadHash(PullError):
-    """A chunk arrived wrong every time, or one after the other did; `chunk` tells the last."""
+    """One chunk arrived wrong every time, or several chunks in a row did; `chunk` is the last of them."""
 
     def __init__(self, message: str, done: Sequence[Chunk], chunk: Chunk) -> None:
         super().__init__(message, done)

@@ -1,7 +1,7 @@
-"""What a puller says and hears on one connection: requests in flight, landing in place, hashes of chunks.
+"""Puller's protocol on one connection: requests in flight, landing, chunk hashes.
 
-Owns one connection's share of a pull. It takes chunks from a queue that several connections share, and runs
-as the talk of its connection (`carrier.Connection`): in a thread of its own where the sockets are real.
+Owns one connection's share of a pull. It takes chunks from a queue that several connections share. It runs as
+the talk of its connection (`carrier.Connection`), in a thread of its own where the sockets are real.
 """
 
 from collections import Counter, deque
@@ -25,16 +25,16 @@ from transport.bulk_frames import (
 from transport.carrier import Connection
 from transport.refusal import NotAnEnvelope
 
-RETRIES = 2  # of a chunk whose hash was wrong; of all, where so many in a row are
+RETRIES = 2  # for one chunk with a wrong hash; wrong chunks in a row end the connection after as many
 PACE_S = 0.5  # that a turn is waited for while something is under way: its source is not to wait for us
 PIECE_BYTES = 4 << 20  # read, then hashed: each turn lets go of the interpreter and waits for it again
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What all connections of one pull have in common. `wanted` is taken from by all of them; `on_landed`,
-    `on_not_yet` and `pace` (`bulk_pull.Pace.pass_by`; None: there is no limit) run on the loop. A source from
-    which nothing comes for `stall_s` is given up."""
+    """State that all connections of one pull share. All of them take chunks from `wanted`. `on_landed`,
+    `on_not_yet` and `pace` (`bulk_pull.Pace.pass_by`; None: no limit) run on the loop. A source that sends
+    nothing for `stall_s` is given up."""
 
     source: BulkSource
     version: int
@@ -54,7 +54,8 @@ class Exchange:
         self.failures: Counter[Chunk] = Counter()
         self._order = order
         self._connection = connection
-        self._again: deque[Chunk] = deque()  # what came wrong, or not yet: nobody else's
+        # chunks to request again here (wrong or not yet available); no other connection takes them
+        self._again: deque[Chunk] = deque()
         self._in_flight: deque[tuple[int, Chunk]] = deque()  # the source answers in the order of requests
         self._tag = 0
         self._wrong = 0  # chunks in a row

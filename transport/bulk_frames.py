@@ -1,7 +1,7 @@
-"""The bytes of a bulk transfer: fixed little-endian headers, and what they are about.
+"""Bytes of a bulk transfer: fixed little-endian headers, ranges and sources.
 
-Owns the request (80 bytes, signed) and the answer (24 bytes, then the payload), and the types that a caller
-names ranges and sources with. Opens nothing.
+Owns the request (80 bytes, signed) and the answer (24 bytes, then the payload), and the types with which a
+caller names ranges and sources. Opens nothing.
 """
 
 import enum
@@ -47,8 +47,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class BulkSource:
-    """Who serves: `endpoint` "tcp://host:port", and a `token` of `BulkServer.issue_token` (48 bytes, secret:
-    it travels on the control plane alone)."""
+    """A source of content: `endpoint` "tcp://host:port", and a `token` of `BulkServer.issue_token` (48 bytes,
+    secret: it travels only on the control plane)."""
 
     endpoint: str
     token: bytes
@@ -59,7 +59,7 @@ class BulkSource:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A GET of one range. `tag` comes back in the answer."""
+    """A GET of one range. The answer repeats `tag`."""
 
     token_id: bytes
     version: int

@@ -1,25 +1,25 @@
-"""What the thread of a connection tells the loop: all of it, in order, soon, and not each word by itself.
+"""News: batched callbacks from a connection's thread to the loop, in order.
 
-Owns when the loop looks. Waking it costs both sides a system call, and a turn of the interpreter, for which
-the thread waits: too much for one that tells of a chunk each millisecond.
+Owns when the loop polls. Each wake-up of the loop costs both sides a system call and a turn of the
+interpreter, for which the thread waits. That is too much for a thread that reports a chunk each millisecond.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 
-LOOK_S = 0.004  # so late may be heard what is told while the loop looks by itself: a relay passes chunks on
+LOOK_S = 0.004  # poll interval, so the delay of a report; small, because a relay forwards chunks
 
 
 class News:
-    """Who tells first wakes the loop, which then looks every `LOOK_S` for as long as it finds something. A
-    callback that fails is the last one: it is kept in `failed`, and `on_failed` called."""
+    """The first report wakes the loop, which then polls every `LOOK_S` for as long as it finds reports. After
+    a callback that fails no other one runs: the error is kept in `failed`, and `on_failed` is called."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_failed: Callable[[], None]) -> None:
         self.failed: Exception | None = None
         self._loop = loop
         self._on_failed = on_failed
-        self._told: deque[Callable[[], None]] = deque()  # as many as a thread tells in LOOK_S
+        self._told: deque[Callable[[], None]] = deque()  # at most the reports of one LOOK_S
         self._looking = False
 
     def tell(self, callback: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class News:
         while self._told and self.failed is None:
             try:
                 self._told.popleft()()
-            except Exception as problem:  # noqa: BLE001 (who runs the talk gets it)
+            except Exception as problem:  # noqa: BLE001 (the owner of the talk raises it)
                 self.failed = problem
                 self._on_failed()
         self._told.clear()
@@ -46,6 +46,6 @@ class News:
             self._loop.call_later(LOOK_S, self._look)
             return
         self._looking = False
-        if self._told:  # told since, to one who was still looking
+        if self._told:  # reported since, while `_looking` was still set
             self._looking = True
             self._loop.call_soon(self._look)

@@ -1,12 +1,13 @@
-"""Content that is served while it still comes: a host that pulls a version passes on what it has of it.
+"""PartialContent: content that a host serves to others while it still pulls it.
 
-Owns which chunks are there, and waiting for one that is not. The puller of the content says what has landed,
-verified; a `BulkServer` asks. Nothing is read from memory here.
+Owns which chunks have arrived, and the wait for a missing one. The puller of the content reports verified
+chunks; a `BulkServer` queries them. Nothing is read from memory here.
 """
 
 import asyncio
 
-ARRIVE_S = 0.5  # who asks for a chunk that is not there yet is told so then: less than a puller endures
+# a missing chunk is waited for this long, then answered "not yet": less than a puller's stall limit
+ARRIVE_S = 0.5
 
 
 class PartialContent:
@@ -20,7 +21,7 @@ class PartialContent:
         self._news: asyncio.Future[None] | None = None
 
     def fits(self, offset: int, length: int) -> bool:
-        """Whether there is such a range, here or to come."""
+        """Whether the content has such a range, arrived or not."""
         return length >= 1 and offset + length <= self._nbytes
 
     def landed(self, offset: int, length: int) -> None:
@@ -29,12 +30,12 @@ class PartialContent:
         self._tell()
 
     def end(self) -> None:
-        """Nothing more comes: whoever waits is told at once."""
+        """No more chunks will arrive: release all waiters at once."""
         self._ended = True
         self._tell()
 
     async def comes(self, offset: int, length: int) -> bool:
-        """Whether this range lies in one landed chunk, now or within `ARRIVE_S`."""
+        """Whether this range is inside one landed chunk, now or within `ARRIVE_S`."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + ARRIVE_S
         while not self.there(offset, length):
@@ -47,7 +48,7 @@ class PartialContent:
         return True
 
     def there(self, offset: int, length: int) -> bool:
-        """Whether this range lies in one landed chunk, to be served now. Any thread may ask."""
+        """Whether this range is inside one landed chunk, to be served now. Any thread may call this."""
         return not self._ended and self._landed.get(offset, 0) >= length
 
     def _tell(self) -> None:

@@ -1,7 +1,7 @@
-"""Pulls ranges of a published file straight into the caller's memory.
+"""Bulk puller: pulls ranges of a published file into the caller's memory.
 
-Owns the connections to one source, what is done, and deadlines; what is said on one of them is
-`bulk_exchange`. Does not choose sources: the caller resumes elsewhere with the chunks that are not done.
+Owns the connections to one source, the set of finished chunks, and deadlines; the protocol on one connection
+is `bulk_exchange`. Does not choose sources: the caller resumes elsewhere with the unfinished chunks.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from transport.carrier import Carrier, Connection
 from transport.keys import NodeKeys
 from transport.zmq_carrier import ZmqCarrier
 
-STALL_S = 2.0  # a source from which nothing comes for so long is given up
-LAG_S = 1.5  # a source that says "not yet" and has given no chunk for so long waits for somebody that is gone
+STALL_S = 2.0  # a source that sends nothing for so long is given up
+LAG_S = 1.5  # a source that answers "not yet" and sent no chunk for so long waits for a source that is gone
 SOCKET_BYTES = 16 << 20  # of a pull are worth a connection: a further one has to begin slowly, as the first
 
 
@@ -32,15 +32,15 @@ class PullResult:
 
 
 class Pace:
-    """Lets bytes pass at a rate, one after the other, whoever comes with them."""
+    """Rate limiter: lets bytes pass in order of arrival, shared by all connections."""
 
     def __init__(self, bytes_s: float) -> None:
         self._bytes_s = bytes_s
         self._free_s = 0.0
 
     async def pass_by(self, nbytes: int, most_s: float) -> float | None:
-        """Wait for the turn of so many bytes, unless that is further away than `most_s`: None then, and it is
-        nobody's. The seconds that it waited."""
+        """Wait until so many bytes may pass; return the seconds waited. Return None, and take no turn, if the
+        turn is further away than `most_s`."""
         now_s = asyncio.get_running_loop().time()
         turn_s = max(self._free_s, now_s)
         if turn_s - now_s > most_s:
@@ -64,14 +64,18 @@ async def pull(
     keys: NodeKeys | None = None,
     carrier: Carrier | None = None,
 ) -> PullResult:
-    """Fetch `ranges` of `version` into `into` (each lands at its own offset) over up to `sockets`
-    connections, one for each 16 MiB, with `window` requests in flight on each, and at most `limit_bytes_s`
-    asked for in sum (0: no limit). `on_chunk` is called on the loop for each verified chunk. `deadline_s` is
-    for the first chunk, and each grants it anew: a pull that gets on may take as long as its size asks for. A
-    connection that breaks costs its chunks in flight; the others get them. With `keys` it ends (`SourceGone`)
-    when any key is revoked: a source's address does not tell its key, and who is still trusted offers again.
-    Nothing is written to `into` once it has returned. Raises a `PullError`; ValueError for ranges that do not
-    fit, a read-only `into`, or something that is no token or endpoint."""
+    """Fetch `ranges` of `version` into `into`; each range lands at its own offset.
+
+    Uses up to `sockets` connections, one for each 16 MiB, with `window` requests in flight on each, and
+    requests at most `limit_bytes_s` in sum (0: no limit). `on_chunk` is called on the loop for each verified
+    chunk. `deadline_s` is the limit for the first chunk, and each chunk grants it anew: a pull that makes
+    progress may take as long as its size needs. A connection that breaks loses its chunks in flight; the
+    other connections fetch them. With `keys` the pull ends (`SourceGone`) when any key is revoked: a source's
+    address does not show its key, and a source that is still trusted offers again. Nothing is written to
+    `into` once the call has returned.
+
+    Raises a `PullError`; ValueError for ranges that do not fit, a read-only `into`, or an invalid token or
+    endpoint."""
     loop = asyncio.get_running_loop()
     into = into.cast("B")
     for chunk in ranges:
@@ -141,7 +145,8 @@ class _Pull:
         self._got_on_s = self._loop.time()
 
     async def run(self, connections: int) -> None:
-        """Until all is done, no connection is left, or one of them says why it is of no use to go on."""
+        """Run until all is done, no connection is left, or one of them reports an error that ends the
+        pull."""
         if connections == 1:
             await self._exchange()
         else:
@@ -176,7 +181,7 @@ class _Pull:
             task.result()
 
     async def _exchange(self) -> None:
-        """One connection, for as long as it stands."""
+        """Run one connection until it ends."""
         try:
             async with asyncio.timeout(STALL_S):
                 connection = await self._carrier.connect(self._source.endpoint)

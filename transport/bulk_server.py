@@ -1,8 +1,8 @@
-"""Serves ranges of published files over plain TCP.
+"""BulkServer: serves ranges of published files over plain TCP.
 
-Owns the listener, the versions and the tokens. A published file is mapped, so what is in shared
-memory goes from there to the kernel without a copy. Files must stay as they are while published (replace,
-never truncate). Content is authorised, not encrypted. Knows no manifest: the puller checks every chunk.
+Owns the listener, the versions and the tokens. A published file is mapped, so its bytes go from shared memory
+to the kernel without a copy. Files must stay as they are while published (replace, never truncate). Content
+is authorised, not encrypted. Knows no manifest: the puller checks every chunk.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from transport.zmq_carrier import ZmqCarrier
 
 MAX_CONNECTIONS = 256  # further ones are closed at once
 MAX_TOKENS = 4096  # beyond it the oldest is forgotten
-FIRST_REQUEST_S = 2.0  # who asks nothing within this time is no puller
+FIRST_REQUEST_S = 2.0  # a connection without a request within this time is closed
 IDLE_S = 30.0  # between two requests
 STALL_S = 10.0  # a puller that does not take PIECE_BYTES of its chunk in that time is gone
 PIECE_BYTES = 128 << 10
@@ -39,8 +39,9 @@ PIECE_BYTES = 128 << 10
 
 class BulkServer:
     """Answers `pull`. `await start()` on the running loop (asyncio or uvloop), `await close()` at the end.
-    Beyond loopback it needs the node's keys, because tokens must travel encrypted, and bulk="clear", because
-    the content does not: somebody has to have said that its network may read it (`RefusedToListen`)."""
+    Beyond loopback it needs the node's keys, because tokens must travel encrypted. It also needs
+    bulk="clear", because the content does not: the user must have stated that the network may read it
+    (`RefusedToListen`)."""
 
     def __init__(
         self,
@@ -86,8 +87,8 @@ class BulkServer:
         self._accepting = self._spawn(self._accept())
 
     def publish(self, version: int, content: Path | str | memoryview | PartialContent) -> None:
-        """Serve these bytes, or those of a file, as `version` from now on; of content that still comes, what
-        has landed. Raises OSError, or ValueError for an empty file."""
+        """Serve these bytes, or those of a file, as `version` from now on. Of content that still arrives,
+        serve the landed part. Raises OSError, or ValueError for an empty file."""
         if not isinstance(content, memoryview | PartialContent):
             content = self._carrier.content(content)
         self._files[version] = content
@@ -120,9 +121,9 @@ class BulkServer:
         self._files.clear()
 
     def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
-        """Somebody is trusted no longer. A token does not tell whose it is, and may have been passed on: all
-        of them fall, and every connection with them. Whoever is still trusted asks for a new one on the
-        control plane and resumes with what it lacks; the revoked one cannot ask."""
+        """A key was revoked. A token does not show its owner, and may have been passed on, so all tokens and
+        all connections are dropped. A process that is still trusted requests a new token on the control plane
+        and resumes with the missing chunks; the revoked one cannot request one."""
         if not removed:
             return
         self._tokens.clear()
@@ -160,7 +161,7 @@ class BulkServer:
             except FrameError as error:
                 self._refusals.count(address, error.reason, str(error))
             except OSError:
-                pass  # the puller is gone, as pullers go; it asks another source or comes again
+                pass  # the puller disconnected, which is normal; it uses another source or connects again
             finally:
                 self._served_before += self._served_by.pop(connection)
 
@@ -197,7 +198,7 @@ class BulkServer:
                 return Status.BAD_RANGE, memoryview(b"")
             if not await connection.on_loop(content.comes(request.offset, request.length)):
                 return Status.NOT_YET, memoryview(b"")
-            content = self._files.get(request.version)  # all may have come meanwhile, or it was given up
+            content = self._files.get(request.version)  # meanwhile the content may be complete, or given up
         if content is None:
             return Status.GONE, memoryview(b"")
         view = content.view if isinstance(content, PartialContent) else content

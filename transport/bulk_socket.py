@@ -1,7 +1,7 @@
-"""The TCP sockets of bulk transfer, behind the ports of `carrier`.
+"""TCP sockets of bulk transfer, behind the ports of `carrier`.
 
 Owns the descriptors, their options, and the thread of each connection. Threads that wait in the kernel cost a
-transfer no turn of the loop, and copies and hashes, which let go of the interpreter, run beside each other.
+transfer no turn of the loop. Copies and hashes release the interpreter lock, so they run in parallel.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from transport.sockets import CannotListen
 
 T = TypeVar("T")
 
-NEARLY = 0.9  # the kernel counts in ticks, and comes back a little early
+NEARLY = 0.9  # the kernel counts in ticks, and returns a little early
 UNSENT_BYTES = 64 << 10  # wait in the kernel, of each of several connections: see `TcpListener`
 AS_THE_KERNEL_LIKES = 0
-BACKLOG = 128  # pullers come in bursts, one for each instance of a version
+BACKLOG = 128  # pullers connect in bursts, one for each instance of a version
 
 
 class TcpConnection:
@@ -139,7 +139,7 @@ class TcpConnection:
         if self._asked is not None:
             self._asked()
         with contextlib.suppress(OSError):  # closed already, or by the other end
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes whoever reads or writes
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes a blocked read or write
 
     def close(self) -> None:
         if self.on_close is not None:
@@ -152,7 +152,7 @@ class TcpConnection:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, nbytes)
 
     def _endure(self, option: int, stall_s: float) -> None:
-        """The kernel comes back after that time, also with nothing or with less than was asked."""
+        """Make the kernel return after that time, also with nothing or with less than was requested."""
         if self._patience_s[option] != stall_s:
             self._patience_s[option] = stall_s
             whole_s = int(stall_s)
@@ -233,7 +233,7 @@ def _run(talk: Coroutine[object, object, T], ended: concurrent.futures.Future[T]
         talk.send(None)
     except StopIteration as end:
         ended.set_result(end.value)
-    except BaseException as problem:  # noqa: BLE001 (who runs the talk gets it)
+    except BaseException as problem:  # noqa: BLE001 (the owner of the talk raises it)
         ended.set_exception(problem)
     else:
         talk.close()

@@ -1,15 +1,15 @@
-"""The seam between data transfer and whatever carries its bytes: token streams and bulk transfer open their
-sockets here, and nowhere else.
+"""Carrier: the port through which data transfer opens its sockets.
 
-Owns the words and the contract. Real sockets are `zmq_carrier`; a simulated network keeps the same promises.
-Control links have a seam of their own (`wire`). Knows no frame, no token and no range.
+Token streams and bulk transfer open sockets only here. Owns the types and the contract. Real sockets are in
+`zmq_carrier`; a simulated network keeps the same promises. Control links have a port of their own (`wire`).
+Knows no frame, no token and no range.
 
 What every `Carrier` promises:
-- Nothing blocks. `send` of a line or hub takes the frames or says that it does not.
-- Frames of one connection arrive in order, at most once; what is under way when it breaks is lost.
+- Nothing blocks. `send` of a line or hub takes the frames or reports that it does not.
+- Frames of one connection arrive in order, at most once; a broken connection loses its frames under way.
 - A line connects again by itself until it is closed or rejected, under the same route.
 - Bytes of a `Connection` arrive in order and complete, or the connection fails with an OSError.
-- Callbacks run on the loop, one at a time; none comes after `close`.
+- Callbacks run on the loop, one at a time; none runs after `close`.
 """
 
 import enum
@@ -57,18 +57,18 @@ class Hub(Protocol):
 
 
 class Connection(Protocol):
-    """One established connection of a bulk transfer. What is said on it is one coroutine, the *talk*: `run`
-    runs it, in a thread of its own where sockets are real, so that neither bytes nor hashes keep the loop
-    waiting. A talk awaits the methods of its connection and nothing else. Those raise OSError when the
-    connection broke, and TimeoutError where it stands still."""
+    """One established connection of a bulk transfer. The exchange on it is one coroutine, the *talk*. `run`
+    runs the talk, in a thread of its own where sockets are real, so that neither bytes nor hashes block the
+    loop. A talk awaits the methods of its connection and nothing else. Those raise OSError when the
+    connection broke, and TimeoutError when it stalls."""
 
     async def run(self, talk: Coroutine[object, object, T]) -> T:
         """Run the talk: what it returns or raises. Once this is back, the talk has ended, also where it was
         cancelled."""
 
     async def receive(self, place: memoryview, stall_s: float, least_bytes: int = 1) -> int:
-        """Fill `place`, for a talk: its length, or less where the other end has closed. TimeoutError when
-        fewer than `least_bytes` come within `stall_s`."""
+        """Fill `place`, for a talk, and return its length, or less if the other end has closed. TimeoutError
+        when fewer than `least_bytes` arrive within `stall_s`."""
 
     async def send(self, data: bytes, stall_s: float) -> None:
         """Send a header, for a talk: all of it is taken when this returns."""
@@ -85,7 +85,8 @@ class Connection(Protocol):
         before `run` returns. What the callback raises ends the talk."""
 
     def hang_up(self) -> None:
-        """End it from any callback: whoever waits in `receive` gets what there is, in `send` an OSError."""
+        """End the connection, from any callback: a waiting `receive` returns what has arrived, a waiting
+        `send` raises OSError."""
 
     def close(self) -> None:
         """Release it, where no talk runs. A second call does nothing."""
@@ -102,8 +103,8 @@ class BulkListener(Protocol):
         """Listen. Raises `CannotListen`."""
 
     async def accept(self) -> tuple[Connection, str]:
-        """The next connection, and the address it comes from. Raises OSError when there is none to be had
-        now (out of descriptors, or the peer left already): try again."""
+        """The next connection and its remote address. Raises OSError when none is available now (out of
+        descriptors, or the peer left already): try again."""
 
     def close(self) -> None:
         """Stop listening; accepted connections stay. A second call does nothing."""
@@ -120,8 +121,8 @@ class Carrier(Protocol):
         on_frames: Callable[[list[bytes]], None],
         on_event: Callable[[LineEvent], None],
     ) -> Line:
-        """A line to `peer`; `name` is made unique in what others see. Raises ValueError for an address that
-        cannot be dialled, with keys also for a peer without one, or whose key was revoked here."""
+        """A line to `peer`; `name` is made unique for other processes. Raises ValueError for an address that
+        cannot be dialled; with keys also for a peer without a key, or with one revoked here."""
 
     def hub(
         self,
@@ -148,4 +149,4 @@ class Carrier(Protocol):
         """The bytes of a file that is published. Raises OSError, or ValueError for an empty file."""
 
     def secret(self, size_bytes: int) -> bytes:
-        """Bytes that nobody guesses."""
+        """Unguessable bytes."""

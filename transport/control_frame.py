@@ -1,8 +1,9 @@
-"""The messages of a control link, each one MessagePack array in one frame: `["GL", major, minor, type, ...]`.
+"""Messages of a control link, each one MessagePack array in one frame.
 
-Owns their fields and the versions. The first three fields are fixed for ever, so that any two releases can at
-least name each other's version. A newer minor version may append fields to a message and to the envelopes in
-it; they are skipped. Another major is refused. When which message is sent is `link_end` and `links`.
+An array is `["GL", major, minor, type, ...]`. Owns the fields and the versions. The first three fields are
+fixed for ever, so that any two releases can at least name each other's version. A newer minor version may
+append fields to a message and to the envelopes in it; they are skipped. Another major is refused. `link_end`
+and `links` decide when a message is sent.
 """
 
 import enum
@@ -19,7 +20,7 @@ MAGIC: Final = "GL"
 MAJOR: Final = 2
 MINOR: Final = 0
 MAX_BATCH: Final = 256  # envelopes in one frame
-NONE: Final = Envelope(kind="", dst="", body=b"")  # stands for a refused one
+NONE: Final = Envelope(kind="", dst="", body=b"")  # replaces a refused envelope
 
 
 class Type(enum.IntEnum):
@@ -41,9 +42,9 @@ class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Hello(_Head, frozen=True, gc=False):
-    """Dialler to listener, on every connection: who speaks (`life`), to which session of the listener
-    (`peer_life`, 0 = a new one), its first message that is not acknowledged, what it received (`ack`), and up
-    to which number it takes tells (`limit`)."""
+    """Dialler to listener, on every connection. `life`: of the dialler. `peer_life`: the listener's session
+    (0: a new one). The other fields are the dialler's first unacknowledged message, what it received (`ack`),
+    and up to which number it takes `tell` messages (`limit`)."""
 
     life: Count
     peer_life: Count
@@ -53,7 +54,7 @@ class Hello(_Head, frozen=True, gc=False):
 
 
 class Welcome(_Head, frozen=True, gc=False):
-    """Listener to dialler: the session stands. `peer_life` repeats the dialler's life."""
+    """Listener to dialler: the session is open. `peer_life` repeats the dialler's life."""
 
     life: Count
     peer_life: Count
@@ -72,8 +73,8 @@ class Data(_Head, frozen=True):
 
 
 class Ack(_Head, frozen=True, gc=False):
-    """Everything up to `ack` is here, and with `again` what was sent after it is missing; `sent` (0 = no
-    question) is the last number that went this way, and who has less answers with `again`."""
+    """Everything up to `ack` has arrived; with `again` the messages after it are missing. `sent` is the last
+    number sent in this direction (0: no question); a receiver that has less answers with `again`."""
 
     life: Count
     ack: Count
@@ -166,8 +167,8 @@ def gone(life: int) -> bytes:
 
 
 def decode(frame: bytes, refuse: Callable[[str, str], None]) -> ControlFrame:
-    """Unpack one message. An envelope that cannot be believed is told to `refuse(reason, detail)` and stands
-    as `NONE` in `Data.envelopes`; the others of its batch are good.
+    """Unpack one message. An envelope that is not valid is reported to `refuse(reason, detail)` and replaced
+    by `NONE` in `Data.envelopes`; the others of its batch stay valid.
 
     Raises a `FrameError`, whatever the bytes: `Oversize`, `Truncated`, `NotAnEnvelope`, `UnknownVersion` (it
     names both) or `BadField`.
@@ -187,9 +188,9 @@ def decode(frame: bytes, refuse: Callable[[str, str], None]) -> ControlFrame:
 
 
 def _decode_in_full(frame: bytes, refuse: Callable[[str, str], None]) -> ControlFrame:
-    # Nothing is made of what is not asked for: a frame at the limit may hold sixteen million empty arrays,
-    # which are a gigabyte of Python objects and half a minute of a silent process.
-    # Said in the order in which it matters: not ours, another version, a field.
+    # Unexpected elements are not decoded: a frame at the limit may hold sixteen million empty arrays, which
+    # are a gigabyte of Python objects and block the process for half a minute. The checks run in the order in
+    # which they matter: not ours, another version, a field.
     try:
         start = _unpack_start(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

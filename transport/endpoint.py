@@ -1,6 +1,6 @@
-"""Addresses as people type them: `HOST:PORT`, with or without `tcp://`.
+"""Endpoints as users type them: `HOST:PORT`, with or without `tcp://`.
 
-Pure. Whether anybody listens there, or may, is found elsewhere.
+Pure. Does not check whether a process listens there, or may.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""The envelope of every control message: one MessagePack array, readable without knowing the body.
+"""Envelope of every control message: a MessagePack array around the opaque body.
 
 Owns the order and the limits of its fields (docs/protocol.md has them as a table). Does not own the body
-(bytes, encoded and validated by the layer above), nor version and sequence number: those stand once in the
-frame that carries a batch of envelopes (`control_frame`). A newer minor version may append fields, which are
-skipped here.
+(bytes, encoded and validated by the layer above). Version and sequence number are not fields here: they occur
+once in the frame that carries a batch of envelopes (`control_frame`). A newer minor version may append
+fields, which are skipped here.
 """
 
 import enum
@@ -90,7 +90,7 @@ def encode(
     deadline_left_ms: int = 0,
     trace: str = "",
 ) -> bytes:
-    """Pack the fields of `Envelope`; what it says of them holds here. On the path of every message: it makes
+    """Pack the fields of `Envelope`, whose documentation applies here. Every message passes here, so it makes
     no object besides the bytes, and leaves the limits of names to the receiver. Raises `Oversize` beyond
     `MAX_ENVELOPE_BYTES`."""
     packed = _pack((kind, lane, mode, src, src_inc, dst, dst_inc, corr, key, deadline_left_ms, trace, body))

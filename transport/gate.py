@@ -1,9 +1,9 @@
-"""The gate of one listening socket: who comes in, who is heard, and who is put out when a key is revoked.
+"""Gate: admission, filtering and disconnection for a listening socket.
 
 Owns the socket's admission domain, the check of every message's sender, and the cutting of accepted
-connections. libzmq authenticates once, at the handshake, and has no call to end one connection; so the
-descriptor that a message came from (ZMQ_SRCFD) is remembered, and shut down under libzmq, which then sees a
-connection that broke and makes the peer pass the handshake again.
+connections. libzmq authenticates once, at the handshake, and has no call to end one connection. So the gate
+remembers the descriptor that a message came from (ZMQ_SRCFD), and shuts it down under libzmq. libzmq then
+sees a broken connection and makes the peer pass the handshake again.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class Impostor(FrameError):
 
 
 class Revoked(FrameError):
-    """A frame came over a connection whose key is trusted no longer."""
+    """A frame arrived over a connection whose key was revoked."""
 
     reason = "revoked"
 
@@ -45,7 +45,7 @@ class Gate:
         self._authenticator = Authenticator.shared(context)
         self._allowed = keys.allowed
         self.domain = self._authenticator.admit(keys.allowed.admits, on_stranger)
-        self._holders: dict[int, str] = {}  # who spoke last on a descriptor; one entry a number at most
+        self._holders: dict[int, str] = {}  # last sender on a descriptor; at most one entry a number
         self._address: tuple[str, int] | None = None
         self._leave: Callable[[], None] | None = self._allowed.subscribe(self._on_change)
 
@@ -54,7 +54,7 @@ class Gate:
         self._address = host_and_port(endpoint)
 
     def receive(self, sock: Sock) -> list[bytes]:
-        """Take one message whose sender's routing id ends in its verified key, which is still trusted.
+        """Receive one message whose sender's routing id ends in its verified key, which is still trusted.
         Raises `Impostor`, `Revoked` (and cuts the connection), or `zmq.Again` when there is none."""
         part = sock.recv(zmq.NOBLOCK, copy=False)  # part by part: twice as fast as recv_multipart with frames
         frames = [part.bytes]
@@ -87,7 +87,8 @@ class Gate:
             return
         cut = 0
         for fd in _descriptors():
-            # Who never spoke is cut too: it may be anybody, and has nothing to lose but a handshake.
+            # A connection that has not sent anything is cut too: its key is unknown, and it loses only a
+            # handshake.
             holder = self._holders.get(fd, "")
             if not self._allowed.admits(holder):
                 cut += self._cut(fd)

@@ -1,8 +1,8 @@
-"""Keeps a process's allow-list as its key directory says, without a restart.
+"""KeyFollower: applies changes of a key directory to the AllowList, without restart.
 
-Owns the look at `trusted/` twice a second and what becomes of a file that cannot be read. It polls: inotify
-misses changes on network file systems, and a look at ten names costs 40 us. Who is cut off by a change is
-`gate`'s and the sockets' work.
+Owns the poll of `trusted/` twice a second and the handling of an unreadable file. It polls: inotify misses
+changes on network file systems, and a look at ten names costs 40 us. `gate` and the sockets cut the
+connections that a change affects.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ from pathlib import Path
 from transport.keys import TRUSTED, BadKeys, NodeKeys, fingerprint, read_key, read_trusted
 
 POLL_S = 0.5  # a change holds within a second, also on a busy loop
-FILES_A_LOOK = 64  # whose contents are watched; of more, a file overwritten in place is noticed later
+# files whose contents are watched; if there are more, a file overwritten in place is noticed later
+FILES_A_LOOK = 64
 
 log = logging.getLogger("transport")
 
@@ -93,7 +94,8 @@ class KeyFollower:
 
     @property
     def _spare_looks(self) -> int:
-        """How often the folder alone is looked at before all files are: names that come and go change it."""
+        """How many looks at the folder alone precede a look at all files. A look at the folder sees added and
+        removed names."""
         return len(self._seen) // FILES_A_LOOK
 
     def _folders(self) -> _Signature:

@@ -1,8 +1,8 @@
-"""Who a node is and whom it trusts: CURVE key pairs and their files.
+"""NodeKeys: CURVE key pair of a node and the keys that it trusts.
 
 Owns `NodeKeys`, its directory (`node.public`, `node.secret` readable by the owner alone, `trusted/*.public`;
-each file is one line of z85), and the rules of what listens beyond loopback: nothing without keys, nothing
-unencrypted unless that was chosen. Checking the keys of those who connect is `zap`'s and `gate`'s work.
+each file is one line of z85), and the rules for listening beyond loopback: not without keys, and not
+unencrypted unless that was chosen. `zap` and `gate` check the keys of connecting peers.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 
 class BadKeys(Exception):
-    """A key directory cannot be used; says which file and what to do."""
+    """A key directory cannot be used; the message names the file and the remedy."""
 
 
 class RefusedToListen(Exception):
@@ -57,7 +57,7 @@ class NodeKeys:
 
     @classmethod
     def generate(cls) -> "NodeKeys":
-        """A new key pair that trusts nobody yet. Its public key may stand on a command line."""
+        """A new key pair with an empty trust list. Its public key may appear on a command line."""
         while (pair := zmq.curve_keypair())[0].startswith(b"-"):
             pass  # it would be taken for an option; one key in 85
         return cls(pair[0].decode(), pair[1].decode())
@@ -97,7 +97,8 @@ def fingerprint(key: str) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Whether the text is a key: five of its characters may also say more than their four bytes hold."""
+    """Whether the text is a key. Five characters of z85 can encode a number that does not fit in four bytes;
+    such a text is not a key."""
     if _Z85.fullmatch(text) is None:
         return False
     try:
@@ -118,7 +119,7 @@ def read_trusted(root: Path) -> dict[str, str]:
 
 def require_keys_beyond_loopback(bind: str, keys: NodeKeys | None) -> None:
     """Allow `bind` ("tcp://host:port") to be listened on. Raises `RefusedToListen` for any address that is
-    not loopback while there are no keys, and for wildcards: others could not tell how to reach them."""
+    not loopback while there are no keys, and for wildcards: they give other processes no address to dial."""
     host = _host(bind)
     if host in ("*", "0.0.0.0", "::"):
         raise RefusedToListen(

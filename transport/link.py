@@ -16,7 +16,7 @@ FLUSH_RETRY_S = 0.01  # an up link that takes nothing is asked again after this 
 
 class DialledLink:
     """UP, SUSPECT and the end (DOWN, REJECTED) of one peer. `transmit` returns False when the carrier takes
-    nothing right now; `on_down` releases the carrier's resources before the end is told."""
+    nothing right now; `on_down` releases the carrier's resources before the end is reported."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class DialledLink:
         self._on_link(self.peer, Link.SUSPECT)
 
     def nobody_there(self) -> None:
-        """The connection broke and nobody listens at the other end any longer: no use in waiting."""
+        """The connection broke and no process listens at the other end any longer: waiting is useless."""
         if not self._closed and self.state is Link.SUSPECT:
             self._down()
 
@@ -104,7 +104,8 @@ class DialledLink:
         self._timer = self._loop.call_at(due_s, self._late, due_s, seconds)
 
     def _late(self, due_s: float, seconds: float) -> None:
-        """The peer did not answer in time; but where this process stood still, its answer was not heard."""
+        """The peer did not answer in time. If this process was stalled meanwhile, the answer may still be
+        unread."""
         if self._loop.time() - due_s < STOOD_STILL_S:
             self._down()
         else:

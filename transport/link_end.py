@@ -1,8 +1,8 @@
-"""One end of one control link: its two windows, the two lives that it ties together, and who waits for room.
+"""LinkEnd: one end of a control link, with its two windows and waiting senders.
 
-Owns what is said on the link and in which order; `links` owns the table of ends and the timers.
-A session begins with HELLO and WELCOME and ends when either side has lost it: numbers start at 1 again only
-under a new pair of lives, so nothing is ever delivered twice.
+Owns which messages are sent on the link and in which order, and the two lives that the link connects; `links`
+owns the table of ends and the timers. A session begins with HELLO and WELCOME and ends when either side has
+lost it. Numbers start at 1 again only under a new pair of lives, so nothing is ever delivered twice.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ COUNTED = ("sent", "received", "resent", "duplicates", "gaps")
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
-    """What one control link may hold, and its times (seconds).
+    """Limits of one control link, and its times (seconds).
 
     Args:
-        window: tells that a peer may have sent and the layer above has not consumed.
+        window: `tell` messages that a peer may have sent and the layer above has not consumed.
         max_unacked, max_unacked_bytes: messages kept for a re-send, of every kind; then NO_CREDIT.
         ack_after, ack_bytes: received messages, or bytes, that are acknowledged at once; less travels with
-            what goes the other way.
-        ack_delay_s: a tell is acknowledged by itself when nothing went the other way for so long. An ask is
-            acknowledged by its answer.
-        answer_ack_s: the same for an answer: whoever asked now and then asks again, and its next ask
-            acknowledges. What is kept meanwhile is bounded by `ack_after` and `ack_bytes`.
-        probe_s: without news of what was sent for so long, the other end is asked; of answers alone for
-            `answer_ack_s` more. Longer than `ack_delay_s`, or every tell is asked after.
-        answer_s: a process that we reached says WELCOME within this time, or the link is DOWN.
-        broken_s: a dialler whose connection broke comes back within this time, or its session is dropped.
-        silence_s: a dialler that said nothing for so long is looked at, and dropped if it has no route.
+            the traffic in the other direction.
+        ack_delay_s: a `tell` is acknowledged by a frame of its own after so long without traffic in the other
+            direction. An ask is acknowledged by its answer.
+        answer_ack_s: the same for an answer: a process that asked is likely to ask again, and its next ask
+            acknowledges. Until then `ack_after` and `ack_bytes` bound what is kept.
+        probe_s: after so long without an acknowledgement the other end is probed; `answer_ack_s` later if
+            only answers are unacknowledged. Longer than `ack_delay_s`, or every `tell` would cause a probe.
+        answer_s: a process that we reached sends WELCOME within this time, or the link is DOWN.
+        broken_s: a dialler whose connection broke reconnects within this time, or its session is dropped.
+        silence_s: a dialler that was silent for so long is probed, and dropped if it has no route.
         max_sessions: diallers known at a time.
-        close_s: time that `close` gives to what is on its way.
+        close_s: time that `close` gives to messages under way.
     """
 
     window: int = 1024
@@ -82,17 +82,17 @@ class LinkEnd:
         self.route: Route = b"" if isinstance(to, Peer) else to  # of what it sends
         self.life = life
         self.peer_life = 0
-        self.ready = False  # the session stands on the present connection
+        self.ready = False  # the session is open on the present connection
         self.state: Link | None = None  # what the layer above knows
-        self.connected = False  # of a dialled one: what the wire says
+        self.connected = False  # of a dialled end: the state that the wire reported
         self.hello_held = False  # the first HELLO waits in the wire
         self.since_s = now_s  # the present connection, or its absence
         self.heard_at_s = now_s
         self.asked_at_s = now_s
         self.acked_at_probe = 0
-        self.process = 0  # whose session was lost: its WELCOME is to come from the same life; 0: of any
-        self.owing = False  # it stands among those whose acknowledgement is timed
-        self.owed_by_s = math.inf  # the time by which what was received is to be acknowledged
+        self.process = 0  # the process whose session was lost: WELCOME must come from that one; 0: from any
+        self.owing = False  # it is in the list of ends with a timed acknowledgement
+        self.owed_by_s = math.inf  # deadline of the acknowledgement of received messages
         self.untold_bytes = 0  # received and not acknowledged
         self.out = SendWindow(limits.max_unacked, limits.max_unacked_bytes)
         self.into = ReceiveWindow(limits.window)
@@ -112,7 +112,7 @@ class LinkEnd:
         return self._tell(hello)
 
     def excuse(self, stalled_s: float, now_s: float) -> None:
-        """This process stood still for so long: that is nobody's silence."""
+        """This process was stalled for so long: do not count that time as silence of the peer."""
         self.since_s = min(self.since_s + stalled_s, now_s)
         self.heard_at_s = min(self.heard_at_s + stalled_s, now_s)
         self.asked_at_s = min(self.asked_at_s + stalled_s, now_s)
@@ -124,7 +124,8 @@ class LinkEnd:
         )
 
     def resume(self) -> bool:
-        """The session stands: send what is not acknowledged, then what waits. False: the wire is full."""
+        """The session is open: send the unacknowledged messages, then the waiting ones. False: the wire is
+        full."""
         self.ready = True
         self.out.rewind()
         return self.flush()
@@ -132,14 +133,14 @@ class LinkEnd:
     def flush(self) -> bool:
         """Send what waits; False when the wire is full and it must be tried again."""
         if not self.ready:
-            return True  # goes when the session stands
+            return True  # they are sent once the session is open
         out, into = self.out, self.into
         while (batch := out.next_batch()) is not None:
             frame = control_frame.data(self.life, batch.first, into.received, into.limit, batch.envelopes)
             sent = self._transmit(self.to, [frame])
             if sent is Sent.NO_ROUTE:
                 self.ready = False
-                return True  # goes when the dialler comes back
+                return True  # they are sent once the dialler reconnects
             if sent is Sent.NO_CREDIT:
                 return False
             out.sent()
@@ -155,7 +156,7 @@ class LinkEnd:
 
     @property
     def idle(self) -> bool:
-        """Whether the session stands, and nothing is on its way that somebody waits for."""
+        """Whether the session is open, with no message in flight and no waiter."""
         return self.ready and not self.out.in_flight and not self.waiters
 
     @property
@@ -174,7 +175,7 @@ class LinkEnd:
         )
 
     def wake(self) -> bool:
-        """Let the longest waiting tellers try, as many as there is room for; True when more wait."""
+        """Wake the longest waiting senders, as many as there is free capacity; True when more wait."""
         room = self.out.room()
         waiters = self.waiters
         while waiters and room > 0:

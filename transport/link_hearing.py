@@ -1,6 +1,6 @@
-"""What the other ends of control links say, and what the wire says of their connections.
+"""Handling of received frames and wire events of control links.
 
-Owns the rules by which a frame is believed. What follows from it on time is `link_upkeep`.
+Owns the rules that decide whether a frame is accepted. The timed consequences are in `link_upkeep`.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Hearing:
         elif isinstance(frame, Gone):
             if frame.life == end.life:
                 self._gone(end)
-        elif end.peer_life:  # else our WELCOME is still to come
+        elif end.peer_life:  # otherwise our WELCOME has not arrived yet
             self._wire.refuse(
                 route, "other-life", f"of life {frame.life}, the session is with {end.peer_life}"
             )
@@ -98,7 +98,7 @@ class Hearing:
                 end.acknowledge(again=True)
             return
         end.untold_bytes += size_bytes
-        asked, told = False, known > 0  # what comes again was not acknowledged in time
+        asked, told = False, known > 0  # a repeated message was not acknowledged in time
         if known:
             envelopes = envelopes[known:]
         deliver = self._deliver
@@ -119,7 +119,7 @@ class Hearing:
                 self._loop.call_exception_handler({"message": "delivery failed", "exception": error})
         if asked:
             self._upkeep.flush_this_turn()
-        if into.held > 2 * into.window:  # who obeys our limit cannot get there
+        if into.held > 2 * into.window:  # a sender that obeys our limit cannot reach this
             self._wire.refuse(
                 route, "over-limit", f"{into.held} messages are held, granted were {into.window}"
             )
@@ -179,8 +179,8 @@ class Hearing:
             self._upkeep.resume(end)
 
     def _gone(self, end: LinkEnd) -> None:
-        """A process that dropped our session, because it had not heard us for long, lives; another one at its
-        address does not know it either."""
+        """A process that dropped our session after a long silence is alive; another process at its address
+        does not know the session either."""
         if end.peer is None or not end.peer_life:
             self._table.over(end, Link.DOWN, "peer restarted")
         else:

@@ -1,7 +1,7 @@
-"""The ends of all control links of a process: who is reached under which address or route.
+"""LinkTable: the ends of all control links of a process, by address or route.
 
-Owns the table, the lives of the ends, and what their ends cost (`lost`). A dialled end stands in it twice: by
-its peer and, from the first answer on, by the route of what comes back.
+Owns the table, the lives of the ends, and the messages lost when ends close (`lost`). A dialled end has two
+keys: its peer and, from the first answer on, the route of that answer.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ OnLink = Callable[[Peer, Link], None]
 
 
 class LinkTable:
-    """See the module. `on_link` is set by who listens."""
+    """See the module. `Links` sets `on_link`."""
 
     def __init__(self, wire: Wire, life: int, limits: LinkLimits) -> None:
         if not 0 < life < 1 << (63 - LIFE_BITS):
@@ -25,7 +25,7 @@ class LinkTable:
         self.wire = wire
         self.limits = limits
         self.ends: dict[Peer | Route, LinkEnd] = {}
-        self._once: dict[Peer | Route, LinkEnd] = {}  # by whom they lead to alone
+        self._once: dict[Peer | Route, LinkEnd] = {}  # each end once, by the key under which it was opened
         self.lost: Counter[str] = Counter()  # messages that an ended link dropped, by reason
         self.ended: Counter[str] = Counter()  # what ended links had counted, by `link_end.COUNTED`
         self.diallers = 0  # ends that others dialled
@@ -56,7 +56,7 @@ class LinkTable:
         return end
 
     def dial(self, peer: Peer) -> LinkEnd | None:
-        """A new end that says HELLO; None when the wire finds no way there."""
+        """A new end that sends HELLO; None when the wire finds no way there."""
         end = self.open(peer)
         if end.greet(self._loop.time()) is Sent.OK:
             end.hello_held = True
@@ -65,8 +65,9 @@ class LinkTable:
         return None
 
     def anew(self, end: LinkEnd, reason: str) -> None:
-        """The other process has dropped the session of a dialled end, or is another one: a new session on the
-        same connection tells. What the old one had not delivered for certain is counted."""
+        """Replace a dialled end: the other process has dropped its session, or is another process. A new
+        session on the same connection finds out which. Messages that the old session may not have delivered
+        are counted."""
         peer, process = end.peer, end.peer_life >> LIFE_BITS
         assert peer is not None
         told = end.state
@@ -95,7 +96,7 @@ class LinkTable:
         return True
 
     def over(self, end: LinkEnd, link: Link, reason: str) -> None:
-        """The same, and the layer above hears of it if it had dialled."""
+        """Remove the end, and notify the layer above if this process had dialled."""
         self.remove(end, reason)
         if end.peer is not None:
             self.on_link(end.peer, link)

@@ -1,12 +1,12 @@
-"""What control links do without being told to: leave together, acknowledge late, ask, try again, give up.
+"""Upkeep: timers of control links (flush, acknowledge, probe, retry, give up).
 
-Owns the timers of all links of a process: three at most, none while nothing is open. What is said is
-`link_end`. Timers are lazy: one that fires and finds that its reason is gone does nothing, instead of being
-set anew at every message.
+Owns the timers of all links of a process: three at most, none while nothing is open. `link_end` makes the
+messages. Timers are lazy: a timer that fires and finds its reason gone does nothing, instead of being set
+anew at every message.
 
 What an exchange costs: an ask is acknowledged by its answer, and the answer by the next ask to the same
-process, if that comes within `LinkLimits.answer_ack_s`. Only what nothing goes the other way for is
-acknowledged by a frame of its own.
+process, if that arrives within `LinkLimits.answer_ack_s`. A separate acknowledgement frame is sent only if no
+other frame goes in that direction.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from transport.link_table import LinkTable
 from transport.wire import STOOD_STILL_S, Link, Sent
 
 RETRY_S = 0.005  # a wire that was full is tried again after this time
-BRISK_S = 0.1  # ends whose session does not stand are looked after this often
+BRISK_S = 0.1  # ends without an open session are checked this often
 CALM_S = 10.0  # and those that others dialled this often while all is quiet
 SLACK_S = 0.002  # a timer may fire so early: loops count milliseconds
 
@@ -30,8 +30,8 @@ class Upkeep:
         self._limits = table.limits
         self._loop = asyncio.get_running_loop()
         self._dirty: list[LinkEnd] = []  # ends with messages of this turn
-        self._flushing = False  # `flush_dirty` comes in this turn
-        self._owing: list[LinkEnd] = []  # ends that owe an acknowledgement, or did
+        self._flushing = False  # `flush_dirty` is scheduled for this turn
+        self._owing: list[LinkEnd] = []  # ends whose acknowledgement is due, or was
         self._ack_timer: asyncio.TimerHandle | None = None
         self._ack_due_s = math.inf
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -86,7 +86,7 @@ class Upkeep:
             self._look_by(now_s + BRISK_S)
 
     def resume(self, end: LinkEnd) -> None:
-        """Its session stands: go on behind what was received."""
+        """The session of this end is open: continue after the last received message."""
         self.wake(end)
         if not end.resume():
             self._retry()
@@ -105,8 +105,8 @@ class Upkeep:
     # -- what was received --
 
     def wake(self, end: LinkEnd) -> None:
-        """There may be room for tellers that wait."""
-        # Whoever was woken may have given up: look again behind them, until the room is used.
+        """There may be free capacity for waiting senders."""
+        # A woken sender may have given up: wake the next ones, until the capacity is used.
         if end.waiters and end.wake() and end.out.room() > 0:
             self._loop.call_soon(self.wake, end)
 
@@ -144,9 +144,9 @@ class Upkeep:
         for end in owing:
             end.owing = False
             if self._table.ends.get(end.to) is not end:
-                continue  # it has ended: to say this would dial its peer anew, or speak on the next link
+                continue  # it has ended: a frame would dial its peer anew, or go to the next link
             if end.owed_by_s > now_s:
-                if end.owes:  # paid meanwhile, and owed anew
+                if end.owes:  # acknowledged meanwhile, and due again
                     end.owing = True
                     self._owing.append(end)
                     self._acknowledge_by(end.owed_by_s)
@@ -155,7 +155,7 @@ class Upkeep:
             if end.owes and end.acknowledge() is Sent.NO_CREDIT:
                 self.owe(end, self._limits.ack_delay_s)
 
-    # -- what does not come --
+    # -- overdue messages --
 
     def look_briskly(self) -> None:
         """Something is not as it is to stay: look after it soon."""
@@ -205,7 +205,8 @@ class Upkeep:
             elif now_s - end.asked_at_s >= patience_s - SLACK_S:
                 end.asked_at_s = now_s
                 if end.acknowledge(ask=True) is Sent.NO_ROUTE and end.peer is None:
-                    end.ready = False  # it comes back in time, or never: nobody is left to acknowledge
+                    # the dialler reconnects in time, or never; there is no peer to acknowledge to
+                    end.ready = False
                     return self._look_after_broken(end, now_s)
             return end.asked_at_s + patience_s
         if end.peer is not None:
@@ -225,7 +226,7 @@ class Upkeep:
                 return math.inf
             return end.since_s + self._limits.broken_s + SLACK_S
         if not end.connected:
-            return math.inf  # the wire has its own deadlines, and tells
+            return math.inf  # the wire has its own deadlines, and reports
         if since_s > self._limits.answer_s:
             source = end.route or end.peer.endpoint.encode()
             self._table.wire.refuse(source, "no-welcome", f"silent for {since_s:.1f} s after our HELLO")

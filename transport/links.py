@@ -1,16 +1,17 @@
-"""Control links: exactly the delivery that the actor runtime promises, over any `Wire`, whatever that drops.
+"""Links: control links with the delivery guarantees of the actor runtime.
 
-Owns what the layer above sees. The ends of all links are `link_table`, what is heard on them `link_hearing`,
-and what happens on time `link_upkeep`.
+They work over any `Wire`, whatever it drops. Owns the interface to the layer above. The ends of all links are
+in `link_table`, received frames are handled in `link_hearing`, and timers in `link_upkeep`.
 
 - Each message of a link is delivered at most once and in order, in both directions; a connection that breaks
   and comes back loses nothing. A link that ends (`Link.DOWN`, `Link.REJECTED`) drops
-  what was not acknowledged: whether the peer had it is not known. It is counted in `lost`.
+  what was not acknowledged: whether the peer received it is unknown. It is counted in `lost`.
 - Messages of one turn of the loop to the same process leave in one frame; of many asks or answers,
   `session.PROMPT_MESSAGES` at a time leave at once.
-- `send` never blocks. NO_CREDIT: the peer is behind (`LinkLimits`). A tell also obeys the limit that the
-  peer grants: what its layer above has consumed, and a window; so a full mailbox there stops tells to that
-  process, and neither asks, replies and system messages to it, nor anything to another process.
+- `send` never blocks. NO_CREDIT: the peer is behind (`LinkLimits`). A `tell` also obeys the limit that the
+  peer grants: the messages that the layer above has consumed there, plus a window. So a full mailbox there
+  stops `tell` messages to that process, but no asks, replies and system messages to it, and nothing to
+  another process.
 - A process that restarted on the same port is another life: the old link is DOWN, the next send opens one.
 """
 
@@ -32,7 +33,7 @@ _OK = Sent.OK  # looked up for every message
 
 
 class LinkState(msgspec.Struct, frozen=True):
-    """What one end of a link shows of itself. `where`: the dialled endpoint, or the route of who dialled."""
+    """State of one end of a link, for inspection. `where`: the dialled endpoint, or the dialler's route."""
 
     where: str
     dialled: bool
@@ -90,14 +91,14 @@ class Links:
         self._wire.refuse(route, reason, detail)
 
     def listen(self, on_envelope: OnEnvelope, on_link: OnLink) -> None:
-        """Begin to deliver. `on_envelope` answers whether the message is consumed; with False the layer above
-        holds it and calls `consumed` later. `on_link` tells of dialled peers. Called once."""
+        """Begin to deliver. `on_envelope` returns whether the message is consumed; on False the layer above
+        holds it and calls `consumed` later. `on_link` reports dialled peers. Called once."""
         hearing = Hearing(self._table, self._upkeep, on_envelope)
         self._table.on_link = on_link
         self._wire.listen(hearing.on_frames, hearing.on_wire)
 
     def send(self, to: Peer | Route, envelope: bytes, *, tell: bool = False, answer: bool = False) -> Sent:
-        """Take one packed envelope. A `tell` obeys the peer's limit; an `answer` may be acknowledged late.
+        """Send one packed envelope. A `tell` obeys the peer's limit; an `answer` may be acknowledged late.
         Raises `Oversize`."""
         end = self._ends.get(to)
         if end is None:
@@ -115,7 +116,8 @@ class Links:
         return _OK
 
     async def room(self, to: Peer) -> None:
-        """Return when a tell to this peer would be taken, or when its link has ended; in order of arrival."""
+        """Return when a `tell` to this peer would be accepted, or when its link has ended; waiters return in
+        order of arrival."""
         end = self._ends.get(to)
         if end is None or (not end.waiters and end.out.room() > 0):
             return
@@ -139,13 +141,13 @@ class Links:
             self._upkeep.owe(end, self.limits.ack_delay_s)
 
     def heard_s(self, at: Peer | Route) -> float:
-        """When the newest frame came from the other end, whatever it said (the loop's time); minus infinity
-        while it has not answered. Frames are made by the other process's loop, so that turned then."""
+        """When the newest frame of any kind arrived from the other end (the loop's time); minus infinity
+        while it has not answered. The other process's loop makes frames, so that loop was running then."""
         end = self._ends.get(at)
         return end.heard_at_s if end is not None and end.peer_life else -math.inf
 
     def ask_life(self, peer: Peer) -> bool:
-        """Have the loop of a dialled process say something; False without a link to it."""
+        """Request a frame from the loop of a dialled process; False without a link to it."""
         end = self._ends.get(peer)
         if end is None:
             return False
@@ -179,7 +181,7 @@ class Links:
         await self._wire.close()
 
     def states(self) -> list[LinkState]:
-        """Every end, for whoever looks."""
+        """The state of every end, for inspection."""
         return [
             LinkState(
                 where=end.peer.endpoint if end.peer else end.route.decode(errors="replace"),

@@ -1,10 +1,9 @@
-"""Whether anybody still listens at a TCP address, found out by connecting to it.
+"""ListenerProbe: checks by connecting whether a TCP address still has a listener.
 
-libzmq connects again by itself, but its monitor does not say why an attempt failed: a host that cannot be
-reached (a partition, which may heal) looks like a port that nobody listens on (a process that is dead). The
-kernel says it: ECONNREFUSED is an answer of the host itself. Says not a byte, so the listener sees a
-connection that came and went (`mesh` does not count those). Numeric addresses only: a name would have to be
-resolved.
+libzmq connects again by itself, but its monitor does not report why an attempt failed. An unreachable host (a
+partition, which may heal) looks like a port without a listener (a dead process). The kernel distinguishes
+them: ECONNREFUSED is an answer of the host itself. The probe sends no byte, so the listener sees a connection
+that opens and closes (`mesh` does not count those). Numeric addresses only: a name would have to be resolved.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ AGAIN_S = 0.02  # between two attempts at most; each pause is twice the one befo
 
 
 class ListenerProbe:
-    """Calls `on_refused` once when nobody listens at `endpoint` ("tcp://ADDRESS:PORT"), until `stop`."""
+    """Calls `on_refused` once when no process listens at `endpoint` ("tcp://ADDRESS:PORT"), until `stop`."""
 
     def __init__(self, endpoint: str, on_refused: Callable[[], None]) -> None:
         self._address = _numeric(endpoint)

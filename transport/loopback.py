@@ -1,7 +1,7 @@
-"""A wire within one process, for tests and for actors that share a loop.
+"""LoopbackWire: a wire within one process, for tests and actors that share a loop.
 
 Owns delivery between the `LoopbackWire`s of one `LoopbackNetwork`, with the promises of `wire.Wire` (the same
-conformance tests run on both carriers). Knows no socket; bytes are handed over as they are.
+conformance tests run on both carriers). Knows no socket; bytes are passed on as they are.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from transport.wire import (
     check_frames,
 )
 
-DIAL_ROUTE = b"\0dial#"  # of what comes back on a dialled link; no name begins so
+DIAL_ROUTE = b"\0dial#"  # route prefix of replies on a dialled link; no name begins so
 INBOX_FRAMES = 1000  # messages waiting at one wire; beyond it senders get NO_CREDIT
 DRAIN_BUDGET = 256  # messages delivered in one turn of the loop
 
@@ -78,7 +78,7 @@ class LoopbackNetwork:
         return self._wires.get(endpoint) if endpoint not in self._cut else None
 
     def listens(self, endpoint: str) -> bool:
-        """Whether somebody is there, or might be behind a cut."""
+        """Whether the endpoint has a listener, or might have one behind a cut."""
         return endpoint in self._wires or endpoint in self._cut
 
     def dialler(self, route: Route) -> "LoopbackWire | None":
@@ -191,7 +191,7 @@ class LoopbackWire:
         return any(dial.forth == forth and self.deliver(dial.back, frames) for dial in self._dials.values())
 
     def reached(self, endpoint: str) -> None:
-        """Somebody opened `endpoint`: links that wait for it are up from the next turn on."""
+        """`endpoint` was opened: links that wait for it are up from the next turn on."""
         for peer, dial in self._dials.items():
             if peer.endpoint == endpoint:
                 asyncio.get_running_loop().call_soon(self._answered, peer, dial.link)

@@ -1,8 +1,8 @@
-"""The control mesh over ZeroMQ: one bound ROUTER a process, one DEALER for each peer that it talks to.
+"""ZmqWire: control mesh over ZeroMQ, one bound ROUTER a process, one DEALER a peer.
 
-Owns dialling, watching and forgetting peers, and the way back by route. Requests leave on our DEALER and
-their replies come back on it, so no two processes race to connect to each other and no route is unknown.
-Knows no envelope and no actor.
+Owns dialling, watching and forgetting the peers that this process talks to, and the way back by route.
+Requests leave on our DEALER and their replies return on it, so no two processes race to connect to each other
+and no route is unknown. Knows no envelope and no actor.
 """
 
 import asyncio
@@ -263,7 +263,7 @@ class ZmqWire:
 
     def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
         self.rejections.forget()
-        for peer, dial in list(self._dials.items()):  # whoever hears of an end may forget others
+        for peer, dial in list(self._dials.items()):  # a callback of this loop may forget other peers
             if peer.public_key in removed:
                 self._refusals.count(peer.endpoint, "revoked", "its key is trusted no longer: we hang up")
                 dial.link.rejected()

@@ -81,7 +81,7 @@ class Port:
         if self._closed:
             return
         self._closed = True
-        self._loop.remove_reader(self._fd)  # before the FD's number can be given to somebody else
+        self._loop.remove_reader(self._fd)  # before the FD's number can be reused
         self.sock.close(linger=0)
 
     def _readable(self) -> bool:
@@ -113,8 +113,8 @@ class Port:
 
 
 class MonitorPort:
-    """Tells what happens to the connections of a socket: `on_event(event, value)` with `zmq.Event` numbers.
-    Must be closed before the socket that it watches."""
+    """Reports connection events of a socket: `on_event(event, value)` with `zmq.Event` numbers. Must be
+    closed before the watched socket."""
 
     def __init__(self, watched: Sock, events: int, on_event: Callable[[int, int], None]) -> None:
         self._watched = watched

@@ -1,6 +1,6 @@
-"""What happens to bytes that must not be believed: typed errors for decoders, and one place that counts them.
+"""Refusals: typed decoder errors (FrameError), and one counter of refused bytes.
 
-Owns the family of `FrameError` that every decoder of this floor raises, and `Refusals`, which counts by
+Owns the family of `FrameError` that every decoder of this layer raises, and `Refusals`, which counts by
 reason and logs once per source and reason. Does not decode anything and never raises.
 """
 

@@ -1,7 +1,8 @@
-"""When a process that did not admit this one is dialled again: ever more seldom, and not all hosts at once.
+"""Rejections: backoff of redials to processes that did not admit this one.
 
-A handshake costs the process that refuses it as much as one that it admits, and a key that is not trusted now
-is seldom trusted a moment later. Pure: the time and the draw come from outside.
+Pauses grow, and hosts do not redial at the same time. A handshake costs the refusing process as much as an
+admitted one, and a key that is not trusted now is seldom trusted a moment later. Pure: the time and the
+random draw are arguments.
 """
 
 from collections.abc import Callable

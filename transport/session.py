@@ -1,9 +1,9 @@
-"""The two windows of one end of a control link: what it sent and may send, what it received and takes.
+"""SendWindow and ReceiveWindow: the two windows of one end of a control link.
 
-Pure: no socket, no loop, no clock; `link_end` moves the bytes. Messages of one direction are numbered from 1.
-Laws (tests/transport/test_transport_session.py): whatever is dropped, doubled or reordered below, the
-receiver delivers each number at most once and in order; everything arrives once the line heals; memory is
-bounded.
+They hold what it sent and may send, and what it received and accepts. Pure: no socket, no loop, no clock;
+`link_end` moves the bytes. Messages of one direction are numbered from 1. Laws
+(tests/transport/test_transport_session.py): whatever is dropped, doubled or reordered below, the receiver
+delivers each number at most once and in order; everything arrives once the line heals; memory is bounded.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ PROMPT_MESSAGES: Final = 16
 """Asks and answers that leave before the turn ends: the other side works on them meanwhile, instead of the
 two taking turns (64 outstanding asks: 1.4 times the rate)."""
 BATCH_BYTES: Final = 64 << 10
-START_LIMIT: Final = 64  # tells that every receiver takes before it said its limit
+START_LIMIT: Final = 64  # `tell` messages that every receiver accepts before it has sent its limit
 
 
 @dataclass(slots=True)
@@ -32,9 +32,10 @@ class Batch:
 
 
 class SendWindow:
-    """What this end sent and the other did not acknowledge, and what waits to be sent.
+    """Messages that this end sent without acknowledgement, and messages that wait to be sent.
 
-    Bounded by `max_messages` and `max_bytes` (a batch may go beyond), tells also by the peer's `limit`.
+    Bounded by `max_messages` and `max_bytes` (a batch may exceed them); `tell` messages also by the peer's
+    `limit`.
     """
 
     __slots__ = (
@@ -50,7 +51,7 @@ class SendWindow:
         self._cut_to = 0  # the last number that is in a batch
         self._unanswering = 0  # the last number that is no answer
         self._acked = 0
-        self._limit = START_LIMIT  # the last number that the peer grants to tells
+        self._limit = START_LIMIT  # the last number that the peer grants to `tell` messages
         self._open = self._open_to_tells = 0  # the last number that is taken now
         self._pending: list[bytes] = []  # in no batch yet
         self._pending_bytes = 0
@@ -90,7 +91,7 @@ class SendWindow:
         return self._next - 1
 
     def room(self) -> int:
-        """How many tells would be taken now."""
+        """How many `tell` messages would be accepted now."""
         return max(0, self._open_to_tells - self._next + 1)
 
     def offer(self, envelope: bytes, tell: bool, answer: bool = False) -> int:
@@ -115,8 +116,8 @@ class SendWindow:
         return -waiting if waiting >= full or size >= BATCH_BYTES else waiting
 
     def acknowledge(self, number: int, limit: int) -> bool:
-        """The peer has everything up to `number` and takes tells up to `limit`; whether that is news. Raises
-        `BadField` for what was never sent."""
+        """The peer has everything up to `number` and accepts `tell` messages up to `limit`. Returns whether
+        that is news. Raises `BadField` for a number that was never sent."""
         if number > self._cut_to:
             raise BadField(f"acknowledged {number}, sent were {self._cut_to}")
         if number <= self._acked and limit <= self._limit:
@@ -134,7 +135,7 @@ class SendWindow:
         return True
 
     def rewind(self) -> None:
-        """Everything that is not acknowledged is to be sent again."""
+        """Send everything unacknowledged again."""
         if self._flight:
             batch = self._flight[0]
             known = self._acked + 1 - batch.first
@@ -158,7 +159,7 @@ class SendWindow:
         return batch
 
     def sent(self) -> None:
-        """What `next_batch` said is on its way."""
+        """The batch from `next_batch` was sent."""
         self._cursor += 1
 
     def _cut(self) -> Batch:
@@ -184,7 +185,8 @@ class SendWindow:
 
 
 class ReceiveWindow:
-    """What this end received: the next number that it delivers, and up to which number it takes tells."""
+    """What this end received: the next number that it delivers, and up to which number it accepts `tell`
+    messages."""
 
     __slots__ = ("_told_gap", "duplicates", "expected", "gaps", "held", "window")
 
@@ -203,12 +205,12 @@ class ReceiveWindow:
 
     @property
     def limit(self) -> int:
-        """Tells are taken up to this number: what was consumed and a window."""
+        """`tell` messages are accepted up to this number: the consumed count plus a window."""
         return self.expected - 1 - self.held + self.window
 
     def take(self, first: int, count: int) -> int:
-        """`count` messages came, numbered from `first`: how many of them are known already and to be skipped;
-        all (`count`) when nothing of it is to be delivered."""
+        """`count` messages arrived, numbered from `first`. Returns how many of them to skip as known; all
+        (`count`) when none is to be delivered."""
         known = self.expected - first
         if known < 0:
             self.gaps += 1
@@ -221,7 +223,7 @@ class ReceiveWindow:
         return known
 
     def ask_again(self) -> bool:
-        """Whether the sender is to be told of a gap: once, until it is closed."""
+        """Whether to report a gap to the sender: once, until the gap is closed."""
         told, self._told_gap = self._told_gap, True
         return not told
 

@@ -1,7 +1,7 @@
-"""The options of every ZeroMQ socket in the house.
+"""Options of every ZeroMQ socket in Gleaner.
 
 Owns how a ROUTER listens and a DEALER dials: limits, heartbeats, keys. Their defaults in libzmq wait forever,
-buffer without limit and admit everybody. Does not own what flows through them.
+buffer without limit and admit every peer. Does not own the messages that flow through them.
 """
 
 import errno
@@ -19,9 +19,9 @@ from transport.zap import OnStranger
 
 MAX_SOCKETS = 4096  # libzmq's default of 1023 is three sockets for each of some hundred peers
 HANDSHAKE_IVL_MS = 2000  # a connection that does not speak ZMTP by then is closed
-# Diallers ping, and tell the listener how long it may wait for the next ping. A listener that pinged too
-# would be aborted by libzmq (zeromq/libzmq#3596, #4364): a ping that is due asserts that the connection did
-# not break while its input waited at the high-water mark; it did if who floods a busy process hangs up.
+# Diallers ping, and inform the listener how long it may wait for the next ping. A listener that pinged too
+# would be aborted by libzmq (zeromq/libzmq#3596, #4364). A due ping asserts that the connection did not break
+# while its input waited at the high-water mark. It did break if a peer that floods a busy process hangs up.
 HEARTBEAT_IVL_MS = 1000
 HEARTBEAT_TIMEOUT_MS = 3000  # reaps half-open connections; it proves the process, never the actor
 RECONNECT_IVL_MS = 10  # several tries within the grace of a suspected link; doubled each time
@@ -49,8 +49,8 @@ class Listener:
     gate: Gate | None
 
     def receive(self) -> list[bytes]:
-        """Take one message without blocking; with keys only of whom the gate lets speak. Raises `FrameError`,
-        or `zmq.Again` when there is none."""
+        """Receive one message without blocking; with keys only from senders that the gate admits. Raises
+        `FrameError`, or `zmq.Again` when there is none."""
         if self.gate is not None:
             return self.gate.receive(self.sock)
         frames = [self.sock.recv(_NOBLOCK)]  # the route, which is never alone
@@ -63,7 +63,7 @@ class Listener:
 
 
 def default_context() -> zmq.Context[Sock]:
-    """The process's context, with room for many peers if nobody opened a socket before."""
+    """The process's context, sized for many peers unless it already had a socket."""
     context = cast("zmq.Context[Sock]", zmq.Context.instance())
     context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
     return context
@@ -112,7 +112,7 @@ def open_dealer(
         raise ValueError(
             f"{peer.endpoint}: this process has {ours} CURVE key and the peer's address {theirs}"
         )
-    endpoint(peer.endpoint)  # it may have come from afar: no `ipc://`, nothing that is no address
+    endpoint(peer.endpoint)  # it may have arrived from another host: no `ipc://`, nothing but an address
     if keys is not None and not is_key(peer.public_key):
         raise ValueError(f"{peer.endpoint}: {peer.public_key[:60]!r} is no key")
     if keys is not None and not keys.allowed.may_dial(peer.public_key):
@@ -124,7 +124,7 @@ def open_dealer(
     sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
     sock.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
     sock.setsockopt(zmq.ROUTING_ID, routing_id)
-    sock.setsockopt(zmq.IMMEDIATE, 1)  # never queue for a connection that does not stand
+    sock.setsockopt(zmq.IMMEDIATE, 1)  # never queue for a connection that is not open
     sock.setsockopt(zmq.RECONNECT_IVL, RECONNECT_IVL_MS)
     sock.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_IVL_MAX_MS)
     sock.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS)

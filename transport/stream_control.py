@@ -17,7 +17,7 @@ _Seq = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
-    """Sender: this is who I am, and `sent` is the last frame that I gave to this connection."""
+    """Sender: its identity, and `sent`, the last frame that it passed to this connection."""
 
     major: int
     stream: _Name
@@ -68,7 +68,7 @@ def encode(message: Hello | FromReceiver) -> list[bytes]:
 
 
 def decode_hello(parts: list[bytes]) -> Hello:
-    """Unpack what a sender says. Raises a `FrameError`."""
+    """Unpack a message of a sender. Raises a `FrameError`."""
     hello = _decode(_hello_decoder, parts)
     if hello.major != MAJOR:
         raise UnknownVersion("token stream", hello.major, MAJOR)
@@ -76,7 +76,7 @@ def decode_hello(parts: list[bytes]) -> Hello:
 
 
 def decode_from_receiver(parts: list[bytes]) -> FromReceiver:
-    """Unpack what a receiver says. Raises a `FrameError`."""
+    """Unpack a message of a receiver. Raises a `FrameError`."""
     message = _decode(_receiver_decoder, parts)
     if isinstance(message, Have) and message.major != MAJOR:
         raise UnknownVersion("token stream", message.major, MAJOR)

@@ -1,7 +1,7 @@
-"""The manager's end of the token streams.
+"""StreamReceiver: the manager's end of the token streams.
 
 Owns the hub that all instances send to, the order of each stream, and the answers: have, ack, resend,
-refused. What becomes of a frame is decided by `token_ring.ReceiveCursor`. Does not journal.
+refused. `token_ring.ReceiveCursor` decides what happens to a frame. Does not journal.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from transport.zap import ROUTING_MARK
 from transport.zmq_carrier import ZmqCarrier
 
 WINDOW_FRAMES = 256  # unacknowledged frames in flight for each instance
-NOBODY: Route = b""  # where a stream is answered whose instance is trusted no longer
+NOBODY: Route = b""  # reply route of a stream whose instance's key was revoked
 MAX_STREAMS = 4096  # incarnations of streams that a receiver remembers
 
 
@@ -31,9 +31,9 @@ class _Stream:
 
 
 class StreamReceiver:
-    """The manager's end. `on_frame` gets every frame of every stream once and in order; an exception of it
-    leaves the frame undelivered, to come again. `have(stream, incarnation)` tells the last journaled frame
-    (0: none), or None to refuse that incarnation."""
+    """The manager's end. `on_frame` gets every frame of every stream once and in order; if it raises, the
+    frame counts as undelivered and arrives again. `have(stream, incarnation)` returns the last journaled
+    frame (0: none), or None to refuse that incarnation."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class StreamReceiver:
         return self._refusals.by_reason
 
     def acknowledge(self, stream: str, incarnation: int, seq: int) -> None:
-        """Frames up to `seq` are journaled: they will not be asked for again. Raises ValueError for frames
-        that were not delivered; a stream that is not connected is told when it comes back."""
+        """Frames up to `seq` are journaled: they will not be requested again. Raises ValueError for
+        undelivered frames. A disconnected stream is notified when it reconnects."""
         known = self._streams.get((stream, incarnation))
         if known is not None and known.cursor.acknowledge(seq):
             if known.route == NOBODY and known.cursor.delivered == seq:

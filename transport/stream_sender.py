@@ -1,7 +1,7 @@
-"""The instance's end of a token stream.
+"""StreamSender: the instance's end of a token stream.
 
-Owns the line to the manager: hello after every connection, sending within the credit, re-sending,
-redialling after silence. What may be sent is decided by `token_ring.SendRing`.
+Owns the line to the manager: hello after every connection, sending within the credit, re-sending, redialling
+after silence. `token_ring.SendRing` decides which frames may be sent.
 """
 
 import asyncio
@@ -154,10 +154,10 @@ class StreamSender:
             self._line = None
 
     def _look_later(self) -> None:
-        """Look after the stream in a while, unless it has nothing to wait for: a receiver that has everything
-        and knows us owes no word."""
+        """Schedule the next check of the stream, unless it waits for nothing: a receiver that has everything
+        and knows us need not send anything."""
         if self._timer is None and self._expects:
-            self._silent_since = self._loop.time()  # until now it owed us nothing
+            self._silent_since = self._loop.time()  # until now it had nothing to send to us
             self._timer = self._loop.call_later(self._period_s, self._tick)
 
     @property

@@ -1,4 +1,4 @@
-"""The columnar frame of a token stream: what one decode step produced for a whole batch.
+"""TokenFrame: the columns that one decode step produced for a whole batch.
 
 Owns the bytes: two parts, a MessagePack header [major, stream, incarnation, seq, count] and the columns one
 after the other, little-endian: slot u32, token u32, log-prob f32, flags u8 (13 bytes a row). Does not own
@@ -21,7 +21,7 @@ MAX_ROWS: Final = 4096  # rows in one frame; no engine decodes more requests at 
 
 
 class Flag(enum.IntFlag):
-    """What a row says besides its token."""
+    """Flags of a row besides its token."""
 
     FIRST = 1  # decoding of this slot began
     FINISHED = 2  # stop token or length; the row carries the last token
@@ -35,8 +35,9 @@ _KNOWN_FLAGS: Final = bytes(range(1 << len(Flag)))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenFrame:
-    """One frame. `slots` u32 [rows] say whose token it is (a number never used twice within an incarnation),
-    `tokens` u32 [rows], `logprobs` f32 [rows] (natural logarithm), `flags` u8 [rows] (`Flag`)."""
+    """One frame. `slots` u32 [rows] name the owner of each token (a number never used twice within an
+    incarnation), `tokens` u32 [rows], `logprobs` f32 [rows] (natural logarithm), `flags` u8 [rows] (`Flag`).
+    """
 
     stream: str
     incarnation: int

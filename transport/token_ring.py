@@ -1,8 +1,9 @@
-"""Both ends of a token stream as pure state machines: no socket, no clock, no log.
+"""SendRing and ReceiveCursor: both ends of a token stream as pure state machines.
 
-Owns which frame may be sent, is delivered, dropped, or asked for again. The law that they keep together over
-any loss, duplication and reconnection: every frame is delivered in order and once in a receiver's life, and
-what was acknowledged is never needed again. `token_stream` puts sockets around them.
+They have no socket, no clock and no log. They own which frame may be sent, delivered, dropped or requested
+again. The law that they keep together over any loss, duplication and reconnection: every frame is delivered
+in order and once in a receiver's life, and an acknowledged frame is never needed again. `token_stream` puts
+sockets around them.
 """
 
 import enum
@@ -13,7 +14,8 @@ from transport.refusal import BadField, FrameError
 
 Payload = TypeVar("Payload")
 
-BEHIND_LIMIT = 8  # answers in a row that say the receiver lacks what it acknowledged, before we believe it
+# answers in a row without an acknowledged frame, after which the sender accepts that it is lost
+BEHIND_LIMIT = 8
 
 
 class LostByReceiver(FrameError):
@@ -25,7 +27,7 @@ class LostByReceiver(FrameError):
 class SendRing(Generic[Payload]):
     """The sender's end: unacknowledged frames with the sequence numbers acked+1 .. last_seq.
 
-    Nothing is sent before the receiver said what it has (`live`), nor beyond `acked + window`.
+    Nothing is sent before the receiver reported what it has (`live`), nor beyond `acked + window`.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -74,12 +76,12 @@ class SendRing(Generic[Payload]):
         self.next_seq += 1
 
     def disconnected(self) -> None:
-        """Say hello again before anything else is sent."""
+        """Require a new hello before anything else is sent."""
         self.live = False
 
     def have(self, acked: int, delivered: int, sent: int, window: int) -> None:
-        """The answer to a hello that said `sent`. What was sent before the hello and is not in hand was
-        lost: it is sent again. Raises `BadField` or `LostByReceiver`."""
+        """The answer to a hello that reported `sent`. Frames sent before the hello and not received were
+        lost, and are sent again. Raises `BadField` or `LostByReceiver`."""
         if delivered > self.last_seq or acked > delivered:
             raise BadField(f"have {acked}/{delivered}, but the last frame is {self.last_seq}")
         self._behind = self._behind + 1 if delivered < self.acked else 0
@@ -128,7 +130,7 @@ class ReceiveCursor:
         self._asked_at = -1
 
     def judge(self, seq: int, window: int) -> Verdict:
-        """Where a frame stands."""
+        """Classify a frame by its number."""
         if seq <= self.delivered:
             return Verdict.DUPLICATE
         if seq > self.acked + window:
@@ -145,7 +147,8 @@ class ReceiveCursor:
         self.delivered += 1
 
     def not_delivered(self) -> None:
-        """The layer above failed over that frame: it will come again, unless it was acknowledged already."""
+        """The layer above failed over that frame: it will arrive again, unless it was acknowledged
+        already."""
         self.delivered = max(self.delivered - 1, self.acked)
 
     def acknowledge(self, seq: int) -> bool:

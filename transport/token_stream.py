@@ -1,8 +1,8 @@
-"""Token streams: many instances send their frames to one manager, and nothing that was acknowledged is lost.
+"""Token streams: many instances send frames to one manager, acknowledged ones are kept.
 
-Owns nothing but the names. The ends are `stream_sender` and `stream_receiver`, the bytes `token_frame`
-and `stream_control`, the decisions `token_ring`. The manager acknowledges what it has journaled, and after
-its restart tells through `have` how far that is; senders keep everything beyond.
+This module holds only the names. The ends are `stream_sender` and `stream_receiver`, the bytes `token_frame`
+and `stream_control`, the decisions `token_ring`. The manager acknowledges the frames that it has journaled,
+and reports the last one through `have` after its restart; senders keep every later frame.
 """
 
 from transport.stream_receiver import StreamReceiver

@@ -1,7 +1,7 @@
 """Changes of a key directory's `trusted/`: list, add, remove.
 
 Owns the form of the files, so that a process that reads them at that moment sees the old list or the new one.
-Who decides whom to trust is `rlctl`'s user.
+The user of `rlctl` decides which keys to trust.
 """
 
 import contextlib
@@ -70,8 +70,8 @@ def trust(root: Path, name: str, key: str) -> bool:
 
 
 def revoke(root: Path, what: str) -> list[Trusted]:
-    """Remove who is named `what`, or has that key or fingerprint, under every name that its key has; what was
-    removed. Raises OSError."""
+    """Remove the key that has this name, key text or fingerprint, under every name that it has. Returns what
+    was removed. Raises OSError."""
     everyone = listed(root)
     meant = [one for one in everyone if what in (one.name, one.key, one.fingerprint)]
     keys = {one.key for one in meant if one.key}

@@ -1,18 +1,18 @@
-"""The seam between the actor runtime and whatever carries its bytes.
+"""Wire: the port between the actor runtime and the carrier of its bytes.
 
-Owns the words (`Peer`, `Route`, `Sent`, `Link`) and the contract (`Wire`) that every carrier keeps: ZeroMQ
-(`mesh.ZmqWire`), one process (`loopback.LoopbackWire`), a simulated network. Knows no actor, no envelope
-and no socket.
+Owns the types (`Peer`, `Route`, `Sent`, `Link`) and the contract (`Wire`) that every carrier keeps: ZeroMQ
+(`mesh.ZmqWire`), one process (`loopback.LoopbackWire`), a simulated network. Knows no actor, no envelope and
+no socket.
 
 What every `Wire` promises:
-- `send` never blocks and never awaits: it takes the frames, or says NO_CREDIT or NO_ROUTE and takes nothing.
+- `send` never blocks and never awaits: it takes the frames, or returns NO_CREDIT or NO_ROUTE and takes none.
 - Delivery is at most once, in order for each pair of sender and receiver.
 - A peer's first send dials it. Frames are held (at most `HELD_FRAMES` messages) until it answers.
-- Every dialling has routes of its own: what comes back on it never bears the route of an earlier one.
+- Every dialled connection has routes of its own: its replies never bear the route of an earlier one.
 - Link events of a dialled peer: UP, then SUSPECT when the connection breaks, then UP again or DOWN (at once
-  when nobody listens there any longer, else after `GRACE_S`). A peer that never answers goes DOWN after
-  `connect_deadline_s`; one that will not have us is REJECTED at once. Both forget the peer and drop what was
-  held for it; the next send dials anew.
+  when no process listens there any longer, else after `GRACE_S`). A peer that never answers goes DOWN after
+  `connect_deadline_s`; one that does not admit us is REJECTED at once. Both forget the peer and drop the
+  frames held for it; the next send dials anew.
 - Callbacks run on the loop, one at a time. An exception of `on_frames` never silences the wire; a
   `FrameError` raised by it is counted in `refused`.
 """
@@ -27,12 +27,13 @@ from transport.refusal import Oversize
 MAX_FRAME_BYTES = 16 << 20  # one frame on a control link; weights and other bulk have wires of their own
 HELD_FRAMES = 64  # messages held for a peer that has not answered yet
 STOOD_STILL_S = 0.5
-"""A timer that fires so late tells that this process had no turns: what others say lies unread meanwhile."""
+"""A timer that fires so late shows that this process was stalled, with messages of its peers unread
+meanwhile."""
 GRACE_S = 0.3  # a broken connection may come back within this time; later the peer is DOWN
 CONNECT_DEADLINE_S = 5.0  # a dialled peer answers within this time or is DOWN
 
 Route = bytes
-"""Opaque way back to whoever sent a frame; valid while that connection lives."""
+"""Opaque way back to the sender of a frame; valid while that connection lives."""
 
 
 class Peer(NamedTuple):
@@ -48,7 +49,7 @@ class Sent(enum.Enum):
 
     OK = "ok"  # taken
     NO_CREDIT = "no-credit"  # the peer or the link is behind; nothing taken, try later
-    NO_ROUTE = "no-route"  # whoever that route led to is gone; nothing taken
+    NO_ROUTE = "no-route"  # the route's peer is gone; nothing taken
 
 
 class Link(enum.Enum):
@@ -83,7 +84,7 @@ class Wire(Protocol):
         """Begin to deliver. Called once, on the running loop."""
 
     def peer_of(self, route: Route) -> Peer | None:
-        """The dialled peer whose frames bear this route; None when they are of somebody who dialled us."""
+        """The dialled peer whose frames bear this route; None when a process that dialled us sent them."""
 
     def refuse(self, route: Route, reason: str, detail: str) -> None:
         """Count input that the layer above found unbelievable; logged once for each peer and reason."""

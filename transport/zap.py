@@ -1,8 +1,8 @@
-"""Admission: which CURVE clients a listening socket lets in (ZAP, rfc.zeromq.org/spec/27).
+"""ZAP admission: which CURVE clients a listening socket admits.
 
-Owns the one ZAP handler that libzmq allows for a context, shared by its listening sockets through their ZAP
-domains, and the form of a routing id. Without a handler libzmq admits every key, so a socket is admitted to
-its domain before it binds. What happens after the handshake is `gate`'s work.
+Protocol: rfc.zeromq.org/spec/27. Owns the one ZAP handler that libzmq allows for a context, shared by its
+listening sockets through their ZAP domains, and the form of a routing id. Without a handler libzmq admits
+every key, so a socket is admitted to its domain before it binds. `gate` works after the handshake.
 """
 
 import asyncio
@@ -46,8 +46,8 @@ class Authenticator:
         return found
 
     def admit(self, admits: Callable[[str], bool], on_stranger: OnStranger) -> bytes:
-        """Open a domain; `admits` is asked of every key that comes, each time. Returns the domain's name, to
-        be set on the socket before it binds."""
+        """Open a domain; `admits` is called for every connecting key, each time. Returns the domain's name;
+        set it on the socket before binding."""
         domain = f"gleaner-{next(self._numbers)}".encode()
         self._domains[domain] = (admits, on_stranger)
         return domain
@@ -93,8 +93,8 @@ ROUTING_MARK = b"gl1#"  # libzmq still takes any bytes for ZMTP 1.0 frames; none
 
 
 def owned_routing_id(name: str, keys: NodeKeys | None) -> bytes:
-    """A routing id for a dialling socket: our mark, a name, a number that nobody guesses, and with keys the
-    owner's public key. A ROUTER gives the route to whoever comes last under an id, so a guessed one would
-    turn a neighbour's answers away."""
+    """A routing id for a dialling socket: our mark, a name, an unguessable number, and with keys the owner's
+    public key. A ROUTER gives the route to the last peer with an id, so a guessed id would divert a
+    neighbour's answers."""
     owner = keys.public if keys is not None else ""
     return ROUTING_MARK + f"{name}.{secrets.token_hex(UNGUESSED_BYTES)}#{owner}".encode()

@@ -1,6 +1,7 @@
-"""Data sockets of the real network: token streams over ZeroMQ, bulk transfer over plain TCP (`bulk_socket`).
+"""ZmqCarrier: data sockets of the real network.
 
-Owns how the ports of `carrier` are made of sockets. What flows through them is known to who opened them.
+Token streams run over ZeroMQ, bulk transfer over plain TCP (`bulk_socket`). Owns how the ports of `carrier`
+are made of sockets. The code that opens a socket knows what flows through it.
 """
 
 import itertools
