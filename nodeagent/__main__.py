@@ -1,6 +1,7 @@
-"""`nodeagent start|status|drain|stop`: the daemon of a host, and the commands that talk to it.
+"""Command line of the node agent: `nodeagent start|status|drain|stop`.
 
-Owns the command line. It stays in the foreground: systemd, a container or `rlctl run` keeps it.
+`start` runs the daemon of a host, the others talk to it. The daemon stays in the foreground: systemd, a
+container or `rlctl run` supervises it.
 """
 
 import sys
@@ -33,7 +34,7 @@ if TYPE_CHECKING:  # `--help`, `status`, `drain` and `stop` do not import the da
     from nodeagent.notices.cloud import FindCloud
 
 MIN_GRACE_S = 2.0  # children need a moment to stop
-MAX_GRACE_S = 3600.0  # whoever waits for longer does not mean to end it
+MAX_GRACE_S = 3600.0  # a longer grace period is most likely a mistake
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -139,7 +140,8 @@ def _datacenter(name: str) -> str:
 
 
 def _notices(args: argparse.Namespace, role: str, seat: Seat) -> "FindCloud | None":
-    """Whose notices the host follows. Raises CannotRun for those of a host that nobody takes away."""
+    """The source of the host's preemption notices. Raises CannotRun if the role's hosts are never
+    preempted."""
     if args.notices_url and not re.fullmatch(r"https?://[^/?#\s]+/?", args.notices_url):
         raise CannotRun(USAGE, f"--notices-url {args.notices_url!r}: expected http://HOST:PORT")
     if role != "preemptible":
@@ -184,7 +186,7 @@ def default_name() -> str:
 
 
 def default_state_dir(name: str) -> Path:
-    """Where a node agent keeps its state unless told otherwise."""
+    """The default state directory of a node agent."""
     return state_base() / name
 
 

@@ -1,8 +1,9 @@
-"""NodeAgent: a host's voice in the cluster. Says hello, runs what the Scheduler gives, leaves in good order.
+"""NodeAgent: represents a host in the cluster, runs its job, leaves in order.
 
-Owns the host's state (up, draining, leaving) and the order of leaving: the engine's requests are handed over
-(`departure`), the children stopped (`children`), the goodbye said, then the process exits. A head that
-vanished is waited for: the children go on meanwhile, and find it again by themselves.
+Owns the host's state (up, draining, leaving) and the order of leaving. First the engine's requests are handed
+over (`departure`), then the children stop (`children`), then the agent says goodbye to the head, then the
+process exits. The agent waits for a head that vanished: the children continue meanwhile, and reconnect by
+themselves.
 """
 
 import asyncio
@@ -28,13 +29,13 @@ from nodeagent.departure import REPORT_DEADLINE_S, SCHEDULER, Departure
 from nodeagent.exit_codes import FAILED, OK, CannotRun, Unfit, as_cannot_run
 from supervisor import Actor, AskFailed, Done, JournalError, Lane, NotAdmitted, Refused, handles
 
-HELLO_AGAIN_S = 0.5  # after a hello that was not answered; else the Scheduler says when to come again
-HELLO_WITHIN_S = (0.05, 60.0)  # whatever it says
+HELLO_AGAIN_S = 0.5  # pause after an unanswered hello; an answer contains the pause of the Scheduler's choice
+HELLO_WITHIN_S = (0.05, 60.0)  # bounds of that choice
 HELLO_DEADLINE_S = 2.0
 MAX_STRANGER_S = 15.0  # between two hellos to a head that does not admit our key; doubled up to it
-GOODBYE_DEADLINE_S = 1.0  # a goodbye that is lost makes the host count as killed, which harms nobody
+GOODBYE_DEADLINE_S = 1.0  # if the goodbye is lost, the host counts as killed, which is harmless
 CHILDREN_LATE_S = 60.0  # children that start or stop for so long are worth a line, again each time
-MAX_TROUBLES = 8  # reasons remembered as told; more would be the same few in turn
+MAX_TROUBLES = 8  # reported reasons that are remembered; more would be the same few in turn
 
 Leave = Callable[[int, str], None]
 
@@ -47,7 +48,7 @@ class NodeAgent(Actor):
         inventory: what the host has.
         children: what runs here.
         leave: ends the process with an exit code and a reason.
-        say: tells whoever started the process what he may have to mend.
+        say: prints a line for the user that started the process.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class NodeAgent(Actor):
         self._say = say
         self._state = "up"
         self._wanted: JobSpec | None = children.job
-        self._done = ""  # the job that is over, as the head says
+        self._done = ""  # the job that is over, according to the head
         self._given = asyncio.Event()
-        self._news = asyncio.Event()  # there is something to say, or to hear
+        self._news = asyncio.Event()  # the next hello is due now
         self._lacks = ""  # what its part of the job needs, and this host has not
         self._going = False
         self._connected = False
@@ -84,7 +85,7 @@ class NodeAgent(Actor):
     # -- the head --
 
     async def _keep_in_touch(self) -> None:
-        """Say hello for ever; take what the answer says."""
+        """Send a hello periodically; apply the answers."""
         while True:
             self._news.clear()
             try:
@@ -106,7 +107,7 @@ class NodeAgent(Actor):
             await self.ctx.idle(self._news, pause_s)
 
     def _missed(self, problem: AskFailed) -> float:
-        """Say it once for each reason, the newest is shown; the pause until the next hello."""
+        """Report each reason once and remember the newest ones; return the pause until the next hello."""
         stranger = NotAdmitted in (type(problem), type(problem.__cause__))
         why = f"{problem}; {self._how_to_be_admitted()}" if stranger else str(problem)
         if why in self._troubles:
@@ -189,7 +190,7 @@ class NodeAgent(Actor):
 
     @handles(CloudNotice, lane=Lane.SYSTEM)
     async def cloud_says(self, message: CloudNotice) -> None:
-        """What the cloud says of this host, the last word of which counts."""
+        """Apply a notice of the cloud; the newest one counts."""
         self._may_drain()
         self._departure.heard(message)
 
@@ -232,7 +233,7 @@ class NodeAgent(Actor):
         try:
             await self._hello(GOODBYE_DEADLINE_S)
         except AskFailed as problem:
-            self.ctx.log.info("nobody heard the goodbye: %s", problem)
+            self.ctx.log.info("could not notify the head before leaving: %s", problem)
         await self._departure.acknowledge()  # last: the cloud may end this host upon it
         self._leave(OK, "left in order")
 

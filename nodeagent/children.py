@@ -1,7 +1,8 @@
-"""The children of a node agent for a job: the processes and actors of its role, under one supervisor.
+"""Children: the processes and actors of a job on this host, under one supervisor.
 
 Owns which role runs what, the job that they are given, the journals of its actors here, and the supervisor.
-When that gives up, all children are stopped and `on_give_up` is told; what follows is the agent's to decide.
+When the supervisor gives up, all children are stopped and `on_give_up` is called; the agent decides what
+follows.
 """
 
 import asyncio
@@ -49,15 +50,15 @@ log = logging.getLogger("nodeagent")
 
 
 class Children:
-    """What runs here for the job, if there is one.
+    """Children of a job on this host, if there is one.
 
     Args:
         system: of the node agent's process.
-        seat: where the node agent sits; `seat.head` says whom the children join.
+        seat: where the node agent sits; the children join `seat.head`.
         role: one of `defaults.ROLES`.
-        site: what the node agent stands on.
+        site: what the node agent runs on.
         on_give_up: called with the `SupervisorFailed` of the children's supervisor.
-        gateway: of a head, the address of its gateway, whatever the job's settings say; "": as they say.
+        gateway: of a head, the address of its gateway, which overrides the job's settings; "": no override.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Talking to a node agent from a command: find it by its state directory, ask, leave.
+"""Client of a node agent for commands: find it by its state directory, ask, leave.
 
 Owns a process's short life as a caller without actors of its own.
 """

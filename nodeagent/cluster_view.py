@@ -1,7 +1,8 @@
-"""What a cluster shows of itself: who is registered, and what every process answers.
+"""ClusterView: registered names, and the state that every process reports.
 
-Owns the questions to all processes at once, and who counts as silent. A client of the cluster asks them over
-its own links (`rlctl.client`), the head for a command on its host over those that it has (`control_socket`).
+Owns the questions to all processes at once, and the list of silent ones. A client of the cluster asks over
+its own links (`rlctl.client`). The head asks for a command on its host over its existing links
+(`control_socket`).
 """
 
 import asyncio
@@ -60,7 +61,7 @@ class ClusterView:
         return await self._system.ask(to, message, deadline_s=deadline_s, expect=expect, key=key)
 
     async def names(self, prefix: str = "", deadline_s: float = DEADLINE_S) -> list[Address]:
-        """Every registered actor whose name starts so."""
+        """Every registered actor whose name starts with `prefix`."""
         heads = [self.head, *(head for head in self._heads if head != self.head)]
         for head in heads:
             registry = Address(name=REGISTRY, endpoint=head.endpoint, public_key=head.public_key)
@@ -77,7 +78,7 @@ class ClusterView:
         raise AssertionError("a cluster has a head")
 
     async def processes(self, deadline_s: float = LOOK_S) -> Processes:
-        """What every process of the cluster says of itself, all asked at once."""
+        """The state that every process of the cluster reports, all asked at once."""
         everywhere = await self.ask_everywhere(Inspect(), expect=SystemState, deadline_s=deadline_s)
         states = sorted(everywhere.answers, key=_order)
         return Processes(states, [*everywhere.silent, *_quiet_children(states, everywhere.silent)])
@@ -120,7 +121,7 @@ class ClusterView:
 
 
 def no_head(endpoint: str, problem: AskFailed) -> str:
-    """Says that the head does not answer, and what to do."""
+    """Error text: the head does not answer, and what to do."""
     return (
         f"no head answers at {endpoint} ({problem}); check the address, and the keys: it ignores whoever has "
         "none that it trusts"

@@ -1,4 +1,4 @@
-"""What `nodeagent status|drain|stop` do: find the agent of a state directory, ask it, print, wait.
+"""Commands `nodeagent status|drain|stop`: find the agent, ask it, print, wait.
 
 Owns what is printed. Every wait has an end.
 """
@@ -96,7 +96,7 @@ def _silent(agent: AgentFile, problem: AskFailed) -> CannotRun:
 
 
 def _notices(figures: Mapping[str, str | int | float]) -> str:
-    """What the host's cloud says, and when it was asked."""
+    """The state that the host's cloud reports, and the time of the last answer."""
     words = [str(figures.get("source", "?"))]
     if "looked_ago_s" in figures:
         words.append(f"says {figures['says']}, asked {figures['looked_ago_s']} s ago")

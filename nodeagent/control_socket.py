@@ -1,8 +1,8 @@
-"""The control socket of a head: commands on its own host look and kill here without links of their own.
+"""Control socket of a head: lets commands on its host look and kill without links.
 
 Owns a Unix socket in the state directory: one request line in, one answer line out, both JSON. The head asks
-the other processes over the links that it has, with the code of a client (`cluster_view`). The mode of the
-socket (0600) says who may connect: the user of this process alone.
+the other processes over its existing links, with the code of a client (`cluster_view`). Because of the mode
+of the socket (0600), only the user of this process may connect.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ log = logging.getLogger("nodeagent")
 
 
 class Look(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Asks what every process says of itself; those that do not answer within `deadline_s` are silent."""
+    """Requests the state of every process; those that do not answer within `deadline_s` are silent."""
 
     deadline_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_LOOK_S)]
 
@@ -84,7 +84,7 @@ class ControlSocket:
             raise
 
     def close(self) -> None:
-        """Answer nobody any longer."""
+        """Stop answering."""
         if self._server is not None:
             self._server.close()
             (self._state_dir / CONTROL_SOCKET).unlink(missing_ok=True)
@@ -154,7 +154,7 @@ async def open_control(state_dir: Path, view: ClusterView) -> ControlSocket | No
 
 
 def _bound(state_dir: Path) -> socket.socket:
-    """Bound and for this user alone; nobody can connect before it listens. Raises OSError."""
+    """Bound, for this user alone; no connection is possible before it listens. Raises OSError."""
     with short_path(state_dir) as folder:
         if folder.stat().st_uid != os.geteuid():
             raise PermissionError("the folder belongs to another user")

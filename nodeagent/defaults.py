@@ -1,4 +1,4 @@
-"""What a node agent may be, and how long it takes to leave and to answer. Imports nothing."""
+"""Roles of a node agent, and times for leaving and answering. Imports nothing."""
 
 ROLES = ("head", "reserved", "preemptible")
 GRACE_S = 30.0
@@ -11,5 +11,5 @@ MAX_LOOK_S = 60.0
 """The longest look that can be asked for."""
 AGENT = "agent"  # the node agent's own process, among those of its host
 CONTROL_GREETING = b"gleaner control 1\n"
-"""What a control socket says first: its loop turns, and which requests and answers it speaks. The number
-changes with the fields that commands show (`SystemState`, `ActorState`)."""
+"""First line of a control socket: it shows that the loop runs, and which requests and answers it supports.
+The number changes with the fields that commands show (`SystemState`, `ActorState`)."""

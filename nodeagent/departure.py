@@ -1,9 +1,9 @@
-"""Departure: how a host that is to go away goes, and how it stays when its notice comes to nothing.
+"""Departure: drains a host after a notice, or keeps it when the notice is taken back.
 
-Owns the last word of whoever gives notice, the handing over within the time that is left, and its undoing.
-An order to leave (`order`) stands: the host goes as soon as it is empty. What a cloud says (`heard`) may be
-taken back until the end, so an empty host waits for that end, unless the cloud wants to hear that it need
-not. What the manager is told is told again while it holds: it may be restarted, and its workers may be too.
+Owns the newest notice, the hand-over within the time that is left, and its undoing. An order to leave
+(`order`) is final: the host leaves as soon as it is empty. A cloud may take its notice (`heard`) back until
+the end. So an empty host waits for that end, unless the cloud wants an early acknowledgement. The
+notification to the manager is repeated while it holds, because the manager and its workers may restart.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ ASK_DEADLINE_S = 2.0
 ACKNOWLEDGE_DEADLINE_S = 5.0
 AGAIN_S = 2.0
 MARGIN_S = 2.0  # of a notice is kept for stopping the children, at most half of it
-SAME_S = 1.0  # clouds tell whole seconds: an end that moves by less has not moved
+SAME_S = 1.0  # clouds use whole seconds: ignore smaller changes of the end
 MAX_NOTICE_S = 86_400.0  # no cloud gives notice of more than minutes
 
 
@@ -48,7 +48,7 @@ class Departure:
     ) -> None:
         self._ctx, self._role = ctx, role
         self._connected, self._job, self._become, self._go = connected, job, become, go
-        self._kind: str | None = None  # what the cloud said last
+        self._kind: str | None = None  # kind of the cloud's newest notice
         self._ends_s = 0.0
         self._acknowledges = False
         self._final = False  # nothing is taken back any more
@@ -58,7 +58,7 @@ class Departure:
         self._task: asyncio.Task[None] | None = None
 
     def over(self) -> None:
-        """The host leaves now, whatever comes."""
+        """The host leaves now, unconditionally."""
         self._final = True
 
     def order(self, deadline_s: float) -> None:
@@ -71,7 +71,7 @@ class Departure:
         self._leave()
 
     def heard(self, message: CloudNotice) -> None:
-        """What the cloud says now. Raises Refused for a deadline that is no time."""
+        """Apply the cloud's newest notice. Raises Refused for an invalid deadline."""
         if not message.deadline_s >= 0:
             raise Refused(f"deadline_s is {message.deadline_s}, expected a number of seconds from 0 up")
         ends_s = self._ctx.now() + min(message.deadline_s, MAX_NOTICE_S)
@@ -90,14 +90,14 @@ class Departure:
             self._follow(self._stay(message.kind, after_notice=before == "notice"), "stay")
 
     async def acknowledge(self) -> None:
-        """Tell the cloud that this host is empty, where it asked for that."""
+        """Notify the cloud that this host is empty, if it requested that."""
         if not self._acknowledges:
             return
         to = f"{self._ctx.node}/notices"
         try:
             await self._ctx.ask(to, HandedOver(), deadline_s=ACKNOWLEDGE_DEADLINE_S, expect=Done)
         except AskFailed as problem:
-            self._ctx.log.warning("the cloud was not told that this host is empty: %s", problem)
+            self._ctx.log.warning("could not notify the cloud that this host is empty: %s", problem)
 
     # -- going --
 
@@ -120,7 +120,7 @@ class Departure:
         margin_s = min(MARGIN_S, left_s / 2)
         empty_by_s = self._ends_s - margin_s
         while (grace_s := empty_by_s - self._ctx.now()) > 0:
-            if self._final and not self._connected():  # nobody to hand over to
+            if self._final and not self._connected():  # no manager to hand over to
                 self._ctx.log.warning("leaving without handing over: the head does not answer")
                 break
             empty = self._job() is None or await self._hand_over(grace_s, margin_s / 2)

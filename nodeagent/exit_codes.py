@@ -1,7 +1,7 @@
 """Exit codes of a node's processes, and which failure gives which.
 
 The codes are a contract: scripts, systemd units and the local provider act on them. The failures are imported
-where they are told apart: a command that only finds an agent does not wait for these imports.
+where they are distinguished: a command that only finds an agent does not wait for these imports.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ MEANINGS = (
 
 
 class CannotRun(Exception):
-    """A process of a node cannot start or go on; `code` is its exit code, `str` says what to do."""
+    """A process of a node cannot start or continue; `code` is its exit code, `str` explains what to do."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -44,7 +44,7 @@ class Unfit(CannotRun):
 
 
 class NoSpace(CannotRun):
-    """The disk of the state directory is full: it may have room again."""
+    """The disk of the state directory is full; it may have space again later."""
 
     def __init__(self, text: str) -> None:
         super().__init__(NO_STATE, text)
@@ -80,7 +80,7 @@ def as_cannot_run(problem: BaseException) -> CannotRun | None:
 
 
 def _code_of(failure: "SupervisorFailed") -> int:
-    """That of whoever failed first, where it has one of its own; a child process left it as its own."""
+    """The exit code of the child that failed first, if it has one; a child process left with its own."""
     if failure.first is not None:
         known = as_cannot_run(failure.first)
         return known.code if known is not None else GAVE_UP

@@ -1,8 +1,8 @@
-"""The files by which a node agent is found.
+"""AgentFile and other files by which a node agent is found.
 
-`agent.json` says where the agent of a state directory is reached. Owns it, and what is done to files: writing
-one whole or not at all, forgetting journals of old jobs, freeing the shared memory of a job, keeping a folder
-private. `agent.lock` is `state_lock`'s.
+`agent.json` contains the address of the agent of a state directory. Owns that file and all file operations:
+writing a file whole or not at all, forgetting journals of old jobs, freeing the shared memory of a job,
+keeping a folder private. `agent.lock` belongs to `state_lock`.
 """
 
 import os
@@ -27,12 +27,13 @@ OVER_FILE = "over"  # beside the journals of a job that is over
 JOBS_KEPT = 16
 """Journals of the newest jobs on a host; an older one that is over cannot be audited any more."""
 MOST_UNFINISHED = 64
-"""Jobs that are not over whose journals a host keeps; with so many it takes no other job."""
+"""Unfinished jobs whose journals a host keeps; with so many it takes no other job."""
 
 
 class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`agent.json`: who runs here, where it is reached, which key directory a caller on this host may use,
-    where its weights may travel unencrypted, and where its metrics are ("" where they are not served)."""
+    """`agent.json`: which agent runs here, its address, which key directory a caller on this host may use,
+    where its weights may travel unencrypted, and the address of its metrics ("" where they are not served).
+    """
 
     node: str
     role: str
@@ -103,7 +104,7 @@ def refuse_more(unfinished: Sequence[str], place: str, what: str, most: int) -> 
 
 def forget_memory(job: "JobSpec", node: str) -> None:
     """Free the shared memory of a job on a host; a dead process cannot do so itself."""
-    from actors.cluster.job import memory_dir  # here: who only looks for an agent needs no settings
+    from actors.cluster.job import memory_dir  # here: a command that only finds an agent needs no settings
 
     shutil.rmtree(memory_dir(job, node), ignore_errors=True)
 
@@ -113,7 +114,7 @@ def _changed_ns(path: Path) -> int:
 
 
 def state_base() -> Path:
-    """Where node agents keep their state unless told otherwise, each in a folder of its name."""
+    """The default folder of node agents' state; each agent has a folder of its name there."""
     given = os.environ.get("STATE_DIRECTORY")
     if given:
         return Path(given)  # systemd made it
@@ -122,19 +123,20 @@ def state_base() -> Path:
 
 
 def publish_agent(state_dir: Path, agent: AgentFile) -> None:
-    """Say where the agent is. Raises OSError."""
+    """Write the agent's address. Raises OSError."""
     write_whole(state_dir / AGENT_FILE, msgspec.json.format(msgspec.json.encode(agent), indent=2))
 
 
 def withdraw_agent(state_dir: Path) -> None:
-    """Nobody need look for it any more, nor for its children."""
+    """Remove the files with the addresses of the agent and of its children."""
     (state_dir / AGENT_FILE).unlink(missing_ok=True)
     (state_dir / CONTROL_SOCKET).unlink(missing_ok=True)
     shutil.rmtree(state_dir / PROCESSES, ignore_errors=True)
 
 
 def forget_agent(state_dir: Path) -> None:
-    """After an agent that ended without order: remove what says where it is. One that runs is left alone."""
+    """Remove the file with the address of an agent that ended without order. A running agent is left
+    alone."""
     if state_dir.is_dir() and not is_running(state_dir):
         withdraw_agent(state_dir)
         if (state_dir / LOCK_FILE).exists():
@@ -166,14 +168,14 @@ class ProcessFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def publish_process(state_dir: Path, kind: str, process: ProcessFile) -> None:
-    """Say where a child process is. Raises OSError."""
+    """Write the address of a child process. Raises OSError."""
     folder = state_dir / PROCESSES
     folder.mkdir(exist_ok=True)
     write_whole(folder / f"{kind}.json", msgspec.json.encode(process))
 
 
 def find_process(state_dir: Path, kind: str, pid: int) -> Peer | None:
-    """Where the child process `kind` with this `pid` is reached; None while it has not said so."""
+    """The address of the child process `kind` with this `pid`; None until the process has written it."""
     try:
         data = (state_dir / PROCESSES / f"{kind}.json").read_bytes()
         process = msgspec.json.decode(data, type=ProcessFile)

@@ -1,8 +1,8 @@
-"""What the actors of a host are fitted with: engines, trainers, images, copies, files, scorers.
+"""Fittings: what the actors of a host use (engines, trainers, images, files, scorers).
 
-Owns the making of each, in one place: an actor gets what it uses as an argument and knows its port alone, so
-the same actors run on other fittings (models of engines and trainers, files in memory). Torch is imported in
-the processes that compute, and nowhere else.
+Owns the making of each (copies too), in one place. An actor gets them as arguments and knows only their
+ports, so the same actors run on other fittings (models of engines and trainers, files in memory). Torch is
+imported only in the processes that compute.
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ class Fittings(Protocol):
     """Each call makes a new one, for one life of one actor; what it keeps is kept under its path."""
 
     def prepare(self, kind: str, config: Config) -> None:
-        """Load what the actors of such a process (`trees.tree_of`) need, before anybody waits for them."""
+        """Load what the actors of such a process (`trees.tree_of`) need, before their first use."""
 
     def inventory(self) -> Inventory:
         """What this host has, now."""
@@ -49,7 +49,8 @@ class Fittings(Protocol):
         """An engine without weights, for a RolloutWorker of this kind (reserved or preemptible)."""
 
     def control_page(self, store_dir: Path, instance: str) -> ControlPage | None:
-        """Where an instance shows the processes of its host which weights it serves; None: nobody looks."""
+        """The page on which an instance shows its served weights to the processes of its host; None: it has
+        no readers."""
 
     def trainer_work(
         self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path

@@ -1,9 +1,9 @@
-"""A gateway of its own: `rlctl gateway` in front of engines that run already, in one process.
+"""Standalone gateway: `rlctl gateway` in front of running engines, in one process.
 
-Owns the order: settings from what the first engine says, the tree (balancer, manager, gateway, an engine's
-worker each), and its ordered end. There is no head, no job and no trainer: weights are those of the engines.
-The journal is in the state directory, so a gateway that was killed and started again there knows the requests
-that its clients ask for again.
+Owns the order: settings from the first engine's answer, the tree (balancer, manager, gateway, a worker for
+each engine), and its ordered end. There is no head, no job and no trainer: the engines have their own
+weights. The journal is in the state directory, so a killed gateway that restarts there knows the requests
+that its clients repeat.
 """
 
 import asyncio
@@ -42,9 +42,11 @@ log = logging.getLogger("nodeagent")
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """engines: URLs. config: settings; `gateway.listen` is where it serves. tokenizer: a folder, "" for that
-    of the first engine, where it is on this host. told: is told where it serves,
-    and the first engine behind it."""
+    """Options of `run_gateway`.
+
+    engines: URLs. config: settings; `gateway.listen` is the address that it serves. tokenizer: a folder, ""
+    for that of the first engine, if it is on this host. told: called with the gateway's URL and the first
+    engine behind it."""
 
     seat: Seat
     engines: Sequence[str]
@@ -77,8 +79,8 @@ async def run_gateway(options: GatewayOptions, stop: Shutdown, site: Site) -> in
 async def _first(
     engines: Sequence[str], before: EngineFacts | None, stop: Shutdown, site: Site
 ) -> EngineFacts | None:
-    """What the first engine says that answers and serves the model of `before`; None where `stop` came
-    before."""
+    """The facts of the first engine that answers and serves the model of `before`; None if `stop` was set
+    first."""
     told: set[str] = set()
     while not stop.is_set():
         for url in engines:
@@ -164,7 +166,7 @@ def _at(config: Config, listen: str) -> Config:
 
 
 class _Told:
-    """A door that says where it is: in `urls`."""
+    """A door that stores its URL in `urls`."""
 
     def __init__(self, door: Door, urls: list[str]) -> None:
         self._door, self._urls = door, urls
@@ -186,8 +188,8 @@ async def _add(
     stop: Shutdown,
     site: Site,
 ) -> None:
-    """Every engine, as soon as it answers and serves this model; with the first one it is told where the
-    gateway serves. One that is refused is looked at again, until somebody removes it."""
+    """Add every engine as soon as it answers and serves this model; with the first one, `options.told` gets
+    the gateway's URL. A refused engine is checked again, until a user removes it."""
     await fleets[0].open()
     left, refused = list(options.engines), set[str]()
     told: set[str] = set()

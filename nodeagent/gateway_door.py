@@ -1,7 +1,7 @@
-"""The door of a gateway: its HTTP server, made of settings, keys and the model's tokenizer.
+"""HttpDoor: HTTP server of a gateway, made of settings, keys and the tokenizer.
 
-Owns where keys come from and who may listen where without any. Reads their file and the environment once,
-when the door is made.
+Owns the sources of keys and the rule where a gateway may listen without any. Reads the file of keys and the
+environment once, when the door is made.
 """
 
 import errno
@@ -38,11 +38,10 @@ def door_of(
 ) -> MakeDoor:
     """Makes the door in front of requests and a fleet, at `gateway.listen`.
 
-    model: what clients call it, unless `gateway.model_name` says so. tokenizer: a checkpoint directory; None,
-    or one without a tokenizer: clients send and read tokens. run: what the versions belong to. room:
-    `Served.context_tokens` and `room_tokens`; (0, 0): a longest prompt has room for a longest response. The
-    door, when it is made, raises ConfigError for an address or a file of keys that is none, and
-    RefusedToListen.
+    model: its name for clients, unless `gateway.model_name` is set. tokenizer: a checkpoint directory; None,
+    or one without a tokenizer: clients send and read tokens. run: the run that the versions belong to. room:
+    `Served.context_tokens` and `room_tokens`; (0, 0): a longest prompt and a longest response fit together.
+    The door, when it is made, raises ConfigError for an invalid address or file of keys, and RefusedToListen.
     """
 
     def make(requests: Requests, fleet: Fleet) -> Door:
@@ -99,7 +98,7 @@ def address_of(listen: str) -> tuple[str, int]:
 
 
 def access_of(settings: Settings, environment: Mapping[str, str]) -> Access:
-    """Who may call. Raises ConfigError for a file without any key."""
+    """Which keys may call. Raises ConfigError for a file without any key."""
     host, _ = address_of(settings.listen)
     return Access(
         keys=_keys("gateway.api_keys", settings.api_keys, environment.get(KEYS_VARIABLE, "")),
@@ -132,14 +131,14 @@ def _loopback(host: str) -> bool:
 
 
 class _Experts(msgspec.Struct):
-    """What a model's `config.json` says of them."""
+    """Expert fields of a model's `config.json`."""
 
     num_hidden_layers: int = 0
     num_experts_per_tok: int = 0
 
 
 def experts_shape(directory: Path | None) -> tuple[int, int]:
-    """Layers, and experts of a token in each; (0, 0) where no `config.json` says so."""
+    """Layers, and experts of a token in each; (0, 0) if no `config.json` has them."""
     try:
         said = (directory / "config.json").read_bytes() if directory is not None else b"{}"
         found = msgspec.json.decode(said, type=_Experts)

@@ -1,7 +1,7 @@
-"""The engines of a gateway of its own: each is looked at, and driven by a worker in the gateway's tree.
+"""UrlEngines: the engines of a standalone gateway, each with a worker in its tree.
 
-Owns the settings of such a worker, and the second look at an engine that was away: another server may be at
-its URL then.
+Owns the settings of such a worker, and the check of an engine that was away: another server may be at its URL
+then.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from supervisor import Intensity, StartFailed, Supervisor, TreeSpec, child, one_
 
 PATIENT = Intensity(restarts=10_000, within_s=60.0)
 """Of an engine's worker: an engine that is away is waited for, however long."""
-MANY_SLOTS = 256  # of an engine that does not say how many requests it decodes together
-CONTEXT_TOKENS = 32_768  # of one that does not say how long they may be
+MANY_SLOTS = 256  # for an engine that does not report how many requests it decodes together
+CONTEXT_TOKENS = 32_768  # for an engine that does not report its context length
 MAX_SLOTS = 1024
 MAX_PENDING = 64  # clients wait for their first token: a server's own queue is the shorter way to it
 COMMIT_MS = 2.0  # a request passes the journal three times before that token
@@ -33,7 +33,7 @@ class UrlEngines:
     Args:
         config: of the gateway.
         expected: of the first engine.
-        say: a line for people, when an engine is refused or used again.
+        say: prints a line for the user when an engine is refused or used again.
     """
 
     def __init__(self, config: Config, expected: EngineFacts, say: Callable[[str], None]) -> None:
@@ -97,7 +97,7 @@ class UrlEngines:
 
 
 async def looked_at(url: str, api_key: str) -> EngineFacts:
-    """What the engine there says. Raises Failed."""
+    """The facts that the engine there reports. Raises Failed."""
     try:
         return await look(url, api_key)
     except NoServer as problem:
@@ -113,8 +113,8 @@ def engine_config(config: Config, engine: EngineAt) -> Config:
 
 
 def sized(config: Config, facts: EngineFacts) -> Config:
-    """Settings for engines like the first: of its longest prompt, and of responses as long as its context.
-    What of both fits together is the door's to say."""
+    """Settings for engines like the first: for its longest prompt, and for responses as long as its context.
+    The door checks whether prompt and response fit together."""
     context, room = room_of(facts)
     return msgspec.structs.replace(
         config,

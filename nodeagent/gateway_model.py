@@ -1,5 +1,6 @@
-"""The model of a gateway's state directory: requests in its journal are continued by engines of that model
-alone."""
+"""KeptModel: the model whose requests are in a gateway's state directory.
+
+Requests in its journal are continued only by engines of that model."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""The head's lease: waited for by a standby, kept by the head, and the end of the process that loses it.
+"""LeaseKeeper: the head's lease, awaited by a standby and renewed by the head.
 
-Owns the times. The holder renews at a third of the lease; where it has not managed to within the lease, by
-its own monotonic clock and counted from before the last renewal was sent, it ends at once, without an ordered
-stop: another head may be at work by then. Its children die with it.
+Owns the times. The holder renews at a third of the lease. A holder that could not renew within the lease, by
+its own monotonic clock and counted from before the last renewal was sent, ends its process at once, without
+an ordered stop: another head may be active by then. Its children die with it.
 """
 
 import asyncio
@@ -25,11 +25,12 @@ log = logging.getLogger("nodeagent")
 async def wait_for_lease(
     lease: PostgresLease, stop: asyncio.Event, *, standby: bool, waiting: Callable[[str], None]
 ) -> tuple[LeaseTerm, float] | None:
-    """The term under which this process is the head, and since when (the loop's time); None where `stop` came
-    first.
+    """The term under which this process is the head, and since when (the loop's time); None where `stop` was
+    set first.
 
-    A standby waits for as long as it takes, also for the database; `waiting` is told for whom, once for each.
-    Another one waits for what its own last life may have held. Raises CannotRun (IN_USE), JournalError.
+    A standby waits without limit, also for the database; `waiting` is called once for each reason. Any other
+    process waits only as long as a lease of its own last life may last. Raises CannotRun (IN_USE),
+    JournalError.
     """
     loop = asyncio.get_running_loop()
     patience_s = loop.time() + lease.lease_s * 1.5
@@ -76,7 +77,7 @@ class LeaseKeeper:
         self._task = self._loop.create_task(self._keep(), name="head lease")
 
     async def release(self) -> None:
-        """An ordered end: whoever waits may take over at once."""
+        """An ordered end: a waiting standby may take over at once."""
         self._task.cancel()
         if self._timer is not None:
             self._timer.cancel()

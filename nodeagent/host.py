@@ -46,9 +46,9 @@ class Seat:
     `listen` is "tcp://host:port" (port 0: any). `head` is None in the head's own node agent. `keys` is a key
     directory, None for loopback only. `job` is the id of the job whose process it is, "" for the node agent:
     a host that runs one job after the other keeps their journals apart. `bulk`: where weights may travel
-    unencrypted. `others`: where the head may be instead, once it failed over. `database`: of a head's
-    journals, "" where they are files; `term`: that of the lease under which it may write there.
-    `datacenter`: where the host is; links between two of them are slow.
+    unencrypted. `others`: other addresses of the head, used after a failover. `database`: of a head's
+    journals, "" where they are files; `term`: the lease term under which it may write there. `datacenter`:
+    where the host is; links between two of them are slow.
     """
 
     node: str
@@ -171,7 +171,7 @@ def open_journals(seat: Seat, commit_s: float) -> GroupCommit:
 
 
 def process_figures() -> dict[str, float]:
-    """What the machine says of this process: processor seconds, resident bytes, open files."""
+    """Figures of this process from the operating system: processor seconds, resident bytes, open files."""
     import psutil  # here: only processes that serve need it
 
     me = psutil.Process()

@@ -1,4 +1,4 @@
-"""The job file: what a node agent writes, and its child processes read, of the job that they serve."""
+"""The job file: a job's description, written by a node agent, read by its children."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def job_file(state_dir: Path) -> Path:
 
 
 def write_job(path: Path, job: JobSpec) -> None:
-    """Say what the job is. Raises OSError."""
+    """Write the job's description. Raises OSError."""
     write_whole(path, msgspec.json.encode(job))
 
 

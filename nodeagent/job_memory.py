@@ -1,10 +1,9 @@
-"""The shared memory of jobs on this host: held while a node agent runs the job, freed when nobody uses it.
+"""HeldMemory: shared memory of jobs on this host, held while used, freed afterwards.
 
-Owns who holds a folder `/dev/shm/gleaner-JOB-HOST`, and finding those that dead runs left. A run that was
+Owns the locks on folders `/dev/shm/gleaner-JOB-HOST`, and the search for orphans of dead runs. A run that was
 killed as a whole, agents too, leaves its folders there: images of weights, which are published and pulled
-again, and host copies of the trainer's state, from which `rlctl resume` goes on. Whatever somebody holds is
-left alone, and so is what has changed a moment ago: an agent that was killed is started again. Adapter:
-files.
+again, and host copies of the trainer's state, from which `rlctl resume` continues. A folder in use is left
+alone, and so is one that changed a moment ago, because a killed agent is restarted. Adapter: files.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from actors.weights.control_file import has_writer
 from actors.weights.control_page import SUFFIX
 from actors.weights.lease import exclusive
 
-QUIET_S = 60.0  # without a change before it may go; who was killed is started again within seconds
+QUIET_S = 60.0  # time without a change before a folder is freed; killed agents restart within seconds
 STATE = "state"  # host copies of the trainer's state, `actors.cluster.job.state_copy_dir`
 BLOCK_BYTES = 512  # of `st_blocks`
 
@@ -31,13 +30,13 @@ log = logging.getLogger("nodeagent")
 
 
 class HeldMemory:
-    """The memory of a job on this host, which nobody frees until `release` or the end of this process."""
+    """The memory of a job on this host; it is not freed until `release` or the end of this process."""
 
     def __init__(self, folder: Path) -> None:
         while True:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._fd, fcntl.LOCK_SH)  # who frees it holds it for a moment
+            fcntl.flock(self._fd, fcntl.LOCK_SH)  # a process that frees it locks it for a moment
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(folder).st_ino == os.fstat(self._fd).st_ino:
                     return
@@ -53,7 +52,7 @@ class HeldMemory:
 @dataclass(frozen=True, slots=True)
 class Found:
     """A folder of a job. `image_bytes`: of all but host copies, which have `state_bytes`. `used`: why it is
-    left alone, "" where nobody is there any more."""
+    left alone, "" if it has no user any more."""
 
     path: Path
     image_bytes: int
@@ -62,13 +61,13 @@ class Found:
 
 
 def hold(job: JobSpec, node: str) -> HeldMemory:
-    """Until it is released nobody frees the memory of the job on this host. Raises OSError."""
+    """Keep the memory of the job on this host from being freed, until its release. Raises OSError."""
     return HeldMemory(memory_dir(job, node))
 
 
 def found(root: Path, quiet_s: float) -> list[Found]:
-    """The folders of this user's jobs, whoever uses them. quiet_s: for how long one of a dead run has not
-    changed."""
+    """The folders of this user's jobs, used or not. quiet_s: a dead run's folder must be unchanged for so
+    long."""
     folders = [path for path in sorted(root.glob("gleaner-*")) if _is_ours(path)]
     open_paths = tuple(_open_paths(root)) if folders else ()
     return [
@@ -83,8 +82,8 @@ def found(root: Path, quiet_s: float) -> list[Found]:
 
 
 def free(one: Found, quiet_s: float, *, whole: bool) -> int:
-    """Remove what a dead run left; with `whole` its host copies too. The bytes that this freed, 0 where
-    somebody came meanwhile."""
+    """Remove a dead run's folder; with `whole` its host copies too. Returns the freed bytes, 0 if the folder
+    is in use again."""
     if (fd := exclusive(one.path, os.O_RDONLY | os.O_DIRECTORY)) is None:
         return 0
     try:
@@ -156,7 +155,7 @@ def _is_locked(entry: Path) -> bool:
 
 
 def _open_paths(root: Path) -> Iterator[str]:
-    """Files below `root` that a process whom we may look at has open or mapped."""
+    """Files below `root` that a process has open or mapped, of the processes that this user may inspect."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             for line in (process / "maps").read_text(errors="replace").splitlines():

@@ -1,4 +1,4 @@
-"""The lease of the head, around all that a head does: waited for, kept, and given back at the end."""
+"""Lease of the head as a context manager: acquire, keep, release at the end."""
 
 import logging
 from collections.abc import AsyncIterator

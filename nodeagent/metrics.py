@@ -1,7 +1,7 @@
-"""The metrics of a host in the words of Prometheus: which there are, how they follow from what processes say.
+"""Prometheus metrics of a host: their table, and their values from process states.
 
-Owns the table and the translation. Pure; who asks the processes and who serves the text is `metrics_server`.
-docs/metrics.md lists the same table, and a test holds the two together.
+Owns the table and the translation. Pure; `metrics_server` asks the processes and serves the text.
+docs/metrics.md lists the same table, and a test compares the two.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from supervisor.system_messages import ActorState, SystemState
 from supervisor.vitals import ASK_BOUNDS_S
 
 MAX_ACTORS = 1000
-"""Actors of one process that have series of their own; the sums of the others stand under `OTHERS`."""
+"""Actors of one process that have series of their own; the others are summed up under `OTHERS`."""
 MAX_FIGURES = 24
 """Numeric figures of one actor's `summary` that have series."""
 MAX_LABEL = 120
@@ -31,7 +31,7 @@ ACTOR = (*PROCESS, "actor")
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One metric: what Prometheus is told of it."""
+    """Description of one metric for Prometheus."""
 
     name: str
     kind: str

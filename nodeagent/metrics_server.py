@@ -1,7 +1,8 @@
-"""`/metrics` of a host: asks the host's processes over their control links when somebody scrapes.
+"""MetricsServer: `/metrics` of a host, asks the host's processes at each scrape.
 
-Owns the HTTP answerer, which is prometheus-client's, in a thread of its own: it answers one scrape at a time
-and never touches the event loop but to have the processes asked. Owns no figure: what they mean is `metrics`.
+It asks over their control links. Owns prometheus-client's HTTP server, in a thread of its own. That thread
+answers one scrape at a time and uses the event loop only to ask the processes. Owns no figure: `metrics`
+defines their meaning.
 """
 
 import asyncio
@@ -40,8 +41,8 @@ Seen = tuple[list[SystemState], list[tuple[str, str]]]
 
 
 def metrics_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT` of `--metrics`. Raises CannotRun for anything else, and for wildcards: who may read the
-    figures of a host is to be said, not to be left open."""
+    """`HOST:PORT` of `--metrics`. Raises CannotRun for anything else, and for wildcards: the user must choose
+    explicitly from where a host's figures can be read."""
     host, colon, port = text.rpartition(":")
     host = host.strip("[]")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
@@ -56,8 +57,8 @@ def metrics_address(text: str) -> tuple[str, int]:
 
 
 async def look(system: ActorSystem, processes: dict[str, Peer | None]) -> Seen:
-    """Ask the processes of a host, this one and its children, all at once; None: it has not said where it
-    is."""
+    """Ask the processes of a host, this one and its children, all at once; None: its address is not known
+    yet."""
 
     async def one(peer: Peer | None) -> SystemState | None:
         if peer is None:
@@ -81,7 +82,7 @@ class MetricsServer:
         address: host and port to listen at; port 0: any.
         seen: asks the processes; called on the running loop.
 
-    Raises CannotRun where nobody can listen there.
+    Raises CannotRun if it cannot listen there.
     """
 
     def __init__(self, address: tuple[str, int], seen: Callable[[], Awaitable[Seen]]) -> None:
@@ -107,7 +108,7 @@ class MetricsServer:
         log.info("metrics at %s", self.url)
 
     async def close(self) -> None:
-        """Answer nobody any longer."""
+        """Stop answering."""
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -143,7 +144,7 @@ class _Host(Collector):
         asked = asyncio.run_coroutine_threadsafe(ask(), self._loop)
         try:
             return asked.result(ANSWER_S + STOP_S)
-        except concurrent.futures.TimeoutError:  # this loop itself is held up: an empty answer says so
+        except concurrent.futures.TimeoutError:  # this loop itself is held up: an empty answer shows that
             asked.cancel()
             log.warning("metrics: the node agent's own loop was held up for %.1f s", ANSWER_S + STOP_S)
             return [], []

@@ -1,4 +1,4 @@
-"""The node agent's own process: what is opened, in which order, and what is closed.
+"""Process of a node agent: what it opens and closes, and in which order.
 
 Owns the tree of the process (the head's has the registry, the Scheduler and the Provider beside the
 NodeAgent) and the ordered end: hosts that it started first, then its children, then itself.
@@ -41,7 +41,7 @@ from supervisor import (
     one_for_one,
 )
 
-HEARD_S = 10.0  # for the Scheduler to take the end of a job; it is told again every HEARD_AGAIN_S
+HEARD_S = 10.0  # for the Scheduler to take the end of a job, which is reported again every HEARD_AGAIN_S
 HEARD_AGAIN_S = 0.5
 AFTER_DRAIN_S = 15.0  # of that, for stopping the children, at most half of it; the rest is for handing over
 
@@ -50,12 +50,12 @@ log = logging.getLogger("nodeagent")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a node agent is started. `local_fleet`: the head starts the other hosts itself, as processes;
+    """Start options of a node agent. `local_fleet`: the head starts the other hosts itself, as processes.
     `metrics`: host and port at which the host's metrics are served, None: they are not. Of a head whose
-    journals are in a database: `lease_s`, and whether it waits as a `standby` while another one is the head.
-    `control`: whether a head answers commands of this host on a socket in its state directory.
-    `gateway`: HOST:PORT of the head's gateway, in place of the job's own `gateway.listen`.
-    `grace_s`: from a signal to the SIGKILL of whoever sent it. `find_cloud`: whose notices are followed.
+    journals are in a database: `lease_s`, and whether it waits as a `standby` while another head is active.
+    `control`: whether a head answers commands of this host on a socket in its state directory. `gateway`:
+    HOST:PORT of the head's gateway, in place of the job's own `gateway.listen`. `grace_s`: time between a
+    signal and the SIGKILL that follows it. `find_cloud`: finds the cloud whose notices are followed.
     """
 
     seat: Seat
@@ -90,7 +90,7 @@ async def run_node(options: Options, stop: Shutdown, site: Site) -> int:
             options.seat, standby=options.standby, lease_s=options.lease_s, stop=stop, site=site
         ) as seat:
             if seat is None:
-                return OK  # stopped while it stood by
+                return OK  # stopped while it was a standby
             async with open_system(seat, site=site) as system:
                 node = _Node(replace(options, seat=seat), system, stop, site)
                 return await node.run()
@@ -188,7 +188,7 @@ class _Node:
         log.info("node agent of %s (%s) listens at %s", seat.node, self._role, local.endpoint)
 
     async def _seen(self) -> Seen:
-        """The processes of this host, for who reads its metrics."""
+        """The processes of this host, for its metrics."""
         site, state_dir, children = self._site, self._seat.state_dir, self._children.processes()
         return await look(
             self._system,
@@ -206,7 +206,7 @@ class _Node:
             self._forget_hosts()
         agent = self._system.cell(self._agent_name)
         if self._end is None and agent is not None and agent.ready:
-            # A signal is the notice of a host that may vanish; an order to leave comes as a message.
+            # For a host that may vanish, a signal is its notice; an order to leave is a message.
             notice = self._stop.signal and self._role == "preemptible"
             drain_s = max(self._grace_s / 2, self._grace_s - AFTER_DRAIN_S)
             order = PreemptionNotice(deadline_s=drain_s) if notice else StopNode()
@@ -216,13 +216,13 @@ class _Node:
             except AskFailed as problem:
                 log.warning("the agent could not stop in order: %s", problem)
         await self._children.stop()
-        # Again: a child that was starting may have said where it is.
+        # Again: a child that was starting may have written its address.
         self._site.withdraw_agent(self._seat.state_dir)
         await self._tree.stop()
         self._reporter.close()
 
     def _forget_hosts(self) -> None:
-        """Nobody looks for hosts of ours that are gone, however they went."""
+        """Forget the hosts that this agent started: their memory, and the files with their addresses."""
         assert self._hosts is not None
         self._hosts.forget_memory()
         for state_dir in self._hosts.state_dirs():
@@ -236,7 +236,7 @@ class _Node:
     def _restarted(self, restarted: Restarted) -> None:
         if self._children.job is not None:
             self._reporter(restarted)
-        else:  # nobody writes a history
+        else:  # no controller writes a history
             log.warning("restart %d of %s: %s", restarted.restarts, restarted.name, restarted.cause)
 
     def _leave(self, code: int, reason: str) -> None:
@@ -247,8 +247,8 @@ class _Node:
         self._stop.set()
 
     def _gave_up(self, problem: Exception) -> None:
-        """The children failed too often, or could not start. The head's are the job itself; another host
-        fails as a whole, and whoever started it decides."""
+        """The children failed too often, or could not start. The head's children are the job itself. Another
+        host fails as a whole, and its provider decides what follows."""
         if self._role != "head":
             self._failed(problem)
             return
@@ -257,8 +257,8 @@ class _Node:
         task.add_done_callback(self._background.discard)
 
     async def _job_failed(self, reason: str) -> None:
-        """Until the Scheduler has it on record: nothing of the job runs any more, and nobody else will say
-        so. It may be restarting, or wait for space to write it down."""
+        """Report until the Scheduler has recorded it: nothing of the job runs any more, and no other process
+        reports that. The Scheduler may be restarting, or wait for space to write it down."""
         ended = JobEnded(ok=False, reason=reason)
         waits = self._system.waits
         async with waits.waiting(
@@ -285,7 +285,7 @@ class _Node:
         ]
 
     def _watcher(self) -> list[ChildSpec]:
-        """Of a host that a cloud may take away, where its cloud is to be asked."""
+        """The watcher of a host that a cloud may preempt, if its cloud is to be asked."""
         find = self._find_cloud
         if find is None or self._role != "preemptible":
             return []

@@ -1,4 +1,7 @@
-"""Actors of a user's own in a job: named by `module:Class`, run in a process of their own on the head."""
+"""User-defined actors of a job: named by `module:Class`, each run in its own process.
+
+The processes run on the head.
+"""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""A child process of a node agent: `python -m nodeagent.process KIND ...`.
+"""Child process of a node agent: `python -m nodeagent.process KIND ...`.
 
 Owns nothing but the order: die with the parent, open the host, run the tree of its kind, stop in order on
 SIGTERM, leave with exit code 7 and the chain of causes when its supervisor gives up.
@@ -30,7 +30,7 @@ from nodeagent.system import open_system
 from nodeagent.trees import Place, tree_of
 from supervisor import Supervisor
 
-LOOK_S = 1.0  # between two looks whether a full disk has room again
+LOOK_S = 1.0  # between two checks whether a full disk has space again
 SAY_AGAIN_S = 60.0  # that it waits for that
 
 log = logging.getLogger("nodeagent")
@@ -90,9 +90,10 @@ async def serve(order: Order, stop: Shutdown, site: Site) -> int:
 
 
 async def _space(site: Site, state_dir: Path, stop: Shutdown) -> None:
-    """Until the state directory takes something, or `stop`. Who is started while its disk is full waits here:
-    to end and be started again would only use up what its supervisor takes, and fail the job. It has no
-    actors yet, so it says on standard error what it waits for. Raises CannotRun where waiting does not help.
+    """Wait until the state directory is writable, or for `stop`. A process that starts while its disk is full
+    waits here: an exit and a restart would only use up the restarts of its supervisor, and fail the job. It
+    has no actors yet, so it reports the reason on standard error. Raises CannotRun where waiting does not
+    help.
     """
     loop = asyncio.get_running_loop()
     told_s = -math.inf

@@ -1,6 +1,6 @@
-"""The command line of a child process of a node agent, both ends of it: written there, understood here.
+"""Command line of a child process of a node agent, written and parsed here.
 
-Owns the words of `python -m nodeagent.process KIND ...` and what they mean.
+Owns the arguments of `python -m nodeagent.process KIND ...` and their meaning.
 """
 
 import argparse
@@ -23,7 +23,7 @@ DATABASE_VARIABLE = "GLEANER_DATABASE"  # its URL may hold a password
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a child process is to be: which kind of tree, where it sits, and the file with its job."""
+    """A child process to start: which kind of tree, where it sits, and the file with its job."""
 
     kind: str
     seat: Seat

@@ -1,4 +1,4 @@
-"""Tells the controller of every restart, so that the report can name actor and cause.
+"""Reports every restart to the controller, so its report can name actor and cause.
 
 Owns the sending, in the background and bounded: a supervisor never waits for it.
 """
@@ -45,4 +45,4 @@ class RestartReporter:
         try:
             await self._system.ask(CONTROLLER, seen, deadline_s=DEADLINE_S, expect=Done)
         except AskFailed as problem:
-            log.info("nobody heard of the restart of %s: %s", restarted.name, problem)
+            log.info("could not report the restart of %s: %s", restarted.name, problem)

@@ -1,7 +1,7 @@
-"""What a process says to the service manager that started it: the protocol of sd_notify(3), in one datagram.
+"""ServiceManager: notifications to systemd by sd_notify(3), in one datagram.
 
-Owns the socket's address and the watchdog's time, as systemd hands them over in the environment. Without them
-nothing is sent. Written out here because it is a dozen lines; the binding to libsystemd is a package of C.
+Owns the socket's address and the watchdog's time, which systemd passes in the environment. Without them
+nothing is sent. Implemented here because it is a dozen lines; the binding to libsystemd is a package of C.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ class ServiceManager:
 
     @classmethod
     def of(cls, env: MutableMapping[str, str]) -> "ServiceManager":
-        """What the environment says. It is taken out: it is meant for this process, not for its children."""
+        """The manager described by the environment. Its variables are removed: they are for this process, not
+        for its children."""
         address = env.pop("NOTIFY_SOCKET", "")
         usec, pid = env.pop("WATCHDOG_USEC", ""), env.pop("WATCHDOG_PID", "")
         ours = pid in ("", str(os.getpid()))
@@ -49,7 +50,7 @@ class ServiceManager:
 
 
 class SignsOfLife:
-    """Says that the loop of this process turns, `SIGNS` times in `watchdog_s`, from its making to `close`;
+    """Reports that the loop of this process runs, `SIGNS` times in `watchdog_s`, from its making to `close`;
     nothing where `watchdog_s` is 0."""
 
     def __init__(self, notify: Callable[[str], None], watchdog_s: float) -> None:

@@ -1,7 +1,7 @@
-"""How a process is asked to end: the first signal asks for an ordered end, the second ends it at once.
+"""Shutdown: the first signal requests an ordered end, the second one ends at once.
 
-Owns the signals of a process of ours, and what is done in the instant before it ends without order: every
-process below it is killed, and what would outlive it (shared memory, the file by which it is found) is freed.
+Owns the signals of a process of ours, and the last steps of an end without order: every process below it is
+killed, and what would outlive it (shared memory, the file with its address) is freed.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Shutdown(asyncio.Event):
         loop = asyncio.get_running_loop()
         for each in SIGNALS:
             if loop.remove_signal_handler(each):
-                # Not by the loop any more: one that hangs would not hear it.
+                # Not by the loop any more: a hung loop would not handle it.
                 signal.signal(each, self._again)
 
     def _again(self, number: int, frame: FrameType | None) -> None:

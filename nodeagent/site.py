@@ -1,8 +1,8 @@
-"""The site of a process: all that a node's processes do to the machine that they stand on, behind one port.
+"""Site: the port for all that a node's processes do to their machine.
 
-Owns the port and its real side. Above it `node`, `children`, `process` and `system` are the same wherever
-they run; below it are the state directory, the log, the sockets, the journals and the clock. What actors are
-fitted with is `fittings`; child processes and threads are `supervisor.machine`.
+Owns the port and its real implementation. Above it `node`, `children`, `process` and `system` are the same
+wherever they run; below it are the state directory, the log, the sockets, the journals and the clock.
+`fittings` makes what actors use; child processes and threads are in `supervisor.machine`.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ from transport.wire import Peer, Wire
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """How a process reaches others. `close` lets go of what was opened beside `wire` and the sockets that
-    `network` opened for others; it comes first."""
+    """How a process reaches others. `close` releases the helpers opened beside `wire` and the sockets that
+    `network` opened; it is called first."""
 
     wire: Wire
     network: Network
@@ -90,22 +90,22 @@ class Site(Protocol):
         """What its actors are fitted with."""
 
     def wall_ms(self) -> int:
-        """The wall clock of the host in ms since 1970; incarnations come from it."""
+        """The wall clock of the host in ms since 1970; incarnations are derived from it."""
 
     def figures(self) -> Mapping[str, float]:
-        """What the machine says of this process: `cpu_s`, `rss_bytes`, `files`."""
+        """Figures of this process from the operating system: `cpu_s`, `rss_bytes`, `files`."""
 
     def say(self, text: str) -> None:
-        """Tell whoever started this process, on standard error."""
+        """Print a line for the parent or the user that started this process, on standard error."""
 
     def watchdog_s(self) -> float:
-        """Within which whoever started this process expects `notify` again and again; 0: nobody does."""
+        """Within which time the service manager expects the next `notify`, repeatedly; 0: it expects none."""
 
     def notify(self, state: str) -> None:
-        """Tell whoever started this process how it does, in words of sd_notify(3)."""
+        """Report the state of this process to its service manager, in terms of sd_notify(3)."""
 
     def opened(self, system: ActorSystem) -> None:
-        """Told of the process's actor system once it receives."""
+        """Called with the process's actor system once it receives."""
 
     # -- what a process opens --
 
@@ -116,8 +116,8 @@ class Site(Protocol):
         """The tracer that the settings ask for, if any. Raises CannotRun."""
 
     def open_sockets(self, seat: Seat, life: int) -> Sockets:
-        """Listen at `seat.listen`; `life` tells this life of the process from others. On the running loop.
-        Raises BadKeys, RefusedToListen, CannotListen."""
+        """Listen at `seat.listen`; `life` distinguishes this life of the process from others. On the running
+        loop. Raises BadKeys, RefusedToListen, CannotListen."""
 
     def open_journals(self, seat: Seat, commit_s: float) -> Journals:
         """The journals of the process that sits there. Raises JournalError."""
@@ -138,19 +138,19 @@ class Site(Protocol):
         """Keep other node agents off until `release` or the end of this process. Raises CannotRun."""
 
     def publish_agent(self, state_dir: Path, agent: AgentFile) -> None:
-        """Say where the agent is. Raises OSError."""
+        """Write the agent's address. Raises OSError."""
 
     def withdraw_agent(self, state_dir: Path) -> None:
-        """Nobody need look for it any more, nor for its children."""
+        """Remove the files with the addresses of the agent and of its children."""
 
     def forget_agent(self, state_dir: Path) -> None:
         """The same for an agent that ended without order; one that runs is left alone."""
 
     def publish_process(self, state_dir: Path, kind: str, process: ProcessFile) -> None:
-        """Say where a child process is. Raises OSError."""
+        """Write the address of a child process. Raises OSError."""
 
     def find_process(self, state_dir: Path, kind: str, pid: int) -> Peer | None:
-        """Where the child process `kind` with this `pid` is; None while it has not said so."""
+        """The address of the child process `kind` with this `pid`; None until the process has written it."""
 
     # -- a job and the hosts of it --
 
@@ -205,7 +205,7 @@ class RealSite:
         self._service.notify(state)
 
     def opened(self, system: ActorSystem) -> None:
-        """See `Site`: nobody looks in from here."""
+        """See `Site`: not used here."""
 
     def open_log(self, seat: Seat, log_bytes: int = LOG_BYTES) -> None:
         """See `Site`."""
@@ -237,7 +237,7 @@ class RealSite:
         return await asyncio.to_thread(_open_job_journals, seat, commit_s)
 
     def job_is_over(self, seat: Seat) -> None:
-        """See `Site`. (Where a head's journals are in a database, those say it themselves.)"""
+        """See `Site`. (A head's journals in a database record it themselves.)"""
         if seat.journal_file.parent.is_dir():
             files.mark_over(seat.journal_file.parent)
 

@@ -1,7 +1,7 @@
-"""The state directory of a node agent: its lock, and the names by which the agent is found there.
+"""State directory of a node agent: its lock, and the names of the agent's files.
 
-`agent.lock` is locked while the agent lives (by the kernel, so it cannot be left behind by a kill), and keeps
-a second one off. Imports little: a command on this host looks here before it imports a client of the cluster.
+`agent.lock` is locked while the agent lives (by the kernel, so a kill cannot leave it locked), and keeps a
+second agent off. Imports little: a command on this host looks here before it imports a client of the cluster.
 """
 
 import fcntl
@@ -43,8 +43,8 @@ class StateLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Let another agent have the directory. The file stays, or two could hold one each; it names nobody
-        any more."""
+        """Release the directory for another agent. The file stays, or two agents could hold one each; it is
+        empty from now on."""
         if not self._file.closed:
             self._file.truncate(0)
             self._file.close()

@@ -1,6 +1,6 @@
-"""The actor system of one process of a node: opened on its site, closed in order.
+"""Actor system of one process of a node: opened on its site, closed in order.
 
-Owns the order: sockets, journals, then the actors' world on both.
+Owns the order: sockets, journals, then the actor system on both.
 """
 
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ async def open_system(
 
     Args:
         seat: where it sits. bounds: its limits; None: those that hold until a job is known.
-        site: what it stands on; None: the machine that this process runs on.
+        site: what it runs on; None: the machine that this process runs on.
 
     Raises BadKeys, RefusedToListen, CannotListen, JournalError.
     """
@@ -28,7 +28,7 @@ async def open_system(
     sockets = site.open_sockets(seat, incarnations.mint())
     try:
         journals = site.open_journals(seat, bounds.commit_s)
-        incarnations.at_least(await journals.newest_incarnation())  # whatever this host's clock says
+        incarnations.at_least(await journals.newest_incarnation())  # even if this host's clock is behind
     except BaseException:
         sockets.close()
         await sockets.wire.close()

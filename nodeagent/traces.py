@@ -1,8 +1,8 @@
-"""OpenTelemetry behind the runtime's `Tracer`: a span for each message that is sent, and that is handled.
+"""OpenTelemetry `Tracer`: a span for each message that is sent or handled.
 
-Owns the exporters and their end. Imports OpenTelemetry only when a process was told to trace; without it a
-process has no tracer at all. Spans wait in a bounded queue and leave from a thread of their own; what finds
-the queue full is dropped by the SDK, never waited for.
+Owns the exporters and their end. Imports OpenTelemetry only when tracing is on; otherwise a process has no
+tracer at all. Spans wait in a bounded queue and leave from a thread of their own; the SDK drops spans when
+the queue is full and never blocks.
 """
 
 import asyncio
@@ -77,7 +77,8 @@ class OpenTelemetryTracer:
 
     async def close(self) -> None:
         """Send what waits, for `EXPORT_S` at most."""
-        # A thread that nobody joins at exit: a collector that does not answer must not hold the process.
+        # This thread is not joined at exit: a collector that does not answer must not block the end of the
+        # process.
         over = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         over.start()
         await asyncio.to_thread(over.join, EXPORT_S)

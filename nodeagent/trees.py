@@ -1,7 +1,7 @@
-"""What runs in which process of a host: one small supervision tree a kind of process.
+"""Supervision trees of a host's processes: one small tree for each kind of process.
 
-Owns the table from kind to tree. Imports an actor only in the process that runs it; what it is fitted with
-comes from `fittings`.
+Owns the table from kind to tree. Imports an actor only in the process that runs it; `fittings` provides what
+it uses.
 """
 
 import re
@@ -139,8 +139,8 @@ def trainer(place: Place) -> TreeSpec:
 
 
 def rank(place: Place, number: int) -> TreeSpec:
-    """A rank of the trainer's gang from 1 on. Rank 0 is in the trainer's process; who restarts them all
-    together is the node agent."""
+    """A rank of the trainer's gang from 1 on. Rank 0 is in the trainer's process; the node agent restarts
+    them all together."""
     from actors.training.rank import TrainerRank
 
     job, config, node, fittings = place.job, place.config, place.node, place.fittings

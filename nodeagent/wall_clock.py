@@ -4,5 +4,5 @@ import time
 
 
 def wall_ms() -> int:
-    """The wall clock in milliseconds; incarnations come from it."""
+    """The wall clock in milliseconds; incarnations are derived from it."""
     return time.time_ns() // 1_000_000

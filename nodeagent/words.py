@@ -1,4 +1,4 @@
-"""The words of the command `nodeagent`: what it takes, and what it says of itself."""
+"""Arguments and help texts of the command `nodeagent`."""
 
 import argparse
 from pathlib import Path

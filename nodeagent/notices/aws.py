@@ -1,9 +1,9 @@
-"""AWS: interruption notices and rebalance recommendations of spot instances, from the metadata service.
+"""AWS: interruption notices and rebalance recommendations of spot instances.
 
-Protocol: EC2 user guide, "Spot Instance interruption notices", "EC2 instance rebalance recommendations" and
-"Use the Instance Metadata Service" (version 2). A session token is fetched by PUT and sent with each request;
-401 says that it is not valid any more. What there is nothing to say of answers 404. Both are to be asked
-every 5 s.
+Source: the metadata service. Protocol: EC2 user guide, "Spot Instance interruption notices", "EC2 instance
+rebalance recommendations" and "Use the Instance Metadata Service" (version 2). A session token is fetched by
+PUT and sent with each request; 401 means that it is not valid any more, 404 that there is no notice. The
+guide asks for a look at both every 5 s.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Aws:
         return Finding("hint", f"rebalance recommended at {when}", when)
 
     async def _get(self, path: str) -> Reply | None:
-        """None where there is nothing to say."""
+        """None where there is no notice."""
         for last in (False, True):
             headers = {"X-aws-ec2-metadata-token": await self.token()}
             reply = await self._metadata.ask("GET", path, headers=headers, within_s=ANSWER_S)

@@ -1,9 +1,9 @@
-"""Azure: Scheduled Events of the metadata service, above all the preemption of spot VMs.
+"""Azure: Scheduled Events of the metadata service, above all preemption of spot VMs.
 
 Protocol: "Azure Metadata Service: Scheduled Events for Linux VMs", version 2020-07-01. Every request has the
 header `Metadata: true` and names its api-version. The list has events of other VMs of the same group too:
-`Resources` names whom an event is for. An event that is over, or called off, is not in the list any more. A
-VM that is ready approves its event by a StartRequest, upon which Azure need not wait until `NotBefore`.
+`Resources` names the VMs of an event. An event that is over, or called off, is not in the list any more. A VM
+that is ready approves its event by a StartRequest; Azure then need not wait until `NotBefore`.
 """
 
 import re
@@ -22,7 +22,7 @@ NAME_PARAMS = {"api-version": "2021-02-01", "format": "text"}
 ANSWER_S = 15.0
 FIRST_ANSWER_S = 150.0
 """The first request turns Scheduled Events on, and may take two minutes."""
-POLL_S = 1.0  # a Preempt event comes 30 s before, and Azure asks for one look a second
+POLL_S = 1.0  # a Preempt event appears 30 s before, and Azure recommends one look a second
 ENDS = frozenset({"Preempt", "Terminate", "Reboot", "Redeploy"})
 """Events that end the processes of the VM; `Freeze` stops it for seconds, which Gleaner sits out."""
 STANDING = frozenset({"Scheduled", "Started"})

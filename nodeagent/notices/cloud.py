@@ -1,6 +1,7 @@
-"""The port of a cloud that tells its hosts when they go away: the channels over which it is asked.
+"""Cloud: the port of a cloud that notifies its hosts of preemption.
 
-Owns the shapes. Behind it: `aws`, `gcp`, `azure`, found by `finding`.
+Owns the types of notices and of the channels over which it is asked. Behind it: `aws`, `gcp`, `azure`, found
+by `finding`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,13 +16,13 @@ Source = Literal["auto", "none", "aws", "gcp", "azure"]
 
 
 class LookFailed(Exception):
-    """The cloud did not answer, or not as it is documented; `str` says how."""
+    """The cloud did not answer, or not as documented; `str` explains how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
     """One thing to ask. `look` raises LookFailed and always ends; with `at_once` it does not wait for news.
-    `pause_s`: between two looks; `near_s`: while a notice stands."""
+    `pause_s`: between two looks; `near_s`: the same while a notice holds."""
 
     name: str
     look: Callable[[bool], Awaitable[Finding]]

@@ -1,4 +1,7 @@
-"""Which cloud this host is in: each metadata service is asked what only it answers, all at once."""
+"""Detection of the cloud that this host is in, by one probe of each.
+
+Each probe asks what only one cloud's metadata service answers; all run at once.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,12 +14,13 @@ from nodeagent.notices.gcp import HEADERS, Gcp
 from nodeagent.notices.metadata import LINK_LOCAL, Metadata
 
 PROBE_S = 2.0
-"""They answer in milliseconds; elsewhere nobody does, and packets to that address may vanish."""
+"""Metadata services answer in milliseconds; elsewhere no service answers, and packets to that address may
+vanish."""
 
 
 def cloud_finder(source: Source, url: str = "") -> FindCloud | None:
-    """How to find what `source` means; None: nothing is to be found. `url`: of the metadata service, where it
-    is not at the usual place."""
+    """The function that finds the cloud of `source`; None: there is none to find. `url`: of the metadata
+    service, where it is not at the usual place."""
     base = url or LINK_LOCAL
     if source == "none":
         return None

@@ -1,8 +1,8 @@
-"""A metadata service over HTTP: one request at a time, each with a deadline and a limit on its answer.
+"""Metadata service over HTTP: one request at a time, with deadline and size limit.
 
-Owns the edge: what is no answer (no connection, too slow, too large, cut off, no text) becomes LookFailed.
-Redirects are not followed, proxies not used, compression not asked for: none of the services needs them, and
-each is a way to be led elsewhere. Times in answers are read by the service's own clock, from its `Date`.
+Owns the edge: an invalid answer (no connection, too slow, too large, cut off, no text) becomes LookFailed.
+Redirects are not followed, proxies not used, compression not requested: none of the services needs them, and
+each could lead to another server. Times in answers are read by the service's own clock, from its `Date`.
 """
 
 import time

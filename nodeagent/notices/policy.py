@@ -1,8 +1,8 @@
-"""What to make of what a cloud says: pure. Findings and times go in, a verdict comes out.
+"""NoticePolicy: pure function from a cloud's findings and times to a verdict.
 
-A cloud is asked over several channels. Of what stands in them the strongest counts, of notices the one that
-ends first. A notice is acted upon when its end is near enough: a host works on until then. It stands while
-the cloud is silent or talks nonsense, and is taken back only when the cloud said so in consecutive looks.
+A cloud is asked over several channels. Of the findings that hold, the strongest counts; of notices, the one
+that ends first. A notice takes effect when its end is near enough: a host works on until then. It holds while
+the cloud is silent or its answers are invalid. It is taken back only when consecutive looks found nothing.
 """
 
 import math
@@ -13,18 +13,19 @@ from typing import Literal
 Kind = Literal["none", "hint", "notice"]
 
 LEAD_S = 120.0
-"""A host hands over from so long before its end: the longest that AWS gives. Azure tells of reboots 15
-minutes before, in which many requests begin and end."""
+"""A host begins the hand-over so long before its end: the longest notice that AWS gives. Azure announces
+reboots 15 minutes before, in which many requests begin and end."""
 TAKEN_BACK_LOOKS = 2
-"""Looks in a row that must find nothing: one may come from a metadata service that was just restarted."""
+"""Looks in a row that must find nothing: a metadata service that was just restarted may answer one of
+them."""
 STALE_S = 60.0
-"""A notice whose end lies so far back when it is first seen came to nothing: the cloud forgot to say so."""
+"""A notice whose end is so far in the past when it is first seen was cancelled without a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one look found. `left_s`: of a notice, seconds until the host goes. `id` tells a notice from the
-    next one; `acknowledges`: the cloud wants to hear when the host is empty."""
+    """Result of one look. `left_s`: of a notice, seconds until the host goes. `id` distinguishes a notice
+    from the next one; `acknowledges`: the cloud wants an acknowledgement when the host is empty."""
 
     kind: Kind = "none"
     why: str = ""
@@ -53,7 +54,7 @@ STAYS = Verdict()
 @dataclass(slots=True)
 class _Channel:
     stands: Verdict = STAYS
-    without: int = 0  # looks in a row that found nothing while something stands
+    without: int = 0  # looks in a row that found nothing while a finding holds
     stale: str = ""  # id of a notice that came to nothing by itself
 
 
@@ -84,13 +85,13 @@ class NoticePolicy:
         known.stands = Verdict(finding.kind, finding.why, finding.id, ends_s, finding.acknowledges)
 
     def unsure(self, channel: str) -> bool:
-        """Whether something stands there that the newest look did not find: look again soon."""
+        """Whether a finding holds that the newest look did not confirm: look again soon."""
         known = self._channels.get(channel)
         return known is not None and known.stands.kind != "none" and known.without > 0
 
     @property
     def standing(self) -> Mapping[str, Verdict]:
-        """What stands, by channel."""
+        """The findings that hold, by channel."""
         return {name: known.stands for name, known in self._channels.items() if known.stands.kind != "none"}
 
     def verdict(self, now_s: float) -> Verdict:

@@ -1,8 +1,8 @@
-"""NoticeWatcher: asks the cloud that this host is in whether it goes away, and tells the node agent.
+"""NoticeWatcher: polls the host's cloud for preemption notices, for the node agent.
 
-Owns when each channel is asked, and when the node agent is told: at every change, and again now and then, for
-it may have been restarted since. What follows from what the cloud says is `policy`, how it is asked the
-cloud's own module. Nothing that a metadata service does ends it.
+Owns when each channel is polled, and when the node agent is notified: at every change, and again now and
+then, for the agent may have restarted since. `policy` interprets the answers; the cloud's own module
+implements the requests. Nothing that a metadata service does ends the watcher.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ FIND_AFTER_S = (0.0, 5.0, 30.0)
 """A host that was just booted may be up before its network is."""
 FIRST_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 30.0
-LOOK_S = 1.0  # how often the verdict is looked at when nothing new was heard
+LOOK_S = 1.0  # how often the verdict is evaluated without news
 TELL_AGAIN_S = 10.0
 TELL_DEADLINE_S = 2.0
 NUMBERS = {"none": 0, "hint": 1, "notice": 2}
@@ -87,12 +87,14 @@ class NoticeWatcher(Actor):
 
     def _missed(self, channel: str, why: str) -> None:
         if channel not in self._trouble:
-            self.ctx.log.warning("%s cannot be asked, trying on; what it said last holds: %s", channel, why)
+            self.ctx.log.warning(
+                "notice channel unreachable, trying on with its last answer: %s: %s", channel, why
+            )
         self._trouble[channel] = why
 
     @handles(HandedOver)
     async def handed_over(self, message: HandedOver) -> None:
-        """The host is empty: say so, where the cloud wants to hear it."""
+        """The host is empty: acknowledge that to the cloud, if it wants that."""
         said = self._said
         if self._cloud is None or said is None or not said.acknowledges:
             return
@@ -105,7 +107,7 @@ class NoticeWatcher(Actor):
     # -- the node agent --
 
     async def _speak(self) -> None:
-        """Tell the node agent what holds: at once when that changes, else now and then."""
+        """Send the verdict to the node agent: at once when it changes, else now and then."""
         told_s = -TELL_AGAIN_S
         while True:
             await self.ctx.idle(self._news, LOOK_S)
@@ -127,8 +129,8 @@ class NoticeWatcher(Actor):
             try:
                 await self.ctx.ask(f"{self.ctx.node}/agent", word, deadline_s=TELL_DEADLINE_S, expect=Done)
                 told_s = now_s
-            except AskFailed as problem:  # it is told again at the next look
-                self.ctx.log.info("the node agent has not heard it yet: %s", problem)
+            except AskFailed as problem:  # the next look sends it again
+                self.ctx.log.info("could not notify the node agent yet: %s", problem)
                 told_s = -TELL_AGAIN_S
 
     def _log(self, verdict: Verdict, now_s: float) -> None:
