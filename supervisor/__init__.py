@@ -1,6 +1,6 @@
-"""The actor runtime: mailboxes, tell and ask, supervision trees, registry, journal.
+"""Actor runtime: mailboxes, tell and ask, supervision trees, registry, journal.
 
-What others import from here is the whole public face of this floor.
+The names imported here are the whole public interface of this layer.
 """
 
 from supervisor.actor import Actor, Suspected, Terminated, handles

@@ -1,4 +1,4 @@
-"""What a user writes: an actor is a class with typed handlers, touched by messages alone."""
+"""Actor: the base class of user code, with typed handlers, reached only by messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MARK = "_handles"
 
 
 class Terminated(msgspec.Struct, frozen=True, kw_only=True):
-    """An incarnation that was watched or spawned has ended. `cause` says how: `stopped`, `crashed: TYPE:
+    """An incarnation that was watched or spawned has ended. `cause` describes how: `stopped`, `crashed: TYPE:
     TEXT` (`crashed: Fenced: …` of one that a newer incarnation replaced), `link down`, `silent for N s`, or
     `not alive` where it had ended before it was watched."""
 
@@ -32,7 +32,7 @@ class Terminated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspected(msgspec.Struct, frozen=True, kw_only=True):
-    """The process of a watched incarnation is silent, or its link is broken (`suspected`), or it is heard
+    """The process of a watched incarnation is silent, or its link is broken (`suspected`), or it answers
     again. Not the end: that is `Terminated`."""
 
     name: str
@@ -57,14 +57,13 @@ class Actor:
     lane.
 
     A handler's return value answers an ask; a `Deferred` answers it later. `Refused` raised by a handler
-    answers it with an error and harms nobody; any other exception ends this incarnation, and the
-    supervisor decides what follows.
-    All that an actor may touch of the world is `self.ctx`.
+    answers the ask with an error and has no other effect. Any other exception ends this incarnation, and the
+    supervisor decides what follows. An actor reaches the world only through `self.ctx`.
     """
 
     ctx: Context
     trap_exits = False
-    """Whether the abnormal end of a linked actor is told (`on_terminated`) instead of ending this one too."""
+    """Whether the abnormal end of a linked actor calls `on_terminated` instead of ending this actor too."""
     _handlers: dict[type[Message], tuple[Handler, Lane]] = {}  # filled per class
 
     def __init_subclass__(cls) -> None:
@@ -76,7 +75,7 @@ class Actor:
                 cls._handlers[kind] = (member, lane)
 
     async def on_start(self) -> None:
-        """Rebuild state (from the journal, say) before the first message."""
+        """Rebuild state (for example from the journal) before the first message."""
 
     async def on_stop(self) -> None:
         """An ordered stop; not called when the actor crashes or its process is killed."""
@@ -85,7 +84,8 @@ class Actor:
         """A watched actor has ended."""
 
     async def on_suspected(self, event: Suspected) -> None:
-        """A watched actor may be dead, or is heard again; delivered to those who override this."""
+        """A watched actor may be dead, or answers again; delivered only to actors that override this
+        method."""
 
     def summary(self) -> dict[str, str | int | float]:
         """A few figures of the state for `rlctl ps`."""

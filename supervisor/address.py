@@ -1,4 +1,4 @@
-"""Where an actor is, and which life of it is meant."""
+"""Address of an actor: its endpoint, its name, and the life (incarnation) meant."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,7 @@
-"""Both ends of an ask: the callers that wait for an answer, and the answers kept for callers that ask again.
+"""PendingAsks and the answer cache: both ends of an ask.
 
-Pure bookkeeping over futures and time stamps; the actor system moves the bytes.
+One end holds the callers that wait for an answer, the other keeps answers for repeated asks. Pure bookkeeping
+over futures and time stamps; the actor system moves the bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from transport.wire import Peer
 Outcome = Message | Exception
 Reply = Callable[[Outcome], None]
 Asker = tuple[bytes, int]
-"""Who asks: the route that leads back, and the number under which the answer is waited for there."""
+"""The asking side: the route back to it, and the number under which it waits for the answer."""
 
 MAX_KEPT = 8192
 """Answers kept for re-sent asks; the oldest go first. A re-send after that is executed again, as the domain
@@ -26,7 +27,7 @@ key allows."""
 
 
 class PendingAsk:
-    """One ask without an answer: who waits, for what, of whom, since when and until when (loop time)."""
+    """One ask without an answer: asking actor, message, receiver, start and deadline (loop time)."""
 
     __slots__ = (
         "_timer",
@@ -69,8 +70,8 @@ class PendingAsk:
             self._wake()
 
     async def wait(self, until: float) -> Outcome | None:
-        """The answer, or None at the loop's time `until`; a little later where this process stood still then:
-        what came meanwhile is read first."""
+        """The answer, or None at the loop's time `until`; a little later if this process was stalled then:
+        messages that arrived meanwhile are read first."""
         if self.outcome is None:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -104,7 +105,7 @@ class PendingAsks:
         return len(self._pending)
 
     def waits(self, now: float) -> Iterator[WaitState]:
-        """The asks as waits on somebody, oldest first; made when somebody looks."""
+        """The asks as waits, oldest first; computed when a caller lists them."""
         for pending in list(self._pending.values()):
             yield WaitState(
                 who=pending.source,
@@ -128,7 +129,7 @@ class PendingAsks:
         self._pending.pop(corr, None)
 
     def resolve(self, corr: int, outcome: Outcome) -> bool:
-        """Hand the answer over; False when nobody waits for it."""
+        """Pass the answer on; False when no caller waits for it."""
         pending = self._pending.get(corr)
         if pending is None or pending.outcome is not None:
             return False
@@ -136,7 +137,7 @@ class PendingAsks:
         return True
 
     def fail_peer(self, peer: Peer, problem: Exception) -> None:
-        """The process that should answer is dead: nobody waits for it any longer."""
+        """The process that should answer is dead: fail its asks."""
         for pending in [pending for pending in self._pending.values() if pending.peer == peer]:
             pending.resolve(problem)
 
@@ -150,7 +151,7 @@ class _Served:
         self.waiting: dict[Asker, Reply] | None = {asker: reply}
 
     def answer(self, outcome: Outcome) -> None:
-        """Kept for repetitions, and sent to those who wait already."""
+        """Keep the answer for repetitions, and send it to the callers that wait already."""
         self.outcome = outcome
         waiting, self.waiting = self.waiting, None
         for reply in (waiting or {}).values():

@@ -1,6 +1,6 @@
-"""What an actor has besides its mailbox: background tasks, timers, and what must be closed when it ends.
+"""Belongings of an actor: background tasks, timers, and resources closed at its end.
 
-Made for the actors that use one of them, since most of a large system have none.
+Made only for actors that use one of them, since most actors of a large system have none.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Belongings:
         self._closers.append(close)
 
     def release(self, finish: Callable[[Coroutine[object, object, None]], None]) -> None:
-        """The end: cancel tasks and timers, and have `finish` run what is to be closed, newest first."""
+        """The end: cancel tasks and timers, and have `finish` run the closing coroutines, newest first."""
         for task in list(self._tasks):
             task.cancel()
         for timer in self._timers.values():

@@ -1,7 +1,7 @@
-"""One incarnation of one actor: its mailbox, the task that works it off, its timers, and how it ends.
+"""Cell: one incarnation of one actor, with its mailbox, task, timers and end.
 
-An idle actor has no task and no timer: a task begins with the first message and ends with the last one,
-so that ten thousand idle actors cost memory alone.
+An idle actor has no task and no timer: a task begins with the first message and ends with the last one, so
+ten thousand idle actors cost only memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["IN_HAND", "Cell", "lane_of"]
 
 TURN_MESSAGES = 128  # handled in one turn of the loop by one actor, so that others get theirs
-FEWEST_DEFERRED = 16  # answers to come that are kept before those that came are let go of
+FEWEST_DEFERRED = 16  # pending answers that are kept before the answered ones are pruned
 
 _DONE = Done()
 
@@ -130,7 +130,7 @@ class Cell:
                 self._started.set_result(None)
             elif self._ended:
                 self._started.set_exception(Unreachable(f"{self.address} has ended"))
-                self._started.exception()  # retrieved: the exit told it already
+                self._started.exception()  # retrieved: the exit reported it already
         return self._started
 
     def take(self, delivery: Delivery, lane: Lane) -> bool:
@@ -150,7 +150,7 @@ class Cell:
         return True
 
     def deliver(self, delivery: Delivery, lane: Lane) -> bool:
-        """The same; who asked is told what became of it, and it is counted when it was dropped."""
+        """As `take`; a refused ask is answered with the reason, and a drop at a full lane is counted."""
         if self.take(delivery, lane):
             return True
         if self._ended:
@@ -213,7 +213,7 @@ class Cell:
                         return
                     message = delivery.message
                     if delivery.deadline is not None and self.ctx.now() > delivery.deadline:
-                        self.dropped += 1  # whoever asked has given up
+                        self.dropped += 1  # the asker has given up
                         continue
                     self.deadline = delivery.deadline
                     self.trace = delivery.trace
@@ -326,7 +326,7 @@ class Cell:
             self._end(None)
 
     def _rest(self) -> None:
-        """Handle no further message; what still comes in is answered at the end."""
+        """Handle no further message; messages that still arrive are answered at the end."""
         self._stopping = True
         self._idle = False
         if self._main is not None:

@@ -1,7 +1,7 @@
-"""How a supervision tree is declared: children, restart types, strategies, intensity (OTP `supervisor`: child
-specification and supervisor flags).
+"""ChildSpec and TreeSpec: declaration of a supervision tree, as in OTP.
 
-Values only. What they lead to is `tree`; who carries it out is `supervision`.
+They hold children, restart types, strategies and intensity (OTP `supervisor`: child specification and
+supervisor flags). Values only: `tree` decides what follows from them, `supervision` carries it out.
 """
 
 import enum
@@ -15,7 +15,7 @@ from supervisor.process import ProcessSpec
 BRUTAL_KILL = 0.0
 """`shutdown_s`: ended at once, without `on_stop` or SIGTERM."""
 INFINITY = math.inf
-"""`shutdown_s`: as long as it takes; the default of subtrees, whose own children have their times."""
+"""`shutdown_s`: without limit; the default of subtrees, whose own children have their times."""
 WORKER_SHUTDOWN_S = 5.0  # OTP's default for workers
 
 Factory = Callable[..., Actor]
@@ -41,8 +41,8 @@ class Restart(enum.Enum):
 class Waiting(enum.Enum):
     """What becomes of the messages that wait for an actor when it is restarted."""
 
-    DROP = "drop"  # who asked is told `Unreachable`, and asks again where it asked by name
-    KEEP = "keep"  # the next life gets them, in order; for an actor whose state is not lost with it
+    DROP = "drop"  # asks fail with `Unreachable`; an ask by name is repeated
+    KEEP = "keep"  # the next life gets them, in order; for an actor whose state survives it
 
 
 class AutoShutdown(enum.Enum):

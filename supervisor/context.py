@@ -1,5 +1,4 @@
-"""All that an actor may touch of the world, in one object: messages, time, randomness, journal, data
-sockets."""
+"""Context: an actor's only access to messages, time, randomness, journal and sockets."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ class Context:
 
     @property
     def journal_stream(self) -> str:
-        """For who looks: the stream of the journal, "" where the actor has used none."""
+        """The stream of the journal, "" if the actor has used none; for inspection."""
         return "" if self._journal is None else self._journal.stream
 
     @property
@@ -105,7 +104,7 @@ class Context:
 
     @property
     def node(self) -> str:
-        """The name of the host that this process stands on."""
+        """The name of the host that this process runs on."""
         return self._system.node
 
     @property
@@ -118,8 +117,8 @@ class Context:
         return asyncio.get_running_loop().time()
 
     def turn_time(self) -> float:
-        """The same less the time in which this process stood still: the clock by which others are judged.
-        What came from them meanwhile could not be heard (`turn_clock`)."""
+        """The loop's time less the stalls of this process: the clock for judging other processes. During a
+        stall this process cannot receive their messages (`turn_clock`)."""
         return self._system.turn_clock.now()
 
     def tell(self, to: Address | str, message: Message) -> Awaitable[None]:
@@ -146,7 +145,7 @@ class Context:
         )
 
     async def resolve(self, name: str, deadline_s: float) -> Address:
-        """Who holds `name` now. Raises: AskTimeout when nobody does by the deadline."""
+        """The present holder of `name`. Raises: AskTimeout when there is none by the deadline."""
         return await self._system.resolve(name, deadline_s)
 
     def stream(self, name: str) -> Journal:
@@ -157,25 +156,26 @@ class Context:
         """`async with ctx.wait(...)` around an await on something outside this actor: it is registered
         (`rlctl waits` lists it) and raises `WaitTimeout` at the deadline.
 
-        `what` is a few words without numbers, `on` names whom it is on. `progress()` on the object that
+        `what` is a few words without numbers, `on` names what it waits on. `progress()` on the object that
         `async with` gives grants the whole deadline again. With `go_on` nothing is raised: each time the
         deadline passes is an event, and it is renewed. A pause of this process does not count.
         """
         return self._system.waits.waiting(self.name, what, on, deadline_s, go_on=go_on)
 
     async def idle(self, event: asyncio.Event, at_most_s: float | None = None) -> bool:
-        """Until an event of the actor's own, or for `at_most_s`; whether it is set. For a loop that has
-        nothing to do: nobody owes it anything, so it is not a wait and is not listed (see `waits`)."""
+        """Wait for an event of the actor's own, or for `at_most_s`; returns whether it is set. For a loop
+        without work: nothing that it waits for can be overdue, so this is not a wait and is not listed (see
+        `waits`)."""
         return await idle(event, at_most_s)
 
     def late(self, what: str, *, on: str, waited_s: float, reason: str = "deadline passed") -> None:
-        """Something that this actor waited for in its own way (by a timer, say) is late: the event of a
-        wait."""
+        """Report that something is late for which this actor waited in its own way (by a timer, for example):
+        the event of a wait."""
         self._system.waits.expire(self.name, what, on, waited_s, reason)
 
     def lists_waits(self, source: Source) -> None:
-        """While this incarnation lives, list what `source` says beside the waits: for many waits that are
-        known from the state of the actor, so that none has to be entered."""
+        """While this incarnation lives, list the waits that `source` returns beside the registered ones. For
+        many waits that follow from the state of the actor, so that none has to be entered."""
         sources = self._system.waits.sources
         sources.append(source)
 
@@ -195,9 +195,9 @@ class Context:
         self._system.watch(address, self._cell)
 
     def link(self, address: Address) -> None:
-        """Tie the two actors' lives: when one ends abnormally (any end but an ordered stop) the other ends
-        too, with that cause, unless its class says `trap_exits`. Linking to one that has ended is such an
-        end."""
+        """Link the two actors' lives: when one ends abnormally (any end but an ordered stop) the other ends
+        too, with that cause, unless its class sets `trap_exits`. Linking to an actor that has ended counts as
+        such an end."""
         self._system.linking.link(self._cell, address)
 
     def unlink(self, address: Address) -> None:
@@ -205,12 +205,12 @@ class Context:
         self._system.linking.unlink(self._cell, address)
 
     def spawn(self, name: str, factory: Callable[[], object], *, register: bool = False) -> Address:
-        """Start a child actor that ends with this one; its end is told by `on_terminated`, and it is not
+        """Start a child actor that ends with this one. Its end calls `on_terminated`, and it is not
         restarted. Returns at once: the child starts beside this handler, and messages to it wait in its
         mailbox.
 
-        Its name is known in this process alone; others reach it by the address. With `register` they find
-        it by its name too, at the price of an entry in the registry and a fence there that outlives it.
+        Its name is known in this process alone; others reach it by the address. With `register` they find it
+        by its name too, at the price of an entry in the registry and a fence there that outlives it.
         """
         return self._system.spawn_owned(self._cell, name, factory, register=register)
 
@@ -240,7 +240,7 @@ class Context:
         self, deadlines: WorkDeadlines, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """`offload` for computations, one at a time: a piece that is not done by its deadline has hung. Time
-        in which this process stood still does not count. Raises WorkHung, which ends the process."""
+        in which this process was stalled does not count. Raises WorkHung, which ends the process."""
         name, began_s = _name(work), self.turn_time()
         limit = timeout_in_turns(deadlines.deadline_s(name))
         try:

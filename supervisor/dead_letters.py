@@ -1,7 +1,7 @@
-"""Messages that nobody got: how many for each reason, and the last few of each.
+"""DeadLetters: undeliverable messages, counted by reason, with the last few of each.
 
 Owns the counts and the samples of one process. Does not own what happens to such a message (nothing: it is
-gone), nor the words of the reasons, which are those of whoever gave it up.
+gone), nor the texts of the reasons, which the dropping component provides.
 """
 
 import asyncio
@@ -11,14 +11,15 @@ from collections.abc import Callable
 import msgspec
 
 MAX_REASONS = 32
-"""Reasons told apart; they are constants of the code, so more of them is a defect, counted under `OTHER`."""
+"""Distinct reasons; they are constants of the code, so more of them is a defect, counted under `OTHER`."""
 SAMPLES = 16
-"""Kept for each reason: enough to see who and what, and a flood of one reason hides no other."""
+"""Samples kept for each reason: enough to show sender and content, and a flood of one reason hides no
+other."""
 OTHER = "other"
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """One message that nobody got. `t_s`: the process's loop time; `to`, `source`: names of actors, `source`
+    """One undeliverable message. `t_s`: the process's loop time; `to`, `source`: names of actors, `source`
     empty where it was not an actor or is not known."""
 
     t_s: float

@@ -1,4 +1,4 @@
-"""The one type in which a deadline is kept: a point of the loop's time, not a length to be measured anew.
+"""Deadline: a point of the loop's time, not a length to be measured anew.
 
 Owns the arithmetic. Does not own a clock: `now` is an argument, so it is the same on real and on virtual
 time. A length travels between processes (`deadline_left_ms` of an envelope); on arrival it becomes a

@@ -1,6 +1,6 @@
-"""What lies in a mailbox, and how it is answered.
+"""Delivery, Deferred and Exit: a message in a mailbox, and how it is answered.
 
-Owns `Delivery`, the answer that comes later (`Deferred`) and the word on how an incarnation ended (`Exit`).
+Owns `Delivery`, the later answer (`Deferred`) and the report of how an incarnation ended (`Exit`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Answer = Callable[[Message | Exception], None]
 
 
 class Delivery(msgspec.Struct):
-    """A message on its way into a handler. `deadline` is the loop's time at which whoever asked gives up;
-    `source` is the sender's name; `trace` goes on to what the handler sends."""
+    """A message on its way into a handler. `deadline` is the loop's time at which the asker gives up;
+    `source` is the sender's name; `trace` is passed on to what the handler sends."""
 
     message: Message | Terminated | Suspected | Leave
     deadline: float | None = None
@@ -34,7 +34,7 @@ class Leave:
 class Deferred:
     """Returned by a handler that will answer later: the mailbox goes on, the asker waits for `answer`.
 
-    Whoever keeps one must bound how many; the asker's deadline bounds how long.
+    The actor that keeps them must bound their number; the asker's deadline bounds how long.
     """
 
     def __init__(self) -> None:

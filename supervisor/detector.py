@@ -1,12 +1,12 @@
-"""When does silence mean death? Suspicion that accrues, for one watched process. Pure: arrivals go in, a
-level comes out; no clock, no loop.
+"""Detector: phi-accrual failure detector of one watched process.
 
-This is the phi-accrual detector (Hayashibara, Défago, Yared, Katayama 2004, "The phi accrual failure
-detector") as Akka and Cassandra run it. The times between beats are learnt; phi(t) = -log10 P(a beat comes
-later than t), under a normal distribution of what was learnt. Phi 1 means that one in ten beats is that late,
-phi 8 one in 10^8. So a peer that always answers like clockwork is suspected early, one that stutters (a
-loaded machine, a loop that is held up) late: a fixed time-out must choose one of the two errors for all of
-them.
+It decides when silence means death. Pure: arrivals go in, a level comes out; no clock, no loop.
+
+This is the detector of Hayashibara, Défago, Yared, Katayama 2004, "The phi accrual failure detector", as Akka
+and Cassandra run it. The times between beats are learnt; phi(t) = -log10 P(a beat arrives later than t),
+under a normal distribution of the learnt times. Phi 1 means that one in ten beats is that late, phi 8 one in
+10^8. So a peer that answers regularly is suspected early. One that stutters (a loaded machine, a loop that is
+held up) is suspected late. A fixed time-out must choose one of the two errors for all peers.
 
 Two levels, as two errors cost differently. SUSPECT is cheap to take back (no new work is sent there): it
 starts at `SUSPECT_PHI` of the plain silence. DEAD cannot be taken back (work is done again elsewhere, a new
@@ -22,7 +22,7 @@ bounds hold whatever was learnt:
 The distribution is normal because Akka's long use shows that it is good enough; the tail is computed by
 `erfc`, not by the usual logistic approximation, and ends at `MAX_PHI`, where doubles end.
 
-An interval is learnt as the acceptable pause at most, so that one long freeze does not hide the next one.
+A learnt interval counts as the acceptable pause at most, so that one long freeze does not hide the next one.
 (Akka learns no interval that ended a suspicion; then a peer that becomes slow for good stays suspected for
 good.)
 """

@@ -1,4 +1,4 @@
-"""What can go wrong between actors, as types. Every error says what happened, where, and what to do."""
+"""Error types of the actor runtime; each message has what, where and what to do."""
 
 from dataclasses import dataclass
 
@@ -16,11 +16,12 @@ class BadBody(ActorError):
 
 
 class WaitTimeout(ActorError):
-    """What an actor waited for did not come by its deadline; says who waited, for what, on whom, how long."""
+    """A wait of an actor passed its deadline; the message has the actor, what it waited for and on, and how
+    long."""
 
 
 class AskFailed(ActorError):
-    """An ask that got no answer; its subclasses say why."""
+    """An ask that got no answer; its subclasses give the reason."""
 
 
 class AskTimeout(AskFailed):
@@ -40,11 +41,12 @@ class Overloaded(AskFailed):
 
 
 class Refused(AskFailed):
-    """The receiver understood and declined. Raised by a handler, it answers the ask and harms nobody."""
+    """The receiver understood and declined. Raised by a handler, it answers the ask and has no other
+    effect."""
 
 
 class Suspended(AskFailed):
-    """The receiver takes no new work for now and says why; the same ask may succeed later."""
+    """The receiver takes no new work for now and gives the reason; the same ask may succeed later."""
 
 
 class Crashed(AskFailed):
@@ -91,7 +93,7 @@ class JournalAway(JournalUnable):
 
 
 class LinkedExit(ActorError):
-    """An actor that this one was linked to ended abnormally; says which, and why."""
+    """An actor that this one was linked to ended abnormally; the message names it and the cause."""
 
 
 class Killed(ActorError):
@@ -100,7 +102,7 @@ class Killed(ActorError):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One link of the chain of a failure: who ended, what it is and where, how, and whose child it was."""
+    """One link of the chain of a failure: what ended, its kind and place, how it ended, and its parent."""
 
     who: str
     what: str
@@ -114,10 +116,10 @@ class Cause:
 
 
 class SupervisorFailed(ActorError):
-    """A supervisor gave up, and with it ended all its children.
+    """A supervisor gave up, and all its children ended with it.
 
-    `causes` is the chain, from the supervisor's own child down to whoever failed first; `first` is what that
-    raised, None for a process.
+    `causes` is the chain, from the supervisor's own child down to the one that failed first; `first` is the
+    exception that it raised, None for a process.
     """
 
     def __init__(
@@ -138,4 +140,4 @@ class StartFailed(SupervisorFailed):
 
 
 class CannotGoOn(SupervisorFailed, Hopeless):
-    """A child said that its next life would end as this one did."""
+    """A child reported that its next life would end as this one did."""

@@ -1,6 +1,6 @@
-"""How incarnations of this process's actors ended by a failure: the newest of each name, with its causes.
+"""Newest failure of each actor name of this process, with its chain of causes.
 
-Owns the record, bounded. What follows from a failure is the supervisor's.
+Owns the record, bounded. The supervisor decides what follows from a failure.
 """
 
 import traceback
@@ -10,9 +10,9 @@ from pathlib import PurePath
 import msgspec
 
 MAX_NAMES = 256
-"""Actors whose newest failures are kept; the one that failed longest ago goes first."""
+"""Actors whose newest failures are kept; the one with the oldest failure goes first."""
 MAX_CHAIN = 8
-"""Exceptions of one chain that are told; more are recursion, not reason."""
+"""Exceptions of one chain that are kept; more of them mean recursion, not reasons."""
 MAX_LINE = 300
 """Characters of one exception's text."""
 

@@ -1,9 +1,9 @@
-"""Group commit: one thread that gathers what waits and commits it at once, in front of whatever keeps rows.
+"""GroupCommit: one thread that commits all waiting journal calls at once.
 
-Owns the thread, the queue, the order and the alarm on long tails. Knows no database: a `Keeper` does the
-blocking work. Everything waits in one queue, so claims, appends, snapshots and reads of a process take effect
-in the order in which they were called. Bounds: at most `MAX_WAITING` calls wait, then `append` fails with
-`JournalFull`.
+It works in front of any store of rows. Owns the thread, the queue, the order and the alarm on long tails.
+Knows no database: a `Keeper` does the blocking work. Everything waits in one queue, so claims, appends,
+snapshots and reads of a process take effect in the order in which they were called. Bounds: at most
+`MAX_WAITING` calls wait, then `append` fails with `JournalFull`.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Write(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Where a stream stands after a write: its newest event, and how many a replay goes through."""
+    """State of a stream after a write: its newest event, and the number of events that a replay reads."""
 
     seq: int
     tail: int
@@ -141,8 +141,8 @@ class GroupCommit:
         return self._call(lambda: self._keeper.read(stream).replay(self._keeper.place))
 
     def newest_incarnation(self) -> "asyncio.Future[int]":
-        """Of all that ever wrote here: a process's incarnations must begin above it, whatever its clock says.
-        Raises (when awaited): JournalError."""
+        """The newest incarnation that ever wrote here: a process's incarnations must begin above it, even if
+        its clock is behind. Raises (when awaited): JournalError."""
         return self._call(self._keeper.newest_incarnation)
 
     def probe(self) -> "asyncio.Future[None]":
@@ -228,7 +228,7 @@ class GroupCommit:
         if self._flush.wait(self._commit_s):
             since_s = time.monotonic() - self._committed_s
             threading.Event().wait(max(0.0, FLUSH_SHARE * self._commit_s - since_s))
-        self._flush.clear()  # before the queue is emptied: a write that comes later sets it again
+        self._flush.clear()  # before the queue is emptied: a later write sets it again
 
     def _commit(self, group: Sequence[_Queued]) -> None:
         if not group:
@@ -237,7 +237,7 @@ class GroupCommit:
         try:
             results = self._keeper.commit([queued.write for queued in group])
             self._unable = ""
-        except Exception as problem:  # noqa: BLE001 (the thread lives on; whoever waits gets it)
+        except Exception as problem:  # noqa: BLE001 (the thread lives on; the waiting callers get it)
             if isinstance(problem, JournalUnable):
                 self._unable = str(problem)
             results = [problem] * len(group)
@@ -269,7 +269,7 @@ def _row(message: Message) -> NewRow:
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
     try:
         loop.call_soon_threadsafe(call, *args)
-    except RuntimeError:  # the loop is closed: nobody waits any longer
+    except RuntimeError:  # the loop is closed: no caller waits any longer
         log.debug("a journal's answer came after the end of its loop")
 
 

@@ -1,18 +1,20 @@
-"""When is a child process that lives to be killed? The health check of one child, from its heartbeats. Pure:
-heartbeats and looks go in with their times, a cause comes out; no clock, no process.
+"""ChildHealth: health check of one child process, from its heartbeats.
+
+It decides when a living child process must be killed. Pure: heartbeats and looks go in with their times, a
+cause comes out; no clock, no process.
 
 A process that exits is seen at once. One that is stopped, deadlocked, or held up in a system call is not: it
-keeps its names, its device and its work, and nobody ends it. So a child says over its control link, from the
-loop that works its actors, that the loop turns; a silence of `Health.silent_s` ends it.
+keeps its names, its device and its work, and nothing ends it. So a child reports over its control link, from
+the loop that runs its actors, that the loop runs; a silence of `Health.silent_s` ends it.
 
 The bound is hard, not learnt as that of `detector`: a kill cannot be taken back, and a verdict some seconds
 sooner is worth less than one false kill. Two things stretch it to `Health.start_s`:
 
-- a child that was not heard yet is starting: it imports, it reads from a cold disk, before its loop turns;
-- a child that uses the processor is busy: its loop is held up by work, or starved by other processes. What is
-  stopped or deadlocked uses none.
+- a child without a first heartbeat is starting: it imports, it reads from a cold disk, before its loop runs;
+- a child that uses the processor is busy: its loop is held up by work, or starved by other processes. A
+  stopped or deadlocked child uses none.
 
-All times are those of the parent's `turn_clock`: one that was stopped itself has heard nobody meanwhile.
+All times are those of the parent's `turn_clock`: a parent that was stopped itself received nothing meanwhile.
 """
 
 from collections.abc import Callable
@@ -23,7 +25,7 @@ from transport.wire import Peer
 BEATS = 10
 """Heartbeats in the silence that ends a child: nine that a busy machine holds up are no verdict."""
 LATE = 0.5
-"""Share of `silent_s` from which the use of the processor is looked at: before that nobody needs to know."""
+"""Share of `silent_s` from which the use of the processor is read; before that it has no effect."""
 LEAST_CPU_S = 0.05
 """Processor seconds that show work: a hundred times what the threads of a stuck process use in a silence,
 and less than 1 % of the default one, which a starved process gets on any machine that goes on."""
@@ -49,13 +51,14 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """To whom a process sends its heartbeats, and how often."""
+    """The process that receives this process's heartbeats, and how often."""
 
     peer: Peer
     beat_s: float
 
     def __str__(self) -> str:
-        """As a child is told in its environment; neither an endpoint nor a z85 key has a blank."""
+        """The form in which a child gets it in its environment; neither an endpoint nor a z85 key has a
+        blank."""
         return f"{self.beat_s!r} {self.peer.endpoint} {self.peer.public_key}".strip()
 
     @classmethod
@@ -82,8 +85,8 @@ class Pulse:
         self._cpu_s = None
 
     def look(self, now_s: float, cpu_s: Callable[[], float]) -> str:
-        """Why the child is to be killed; "" while it is well. `cpu_s` gives the processor seconds that it has
-        used; called only when it is late."""
+        """The reason to kill the child; "" while it is well. `cpu_s` returns the processor seconds that it
+        has used; called only when it is late."""
         silent_s = now_s - self._last_s
         if silent_s < self.health.silent_s * LATE:
             return ""

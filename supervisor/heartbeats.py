@@ -1,11 +1,12 @@
-"""Heartbeats of child processes over their control links: sent by every child, expected by its parent.
+"""Heart and Heartbeats: child processes' heartbeats over their control links.
 
-Owns both ends: the child's timer, and the parent's record of its children with the looks at it. What a
-silence means is `health`; what follows a kill is the supervisor's to decide, as after any other end.
+Every child sends them, and its parent expects them. Owns both ends: the child's timer, and the parent's
+record of its children with the checks of it. `health` decides what a silence means; the supervisor decides
+what follows a kill, as after any other end.
 
-A heartbeat is sent by the child's own loop, so it proves that the loop turns, not just that the process is
-there. It comes from whoever the wire admits and counts for the pid in it: one that is made up can only keep a
-process alive.
+A heartbeat is sent by the child's own loop, so it proves that the loop runs, not just that the process
+exists. Any sender that the wire admits can send one, and it counts for the pid in it: a forged one can only
+keep a process alive.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ log = logging.getLogger("supervisor")
 
 
 class Heart:
-    """Tells the parent of this process that it lives, from `start` to `close`; nothing without a parent."""
+    """Sends heartbeats to the parent of this process, from `start` to `close`; nothing without a parent."""
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """The first heartbeat comes at once: from then on the process is no longer starting."""
+        """The first heartbeat is sent at once: from then on the process is no longer starting."""
         if (parent := self._system.machine.parent) is not None:
             self._beat(parent)
 
@@ -66,7 +67,7 @@ class HealthChecks:
         self._look_later()
 
     def forget(self, child: Child) -> None:
-        """It is being stopped: whoever stops it has a deadline of its own."""
+        """The child is being stopped; the stop has a deadline of its own."""
         self._children.pop(child.pid, None)
 
     def beat(self, pid: int) -> None:

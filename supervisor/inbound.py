@@ -1,8 +1,8 @@
-"""The receiving side of an actor system: envelopes in, deliveries into mailboxes, answers back.
+"""Inbound: the receiving side of an actor system, from envelopes to mailboxes.
 
-Owns the answers that are kept for asks which are sent again, and the tells that found a full mailbox: they
-are held here, the link knows it, and grants their sender no more than its window. What cannot be believed is
-refused and counted; nothing that arrives raises out of the wire.
+Owns the answers that are kept for repeated asks, and the `tell` messages that found a full mailbox. They are
+held here, and the link grants their sender no more than its window. Invalid input is refused and counted;
+nothing that arrives raises out of the wire.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a process tells of itself when it is asked: its actors, their waits, dead letters, and what passes.
+"""Inspection: a process's reports of its actors, waits, dead letters and messages.
 
 Owns the answers to these questions, the tap and the vital signs. Reads everything else and changes nothing:
-who looks, and how often, makes no difference to an actor.
+the number and the origin of the questions make no difference to an actor.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from supervisor.system import ActorSystem
 
 MAX_ACTORS = 10_000
-"""Rows of one answer, about 2 MB; the others are counted. Nobody reads more, and a control link has its
+"""Rows of one answer, about 2 MB; the others are counted. No user reads more, and a control link has its
 limit."""
 MAX_SHOWN = 100
-"""Waits, watches and children of one actor that are told."""
+"""Waits, watches and children of one actor that are reported."""
 
 
 class Inspection:
@@ -66,12 +66,12 @@ class Inspection:
         self.vitals.start()
 
     def close(self) -> None:
-        """Stop sampling, forget who looks."""
+        """Stop sampling, forget all readers."""
         self.vitals.close()
         self._tap.close()
 
     def ended(self, cell: Cell, problem: Exception | None) -> None:
-        """An incarnation ended; `problem` says of what, None for an ordered stop."""
+        """An incarnation ended; `problem` is the reason, None for an ordered stop."""
         if problem is not None:
             now = asyncio.get_running_loop().time()
             self.failures.add(cell.address.name, cell.address.incarnation, problem, now)
@@ -141,7 +141,7 @@ class Inspection:
         )
 
     def dead_letters(self, limit: int) -> DeadLettersOf:
-        """Messages that nobody got."""
+        """Undeliverable messages."""
         letters: DeadLetters = self._system.dead_letters
         return DeadLettersOf(
             node=self._system.node,

@@ -1,7 +1,7 @@
-"""What a process is asked, and answers, about one of its actors and about messages that nobody got.
+"""Messages about one actor of a process and about its undeliverable messages.
 
-Owns the words. The overview of a process (`Inspect`) and its waits (`ListWaits`) are in `system_messages`,
-the tap's words in `tap`. All of it is asked of `SYSTEM`; none of it changes anything.
+Owns questions and answers. The overview of a process (`Inspect`) and its waits (`ListWaits`) are in
+`system_messages`, those of the tap in `tap`. All are sent to `SYSTEM`; none of them changes anything.
 """
 
 import msgspec
@@ -19,7 +19,7 @@ class ListDeadLetters(Message, frozen=True):
 
 
 class DeadLettersOf(Message, frozen=True):
-    """Messages that nobody got in one process: all of them by reason, and the newest. `now_s`: its loop
+    """Undeliverable messages of one process: all of them by reason, and the newest. `now_s`: its loop
     time."""
 
     node: str

@@ -1,9 +1,9 @@
-"""The port behind `ctx.journal`: an append-only stream of messages, one an actor, with snapshots.
+"""Journal: port behind `ctx.journal`, one append-only message stream an actor.
 
-Owns the promise, not the storage: what `append` returned for is read back by `replay` after any kill of the
-process; a write of an older incarnation than the newest one seen by the store is refused (`Fenced`); a store
-that can take nothing says so (`JournalUnable`) and has lost nothing. Messages of older programs are upgraded
-on the way (`upgrades`).
+A stream has snapshots too. Owns the promise, not the storage: an `append` that has returned is read back by
+`replay` after any kill of the process; a write of an older incarnation than the newest one seen by the store
+is refused (`Fenced`); a store that can take nothing reports it (`JournalUnable`) and has lost nothing.
+Messages of older programs are upgraded on the way (`upgrades`).
 """
 
 import asyncio
@@ -62,8 +62,8 @@ class Journals(JournalStore, Protocol):
         """For messages: where it keeps what it is given."""
 
     def newest_incarnation(self) -> Awaitable[int]:
-        """Of all that ever wrote here: a process's incarnations must begin above it, whatever its clock says.
-        Raises (when awaited): JournalError."""
+        """The newest incarnation that ever wrote here: a process's incarnations must begin above it, even if
+        its clock is behind. Raises (when awaited): JournalError."""
 
 
 class Journal:
@@ -105,7 +105,7 @@ class Journal:
             yield event
 
     async def snapshot(self, state: Message) -> int:
-        """Let `state` stand for all events so far: replay starts from it."""
+        """Replace all events so far by `state`: replay starts from it."""
         return await self.snapshot_soon(state)
 
     def snapshot_soon(self, state: Message) -> Awaitable[int]:
@@ -122,7 +122,7 @@ class Journal:
         return self._store.refuses()
 
     def _open(self) -> asyncio.Future[None]:
-        """Once; a claim that failed is tried again with the next call. Nobody has to await it: the store
+        """Once; a claim that failed is tried again with the next call. It need not be awaited: the store
         refuses the writes of a stream that it could not open."""
         done = self._opened
         if done is not None and (not done.done() or (not done.cancelled() and done.exception() is None)):

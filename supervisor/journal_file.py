@@ -1,7 +1,7 @@
-"""Reads the journal of another process, whether that one lives or not, without ever writing to it.
+"""Reader of another process's journal, living or dead; it never writes.
 
-Owns nothing: the formats are those of the stores. Used by whoever looks at a run from outside. A journal is
-named by the path of its file or by the URL of its database (`postgresql://...`).
+Owns nothing: the formats are those of the stores. Used to look at a run from outside. A journal is named by
+the path of its file or by the URL of its database (`postgresql://...`).
 """
 
 import sqlite3

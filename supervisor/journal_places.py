@@ -1,6 +1,6 @@
-"""Which journal a place means: the path of a file, or the URL of a database.
+"""Choice of the journal store by its place: a file path or a database URL.
 
-Owns the choice. PostgreSQL's client (the extra `postgres`) is imported where a URL asks for it, nowhere else.
+PostgreSQL's client (the extra `postgres`) is imported only if a URL needs it.
 """
 
 from contextlib import AbstractContextManager

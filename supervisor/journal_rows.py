@@ -1,7 +1,8 @@
-"""What a journal holds of a stream, whatever keeps it: rows, their checksums, and the verdict on both.
+"""StreamRows: stored rows of a stream, their checksums, and the check of both.
 
-Owns the checksums and the order of replay. A stream is whole when its snapshot stands at `base_seq`, every
-event from there to `last_seq` is there, and every row passes its checksum; anything else is damage.
+Independent of the store. Owns the checksums and the order of replay. A stream is whole when its snapshot is
+at `base_seq`, every event from there to `last_seq` is present, and every row passes its checksum; anything
+else is damage.
 """
 
 import zlib
@@ -26,7 +27,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamRows:
-    """One stream at one moment. base_seq: what the snapshot stands for; last_seq: the newest event ever."""
+    """One stream at one moment. base_seq: the last event that the snapshot replaces; last_seq: the newest
+    event ever."""
 
     name: str
     incarnation: int
@@ -81,7 +83,7 @@ class StreamRows:
 
 
 def row_checksum(stream: str, seq: int, kind: str, version: int, body: bytes) -> int:
-    """Of an event or a snapshot, with all that says where it belongs."""
+    """Checksum of an event or a snapshot, with all fields that show where it belongs."""
     return zlib.crc32(body, zlib.crc32(f"{stream}\0{seq}\0{kind}\0{version}".encode()))
 
 

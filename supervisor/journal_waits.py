@@ -1,6 +1,6 @@
-"""What waits for a journal, entered in the register of waits: a commit or a replay that hangs is seen.
+"""Journal calls as entries in the register of waits, so that a hang is visible.
 
-Owns nothing but the entry; every call goes through to the store unchanged.
+The calls are commits and replays. Owns only the entry; every call passes to the store unchanged.
 """
 
 import asyncio

@@ -1,15 +1,14 @@
-"""Who may hold a name, and until when. Pure; time is an argument.
+"""Leases: holders of registered names, until when, and the fences. Time is an argument.
 
-A lease is a process's, not a name's: a process claims the names that are new to it, gives up those that
-ended, and renews all of them with one small message that says how many they are and what they add up to
-(`Digest`). Where the registry counts otherwise (it restarted, a claim was lost), it asks for all of them
-again.
+Pure. A process has one lease, not one for each name. It claims the names that are new to it, gives up those
+that ended, and renews all of them with one small message that has their number and their sum (`Digest`).
+Where the registry's count differs (it restarted, a claim was lost), it requests all of them again.
 
 Fences: the highest incarnation that ever held a name is kept, and a lower one is refused for ever. That
-memory is bounded: beyond `MAX_NAMES` the names that nobody holds are forgotten, the longest unheld first, and
+memory is bounded: beyond `MAX_NAMES` the names without a holder are forgotten, the longest unheld first, and
 the highest incarnation among them becomes the `floor` that a name unknown here must exceed. So nothing older
-can come back by being forgotten; incarnations follow the wall clock, and whoever is refused begins again
-above the floor.
+can come back by being forgotten. Incarnations follow the wall clock, and a refused process begins again above
+the floor.
 """
 
 from collections.abc import Mapping
@@ -25,8 +24,8 @@ that many are held at once, further ones are refused."""
 FORGOTTEN_PART = 10
 """Of `MAX_NAMES` are forgotten at a time: a tenth."""
 KEEP_DEAD = 10
-"""Leases that have run out are kept for so many lengths of a lease; a process that was only frozen comes back
-without claiming everything again."""
+"""Expired leases are kept for so many lengths of a lease; a process that was only frozen returns without
+claiming everything again."""
 
 
 @dataclass(slots=True)
@@ -56,10 +55,11 @@ class Holder:
     public_key: str
     life: int
     expires: float
-    lease_s: float = 0.0  # what it was told last
+    lease_s: float = 0.0  # as it was last sent to the process
     names: dict[str, int] = field(default_factory=dict)
     digest: Digest = field(default_factory=Digest)
-    lost: dict[str, int] = field(default_factory=dict)  # to newer incarnations; told at renewal
+    # names lost to newer incarnations; reported at renewal
+    lost: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class Leases:
         return Claimed(again=digest != holder.digest)
 
     def release(self, name: str, incarnation: int) -> None:
-        """Somebody saw this incarnation end."""
+        """Another process saw this incarnation end."""
         holder = self._held.get(name)
         if holder is not None:
             self._release(holder, name, incarnation)
@@ -170,7 +170,8 @@ class Leases:
     # -- bookkeeping --
 
     def _extend(self, holder: Holder, now: float) -> None:
-        """It renews when it was told to, which may be later than a lease that became shorter meanwhile."""
+        """The holder renews at the time that it was given, which may be later than a lease that became
+        shorter meanwhile."""
         holder.expires = now + max(self.lease_s, holder.lease_s)
         holder.lease_s = self.lease_s
 
@@ -197,7 +198,7 @@ class Leases:
                 del self._held[name]
 
     def _room(self) -> bool:
-        """Whether one more name can be remembered; makes room by forgetting names that nobody holds."""
+        """Whether one more name can be remembered; frees space by forgetting names without a holder."""
         if len(self.highest) < MAX_NAMES:
             return True
         unheld = [name for name in self.highest if name not in self._held]

@@ -1,4 +1,7 @@
-"""What the control links of a process show together. Pure: what the links say of themselves goes in."""
+"""Figures of a process's control links, summed up from the states of the links.
+
+Pure.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,8 +12,8 @@ from transport.links import LinkState
 
 
 def link_figures(states: Sequence[LinkState], ended: Mapping[str, int]) -> LinkFigures:
-    """The links that there are, and the sums (`COUNTED`) of those and of all that have `ended`: sums only
-    grow, though links come and go."""
+    """The open links, and the sums (`COUNTED`) of those and of all that have `ended`: sums only grow, though
+    links open and close."""
     return LinkFigures(
         states=dict(Counter(state.state for state in states)),
         unacked=sum(state.unacked for state in states),

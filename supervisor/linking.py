@@ -1,8 +1,8 @@
-"""Links between actors, as Erlang's: when one ends abnormally the other ends too, with that cause.
+"""Linking: links between actors, as Erlang's; an abnormal end ends the other too.
 
-Owns who is linked to whom in this process. A link is two watches, one in each direction, so that it holds
-across processes and their deaths; an ordered stop does not spread. An actor whose class says `trap_exits`
-gets `on_terminated` instead of its end.
+The other actor ends with the same cause. Owns the links of this process's actors. A link is two watches, one
+in each direction, so that it holds across processes and their deaths; an ordered stop does not spread. An
+actor whose class sets `trap_exits` gets `on_terminated` instead of its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _Life = tuple[str, int]  # name, incarnation
 
-STOPPED = "stopped"  # the cause of an ordered stop, as `Exit.cause` says it
+STOPPED = "stopped"  # the cause of an ordered stop, as in `Exit.cause`
 
 
 class Linking:
@@ -27,8 +27,8 @@ class Linking:
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
-        # By the life of an actor of this process: the lives that it is linked to; False where that was undone
-        # and the end of the watch behind it is still to come. Goes with the actor.
+        # By the life of an actor of this process: the lives that it is linked to; False where the link was
+        # undone and the end of the watch behind it has not arrived yet. Removed with the actor.
         self._links: dict[_Life, dict[_Life, bool]] = {}
 
     def link(self, cell: Cell, other: Address) -> None:
@@ -52,7 +52,7 @@ class Linking:
 
     def asked(self, message: LinkActors) -> None:
         """An actor of another process links itself to one of this process, or undoes that. Where that one has
-        ended, the watch from there tells."""
+        ended, the watch from there reports it."""
         cell = self._system.cell(message.name)
         if cell is None or cell.address.incarnation != message.incarnation:
             return

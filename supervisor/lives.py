@@ -1,7 +1,7 @@
-"""The lives of one supervisor's children: each begun, stopped, and its end told once.
+"""Lives: the lives of one supervisor's children, each started, stopped, ended once.
 
 Owns what is kept of a child over its lives (how often it was restarted, how it ended last). Decides nothing:
-`supervision.Supervisor` says what is due.
+`supervision.Supervisor` calls it when something is due.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ START_LATE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A child was restarted: whose, why, and for the how-many-th time."""
+    """A child was restarted: its parent and name, the cause, and the number of restarts."""
 
     name: str
     cause: str
@@ -64,9 +64,9 @@ class Lives:
     Args:
         parent: the supervisor's name.
         begin: makes a child that is about to start; what it calls at its end, and the heir of its last life,
-            come with it.
-        on_exit: told of every life that ended by itself.
-        on_restart: told of every restart.
+            are arguments.
+        on_exit: called for every life that ended by itself.
+        on_restart: called for every restart.
         waits: where the wait for a child that starts or stops is entered.
     """
 
@@ -116,8 +116,7 @@ class Lives:
         return True
 
     async def stop(self, name: str, within_s: float, *, again: bool = False) -> None:
-        """End a life in order; whatever it says of its end is of no interest. `again`: another is to
-        follow."""
+        """End a life in order; the report of its end is ignored. `again`: another life is to follow."""
         child = self._children.get(name)
         if child is not None:
             child.life += 1

@@ -1,7 +1,8 @@
-"""What an actor system uses of the machine under it: child processes, threads, and its own number there.
+"""Machine: an actor system's port to child processes, threads and its own pid.
 
-Owns the port and its real side. Does not own how a child process is started and watched (`process`), nor when
-(`supervision`). Whoever runs the same actors on another machine, a simulated one, gives another `Machine`.
+Owns the port and its real implementation. Does not own how a child process is started and watched
+(`process`), nor when (`supervision`). To run the same actors on another machine, a simulated one, pass
+another `Machine`.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ class Child(Protocol):
         """Signal it if it still lives."""
 
     async def wait(self) -> ProcessExit:
-        """Until it has ended. Its end has no deadline: whoever waits for it has one."""
+        """Wait until it has ended. This wait has no deadline: the caller has one."""
 
     async def stop(self, timeout_s: float) -> ProcessExit:
         """SIGTERM, then SIGKILL after `timeout_s`; at once where that is 0."""
@@ -48,7 +49,8 @@ class Worker(Protocol):
     """A thread that does blocking work, one piece after the other in the order of the calls."""
 
     def run(self, work: Callable[[], T]) -> Awaitable[T]:
-        """What `work` returns, or raises. Work that has begun is done, even if nobody waits for it."""
+        """The result or exception of `work`. Work that has begun is done, even if its caller has stopped
+        waiting."""
 
     def close(self) -> None:
         """Take no more; what has not begun is cancelled."""
@@ -63,7 +65,7 @@ class Machine(Protocol):
 
     @property
     def parent(self) -> Parent | None:
-        """Who expects heartbeats of this process; None where nobody does."""
+        """The parent that expects heartbeats of this process; None without one."""
 
     def start(self, spec: ProcessSpec, on_exit: OnExit) -> Child:
         """Start a child process, which dies with this one. `on_exit` is called once, on the loop.
@@ -72,7 +74,7 @@ class Machine(Protocol):
         """
 
     def thread(self, name: str) -> Worker:
-        """A thread of its own for whoever is called `name`."""
+        """A thread of its own for the user called `name`."""
 
 
 class RealMachine:

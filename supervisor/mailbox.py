@@ -1,4 +1,4 @@
-"""A bounded mailbox with two lanes: the system lane is always served before the user lane."""
+"""Mailbox: bounded, with two lanes; the system lane is served before the user lane."""
 
 import asyncio
 from collections import deque
@@ -16,9 +16,10 @@ SYSTEM_LIMIT = 1024
 
 
 class Mailbox(Generic[T]):
-    """FIFO in each lane; `offer` refuses at the limit and `put` waits for room. One reader, who never waits.
+    """FIFO in each lane; `offer` refuses at the limit and `put` waits for free capacity. One reader, which
+    never waits.
 
-    A lane exists once something was put into it: thousands of idle actors cost little memory.
+    A lane is created when something is put into it: thousands of idle actors cost little memory.
     """
 
     __slots__ = ("_limit", "_system", "_user", "_waiting")
@@ -60,7 +61,7 @@ class Mailbox(Generic[T]):
         self._waiting.append(wake)
 
     async def room(self) -> None:
-        """Wait for one's turn to `offer` again; whether there is room then is for `offer` to say."""
+        """Wait for one's turn to `offer` again; `offer` itself finds whether there is free capacity then."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self.when_room(lambda: None if turn.done() else turn.set_result(None))
@@ -84,7 +85,8 @@ class Mailbox(Generic[T]):
         return item
 
     def drain(self) -> list[T]:
-        """Everything that waits, system lane first; leaves the mailbox empty and wakes who waits for room."""
+        """Everything that waits, system lane first; leaves the mailbox empty and wakes the waiting
+        senders."""
         waiting = [*(self._system or ()), *(self._user or ())]
         self._system = self._user = None
         while self._waiting:

@@ -1,7 +1,7 @@
-"""A journal without a disk: for tests and simulations. It keeps the encoded rows, as a disk would.
+"""MemoryJournal: a journal without a disk, for tests and simulations.
 
-What it promises is the port's promise (`journal`): committed is committed, an older incarnation is refused.
-It outlives the actor system that writes to it, as a file outlives a process.
+It keeps the encoded rows, as a disk would. It keeps the port's promise (`journal`): committed is committed,
+an older incarnation is refused. It outlives the actor system that writes to it, as a file outlives a process.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class _Stream:
 
 
 class MemoryJournal:
-    """A `JournalStore`. While `full` is set it refuses what comes, as a full disk does."""
+    """A `JournalStore`. While `full` is set it refuses writes, as a full disk does."""
 
     def __init__(self) -> None:
         self.full = False

@@ -1,4 +1,4 @@
-"""Typed messages: what actors say to each other and what they write into their journals.
+"""Message: base of the typed messages that actors send and write to journals.
 
 Owns the table from kind (the class name, the tag on the wire) to type, and the two directions of the codec.
 Knows nothing of envelopes, links or actors.
@@ -27,8 +27,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     SCHEMA: ClassVar[int] = 1
     QUESTION: ClassVar[bool] = False
-    """Whether an ask of this kind changes nothing, so that it is answered anew when it comes again: what was
-    true at the first time may not be at the second."""
+    """Whether an ask of this kind changes nothing, so that a repeated ask is answered anew: the first answer
+    may not be true any more."""
 
     def __init_subclass__(cls, **_options: object) -> None:
         # msgspec makes a frozen class in two passes, so the same definition may arrive twice.

@@ -1,8 +1,8 @@
-"""Names of this process and of others: kept registered by one lease, resolved through the registry.
+"""Names: registration of this process's names by one lease, resolution of others'.
 
-Owns the cache of resolutions, and what of this process's names the registry knows. Who holds a name is the
-registry's word (`leases.py`). Names are claimed when they change, in messages of bounded size; what is said
-every third of a lease is one small renewal, whatever number of names it is for.
+Both use the registry. Owns the cache of resolutions, and which of this process's names the registry knows.
+The registry decides which address holds a name (`leases.py`). Names are claimed when they change, in messages
+of bounded size; every third of a lease one small renewal is sent, whatever number of names it is for.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ CLAIM_NAMES = 2_000
 """Names in one claim: some 100 KiB, far below the limit of a frame and a few milliseconds of the registry's
 time."""
 RESOLVED_S = 10.0
-"""A resolved name is looked up anew after this time, or after a lease where that is longer, so that nobody
-tells a holder of old for ever."""
+"""A resolved name is looked up anew after this time, or after a lease where that is longer, so that no
+process sends to a former holder for ever."""
 RENEWALS = 3
 """Renewals in a lease: one may be lost, and the next be late, before a name is."""
 CANDIDATE_S = 1.0  # for one of several processes that may hold the registry; its answer takes milliseconds
@@ -75,7 +75,7 @@ class Names:
         self._first = True  # the registry knows nothing of this process
         self._ran_registry = False  # the registry is, or was, an actor of this process
         self._unable = ""
-        self._granted_s = 0.0  # the lease, as the registry says
+        self._granted_s = 0.0  # the lease, as the registry reported it
 
     # -- names of this process --
 
@@ -96,7 +96,7 @@ class Names:
             self._changed.set()
 
     async def keep_registered(self) -> None:
-        """Claim what changed at once, and renew the lease at a third of its life; the registry tells it."""
+        """Claim changes at once, and renew the lease at a third of its life, which the registry reports."""
         pause_s = CLAIM_RETRY_S
         while True:
             self._changed.clear()
@@ -108,7 +108,8 @@ class Names:
                     await self._tell_registry(registry, patience_s)
                     period_s = self._granted_s / RENEWALS or period_s
                     self._unable, pause_s = "", CLAIM_RETRY_S
-                except Overloaded as problem:  # it lives; all who joined with us ask it at once
+                # it lives; all processes that joined with this one ask it at once
+                except Overloaded as problem:
                     if not self._unable:
                         log.warning("not registered yet, asking on: %s", problem)
                     self._unable = str(problem)
@@ -231,7 +232,7 @@ class Names:
         """This one does not answer: another may hold the registry now."""
         if self._system.cell(REGISTRY) is not None or len(self._candidates) < 2:
             return
-        if self._candidates[0].endpoint == silent.endpoint:  # or somebody else noticed already
+        if self._candidates[0].endpoint == silent.endpoint:  # or another caller noticed already
             self._candidates.append(self._candidates.pop(0))
             self._first = True
 
@@ -252,8 +253,8 @@ class Names:
         self._resolved.pop(name, None)
 
     def forget_peer(self, peer: Peer) -> None:
-        """A process is gone, with every name that it held; if it held the registry, what that knew of ours is
-        gone too, and its next life is to hear of us at once."""
+        """A process is gone, with every name that it held. If it held the registry, its knowledge of our
+        names is gone too; register with its next life at once."""
         if self._candidates and self._candidates[0] == peer:
             self._changed.set()
         for name in [name for name, (address, _) in self._resolved.items() if address.peer == peer]:
@@ -309,8 +310,8 @@ class Names:
     async def still_held(self, address: Address, deadline_s: float) -> bool:
         """Whether the registry still names this address; a registry that does not answer changes nothing.
 
-        For who waits for an answer: a holder that was killed and replaced will never give it, and where it
-        was not heard of before, no broken link tells.
+        For a caller that waits for an answer: a holder that was killed and replaced will never send it, and
+        if this process had no link to it, no broken link shows that.
         """
         registry = self._registry_at()
         if registry is None:

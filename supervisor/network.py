@@ -1,6 +1,6 @@
-"""Data sockets, opened with the keys, the address and the limits of this process.
+"""Network: opens data sockets with the keys, address and limits of this process.
 
-Owns nothing that it opened: who opens a socket closes it. What the sockets are made of is the carrier's.
+Owns nothing that it opened: the caller closes its socket. The carrier decides what the sockets are made of.
 Every process has a `Network`, few open a data socket: the modules of token streams and of bulk transfer are
 imported when one is opened.
 """
@@ -78,7 +78,8 @@ class Network:
         )
 
     async def bulk_server(self) -> "BulkServer":
-        """Serves ranges of published files to whoever holds a token. Raises RefusedToListen, CannotListen."""
+        """Serves ranges of published files to every holder of a token. Raises RefusedToListen,
+        CannotListen."""
         from transport.bulk import BulkServer
 
         server = BulkServer(self.host, keys=self._keys, bulk=self._bulk, carrier=self._carrier)

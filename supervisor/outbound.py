@@ -1,6 +1,7 @@
-"""The sending side of an actor system: tell at most once, ask with a deadline under one key.
+"""Outbound: the sending side of an actor system.
 
-Owns the asks that have no answer yet. Where a name leads is `names`, what arrives is `inbound`.
+It implements tell (at most once) and ask (with a deadline, under one key). Owns the asks that have no answer
+yet. `names` resolves names; `inbound` handles what arrives.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Message)
 MAX_RESEND_S = 5.0
 FIRST_LOOK_S, MAX_LOOK_S = 0.05, 0.4
-"""Between two looks who holds the name of a process that is gone: ever more seldom. A process that is started
-again is up within a second or two, and then nobody should sit out the time of a re-send."""
+"""Pauses between two lookups of the name of a process that is gone; they grow. A restarted process is up
+within a second or two, and then no caller should wait for the time of a re-send."""
 SUSPENDED_RETRY_S = 0.5  # a receiver that takes nothing for now looks once a second whether it can
 MAILBOX_LATE_S = 10.0  # a mailbox that is full for so long is an event, again each time: its actor is stuck
 MAX_PEERS_CACHED = 4096
@@ -40,7 +41,7 @@ _NOT_ADMITTED = (
 
 
 class _Sent:
-    """Awaitable of a tell that needs no waiting."""
+    """Awaitable of a `tell` that needs no waiting."""
 
     def __await__(self) -> Generator[None, None, None]:
         return iter(())  # type: ignore[return-value]
@@ -62,14 +63,14 @@ class Outbound:
         self._times = system.inspection.vitals.asks
         self._recoveries = system.inspection.vitals.recoveries
         self._peers: dict[str, Peer] = {}
-        self._gone: set[Peer] = set()  # processes whose last link ended: no tell waits for them
+        self._gone: set[Peer] = set()  # processes whose last link ended: no `tell` waits for them
 
     def answered(self, corr: int, outcome: Outcome) -> bool:
-        """An answer came; False when nobody waits for it any longer."""
+        """An answer arrived; False when no caller waits for it any longer."""
         return self._pending.resolve(corr, outcome)
 
     def peer_gone(self, peer: Peer, *, admitted: bool) -> None:
-        """No answer will come from this process: it is gone, or it did not admit us."""
+        """No answer will arrive from this process: it is gone, or it did not admit us."""
         if len(self._gone) >= MAX_PEERS_CACHED:
             self._gone.clear()
         self._gone.add(peer)
@@ -241,7 +242,7 @@ class Outbound:
                 await asyncio.sleep(SUSPENDED_RETRY_S)
                 continue
             except AskTimeout:
-                if suspended is not None:  # the last that was heard: it takes nothing for now, and why
+                if suspended is not None:  # its last answer: it takes nothing for now, and why
                     raise suspended from None
                 raise
             if not isinstance(reply, expect):
@@ -330,7 +331,7 @@ class Outbound:
         return self._pending.new(message, to, peer, _name(source), now, deadline)
 
     def _result(self, pending: PendingAsk, outcome: Outcome | None) -> Message:
-        """What the caller of an ask gets, or the error that it stands for."""
+        """The result for the caller of an ask, or the error for a missing answer."""
         waited_s = asyncio.get_running_loop().time() - pending.since
         if outcome is None:
             kind = kind_of(pending.message)
@@ -345,7 +346,7 @@ class Outbound:
     # -- frames --
 
     def system_message(self, to: Peer | Route, message: Message) -> None:
-        """A tell to the system of another process."""
+        """A `tell` to the system of another process."""
         self._system.links.send(to, encode(kind_of(message), SYSTEM, encode_body(message), Lane.SYSTEM))
 
     def _peer(self, to: Address) -> Peer:

@@ -1,9 +1,9 @@
-"""Journals in PostgreSQL, for a head that must be able to fail over to another host.
+"""PostgresJournal: journals in PostgreSQL, for a head that fails over to another host.
 
-Owns the statements and the connection of one process. The promises are those of the port; the fence of
-incarnations, and that of the lease's term where the writer holds one, are checked in the transaction that
-writes: a head that lost its lease writes nothing, whatever it believes. A connection that broke is made anew
-with the next call. What was being committed then fails, though it may be there: whoever replays sees it.
+Owns the statements and the connection of one process. The promises are those of the port. The transaction
+that writes checks the fence of incarnations, and that of the lease's term where the writer holds one: a head
+that lost its lease writes nothing, even if it does not know. A connection that broke is made anew with the
+next call. The commit under way then fails, though it may have been stored: a replay shows it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +98,7 @@ class PostgresKeeper:
                 kind, version, body = write.rows[0]
                 crc = row_checksum(stream, last_seq, kind, version, body)
                 snapshots[stream] = (self._space, stream, last_seq, kind, version, body, crc)
-                rows.pop(stream, None)  # what it stands for need not be written
+                rows.pop(stream, None)  # the rows that it replaces need not be written
                 base_seq = last_seq
             else:
                 for kind, version, body in write.rows:
@@ -201,7 +201,7 @@ class PostgresKeeper:
         except psycopg.Error as problem:
             error = translated(self._url, problem)
             if db.closed or db.broken:
-                error = JournalAway(str(error))  # whatever the server said with its last breath
+                error = JournalAway(str(error))  # whatever the server reported as it went away
             if isinstance(error, JournalAway):
                 self._db = None
                 db.close()
@@ -219,7 +219,7 @@ class PostgresJournal(GroupCommit):
         url: `postgresql://user@host/database`, as libpq takes it; several hosts may be named.
         space: whose streams these are, `<job>/<process>`.
         commit_s: how long a group gathers before it is committed.
-        lease: the lease under which this process may write; None: whoever has the newest incarnation may.
+        lease: the lease under which this process may write; None: the newest incarnation may write.
 
     Raises: JournalAway, JournalUnreadable, JournalError.
     """

@@ -1,8 +1,9 @@
-"""The layout of journals in PostgreSQL: one schema, `gleaner`, for all journals of all hosts of a cluster.
+"""Layout of journals in PostgreSQL: one schema, `gleaner`, for a whole cluster.
 
-Owns the tables, their version and the way from older ones; the connections and their settings; what a URL may
-say. A *space* is what a file is elsewhere: the streams of one process of one job (`cluster/agent`,
-`<job>/rollout`), so that a job's journals can be read and forgotten by its name.
+It has all journals of all hosts. Owns the tables, their version and the migration from older ones; the
+connections and their settings; the allowed content of a URL. A *space* is the counterpart of a file: the
+streams of one process of one job (`cluster/agent`, `<job>/rollout`), so that a job's journals can be read and
+forgotten by its name.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ LAYOUT = 1
 CONNECT_S = 5
 """A server that does not answer within it is away."""
 STATEMENT_S = 30.0
-"""No statement of ours takes a second; one that takes so long waits for somebody who is gone."""
+"""No statement of ours takes a second; one that takes so long waits for a client that is gone."""
 IDLE_S = 2.0
 """A host that freezes in the middle of a transaction lets go of its locks after so long: the server ends its
 session. It must be well below any lease."""
@@ -111,7 +112,7 @@ def layout_of(db: Database, url: str) -> int:
 
 
 def translated(url: str, problem: psycopg.Error) -> JournalError:
-    """What an error of the server or of the connection means to whoever writes a journal."""
+    """The journal error for an error of the server or of the connection."""
     place = without_password(url)
     text = " ".join(str(problem).split())
     state = problem.sqlstate or ""

@@ -1,9 +1,10 @@
-"""A lease in the database: at most one holder at a time, each under a term greater than all before.
+"""PostgresLease: a lease in the database, one holder at a time, with growing terms.
 
-Owns the row of one lease. Time is the database's clock. Blocking, one connection: call it from one thread at
-a time. What makes it a fence is not here: every transaction of a journal checks the term
-(`postgres_journal`), so a holder that was frozen past its lease writes nothing, whatever it believes. Source:
-Chubby's sequencers (Burrows, OSDI 2006), and M. Kleppmann, "How to do distributed locking" (2016).
+Each term is greater than all before. Owns the row of one lease. Time is the database's clock. Blocking, one
+connection: call it from one thread at a time. The fence is not here: every transaction of a journal checks
+the term (`postgres_journal`), so a holder that was frozen past its lease writes nothing, even if it does not
+know. Source: Chubby's sequencers (Burrows, OSDI 2006), and M. Kleppmann, "How to do distributed locking"
+(2016).
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from supervisor.postgres_layout import Database, LeaseTerm, connect, prepare, tr
 
 
 class HeldBy(NamedTuple):
-    """Who has the lease, under which term, and for how long still (seconds, of the database's clock)."""
+    """The holder of the lease, its term, and the seconds left (of the database's clock)."""
 
     holder: str
     term: int
@@ -28,7 +29,7 @@ class PostgresLease:
 
     Args:
         url: as of the journals. name: of the lease.
-        holder: who we are, for others to read.
+        holder: a description of this process, for others to read.
         lease_s: how long it lasts without a renewal.
     """
 
@@ -39,9 +40,9 @@ class PostgresLease:
         self._prepared = False
 
     def acquire(self) -> LeaseTerm | None:
-        """Take the lease if nobody has it; None where somebody has. Raises JournalAway, JournalError.
+        """Take the lease if it is free; None if it is held. Raises JournalAway, JournalError.
 
-        Where a write of the last holder stands in the way it is ended for the next try."""
+        If a write of the last holder blocks the lease's row, end that write for the next try."""
         try:
             return self._try_to_acquire()
         except _Blocked:
@@ -79,7 +80,8 @@ class PostgresLease:
         return row is not None
 
     def release(self, term: LeaseTerm) -> None:
-        """Give it up, if it is held under `term`: whoever waits need not wait on. Raises as `acquire`."""
+        """Give the lease up, if it is held under `term`: waiting processes need not wait on. Raises as
+        `acquire`."""
         self._one(
             "UPDATE gleaner.leases SET expires=clock_timestamp() - interval '1 second'"
             " WHERE name=%s AND term=%s RETURNING term",
@@ -87,7 +89,7 @@ class PostgresLease:
         )
 
     def look(self) -> HeldBy | None:
-        """Who has it; None where nobody ever had. Raises as `acquire`."""
+        """Its holder; None if it never had one. Raises as `acquire`."""
         row = self._one(
             "SELECT holder, term, extract(epoch FROM expires - clock_timestamp())::float8"
             " FROM gleaner.leases WHERE name=%s",
@@ -129,4 +131,4 @@ class PostgresLease:
 
 
 class _Blocked(JournalAway):
-    """Somebody holds the lease's row for longer than a statement may take."""
+    """Another session holds the lease's row for longer than a statement may take."""

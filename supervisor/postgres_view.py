@@ -1,6 +1,6 @@
-"""Reads journals in PostgreSQL: one stream as of one moment, or a whole database, for who looks from outside.
+"""Read-only view of journals in PostgreSQL: one stream, or a whole database.
 
-Owns the reading statements. Never writes.
+Each is read as of one moment, for inspection from outside. Owns the reading statements. Never writes.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from supervisor.journal_rows import Row, StreamRows, damaged
 from supervisor.postgres_layout import Database, connect, layout_of, translated, without_password
 
 TRIAL = "(trial)"
-"""The stream of trial writes; nobody reads it."""
+"""The stream of trial writes; it is never read."""
 
 
 def read_stream(db: Database, space: str, name: str) -> StreamRows | None:

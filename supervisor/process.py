@@ -1,8 +1,7 @@
-"""Child processes as children of a supervisor: started with their parent's mark, watched by pidfd, killed
-with it.
+"""Child processes of a supervisor: marked by their parent, watched by pidfd.
 
-A child that runs our code calls `die_with_parent` first thing, so that no orphan keeps a GPU; the pidfd tells
-an exit at once and cannot be confused by a reused pid.
+They are killed with their parent. A child that runs our code calls `die_with_parent` first thing, so that no
+orphan keeps a GPU. The pidfd reports an exit at once and cannot be confused by a reused pid.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ TOO_SLOW = "it did not stop within its time"
 UTIME, STIME = 11, 12  # in /proc/PID/stat, behind the name: proc(5)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _AT_WORK = re.compile(r"[^A-SU-Ya-z]*(?:DEBUG|INFO)\b")
-"""A record of a log that tells of work: its level is the first word, behind a time at most."""
+"""A debug or info record of a log: its level is the first word, behind a time at most."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -42,7 +41,7 @@ class ProcessSpec:
     output: Path
     env: Mapping[str, str] = field(default_factory=dict)
     hopeless: frozenset[int] = frozenset()
-    """Exit codes by which the child says that starting it again would end the same way."""
+    """Exit codes with which the child reports that another start would end the same way."""
     health: Health | None = None
     """The heartbeats that are expected of it; None for a program that sends none."""
     defaults: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +51,7 @@ class ProcessSpec:
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
     """How a process ended: an exit code, or the signal that killed it. `said` is the last line that it
-    printed and that is no debug or info record of a log; its words for why it could not go on."""
+    printed and that is no debug or info record of a log: its own explanation of its end."""
 
     code: int | None
     signal: int | None
@@ -67,7 +66,7 @@ class ProcessExit:
 
     @property
     def cause(self) -> str:
-        """`exit 3: what it said last`, or `SIGKILL`, or `SIGSEGV (core dumped)`."""
+        """`exit 3: its last line`, or `SIGKILL`, or `SIGSEGV (core dumped)`."""
         if self.signal is not None:
             try:
                 name = signal.Signals(self.signal).name
@@ -180,8 +179,8 @@ class ChildProcess:
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """Of what a process printed, the last line that may say why it ended: not one of a log that tells of its
-    work (debug, info). "" for none."""
+    """The last printed line that may explain why a process ended: not a debug or info record of its log. ""
+    for none."""
     said = (line.strip() for line in reversed(lines))
     return next((line for line in said if line and not _AT_WORK.match(line)), "")
 
@@ -196,7 +195,8 @@ def _dumped_core(pidfd: int) -> bool:
 
 def oom_kills(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
     """How many processes of this process's control group (cgroup v2) the kernel has killed for memory; 0
-    where it does not say. One that is counted while a child dies of SIGKILL is most likely that child."""
+    where it does not report that. One that is counted while a child dies of SIGKILL is most likely that
+    child."""
     try:
         group = next(line[3:].strip() for line in own.read_text().splitlines() if line.startswith("0::"))
         events = (cgroups / group.lstrip("/") / "memory.events").read_text()

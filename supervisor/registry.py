@@ -1,8 +1,8 @@
-"""The registry: names resolve to an address with its incarnation, for as long as the holder's process renews.
+"""Registry: resolves names to an address with its incarnation, under a lease.
 
-Owns the actor around `leases.Leases` and the journal of its fences, so that a lower incarnation is refused
-across restarts of the registry too. The leases themselves are soft state: a process whose renewal meets a
-registry that does not know it claims its names again.
+The holder's process renews the lease. Owns the actor around `leases.Leases` and the journal of its fences, so
+that a lower incarnation is refused across restarts of the registry too. The leases themselves are soft state:
+a process whose renewal meets a registry that does not know it claims its names again.
 """
 
 import contextlib
@@ -49,11 +49,11 @@ class Fences(Message, frozen=True):
 class Registry(Actor):
     """`Leases` behind messages, with journaled fences.
 
-    Claims that come while a commit is under way wait for the next one, which is for all of them: a thousand
+    Claims that arrive while a commit is under way wait for the next one, which is for all of them: a thousand
     processes that start at once are as many claims, and a commit takes milliseconds.
 
-    Where the journal takes nothing, new incarnations get no name, with the reason, and those that hold one
-    keep it as before: what runs goes on.
+    If the journal takes nothing, new incarnations get no name, with the reason; present holders keep their
+    names, so running work goes on.
 
     Args:
         lease_s: how long a lease is now; a job brings its own setting.
@@ -63,7 +63,7 @@ class Registry(Actor):
         self._lease_s = lease_s
         self._leases = Leases(lease_s())
         self._since_snapshot = 0
-        self._snapshot_floor = 0  # what the newest snapshot says
+        self._snapshot_floor = 0  # the floor in the newest snapshot
         self._unable = ""
         self._waiting: list[tuple[ClaimNames | Unregister, Deferred]] = []
         self._works = False

@@ -1,7 +1,6 @@
-"""One running child behind one face, whatever it is: an actor, a process, a subtree.
+"""Running: one interface for a running child (actor, process or subtree).
 
-Owns how each kind is started, stopped in order, killed, and how its end is told. When any of that is due is
-`tree`'s to decide.
+Owns how each kind is started, stopped in order, killed, and how its end is reported. `tree` decides when.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Ended:
 
     @property
     def first(self) -> Exception | None:
-        """What whoever failed first raised."""
+        """The exception of the child that failed first."""
         return self.problem.first if isinstance(self.problem, SupervisorFailed) else self.problem
 
     @classmethod
@@ -94,7 +93,7 @@ class Running(Protocol):
 class RunningActor:
     """An actor; it is up when its `on_start` returned.
 
-    One whose journal takes nothing for now is not at its end: its heir, or else a `StandIn`, has its name
+    An actor whose journal takes nothing for now has not ended: its heir, or else a `StandIn`, has its name
     until it can go on.
     """
 
@@ -117,7 +116,7 @@ class RunningActor:
         self._cell = self._again(heir)
 
     def _again(self, heir: Cell | None) -> Cell:
-        """A new life: that of the heir, who has what waits, or else one of its own."""
+        """A new life: that of the heir, which holds the waiting messages, or else a new one."""
         if heir is None or not heir.latest().alive:
             return self._spawned()
         cell = heir.latest()
@@ -148,8 +147,8 @@ class RunningActor:
             problem = started.exception()
             if not isinstance(problem, Fenced):
                 break
-            # Its number was too low, as after this host's clock went back; by now the next one is above what
-            # fenced it. It says nothing against the child, so it is no failed start.
+            # Its number was too low, for example after this host's clock went back; by now the next one is
+            # above the number that fenced it. The child is not at fault, so it is no failed start.
             log.warning("%s begins under a higher incarnation: %s", self._spec.name, problem)
             self._cell = self._again(self._cell.heir)
         if isinstance(problem, Exception) and not isinstance(problem, JournalUnable):
@@ -177,7 +176,7 @@ class RunningActor:
             self._suspend(exit_.problem)
             return
         if self._on_end is None or not self._up:
-            return  # stopped on purpose, or its start tells
+            return  # stopped on purpose, or its start reports it
         if exit_.problem is None:
             self._on_end(Ended(exit_.cause, self._what, abnormal=False))
         else:

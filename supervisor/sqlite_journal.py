@@ -1,12 +1,12 @@
-"""Journals in one SQLite file (WAL mode), the embedded default.
+"""SqliteJournal: journals in one SQLite file (WAL mode), the embedded default.
 
-Owns the file and what its errors mean. A torn tail (a commit that a kill cut off) is dropped by SQLite's own
-recovery, since it was never acknowledged; anything else that is not as it was written is refused with the
-file's name, never half read. The threads and the groups are `group_commit`'s, the tables `sqlite_layout`'s.
+Owns the file and the meaning of its errors. A torn tail (a commit that a kill cut off) is dropped by SQLite's
+own recovery, since it was never acknowledged. Anything else that is not as it was written is refused with the
+file's name, never half read. `group_commit` has the threads and the groups, `sqlite_layout` the tables.
 
-A full disk: below `reserve_bytes` of free space `refuses` says so, while appends go on, so that work which
-was accepted can be finished; when nothing is left they fail with `JournalFull`. Whatever was acknowledged is
-there, and the store takes appends again as soon as there is space.
+A full disk: below `reserve_bytes` of free space `refuses` gives the reason, while appends go on, so that
+accepted work can be finished; when nothing is left they fail with `JournalFull`. Everything acknowledged is
+kept, and the store takes appends again as soon as there is space.
 """
 
 import os
@@ -31,7 +31,7 @@ RESERVE_BYTES = 64 << 20
 needs less; so it is finished before the disk is full."""
 PROBE_BYTES = 64 << 10
 """A trial write: more than the free pages that a file may have by chance, too little to matter."""
-BUSY_S = 5.0  # somebody reads or copies the file
+BUSY_S = 5.0  # another process reads or copies the file
 
 _DAMAGE = (
     "malformed",

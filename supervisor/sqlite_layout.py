@@ -1,8 +1,7 @@
-"""The layout of a journal's SQLite file: its tables, its versions, and the way from older ones.
+"""Layout of a journal's SQLite file: tables, versions, and upgrade steps.
 
-Owns the tables, the upgrade steps and the checks made when a file is opened. A layout is raised by adding a
-step to `_STEPS` and keeping every older one; all steps of a file run in one transaction. A file of a newer
-layout is refused.
+Owns these and the checks made when a file is opened. To raise the layout, add a step to `_STEPS` and keep
+every older one; all steps of a file run in one transaction. A file of a newer layout is refused.
 
 Layout 1: no versions of messages, checksums without stream and version. Layout 2: both, and a checksum over
 the row of each stream, so that a byte changed anywhere is found.
@@ -18,7 +17,7 @@ from supervisor.journal_rows import Row, StreamRows, damaged, row_checksum, stre
 
 LAYOUT = 2
 TRIAL = "(trial)"
-"""Under this name a row may stand in `snapshots` that a kill left of a trial write; nobody reads it."""
+"""Name of a row in `snapshots` that a kill may leave of a trial write; it is never read."""
 
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """What SQLite's calls raise; the second where a damaged file gives text that is none."""

@@ -1,7 +1,8 @@
-"""One actor on a stage: its real mailbox, handlers, journal, timers and children, on virtual time.
+"""Stage: one actor under test, with its real runtime on virtual time.
 
-What it sends to actors that it did not spawn is recorded, and its asks of them are answered by the test. Owns
-a loop of its own, so a test needs neither `async` nor patience: an hour passes in a millisecond.
+Its mailbox, handlers, journal, timers and children are real. What it sends to actors that it did not spawn is
+recorded, and the test answers its asks of them. Owns a loop of its own, so a test needs neither `async` nor
+real time: an hour passes in a millisecond.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Stage:
     ) -> None:
         self.journal = journal or MemoryJournal()
         self.told: list[tuple[str, Message]] = []
-        """What it told others: the receiver's name and the message."""
+        """The `tell` messages to other actors: the receiver's name and the message."""
         self.exits: list[Exit] = []
         """How its lives ended."""
         self._factory = factory
@@ -86,16 +87,16 @@ class Stage:
         )
 
     def tell(self, message: Message) -> None:
-        """Tell the actor, and let it handle that."""
+        """Send a `tell` to the actor, and let the actor handle it."""
         self._loop.run_until_complete(self._told(message))
 
     def answer(self, kind: type[M], reply: Callable[[M], Message] | Message) -> None:
-        """What others answer when the actor asks `kind`: a message, or a function of what was asked that
-        returns one or raises. What nobody answers is an AskTimeout at its deadline."""
+        """The answer of other actors when the actor asks `kind`: a message, or a function of the question
+        that returns one or raises. An ask without such an answer is an AskTimeout at its deadline."""
         self._answers[kind] = reply if callable(reply) else lambda _: reply  # type: ignore[assignment]
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: timers fire, deadlines come."""
+        """Let time pass: timers fire, deadlines pass."""
         self._loop.run_until_complete(asyncio.sleep(seconds))
 
     def crash(self) -> None:
@@ -136,7 +137,7 @@ class Stage:
 
     async def _told(self, message: Message) -> None:
         await self._running.tell(self._cell.address, message)
-        await asyncio.sleep(0.001)  # virtual: until it has come to rest, or waits for something
+        await asyncio.sleep(0.001)  # virtual: until it is idle, or waits for something
 
     async def _crash(self) -> None:
         self._cell.crash(RuntimeError("crashed by the test"))
@@ -144,8 +145,7 @@ class Stage:
 
 
 class _Others(Outbound):
-    """All but the actor and its children: they take every tell, and answer what the test gave them an answer
-    for."""
+    """All but the actor and its children: they accept every `tell`, and answer asks as the test has set."""
 
     def __init__(
         self,

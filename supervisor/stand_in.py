@@ -1,8 +1,9 @@
-"""Who stands in for an actor whose journal takes nothing (a full disk, a server that is away).
+"""StandIn: replaces an actor whose journal takes nothing, until writes work again.
 
-It holds the actor's name and refuses every ask with the reason (`Suspended`), so that nothing is accepted
-which could be lost. What the actor had accepted is in its journal; `running.RunningActor` looks whether that
-takes writes again and then starts the actor anew. No restart is spent on it, and nobody spins.
+A journal takes nothing, for example, on a full disk or while its server is away. The stand-in holds the
+actor's name and refuses every ask with the reason (`Suspended`), so that nothing is accepted which could be
+lost. What the actor had accepted is in its journal. `running.RunningActor` checks whether the journal takes
+writes again and then starts the actor anew. This uses up no restart and does not spin.
 """
 
 from typing import Any
@@ -18,13 +19,13 @@ LOOK_S = 1.0
 
 
 class StandIn(Actor):
-    """See the module. `reason`: what the journal said."""
+    """See the module. `reason`: the journal's error text."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
     async def refuse(self, message: Message) -> None:
-        """Whatever it is. An end that the actor watched is told again when it watches anew."""
+        """Refuse any message. An end that the actor watched is reported again when the actor watches anew."""
         if not isinstance(message, Terminated | Suspected):
             raise Suspended(f"{self.ctx.name} takes nothing for now: {self.reason}")
 

@@ -1,7 +1,7 @@
-"""An actor system for a program of one's own: real sockets on loopback, a journal on disk, a registry.
+"""Standalone actor system for own programs: loopback sockets, journal, registry.
 
-Owns the shortest way from nothing to a running tree. A host of a cluster is started by `nodeagent`, which has
-more to say (keys, addresses, the head to join).
+The shortest way to a running tree; the journal is on disk. `nodeagent` starts a host of a cluster, with more
+settings (keys, addresses, the head to join).
 """
 
 import asyncio

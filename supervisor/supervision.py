@@ -1,8 +1,8 @@
-"""Carries out what `tree.TreeState` decides: starts, stops and restarts actors, processes and subtrees.
+"""Supervisor: carries out what `tree.TreeState` decides.
 
-Owns the order of things, one at a time: a batch of stops and starts is over before the next end of a child is
-looked at (as in OTP, whose supervisor is one process). Only a stop of the supervisor itself cuts a start
-short. The children's lives are `lives`.
+It starts, stops and restarts actors, processes and subtrees. Owns the order of actions, one at a time: a
+batch of stops and starts is over before the next end of a child is handled (as in OTP, whose supervisor is
+one process). Only a stop of the supervisor itself cuts a start short. The children's lives are `lives`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Supervisor:
         spec: strategy, intensity and children.
         on_failure: called once with a `SupervisorFailed` when it gives up after its start, after every child
             was stopped.
-        on_restart: told of every restart, for reports.
+        on_restart: called for every restart, for reports.
         on_shutdown: called once when it ended in order because its significant children are done.
         journals: where actor children keep their streams; None: in the process's store.
     """
@@ -106,7 +106,7 @@ class Supervisor:
                 await asyncio.gather(*(self._carry_out([stop]) for stop in stops))
             else:
                 await self._carry_out(stops)
-            for name in reversed(self._lives.begun()):  # one whose start was cut short
+            for name in reversed(self._lives.begun()):  # also one whose start was cut short
                 await self._lives.stop(name, self._state.children[name].shutdown_s)
             self._lives.keep(self._state.status)
         if self._work is not None and self._work is not asyncio.current_task():

@@ -1,7 +1,7 @@
-"""The actor system of one process: its living actors, and the parts that carry messages between them.
+"""ActorSystem: the actors of one process, and the parts that carry messages.
 
-Owns the cells. Sending is `outbound`, receiving `inbound`, names and leases `names`, the death of others
-`watching`; who restarts what is `supervision`.
+Owns the cells. Sending is in `outbound`, receiving in `inbound`, names and leases in `names`, the death of
+other actors in `watching`; `supervision` restarts actors.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class ActorSystem:
         self.limits = limits or Limits()
         self.machine = machine or RealMachine()
         self.dead_letters = DeadLetters()
-        self.tap: Tap | None = None  # while somebody looks at what passes
-        self.tracer: Tracer | None = None  # where this process was told to trace
+        self.tap: Tap | None = None  # set while a reader watches messages
+        self.tracer: Tracer | None = None  # set if this process traces
         self.state_sources: list[Callable[[], list[ActorState]]] = []
         self._journals = journals
         self._cells: dict[str, Cell] = {}
@@ -183,7 +183,7 @@ class ActorSystem:
         return cell
 
     def start_process(self, spec: ProcessSpec, on_exit: OnExit) -> Child:
-        """Start a child process, and check its health where `spec` says so. Raises OSError."""
+        """Start a child process, and check its health if `spec` has a check. Raises OSError."""
         if spec.health is not None:
             parent = Parent(self.wire.local, spec.health.beat_s)
             spec = replace(spec, env={**spec.env, HEARTBEAT_VARIABLE: str(parent)})
@@ -270,11 +270,11 @@ class ActorSystem:
         await self.names.unregister(names)
 
     def send_system(self, to: Peer | Route, message: Message) -> None:
-        """A tell to the system of another process."""
+        """A `tell` to the system of another process."""
         self.outbound.system_message(to, message)
 
     def peer_dead(self, peer: Peer) -> None:
-        """No word will come from this process any more: asks to it fail, names are looked up anew."""
+        """No message will arrive from this process any more: asks to it fail, names are looked up anew."""
         self.outbound.peer_gone(peer, admitted=True)
         self.names.forget_peer(peer)
 
@@ -292,7 +292,7 @@ class ActorSystem:
         return cell
 
     def dead_letter(self, reason: str, to: str, message: Message, source: str = "") -> None:
-        """A message that nobody got: counted by reason, and sampled."""
+        """An undeliverable message: counted by reason, and sampled."""
         self.dead_letters.add(reason, to, kind_of(message), source)
         log.debug("dead letter (%s): %s to %s", reason, kind_of(message), to)
 

@@ -1,4 +1,4 @@
-"""What actor systems say to each other, beneath the actors."""
+"""Messages between actor systems, beneath the actors."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ SYSTEM = "$system"
 
 
 class Watch(Message, frozen=True):
-    """Tell the process at `endpoint` when one of these ends (name and incarnation). Said again now and
+    """Notify the process at `endpoint` when one of these ends (name and incarnation). Repeated now and
     then."""
 
     endpoint: str
@@ -117,10 +117,10 @@ class ActorState(Message, frozen=True):
 
 
 class ProcessVitals(Message, frozen=True):
-    """How a process does. `now_s`: its loop time; `lag_s`: how long its loop was held up at worst in the last
-    ten seconds; `ask_counts`: asks answered, by `vitals.ASK_BOUNDS_S` and one more for what took longer;
-    `ask_failed`: asks that failed, by error; `recoveries`: by `vitals.Recovery`. What the machine says of it
-    is 0 where nobody asked the machine."""
+    """State of a process. `now_s`: its loop time; `lag_s`: how long its loop was held up at worst in the last
+    ten seconds; `ask_counts`: asks answered, by `vitals.ASK_BOUNDS_S` and one more for slower ones;
+    `ask_failed`: asks that failed, by error; `recoveries`: by `vitals.Recovery`. The figures of the operating
+    system are 0 if they were not requested."""
 
     now_s: float
     lag_s: float
@@ -137,8 +137,8 @@ class ProcessVitals(Message, frozen=True):
 
 class LinkFigures(Message, frozen=True):
     """The control links of a process. `states`: how many ends are in each; `unacked`: messages that the other
-    ends have not acknowledged; `waiting`: senders that wait for room; `totals`: messages sent and received,
-    re-sent, and found double or missing on arrival, since the start."""
+    ends have not acknowledged; `waiting`: senders that wait for free capacity; `totals`: messages sent and
+    received, re-sent, and found double or missing on arrival, since the start."""
 
     states: dict[str, int]
     unacked: int
@@ -202,14 +202,14 @@ class Unregister(Message, frozen=True):
 
 
 class Lookup(Message, frozen=True):
-    """Who holds `name`?"""
+    """Request the holder of `name`."""
 
     QUESTION: ClassVar[bool] = True
     name: str
 
 
 class Found(Message, frozen=True):
-    """`address` is None while nobody holds the name."""
+    """`address` is None while the name has no holder."""
 
     address: Address | None
 

@@ -1,7 +1,7 @@
-"""A tap: the messages that pass one process, decoded, filtered and bounded, for who wants to watch.
+"""Tap: messages that pass one process, decoded, filtered and bounded, for readers.
 
-Owns the readers and what waits for them. A reader pulls; one that stops pulling is forgotten. While nobody
-reads there is no tap (`ActorSystem.tap` is None), which is all that the path of messages ever asks.
+Owns the readers and their waiting records. A reader pulls; one that stops pulling is forgotten. Without
+readers there is no tap (`ActorSystem.tap` is None); that is the only check on the path of messages.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ cluster is thus seen once, except that one between two processes is `out` of the
 other."""
 
 MAX_READERS = 4
-"""At one time in one process: people who look. Another one is refused."""
+"""Concurrent readers of one process; each is a user. Another one is refused."""
 MAX_WAITING = 1000
 """Records that wait for one reader; those that find it full are skipped and counted."""
 MAX_RATE = 1000.0
@@ -83,7 +83,7 @@ class StopTap(Message, frozen=True):
 
 class TapRecords(Message, frozen=True):
     """Answers the three above, from `process` of `node`. `skipped`: messages that matched and were not kept
-    since the last answer, because the rate or the room was spent. `now_s`: the process's loop time."""
+    since the last answer, because the rate or the capacity was used up. `now_s`: the process's loop time."""
 
     records: list[TapRecord]
     skipped: int
@@ -109,7 +109,7 @@ class TapReader:
         self._waiting: deque[TapRecord] = deque()
 
     def seen(self, direction: Direction, mode: str, source: str, to: str, message: Message) -> None:
-        """Keep a message that passes, if it is wanted and there is room."""
+        """Keep a message that passes, if it is wanted and there is free capacity."""
         kind = type(message).__name__
         if direction not in self._directions or not (self._kind is None or self._kind(kind)):
             return
@@ -156,7 +156,7 @@ class Tap:
     """The readers of one process; the path of messages calls `seen`.
 
     Args:
-        on_change: told the tap when its first reader comes, and None when the last one has gone.
+        on_change: called with the tap when its first reader arrives, and with None when the last one left.
     """
 
     def __init__(self, on_change: Callable[["Tap | None"], None]) -> None:

@@ -1,4 +1,7 @@
-"""An actor system in one process for tests: loopback wire, temporary journal, short times."""
+"""TestSystem: an actor system in one process for tests.
+
+It has a loopback wire, a temporary journal and short times.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +73,7 @@ class TestSystem:
         return await self.system.ask(to, message, deadline_s=deadline_s, expect=expect)
 
     async def tell(self, to: str | Address, message: Message) -> None:
-        """Tell from outside any actor."""
+        """Send a `tell` from outside any actor."""
         await self.system.tell(to, message)
 
     def kill(self, name: str) -> None:

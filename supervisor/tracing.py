@@ -1,8 +1,8 @@
-"""Where a tracer may look: a message is sent, a message is handled.
+"""Tracer: the port for tracing a message that is sent or handled.
 
-Owns the seam only. `ActorSystem.tracer` is None unless a process was told to trace; the adapter to
-OpenTelemetry stands at the edge (`nodeagent.traces`). What travels between processes is the envelope's
-`trace`, a W3C traceparent: a process without a tracer hands on what it got.
+Owns only the port. `ActorSystem.tracer` is None unless tracing is on for the process; the adapter to
+OpenTelemetry is at the edge (`nodeagent.traces`). The envelope's `trace`, a W3C traceparent, travels between
+processes: a process without a tracer passes it on unchanged.
 """
 
 from collections.abc import Mapping

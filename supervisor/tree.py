@@ -1,17 +1,17 @@
-"""Supervision as a pure state machine: what happened goes in, stops and starts come out, in order.
+"""TreeState: supervision as a pure state machine, from events to stops and starts.
 
-Owns strategies, restart types, automatic shutdown and intensity, as OTP documents them (`supervisor`, and
-"Supervisor Behaviour" in its design principles). Starts nothing itself: `supervision.Supervisor` carries the
-actions out and tells how that went.
+The stops and starts are in order. Owns strategies, restart types, automatic shutdown and intensity, as OTP
+documents them (`supervisor`, and "Supervisor Behaviour" in its design principles). Starts nothing itself:
+`supervision.Supervisor` carries the actions out and reports their results.
 
 Where it departs from OTP, on purpose:
 
 - **Back-off.** OTP restarts at once until the intensity is spent. Here the first restart is immediate and the
-  next ones in a row wait, doubling, with jitter: what failed is often a peer or a disk that needs a second,
-  and hosts that lost the same peer must not come back in step. A batch waits before its first start, so that
-  the order of starts holds.
-- **Hopeless.** A child may say that its next life would end as this one did (a damaged journal, settings that
-  cannot be used). Its supervisor fails at once with those words, instead of spending its intensity first.
+  next ones in a row wait, doubling, with jitter: the cause is often a peer or a disk that needs a second,
+  and hosts that lost the same peer must not return at the same time. A batch waits before its first start,
+  so that the order of starts holds.
+- **Hopeless.** A child may report that its next life would end as this one did (a damaged journal, settings
+  that cannot be used). Its supervisor fails at once with that reason; it does not spend its intensity first.
 - **Default intensity** 3 in 10 s, not 1 in 5 s: with back-off a burst of three takes a second.
 """
 
@@ -37,14 +37,14 @@ class Why(enum.Enum):
     """Why a supervisor ends."""
 
     INTENSITY = "intensity"  # more restarts than it may do: fails upward
-    HOPELESS = "hopeless"  # a child says that a restart would not help: fails upward
+    HOPELESS = "hopeless"  # a child reports that a restart would not help: fails upward
     START = "start"  # a child could not be started for the first time: fails upward
     SIGNIFICANT = "significant"  # its significant children are done: an ordered end
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop this child, in order; `again`: it is to start again with the one whose failure led to this."""
+    """Stop this child, in order; `again`: it starts again with the child whose failure led to this."""
 
     name: str
     again: bool = False
@@ -90,10 +90,10 @@ class Counts:
 
 
 class TreeState:
-    """What one supervisor remembers: its children in order, who runs, and the failures within the window.
+    """State of one supervisor: its children in order, which of them run, and the failures within the window.
 
-    The actions of a call are carried out in order; one that fails is told by `start_failed`, and what that
-    returns takes the place of the rest.
+    The actions of a call are carried out in order; one that fails is reported by `start_failed`, and the
+    return value of that replaces the rest.
 
     Args:
         spec: the supervisor.
@@ -163,7 +163,7 @@ class TreeState:
             return [Stop(name)]
         if (
             self._tickets.pop(name, None) is not None
-        ):  # nobody starts those any more that were to start with it
+        ):  # children that were to start with it will not start any more
             for other in self._affected(name):
                 if self.status[other] is Status.RESTARTING and other not in self._tickets:
                     self.status[other] = Status.DOWN

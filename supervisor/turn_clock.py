@@ -1,11 +1,11 @@
-"""The time in which the loop of this process had its turns: what the silence of others is measured by.
+"""Turn clock: the time in which this process's loop ran, to judge others' silence.
 
-A process that was stopped (SIGSTOP, a suspended machine, no processor for a while) heard nothing meanwhile,
-and that is no silence of others. The clock ticks, and the lateness of a tick does not count: a pause of any
-length counts as `TICK_S` at most.
+A process that was stopped (SIGSTOP, a suspended machine, no processor for a while) received nothing
+meanwhile, and that is no silence of others. The clock ticks, and the lateness of a tick does not count: a
+pause of any length counts as `TICK_S` at most.
 
-What judges another process by its silence, or by a limit of its own, uses this clock. What was promised to
-somebody else (the deadline of a request, a preemption notice, a lease that another process may take over)
+Code that judges another process by its silence, or by a limit of its own, uses this clock. A promise to
+another party (the deadline of a request, a preemption notice, a lease that another process may take over)
 uses the loop's time, which goes on.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 TICK_S = 0.5
-"""Well below the silences that are judged (seconds), and few enough turns that nobody notices them."""
+"""Well below the silences that are judged (seconds), and rare enough to cost nothing measurable."""
 
 
 class TurnClock:
@@ -52,8 +52,8 @@ class TurnClock:
 
 @asynccontextmanager
 async def timeout_in_turns(seconds: float) -> AsyncIterator[asyncio.Timeout]:
-    """`asyncio.timeout` for a wait on somebody who is judged by it: a stretch in which this loop got no turn
-    does not count, and what came meanwhile is read before the time is over. Raises TimeoutError."""
+    """`asyncio.timeout` for a wait that judges another process: a stretch in which this loop got no turn does
+    not count, and messages that arrived meanwhile are read before the time is over. Raises TimeoutError."""
     async with asyncio.timeout(None) as timeout:
         countdown = _Countdown(timeout, seconds)
         try:
@@ -75,7 +75,8 @@ class _Countdown:
         self.timer = self._loop.call_later(self._step_s, self._step)
 
     def _step(self) -> None:
-        if self._loop.time() - self.timer.when() < TICK_S:  # else this loop stood still: it does not count
+        # otherwise this loop was stalled: it does not count
+        if self._loop.time() - self.timer.when() < TICK_S:
             self._left_s -= self._step_s
         if self._left_s > 0:
             self._begin()

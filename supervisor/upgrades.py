@@ -1,9 +1,9 @@
-"""Versions of what journals hold: messages of an older program, read by this one.
+"""Versions of journaled messages: upgrades from older programs to this one.
 
-Owns the upgrade functions and the way along them. A message class says its version with the class attribute
-`SCHEMA` (1 unless said otherwise); rows in a journal carry the version under which they were written. Change
-the meaning of a field, or take one away, and do three things: raise `SCHEMA`, write the step from the version
-before, keep every older step. A new field with a default needs none of it.
+Owns the upgrade functions and the way along them. A message class declares its version with the class
+attribute `SCHEMA` (1 by default); rows in a journal carry the version under which they were written. To
+change the meaning of a field, or to remove one, do three things: raise `SCHEMA`, write the step from the
+version before, keep every older step. A new field with a default needs none of it.
 
     class Noted(Message, frozen=True):
         SCHEMA: ClassVar[int] = 2
@@ -55,7 +55,7 @@ def upgrades(kind: str, version: int, *, to: str = "", to_version: int = 0) -> C
 
 
 def forgets(kind: str, version: int) -> None:
-    """What `version` of `kind` told means nothing any more: replay passes over it."""
+    """`version` of `kind` means nothing any more: replay passes over it."""
     _register(kind, version, ("", 0, None))
 
 
@@ -71,10 +71,10 @@ def _place(step: Step | None) -> str:
 
 
 def decode_stored(kind: str, version: int, body: bytes) -> Message | None:
-    """The message that `body` means today; None for one that is to be passed over.
+    """The message that `body` means today; None for one that is passed over.
 
     Raises JournalUnreadable: written by a newer program, no upgrade leads here, or a step failed. The text
-    does not name the place; whoever read the row does.
+    does not name the place; the reader of the row adds it.
     """
     if schema_of(kind) == version and (kind, version) not in _STEPS:
         return _decoded(kind, version, body)

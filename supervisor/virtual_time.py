@@ -1,7 +1,7 @@
-"""An event loop whose clock is a number: nothing is waited for, the clock jumps to the next timer.
+"""Event loop on virtual time: its clock jumps to the next timer, without waiting.
 
 Owns time and nothing else: tasks, futures, timeouts and their order are asyncio's own. Nothing outside of the
-process can wake it, so whatever runs on it must do without sockets, threads and signals.
+process can wake it, so code on it must not use sockets, threads and signals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Stalled(RuntimeError):
 
 
 class _NoFiles(selectors.BaseSelector):
-    """Stands where asyncio waits for files: takes the wait as time that passes."""
+    """Replaces asyncio's wait for files: takes the wait as time that passes."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -1,6 +1,6 @@
-"""How a process does, at a cost that nobody notices: the lag of its loop, the rates of its actors, its asks.
+"""Vitals: loop lag, rates of actors and asks of a process, at negligible cost.
 
-Owns the samples. Does not own the cells, which it reads, nor what the machine says of the process
+Owns the samples. Does not own the cells, which it reads, nor the operating system's figures of the process
 (processor time, memory), which the edge provides.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 TICK_S = 1.0
-"""Between two looks at the loop. A tick that comes late by x was held up for x by something else."""
+"""Between two looks at the loop. A tick that is x late was held up for x by other work."""
 LAG_TICKS = 10
 """The lag that is shown is the worst of so many ticks: a stall stays visible for ten seconds."""
 RATE_TICKS = 5
@@ -21,14 +21,14 @@ RATE_TICKS = 5
 ASK_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Upper bounds of the histogram: two a decade, from an actor beside the asker to a patient deadline."""
 MAX_FAILURES = 16
-"""Kinds of failed asks told apart: the classes of `AskFailed` are six."""
+"""Distinct kinds of failed asks: the classes of `AskFailed` are six."""
 
 Machine = Callable[[], Mapping[str, float]]
 """Figures of this process from outside of the runtime: `cpu_s`, `rss_bytes`, `files`."""
 
 
 class Recovery(enum.StrEnum):
-    """What a process can recover from without anybody noticing."""
+    """Events from which a process recovers without visible effect."""
 
     ASK_SENT_AGAIN = "ask sent again"  # no answer came in time
     ASK_REPEATED = "ask repeated"  # it came again and got the first one's answer

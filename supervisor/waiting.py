@@ -1,4 +1,7 @@
-"""One wait of an actor, from its begin to its end or its deadline; the register of all of them is `waits`."""
+"""Waiting: one wait of an actor, from its start to its end or its deadline.
+
+The register of all waits is `waits`.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class Waiting:
             self._look_at(wait.deadline)
 
     def progress(self) -> None:
-        """Whoever is waited for has moved: the whole deadline is given again."""
+        """The other side made progress: the whole deadline is granted again."""
         assert self._wait is not None, "progress() outside of `async with`"
         self._waits.grant(self._wait, self._deadline_s)
 

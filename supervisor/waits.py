@@ -1,20 +1,21 @@
-"""Every wait of this process on something outside the one who waits: who, for what, on whom, since, until.
+"""Waits: register of this process's waits on something outside the waiting actor.
 
-Owns the register of waits and the record of those that passed their deadline. Does not own the waiting: what
-is awaited is the caller's, and asks are not entered here at all; they are read from the pending asks when
-somebody looks (`sources`), so that asking costs nothing more.
+An entry has who waits, for what, on what, since when and until when. Owns the register of waits and the
+record of those that passed their deadline. Does not own the waiting: the caller awaits. Asks are not entered
+here at all; they are read from the pending asks when a caller lists them (`sources`), so that asking costs
+nothing more.
 
-**Where the line is drawn.** A wait is on somebody: an answer, a credit, a process, a disk, a group of
+**What is a wait.** A wait depends on another party: an answer, a credit, a process, a disk, a group of
 samples, a host. It has a name in the register and a deadline. Idle is not a wait: an actor whose mailbox is
 empty, a loop that sleeps until it has work (its own `Event`, set by its own handlers), a timer that fires by
-itself. Nobody owes an idle actor anything, so nothing can be late.
+itself. No other party has anything to deliver to an idle actor, so nothing can be late.
 
 **What passes its deadline** is an event: one WARNING line, a count by reason, and an entry in a bounded ring.
 A wait either raises then (`WaitTimeout`), or, where its owner would only wait on, is renewed (`go_on`): each
 deadline that passes is an event of its own, and the wait keeps the time at which it began.
 
-**A pause of this process** moves every deadline by as long as it was: what was waited for could not be heard
-meanwhile (`turn_clock`).
+**A pause of this process** moves every deadline by its length: nothing could be received meanwhile
+(`turn_clock`).
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ MAX_REASONS = 256
 """Distinct reasons counted; reasons are words of the code, so this bounds a mistake. More count as
 `other`."""
 SWEEP_SLACK_S = 0.5
-"""Deadlines that pass within such a time are looked at together, at its end; who waits by `wait` has its own
-timer and is on time."""
+"""Deadlines that pass within such a time are handled together, at its end; `wait` has its own timer and is on
+time."""
 ROUNDING_S = 1e-3
 """Less is no pause."""
 LINES_PER_S = 20
@@ -53,8 +54,8 @@ line."""
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """One registered wait. `since_s` and `deadline` are loop time. `away_s`: how long the process had stood
-    still when the deadline was set."""
+    """One registered wait. `since_s` and `deadline` are loop time. `away_s`: how long the process had been
+    stalled in sum when the deadline was set."""
 
     who: str
     what: str
@@ -64,7 +65,7 @@ class Wait:
     away_s: float
     renew_s: float = 0.0  # 0: its owner ends it at the deadline; else it is renewed by this much
     expired: int = 0  # how often its deadline passed
-    until: asyncio.Future[Any] | None = None  # over when this is done, without being told
+    until: asyncio.Future[Any] | None = None  # over when this is done, without a call of `end`
 
     def state(self, now: float) -> WaitState:
         """What others see of it."""
@@ -90,7 +91,7 @@ class Waits:
 
     def __init__(self, turn_time: Callable[[], float] | None = None) -> None:
         self._turn_time = _now if turn_time is None else turn_time
-        self.sources: list[Source] = []  # waits that are kept elsewhere; read when somebody looks
+        self.sources: list[Source] = []  # waits that are kept elsewhere; read when a caller lists them
         self.counts: Counter[str] = Counter()  # expired, by reason
         self.expired: deque[ExpiredWait] = deque(maxlen=MAX_EXPIRED)
         self.unlisted = 0
@@ -117,8 +118,8 @@ class Waits:
         renew_s: float = 0.0,
         until: asyncio.Future[Any] | None = None,
     ) -> Wait:
-        """Enter a wait; whoever began it must `end` it, unless it is over when `until` is done. `what` is a
-        few words without numbers (it is counted by them), `on` names whom it is on."""
+        """Enter a wait; the caller must `end` it, unless it is over when `until` is done. `what` is a few
+        words without numbers (it is counted by them), `on` names what it waits on."""
         wait = Wait(who, what, on, _now(), deadline, self.away_s(), renew_s, until=until)
         if until is not None:
             while self._settling and _settled(self._settling[0]):  # they settle in order
@@ -162,10 +163,10 @@ class Waits:
                 self._passed(wait, now)
                 self.grant(wait, wait.renew_s)
             elif not wait.expired:
-                self._passed(wait, now)  # said once, here or by its owner; it stays listed until it ends
+                self._passed(wait, now)  # reported once, here or by its owner; it stays listed until it ends
 
     def away_s(self) -> float:
-        """How long this process has stood still so far."""
+        """How long this process has been stalled in sum so far."""
         return _now() - self._turn_time()
 
     def grant(self, wait: Wait, seconds: float) -> None:
@@ -205,7 +206,7 @@ class Waits:
         """What was waited for when the timer was set may be here, or have been given more time."""
         self._timer, self._sweep_s = None, math.inf
         self.sweep(_now())
-        # Of those that expired and are not renewed everything is said.
+        # Expired waits that are not renewed have been reported in full.
         ahead = (wait.deadline.at_s for wait in self._waits.values() if wait.renew_s or not wait.expired)
         if (next_s := min(ahead, default=math.inf)) < math.inf:
             self._sweep_at(next_s + SWEEP_SLACK_S)

@@ -1,10 +1,10 @@
-"""Whether SQLite's write-ahead log was torn by a kill or damaged: SQLite itself cannot tell, and takes both
-for its end.
+"""WAL check: whether a kill tore SQLite's write-ahead log, or it was damaged.
 
-Pure. A kill cuts the log short: what it was writing is not whole, and nothing follows. A frame that fails its
-checksum although all of it is there, or before another that passes, was changed after it was written; SQLite
-would silently forget everything from there on. One change cannot be told from a kill: in the last frame of a
-log that SQLite began anew over a longer one. Format: https://www.sqlite.org/fileformat2.html#walformat
+SQLite itself cannot distinguish the two, and takes both for the log's end. Pure. A kill cuts the log short:
+the frame being written is not whole, and nothing follows. A frame that fails its checksum although it is
+complete, or precedes one that passes, was changed after it was written; SQLite would silently forget
+everything from there on. One change cannot be distinguished from a kill: in the last frame of a log that
+SQLite began anew over a longer one. Format: https://www.sqlite.org/fileformat2.html#walformat
 """
 
 import struct
@@ -43,7 +43,7 @@ def wal_damage(log: bytes) -> str:
         return ""
     first = int(failed[0])
     written_out = len(log) == HEADER_BYTES + whole * step and ours[-1]
-    # Where the checksum stored in the frame is what was changed, the frame after it tells.
+    # If the checksum stored in the frame was changed, the frame after it shows that.
     after = slice(first + 1, first + 2)
     expected = _checksums(frames[after], sums[first : first + 1], order)[: len(frames[after])]
     goes_on = ours[after] & np.all(expected == headers[after, 4:6], axis=1)

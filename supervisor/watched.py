@@ -1,6 +1,6 @@
-"""What is kept of other processes by who watches: those in which something is watched, and those that watch.
+"""Watched and Watcher: records of watched processes and of watching ones.
 
-Owns the two records. What is done with them is `watching`.
+`watching` uses them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Watched:
     broken: bool = False  # its link, right now
     suspected: bool = False
     watched: dict[Life, list[Cell]] = field(default_factory=dict)
-    fresh: list[Life] = field(default_factory=list)  # not said yet
+    fresh: list[Life] = field(default_factory=list)  # not sent yet
 
 
 @dataclass(slots=True)

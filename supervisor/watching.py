@@ -1,17 +1,18 @@
-"""Who watches whom across processes, and what is believed of the processes of others.
+"""Watching: watches across processes, and the failure detection of other processes.
 
-Owns the watches in both directions, and one `Detector` for each process in which something is watched. What
-is kept is one a process, not one an actor. Whatever comes from a process on a control link is a sign of life:
-links are worked by the loop that works the actors (so it proves that the loop turns, not just the process).
-Once a beat every watching process looks; one of which nothing was heard lately is asked, by a frame of the
-link that its link answers. So a beat costs two small frames where nothing is said anyway and none where
-something is, and where two processes watch each other the question of one is the sign of life for the other.
-A `Watch` is sent once, over links that do not lose; all watches are affirmed again now and then, in one
-message, which heals what a restart lost.
+Owns the watches in both directions, and one `Detector` for each process in which something is watched. One
+record is kept for each process, not for each actor.
 
-Dead is: the link down (a refused connection is seen at once), or the verdict of the detector on the silence.
-A process that is suspected (a broken link, a silence that is unlikely) is neither; who wants to know
-overrides `Actor.on_suspected`. A pause of our own loop is nobody's silence.
+Every frame of a process on a control link is a sign of life. The loop that runs the actors also runs the
+links, so a frame proves that the loop runs, not just the process. Once a beat every watching process looks;
+it probes a silent one by a frame of the link that the other link answers. So a beat costs two small frames on
+a silent link and none on a busy one. Where two processes watch each other, the probe of one is the sign of
+life for the other. A `Watch` is sent once, over links that do not lose. All watches are affirmed again now
+and then, in one message, which repairs what a restart lost.
+
+Dead means: the link is down (a refused connection is seen at once), or the detector's verdict on the silence.
+A suspected process (a broken link, an unlikely silence) is neither dead nor alive; an actor that needs to
+know overrides `Actor.on_suspected`. A pause of our own loop does not count as silence.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ log = logging.getLogger("supervisor")
 
 MIN_PAUSE_S = 0.001  # between two looks: the resolution of the loop's timers
 QUIET_BEATS = 0.75
-"""Of a process that was silent for so much of a beat at a look, a sign of life is asked. Below 1, so that a
-silence that is nobody's fault stays below two beats, far from suspicion; above 1/2, so that of two processes
-that watch each other one asks and both hear, unless they look at the same moment."""
+"""If a process was silent for so much of a beat at a look, it is probed. Below 1, so that a silence without a
+fault stays below two beats, far from suspicion. Above 1/2, so that of two processes that watch each other one
+probes and both get a sign of life, unless they look at the same moment."""
 AFFIRM_S = 10.0
-"""Every watch is said again this often, or once in a lease where that is longer; what a process lost is
-healed by then."""
+"""Every watch is repeated this often, or once in a lease where that is longer; that repairs what a process
+lost."""
 FORGET_AFTER = 3
-"""A watching process that was not heard for the time of so many affirmations watches no longer."""
+"""A watching process that was silent for the time of so many affirmations watches no longer."""
 MAX_WATCHES = 65_536
 """Watches of other processes on actors of this one: a thousand processes with some sixty each. One beyond it
 is not taken, and logged."""
@@ -64,12 +65,12 @@ class Watches:
         self._processes: dict[str, Watched] = {}  # by endpoint
         self._local: dict[Life, list[Cell]] = {}
         self._watchers: dict[str, Watcher] = {}  # by endpoint
-        self._timer: asyncio.TimerHandle | None = None  # of the next look; none while nobody watches
+        self._timer: asyncio.TimerHandle | None = None  # of the next look; none without watches
         self._due_s = self._affirmed_s = _now()
         self._recoveries = system.inspection.vitals.recoveries
 
     def add(self, address: Address, watcher: Cell) -> None:
-        """`watcher` wants to know the end of `address`; it is told once, however often it says so."""
+        """`watcher` watches the end of `address`; it is notified once, however often it calls this."""
         life = (address.name, address.incarnation)
         if address.endpoint == self._system.endpoint:
             cell = self._system.cell(address.name)
@@ -96,7 +97,7 @@ class Watches:
         cells.append(watcher)
 
     def retime(self) -> None:
-        """The limits of the system have changed: be as patient as they say."""
+        """The limits of the system have changed: apply them to the detectors."""
         patience = self._patience()
         for process in self._processes.values():
             process.detector.patience = patience
@@ -110,7 +111,7 @@ class Watches:
         self._processes.clear()
 
     def look(self, now: float, *, stalled_s: float) -> None:
-        """Judge every silence (`stalled_s` of it was our own), and ask who says nothing whether it lives."""
+        """Judge every silence (`stalled_s` of it was our own), and probe silent processes."""
         links = self._system.links
         for endpoint, process in list(self._processes.items()):
             detector = process.detector
@@ -141,7 +142,7 @@ class Watches:
         return Patience.within(limits.silent_s, beat_s=limits.beat_s)
 
     def _look_later(self, *, anew: bool = False) -> None:
-        """Have the next look come in time; `anew`: perhaps sooner than it was to come."""
+        """Schedule the next look; `anew`: perhaps sooner than scheduled before."""
         if self._timer is not None:
             if not anew:
                 return
@@ -180,21 +181,21 @@ class Watches:
             if process.suspected
         }
 
-    # -- what comes in --
+    # -- incoming events --
 
     def link_broken(self, endpoint: str, broken: bool) -> None:
-        """The connection broke and may come back, or it came back."""
+        """The connection broke and may be restored, or it was restored."""
         process = self._processes.get(endpoint)
         if process is not None:
             if process.broken and not broken:
                 self._say(
                     process, process.watched
-                )  # the session may be another than that in which it was said
+                )  # the session may be another than that of the earlier message
             process.broken = broken
             self._suspect(process, broken or process.detector.verdict(_now()) is Verdict.SUSPECT)
 
     def link_down(self, endpoint: str) -> None:
-        """The connection broke and did not come back."""
+        """The connection broke and was not restored."""
         self._declare_dead(endpoint, "link down")
         self._watchers.pop(endpoint, None)
 
@@ -220,12 +221,12 @@ class Watches:
                     break
                 room -= 1
                 watcher.watched.add(life)
-        if watcher.watched:  # else whoever invents addresses would fill the table
+        if watcher.watched:  # otherwise invented addresses could fill the table
             self._watchers[watch.endpoint] = watcher
             self._look_later()
 
     def local_ended(self, name: str, incarnation: int, cause: str) -> None:
-        """An actor of this process has ended: tell everyone who watches it."""
+        """An actor of this process has ended: notify all its watchers."""
         life = (name, incarnation)
         self.notify(self._local.pop(life, ()), life, cause)
         for watcher in self._watchers.values():
@@ -234,7 +235,7 @@ class Watches:
                 self._tell_ended(watcher.peer, life, cause)
 
     def remote_ended(self, ended: Ended) -> None:
-        """Another process says that an actor of its own has ended."""
+        """Another process reports that an actor of its own has ended."""
         process = self._processes.get(ended.endpoint)
         if process is not None:
             life = (ended.name, ended.incarnation)
@@ -258,7 +259,7 @@ class Watches:
                     cell.take(Delivery(event), Lane.SYSTEM)
 
     def watched_from(self, watcher: Cell) -> list[str]:
-        """The actors that `watcher` watches, for who looks."""
+        """The actors that `watcher` watches, for inspection."""
         here = [f"{name}#{number}" for (name, number), cells in self._local.items() if watcher in cells]
         far = (
             f"{name}#{number}@{endpoint}"
@@ -269,7 +270,7 @@ class Watches:
         return [*here, *far]
 
     def watchers_of(self, name: str, incarnation: int) -> list[str]:
-        """The actors of this process, and the other processes, that watch this one; for who looks."""
+        """The actors of this process, and the other processes, that watch this one; for inspection."""
         life = (name, incarnation)
         here = [str(cell.address) for cell in self._local.get(life, [])]
         return [*here, *(endpoint for endpoint, other in self._watchers.items() if life in other.watched)]
@@ -281,7 +282,7 @@ class Watches:
                 self.notify(cells, life, cause)
 
     def notify(self, watchers: Iterable[Cell], life: Life, cause: str) -> None:
-        """Tell the living of these; none is lost, however many end at once."""
+        """Notify the living ones of these watchers; no notification is lost, however many end at once."""
         delivery = Delivery(Terminated(name=life[0], incarnation=life[1], cause=cause))
         for cell in watchers:
             if not cell.alive or self._system.linking.ended(cell, life, cause):
