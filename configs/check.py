@@ -1,7 +1,7 @@
-"""What is wrong with a tree of settings, in words.
+"""Checks of a tree of settings against the schema; problems are returned as texts.
 
 Pure: plain dicts go in, (key, problem) pairs come out. Does not read files (`configs.load`) and knows no
-setting by name: everything is read off the types in `configs.schema`.
+setting by name: everything is derived from the types in `configs.schema`.
 """
 
 import difflib
@@ -22,7 +22,7 @@ MAX_SHOWN = 80
 def problems(section: SectionType, tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     """(key, what is wrong) for each setting that is unknown, ill-typed or out of its range.
 
-    Rules between two settings are not looked at: they hold for whole sections and stand in the schema.
+    Rules between two settings are not checked here: they hold for whole sections and are in the schema.
     """
     fields = fields_of(section)
     for name, value in tree.items():
@@ -45,7 +45,7 @@ def problems(section: SectionType, tree: Mapping[str, object], prefix: str = "")
 
 
 def fits(value: object, kind: object) -> bool:
-    """Whether a value may stand in a field of this type; NaN and infinities never may."""
+    """Whether a field of this type may have the value; NaN and infinities are never allowed."""
     if not _finite(value):
         return False
     try:
@@ -56,7 +56,7 @@ def fits(value: object, kind: object) -> bool:
 
 
 def suggestion(key: str, root: SectionType) -> str:
-    """For an unknown key: the closest known one, or the list of what stands beside it."""
+    """For an unknown key: the closest known one, or the list of the keys beside it."""
     known = list(known_keys(root))
     section, _, leaf = key.rpartition(".")
     sections = sorted({name.rpartition(".")[0] for name in known})
@@ -84,7 +84,7 @@ def known_keys(section: SectionType, prefix: str = "") -> Iterator[str]:
 
 
 def field_type(root: SectionType, parts: Sequence[str]) -> object | None:
-    """The type that stands at a key, a section's included; None for an unknown key."""
+    """The type of a key, a section's included; None for an unknown key."""
     kind: object | None = root
     for part in parts:
         section = as_section(kind)

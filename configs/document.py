@@ -1,7 +1,7 @@
-"""`python -m configs.document > docs/configuration.md`: every setting as a page, from the schema itself.
+"""Generator of docs/configuration.md from the schema: `python -m configs.document`.
 
-Owns the page's form. The words are the docstrings of `configs.schema`; the types, ranges and defaults are its
-own too, so the page cannot say anything else than what `load` does.
+It prints every setting as a page. Owns the page's form. The texts are the docstrings of `configs.schema`; the
+types, ranges and defaults are its own too, so the page cannot differ from what `load` does.
 """
 
 import ast
@@ -73,7 +73,7 @@ def _field_texts(section: check.SectionType) -> dict[str, str]:
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
-    """As it would stand in a TOML file."""
+    """As it would be written in a TOML file."""
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"

@@ -1,8 +1,8 @@
-"""Settings from TOML files and `--set` texts, and back to TOML.
+"""Loader of settings from TOML files and `--set` texts, and writer back to TOML.
 
-Owns the reading, where a relative path points to, and the form of a refusal:
-`FILE: SECTION.KEY: expected ..., got ...`, every problem on a line of its own. What settings exist is
-`configs.schema`; what is wrong with a value is `configs.check`.
+Owns the reading, the base folder of a relative path, and the form of a refusal: `FILE: SECTION.KEY: expected
+..., got ...`, every problem on a line of its own. `configs.schema` defines the settings; `configs.check`
+finds what is wrong with a value.
 """
 
 import re
@@ -60,7 +60,7 @@ def load(path: str | Path | None, sets: Sequence[str] = ()) -> Config:
     for key in check.known_keys(Config):
         try:
             _anchor(tree, key, Path.cwd() if key in typed else file.resolve().parent)
-        except (RuntimeError, ValueError, OSError) as problem:  # ~nobody, a NUL, a loop of links
+        except (RuntimeError, ValueError, OSError) as problem:  # unknown `~user`, a NUL, a loop of links
             raise ConfigError([f"{file}: {key}: expected a path: {problem}"]) from problem
     return _convert(tree, str(file))
 
@@ -71,7 +71,7 @@ def dump(config: Config) -> str:
 
 
 def from_tree(tree: Mapping[str, object], name: str) -> Config:
-    """Settings from plain dicts (a history, a journal); `name` stands where a file's name would."""
+    """Settings from plain dicts (a history, a journal); `name` replaces a file's name in errors."""
     tree = check.listed(Config, tree)
     found = [f"{name}: {key}: {problem}" for key, problem in check.problems(Config, tree)]
     if found:

@@ -1,8 +1,8 @@
-"""When preemptible hosts come, get notice and go: `t_seconds,event,instance_id` as CSV.
+"""Availability trace of preemptible hosts: CSV of `t_seconds,event,instance_id`.
 
-Owns the format and its refusals. Pure apart from `read`. Does not act on the events; that is the provider's.
-An instance is `add`ed, may get a `notice`, and is `remove`d (without notice: killed); then its id may be
-added again. Rows are sorted by time; after the last row its state holds.
+Owns the format and its refusals. Pure apart from `read`. Does not act on the events; the provider does. An
+instance is `add`ed, may get a `notice`, and is `remove`d (without notice: killed); then its id may be added
+again. Rows are sorted by time; after the last row its state holds.
 """
 
 import bisect
@@ -24,7 +24,7 @@ MAX_BYTES = 64 << 20
 
 
 class TraceError(ValueError):
-    """A trace that cannot be replayed; `str` says file, line, what is wrong and what to do."""
+    """A trace that cannot be replayed; `str` has the file, the line, the problem and the remedy."""
 
 
 class Event(StrEnum):
@@ -104,7 +104,7 @@ def read(path: str | Path) -> Trace:
 
 
 def parse(text: str, name: str) -> Trace:
-    """A checked trace from CSV text; `name` stands in front of every TraceError."""
+    """A checked trace from CSV text; `name` is the first part of every TraceError."""
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     events: list[TraceEvent] = []
     try:

@@ -1,4 +1,4 @@
-"""Departure: drains a host after a notice, or keeps it when the notice is taken back.
+"""Departure: drains a host after a notice, keeps it if the notice is taken back.
 
 Owns the newest notice, the hand-over within the time that is left, and its undoing. An order to leave
 (`order`) is final: the host leaves as soon as it is empty. A cloud may take its notice (`heard`) back until

@@ -1,4 +1,4 @@
-"""Fittings: what the actors of a host use (engines, trainers, images, files, scorers).
+"""Fittings: what a host's actors use (engines, trainers, images, files, scorers).
 
 Owns the making of each (copies too), in one place. An actor gets them as arguments and knows only their
 ports, so the same actors run on other fittings (models of engines and trainers, files in memory). Torch is

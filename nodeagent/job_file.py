@@ -1,4 +1,4 @@
-"""The job file: a job's description, written by a node agent, read by its children."""
+"""Job file: a job's description, written by a node agent, read by its children."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""HeldMemory: shared memory of jobs on this host, held while used, freed afterwards.
+"""HeldMemory: shared memory of jobs on this host, held while used, then freed.
 
 Owns the locks on folders `/dev/shm/gleaner-JOB-HOST`, and the search for orphans of dead runs. A run that was
 killed as a whole, agents too, leaves its folders there: images of weights, which are published and pulled

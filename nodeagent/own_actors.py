@@ -1,4 +1,4 @@
-"""User-defined actors of a job: named by `module:Class`, each run in its own process.
+"""User-defined actors of a job: named by `module:Class`, each in its own process.
 
 The processes run on the head.
 """

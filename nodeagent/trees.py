@@ -1,4 +1,4 @@
-"""Supervision trees of a host's processes: one small tree for each kind of process.
+"""Supervision trees of a host's processes: one small tree for each kind.
 
 Owns the table from kind to tree. Imports an actor only in the process that runs it; `fittings` provides what
 it uses.

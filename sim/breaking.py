@@ -1,7 +1,8 @@
-"""What a fault may do to a simulated cluster, each as one call that says whether it could be done.
+"""Breaking: fault injectors of a simulated cluster, one call for each fault.
 
-Owns the targets: hosts by name, processes by host and kind. Decides nothing: when which fault comes, and when
-it is over, is whose who breaks things. What lies in wait for a message or a commit is here too.
+A call returns whether the fault could be injected. Owns the targets: hosts by name, processes by host and
+kind. Decides nothing: the caller chooses which fault begins when, and when it is over. Faults that wait for a
+message or a commit are here too.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from sim.watching import Seen
 
 Moment = Literal["received", "sent", "replied"]
 NOTICE_S = 5.0  # for a host to take its notice
-POLL_S = 2.0  # between two looks of a host at what its cloud says
-TAKEN_BACK_S = 20.0  # for so long it says that nothing comes of a notice
+POLL_S = 2.0  # between two polls of a host's cloud
+TAKEN_BACK_S = 20.0  # so long the cloud reports that a notice is taken back
 
 
 class Breaking:
@@ -36,7 +37,7 @@ class Breaking:
         """Do this at that virtual time, in no process's turn."""
         self._cluster.loop.call_at(when_s, work)
 
-    # -- who there is --
+    # -- targets --
 
     def hosts(self, role: str = "") -> list[str]:
         """Hosts that have power; of one role: head, reserved or preemptible."""
@@ -70,7 +71,7 @@ class Breaking:
         return self._signal(host, kind, SIGSTOP)
 
     def thaw(self, host: str, kind: str) -> bool:
-        """SIGCONT to whoever of them is frozen for a time: a frozen one may have been replaced."""
+        """SIGCONT to the process that is frozen for a time; meanwhile another may have replaced it."""
         found = self._cluster.hosts.get(host)
         processes = found.processes if found is not None else []
         stands = (one for one in processes if one.kind == kind and one.loop.frozen)
@@ -104,8 +105,8 @@ class Breaking:
     # -- hosts --
 
     def kill_host(self, name: str) -> bool:
-        """Power off, without a word. The head and the reserved host come back by `start_host`; a preemptible
-        one when the provider rents it again."""
+        """Power off, without any message. The head and the reserved host return by `start_host`; a
+        preemptible one when the provider rents it again."""
         host = self._up(name)
         if host is None:
             return False
@@ -141,7 +142,8 @@ class Breaking:
         return True
 
     def false_notice(self, name: str, notice_s: float, back_s: float, *, hint: bool) -> bool:
-        """The cloud gives a preemptible host its notice (or a hint that one may come), and takes it back."""
+        """The cloud gives a preemptible host its notice (or a hint that one may follow), and takes it
+        back."""
         cluster = self._cluster
         if self._up(name) is None or name in cluster.inits or cluster.client is None:
             return False
@@ -149,7 +151,7 @@ class Breaking:
         lease = cluster.cloud.lease(name)
 
         async def follow() -> None:
-            """As the poller of a real host does, which says again what the cloud says: words may be lost."""
+            """Repeat the cloud's notice, as a real host's poller does, because messages may be lost."""
             now = process.loop.time
             gone_at_s, back_at_s = now() + notice_s, now() + back_s
             while cluster.cloud.lease(name) is lease and now() < back_at_s + TAKEN_BACK_S:
@@ -190,7 +192,7 @@ class Breaking:
         return True
 
     def empty_memory(self, host: str) -> None:
-        """There is room again."""
+        """The memory has free space again."""
         self._cluster.hosts[host].memory.make_room()
 
     def _up(self, name: str) -> Host | None:
@@ -200,7 +202,7 @@ class Breaking:
     # -- the network --
 
     def partition(self, a: str, b: str, *, both: bool = True) -> bool:
-        """Nothing gets from `a` to `b` (`both`: nor back); nobody is told."""
+        """Nothing gets from `a` to `b` (`both`: nor back); no process is notified."""
         if not {a, b} <= self._cluster.hosts.keys():
             return False
         self._cluster.net.partition(a, b)
@@ -254,7 +256,7 @@ class Breaking:
         self._cluster.net.reset(a, b)
         return True
 
-    # -- what lies in wait --
+    # -- faults that wait for an event --
 
     def corrupt_chunks(self, host: str, count: int, done: Callable[[], None]) -> bool:
         """The next `count` pieces of weights that reach a host have a flipped bit: `done` for each."""
@@ -273,21 +275,21 @@ class Breaking:
         return True
 
     def bad_scorer(self, how: str, count: int, done: Callable[[], None]) -> bool:
-        """The next `count` answers of verifiers: `hang`, `crash` or `lie`. `done` is called for each
-        when it comes."""
+        """The next `count` answers of verifiers: `hang`, `crash` or `lie`. `done` is called at each of
+        them."""
         kinds = {"hang": Fault.HANG, "crash": Fault.CRASH, "lie": Fault.WRONG_KIND}
         for _ in range(count):
             self._cluster.scorer_faults.order(kinds[how], done)
         return True
 
     def sick_verifier(self, how: str) -> bool:
-        """No score comes of any verifier until `well_verifier`: each one raises, hangs or crashes (`how`)."""
+        """No verifier gives a score until `well_verifier`: each one raises, hangs or crashes (`how`)."""
         kinds = {"raise": Fault.RAISE, "hang": Fault.HANG, "crash": Fault.CRASH}
         self._cluster.scorer_faults.standing = kinds[how]
         return True
 
     def well_verifier(self) -> None:
-        """Scores come again."""
+        """Verifiers give scores again."""
         self._cluster.scorer_faults.standing = None
 
     def kill_on_message(
@@ -339,7 +341,7 @@ class _Wait:
 
     def __init__(self, host: str, kind: str, message: str, count: int, moment: Moment) -> None:
         self._host, self._kind, self._message, self._left, self._moment = host, kind, message, count, moment
-        self._asked: list[tuple[str, str]] = []  # (receiver, sender) of asks whose answer is awaited
+        self._asked: list[tuple[str, str]] = []  # (receiver, sender) of asks without an answer yet
 
     def over(self, seen: Seen) -> bool:
         """Whether this is the one that was waited for."""

@@ -1,7 +1,7 @@
-"""Whoever gives the cluster its job: submits it, asks how it stands, gives hosts their notice.
+"""Client of a simulated cluster: submits the job, asks its state, gives notices.
 
-Owns a client of the simulated cluster: an actor system without actors, as `rlctl` has one. It is as patient
-as a person: while the scheduler does not answer it asks again.
+Owns an actor system without actors, as `rlctl` has one. It is as patient as a user: while the scheduler does
+not answer it asks again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEDULER = "cluster/scheduler"
 SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers
 STATUS_S = 5.0
 STATUS_PERIOD_S = (0.5, 10.0)
-STATUS_SHARE = 0.01  # of the time that the job takes already: who waits for minutes asks each few seconds
+STATUS_SHARE = 0.01  # of the time that the job has taken: in a run of minutes it asks every few seconds
 AGAIN_S = 1.0
 
 
@@ -71,7 +71,8 @@ async def job_done(system: ActorSystem, job: JobSpec) -> JobIs:
 
 
 async def say(system: ActorSystem, to: str, message: Message, within_s: float) -> None:
-    """Tell an actor something once, as well as that goes: who does not answer in time has not heard it."""
+    """Send a message to an actor once, best effort: an actor that does not answer in time has not received
+    it."""
     try:
         await system.ask(to, message, deadline_s=within_s, expect=Message)
     except AskFailed:

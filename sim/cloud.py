@@ -1,4 +1,4 @@
-"""Who provides the hosts of a simulated cluster: powers them on, keeps their node agents, takes them away.
+"""Cloud: powers simulated hosts on, keeps their node agents, takes hosts away.
 
 Owns the init system of each host (as the shipped systemd unit has it: again after a failure, never after an
 end that would be the same) and the preemptible hosts that are rented. To the production Provider it is a
@@ -22,7 +22,7 @@ from sim.setting import Paces
 from supervisor import ActorSystem, AskFailed, Done, ProcessExit
 
 LOOK_S = 0.2
-WATCHDOG_LOOKS = 8  # at an agent, within the time in which it owes a sign of life
+WATCHDOG_LOOKS = 8  # checks of an agent within the time in which its next sign of life is due
 NOT_AGAIN = frozenset({OK, USAGE, IN_USE, DAMAGED, CUT_SHORT})
 """Exit codes after which the unit is left alone."""
 
@@ -41,12 +41,12 @@ class Init:
         self._life = 0
 
     def boot(self, longer_s: float = 0.0) -> None:
-        """The host is to come up, `longer_s` later than usual."""
+        """Start the host, `longer_s` later than usual."""
         self._life += 1
         self._host.loop.call_later(self._paces.boot_s + longer_s, self._up, self._life)
 
     def halt(self) -> None:
-        """It is not to come up, nor to start anything, any more."""
+        """Do not start the host, nor anything on it, any more."""
         self._life += 1
 
     def _up(self, life: int) -> None:
@@ -62,7 +62,7 @@ class Init:
             self._look(process, self._host.loop.now_s)
 
     def _look(self, process: SimProcess, started_s: float) -> None:
-        """An agent is to say in time that it is ready, and then again and again that it lives."""
+        """An agent must report in time that it is ready, and then regularly that it lives."""
         if not process.alive:
             return
         now_s, limit_s, since_s = self._host.loop.now_s, self._paces.watchdog_s, process.notified_s
@@ -107,7 +107,7 @@ class Cloud:
         self._rented: dict[str, Init] = {}
         self._told: list[Callable[[str, ProcessExit], None]] = []
         self.on_withdrawn: Callable[[str], None] | None = None
-        """Told of each host that was up and that the head's provider took away: its trace said so."""
+        """Called for each running host that the head's provider took away, as its trace demanded."""
 
     def rented(self) -> list[str]:
         """Hosts that are up, or about to be."""
@@ -128,12 +128,12 @@ class Cloud:
         init.boot(self._rng.uniform(0.0, self._paces.boot_spread_s))
 
     def lease(self, name: str) -> object:
-        """Stands for the present stay of a host, to be compared with; None where it is not rented."""
+        """A token of the present stay of a host, for comparison; None where it is not rented."""
         return self._rented.get(name)
 
     def take_away(self, name: str, *, how: ProcessExit = KILLED, lease: object = None) -> bool:
-        """Power off, and tell whoever rents hosts how it ended; whether there was anything to take. `lease`:
-        only if that stay still lasts."""
+        """Power off, and report to the renter how it ended; returns whether there was a host. `lease`: only
+        if that stay still lasts."""
         init = self._rented.get(name)
         if init is None or (lease is not None and lease is not init):
             return False
@@ -145,7 +145,7 @@ class Cloud:
         return True
 
     async def gone(self, name: str) -> None:
-        """Until the present stay of a host is over. It has no deadline: whoever waits has one."""
+        """Until the present stay of a host is over. It has no deadline: the caller has one."""
         lease = self.lease(name)
         while lease is not None and self.lease(name) is lease:  # noqa: ASYNC110 (a cloud is asked)
             await asyncio.sleep(LOOK_S)
@@ -212,4 +212,4 @@ class CloudHosts:
 
 
 def void(_: object) -> None:
-    """For calls whose result nobody wants."""
+    """For calls whose result is not needed."""

@@ -1,8 +1,8 @@
-"""A whole simulated cluster: hosts, network and disks under the production node agents, and one job on it.
+"""SimCluster: hosts, network and disks under production node agents, and one job.
 
-Owns the putting together and the order of a run: power on, submit as `rlctl` does, run to the end, stop in
-order, take what is left. What a fault may do to a cluster is `breaking.Breaking`'s; when which is done, and
-to whom, is chaos's to say. The same settings and seed give the same history.
+Owns the assembly and the order of a run: power on, submit as `rlctl` does, run to the end, stop in order,
+collect the results. `breaking.Breaking` has the faults of a cluster; chaos decides which happens when, and to
+which target. The same settings and seed give the same history.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SETTLE_S = 60.0
 LOOK_S = 1.0
 
 Errand = Callable[[ActorSystem], Awaitable[None]]
-"""What a program of somebody's own does with the cluster, through an actor system of its own."""
+"""Code of a user's program that works with the cluster, through an actor system of its own."""
 
 
 class SimCluster:
@@ -71,9 +71,9 @@ class SimCluster:
         self.systems: dict[SimProcess, ActorSystem] = {}
         """The actor system of each process that lives."""
         self.client: ActorSystem | None = None
-        """That of whoever submitted the job."""
+        """The actor system of the client that submitted the job."""
         self.ended: JobIs | None = None
-        """What the scheduler said of the job when it was over."""
+        """The scheduler's report of the job when it was over."""
         self.scorer_faults = ScorerFaults()
         """Faults that the verifiers are to have."""
         self.load_faults = LoadFaults()
@@ -153,8 +153,8 @@ class SimCluster:
         return self.ended is not None
 
     def finish(self, *, stopped: bool = False) -> Outcome:
-        """Stop every host in order, then take what is left; nothing can be done with the cluster after that.
-        `stopped`: somebody stops the simulation itself, so nothing more is run."""
+        """Stop every host in order, then collect the results; the cluster cannot be used after that.
+        `stopped`: the user stops the simulation itself, so nothing more is run."""
         over: Ended = "stopped" if stopped else "late"
         if self.ended is not None:
             over = "done" if self.ended.state == "done" else "failed"
@@ -234,7 +234,7 @@ class SimCluster:
 
     def _preemptible(self, name: str, state_dir: Path) -> Main:
         words = ["--role", "preemptible", "--join", self.head.endpoint, "--notices", "none"]
-        return self._agent(name, state_dir, 0, words)  # the cloud's own words come by `Breaking`
+        return self._agent(name, state_dir, 0, words)  # the cloud's notices are sent by `Breaking`
 
     def _site(self, process: SimProcess) -> SimSite:
         return SimSite(process, self._around)

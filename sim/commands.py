@@ -1,7 +1,7 @@
-"""The commands that simulated hosts run: production command lines, parsed by the production parsers.
+"""Command lines that simulated hosts run, parsed by the production parsers.
 
-Owns the table from a command line to what the process of it runs, and on which host. A command that nobody
-here knows cannot be started, as on a machine without it.
+Owns the table from a command line to what its process runs, and on which host. An unknown command cannot be
+started, as on a machine without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Processes that share the cores of one machine: the more of them compute, the longer each takes.
+"""Crowd: processes that share a machine's cores and slow each other down.
 
-Owns the count of pieces of work that are under way, and what it makes of their time. The crowd at the begin
-of a piece counts for all of it: turns and micro-batches are short against how long a crowd lasts.
+Owns the count of pieces of work that are under way, and the factor on their time. The crowd at the start of a
+piece counts for all of it: turns and micro-batches are short compared with the life of a crowd.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Crowding:
-    """How many times as long as alone a piece takes; empty: each process has cores of its own.
+    """Factor on the time that a piece takes alone; empty: each process has cores of its own.
 
     turns: of an engine, with 1, 2, ... engines at a time. beside_training: the same while a trainer computes.
-    training: of a trainer, beside 0, 1, ... engines. Where there are more than a table knows, its last entry
-    says it, in proportion to their number.
+    training: of a trainer, beside 0, 1, ... engines. Beyond the end of a table its last entry counts, in
+    proportion to the number.
     """
 
     turns: tuple[float, ...] = ()

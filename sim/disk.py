@@ -1,10 +1,11 @@
-"""The disk of one simulated host: it survives its processes, and the host.
+"""SimDisk: disk of one simulated host; it survives the processes and the host.
 
-Owns what a write is worth: one that is committed is there whatever dies after it; one that a kill cut off
-happened or did not, or lies there half and is dropped by the next to open the journal, as SQLite's recovery
-does with the tail of its log. A full disk refuses and has lost nothing. How long a write takes, and what
-becomes of one that is cut off, is drawn from the seed. A power cut that takes back what was acknowledged is
-not modelled: journals here promise what a kill leaves (`SqliteJournal`, `durable=False`).
+Owns the durability of a write. A committed write is kept whatever dies after it. A write that a kill cut off
+happened, or did not, or is there by half; the next process that opens the journal drops that half, as
+SQLite's recovery does with the tail of its log. A full disk refuses and has lost nothing. The duration of a
+write, and the fate of one that is cut off, are drawn from the seed. A power cut that takes back an
+acknowledged write is not modelled: journals here promise only to survive a kill (`SqliteJournal`,
+`durable=False`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class SimDisk:
     """See the module.
 
     Args:
-        loop: whose time it lives in.
+        loop: whose time it uses.
         rng: its own stream of randomness, from the seed and the host's name.
         host: for messages.
     """
@@ -53,7 +54,7 @@ class SimDisk:
         self.files = SimFiles(self._check_space)
         """Checkpoints and the like; a full disk refuses them with ENOSPC."""
         self.on_commit: Callable[[Write], None] | None = None
-        """Told of each write at the moment from which it is there, whatever becomes of its writer."""
+        """Called for each write at the moment from which it is stored, whatever happens to its writer."""
         self.slowness = 1.0
         """How many times longer than usual everything takes."""
         self._rng = rng
@@ -87,7 +88,7 @@ class SimDisk:
         self._journals.pop(place, None)
 
     def view(self, place: str) -> KeptStreams:
-        """A journal as it is now, for who looks from outside. Raises JournalError where there is none."""
+        """A journal as it is now, for inspection from outside. Raises JournalError where there is none."""
         kept = self._journals.get(place)
         if kept is None:
             raise JournalError(f"{place}: no such journal on the disk of {self.host}")
@@ -123,8 +124,8 @@ class SimDisk:
         self.slowness = factor
 
     def damage(self, place: str) -> str:
-        """Flip a bit in the newest row of a journal: whoever replays it must refuse. The stream that it was
-        in, "" where nothing is written there yet. Raises JournalError where there is no such journal."""
+        """Flip a bit in the newest row of a journal, so that a replay must refuse it. Returns its stream, ""
+        if nothing is written there yet. Raises JournalError where there is no such journal."""
         stream = self.view(place).damage()
         self.loop.trace.note("disk damages", self.host, place, stream)
         return stream

@@ -1,7 +1,4 @@
-"""Files of a simulated host as a mapping from path to content: how the models of stores have them.
-
-Owns the translation alone.
-"""
+"""FileMapping: mapping from path to content over a simulated host's files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whole files of a simulated host: on its disk, where they survive it, or in its memory, where they do not.
+"""SimFiles and SimMemory: whole files of a simulated host, on disk or in memory.
 
-Owns paths and bytes. Every write is whole (production writes beside, then renames), and takes no time here:
-who models the writer has it wait.
+Files on its disk survive the host, files in its memory do not. Owns paths and bytes. Every write is whole
+(production writes beside, then renames), and takes no time here: the model of the writer waits.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class SimFiles:
 
 
 class SimMemory(SimFiles):
-    """Files of a host in its shared memory: they survive its processes. Who ends the host calls `forget`."""
+    """Files of a host in its shared memory: they survive its processes. The code that ends the host calls
+    `forget`."""
 
     def __init__(self) -> None:
         super().__init__(self._require)
@@ -81,15 +82,16 @@ class SimMemory(SimFiles):
 
     @property
     def full(self) -> bool:
-        """Whether somebody else has all that was free."""
+        """Whether another user has taken all free memory."""
         return self._most_bytes < math.inf
 
     def fill(self) -> None:
-        """Somebody else takes all that is free: no more than there is now finds room, until `make_room`."""
+        """Another user takes all free memory: the files may not grow beyond their present size, until
+        `make_room`."""
         self._most_bytes = self.size_bytes
 
     def make_room(self) -> None:
-        """There is room again."""
+        """Memory is free again."""
         self._most_bytes = math.inf
 
     def _require(self, bytes_more: int) -> None:

@@ -1,7 +1,7 @@
-"""What the actors of a simulated process are fitted with, out of what its host has.
+"""HostFittings: what a simulated process's actors use, from its host's stores.
 
 Owns the choice of files: images and host copies in the host's memory, checkpoints on its disk, the history
-with the run. What the models do with them is `sim.models.fittings`'s.
+with the run. `sim.models.fittings` decides what the models do with them.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ class HostFittings(SimFittings):
         return self._trace
 
     def history(self, path: Path) -> SimHistory:
-        """See `Fittings`: it lies on this host's disk."""
+        """See `Fittings`: it is on this host's disk."""
         return SimHistory(self.kept.histories.setdefault(path, []), lambda: self._host.disk.full)

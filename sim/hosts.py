@@ -1,9 +1,10 @@
-"""The machines of a simulated cluster: hosts with an address, a disk, memory, and processes that run on them.
+"""Host and SimProcess: machines of a simulated cluster and their processes.
 
-Owns which processes live where, how they are signalled, and how their parents hear of their end. What a
-process runs is production code, given as its `main`; whether it can still be reached is the network's, what
-it leaves on disk is the disk's. A process dies with its parent; a host that loses its power loses every
-process and its memory, says nothing to anybody, and keeps its disk.
+A host has an address, a disk and memory. Owns which processes live where, how they are signalled, and how
+their end is reported to their parents. What a process runs is production code, given as its `main`. The
+network decides whether the process can still be reached, the disk what is left of its writes. A process dies
+with its parent. A host that loses its power loses every process and its memory, sends nothing, and keeps its
+disk.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ KILLED = ProcessExit(None, SIGKILL)
 log = logging.getLogger("sim")
 
 Main = Callable[["SimProcess"], Coroutine[object, object, int]]
-"""What a process runs: its exit code comes back, or what ended it is raised."""
+"""What a process runs: it returns the exit code, or raises what ended it."""
 OnExit = Callable[[ProcessExit], None]
 
 
 class SimShutdown(Shutdown):
-    """The order to end of a simulated process; its signals come from `SimProcess.send_signal`."""
+    """The order to end of a simulated process; its signals are calls of `SimProcess.send_signal`."""
 
     def __init__(self, process: SimProcess) -> None:
         super().__init__(process.name)
         self._process = process
 
     def listen(self) -> None:
-        """Nothing to do: nobody else takes its signals."""
+        """Nothing to do: no other code takes its signals."""
 
     def asked(self, name: str) -> None:
         """A signal that asks for an end: in order the first time, at once the second."""
@@ -90,9 +91,9 @@ class SimProcess:
         self.env: Mapping[str, str] = {}
         """What its parent added to its environment."""
         self.watchdog_s = 0.0
-        """Within which whoever started it expects its signs of life; 0: nobody does."""
+        """Within which time its starter expects the next sign of life; 0: it expects none."""
         self.notified_s: float | None = None
-        """When it gave its last one to whoever started it."""
+        """When it sent its last sign of life to its starter."""
         self.stopping = False  # by its parent's order
         self.struck = False  # by a fault, which ends it
         self._killed_for = ""
@@ -258,12 +259,13 @@ class Host:
             self.net.host_back(self.name)
 
     def power_off(self) -> None:
-        """Gone, without a word to anybody; but where it is a process, others see its connections break."""
+        """Power off, without any message; but if the host is a process, others see its connections break."""
         if not self.up:
             return
         self.loop.trace.note("host down", self.name)
         if not self._is_process:
-            self.net.host_died(self.name)  # first: no connection that anybody sees breaks by what dies in it
+            # first: the deaths of its processes must not break connections visibly
+            self.net.host_died(self.name)
         self.up = False
         for process in list(self.processes):
             process.end(KILLED)

@@ -1,9 +1,9 @@
-"""Group commit on virtual time: what the thread of `group_commit.GroupCommit` does, without the thread.
+"""SimJournal: group commit on virtual time, without `GroupCommit`'s thread.
 
 Owns the queue of one process's journal and the moments at which a write begins, reaches the disk and is
-acknowledged. Between the first and the second a kill cuts it off, and the disk says what became of it; after
-the second it is there, whether or not anybody was told. A process that is frozen meanwhile is told when it
-goes on: its write was in the kernel's hands.
+acknowledged. Between the first and the second a kill cuts it off, and the disk decides its fate. After the
+second it is stored, whether or not it was acknowledged. A process that is frozen meanwhile gets the
+acknowledgement when it goes on: its write was in the kernel's hands.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Call(Generic[T]):
     done: asyncio.Future[T]
 
     def run(self) -> Callable[[], None]:
-        """Do it now; what this returns tells who waits."""
+        """Do it now; the returned function notifies the waiting caller."""
         try:
             result = self.work()
         except Exception as problem:  # noqa: BLE001 (it serves others; the caller gets it)
@@ -65,7 +65,7 @@ class SimJournal:
     """A `supervisor.journal.Journals` of one process, made by `SimDisk.journal`.
 
     Args:
-        disk: on which it lies. kept: its rows there.
+        disk: its disk. kept: its rows there.
         process: whose it is.
         commit_s: how long a group gathers before it is committed.
     """
@@ -80,7 +80,7 @@ class SimJournal:
         self._gathers: asyncio.TimerHandle | None = None  # until the next group is committed
         self._committed_s = 0.0
         self._closed = False
-        self._idle: asyncio.Future[None] | None = None  # for who closes it
+        self._idle: asyncio.Future[None] | None = None  # for a caller that closes it
         self._in_flight: tuple[Group, TimerTurn] | None = None
         self._unable = ""
         process.at_death(self._cut_off)
@@ -205,7 +205,7 @@ class SimJournal:
         self._next()  # what waits behind it was gathered already
 
     def _written(self, group: Group) -> None:
-        """It has reached the disk; the process hears of it as soon as it runs."""
+        """The write has reached the disk; the process is notified as soon as it runs."""
         self._in_flight, self._committed_s = None, self._process.time()
         results: Sequence[Committed | Exception]
         try:
@@ -236,7 +236,7 @@ class SimJournal:
             self._next()
 
     def _cut_off(self) -> None:
-        """The process is dead: what was on its way to the disk may have come there."""
+        """The process is dead: its write under way may have reached the disk."""
         if self._in_flight is not None:
             group, timer = self._in_flight
             self._in_flight = None

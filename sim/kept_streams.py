@@ -1,8 +1,8 @@
-"""The rows of one journal on a simulated disk: what SQLite would keep in one file, in memory.
+"""KeptStreams: rows of one journal on a simulated disk, in memory.
 
-Owns the rows, their checksums and the fence, with the rules of `sqlite_journal.SqliteKeeper`: a commit is
-whole or did not happen, a write of an older incarnation fails alone. Knows no time and no fault but that of a
-disk without space; when a write reaches it is `journal`'s to say.
+It keeps what SQLite would keep in one file. Owns the rows, their checksums and the fence, with the rules of
+`sqlite_journal.SqliteKeeper`: a commit is whole or did not happen, a write of an older incarnation fails
+alone. Knows no time and no fault but that of a disk without space; `journal` decides when a write arrives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Stream:
 
 
 class KeptStreams:
-    """A `group_commit.Keeper`, and a `journal_file.JournalView` for who looks from outside.
+    """A `group_commit.Keeper`, and a `journal_file.JournalView` for inspection from outside.
 
     Args:
         place: its name on the disk.
@@ -39,7 +39,7 @@ class KeptStreams:
         self.place = place
         self.layout = LAYOUT
         self.torn = False
-        """Whether the last write lies there half; the next to open the journal drops it."""
+        """Whether half of the last write is stored; the next process that opens the journal drops it."""
         self._full = full
         self._low = low
         self._streams: dict[str, _Stream] = {}

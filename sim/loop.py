@@ -1,9 +1,10 @@
-"""One clock and one queue for a whole simulated system: what can run runs in turn, then time jumps.
+"""SimLoop: one clock and one queue for a whole simulated system.
 
-Owns virtual time, the order of turns (first come, first served, as asyncio promises) and of timers (by time,
-ties by age), the wall clocks of the hosts, and what went wrong. Each process sees it through a loop of its
-own (`process_loop.ProcessLoop`); what is no process (the network between them, faults) runs as `world`.
-Nothing here is random: one that wants another order delays what it sends.
+Everything that can run runs in turn, then time jumps. Owns virtual time, the order of turns (first come,
+first served, as asyncio promises) and of timers (by time, ties by age), the wall clocks of the hosts, and
+unexpected errors. Each process sees it through a loop of its own (`process_loop.ProcessLoop`); what is no
+process (the network between them, faults) runs as `world`. Nothing here is random: code that wants another
+order delays what it sends.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 WALL_START_MS = 1_767_225_600_000
-"""What every host's clock shows at the beginning, in ms since 1970: 2026-01-01. Incarnations come from it."""
+"""Every host's clock at the beginning, in ms since 1970: 2026-01-01. Incarnations are derived from it."""
 MAX_TURNS_AT_ONCE = 5_000_000
-"""Turns at one and the same instant; beyond this somebody asks again and again without any time passing."""
-FEWEST_CANCELLED = 256  # timers kept although nobody waits for them, before the heap is made anew
+"""Turns at one and the same instant; beyond this some code polls without letting time pass."""
+FEWEST_CANCELLED = 256  # cancelled timers that are kept before the heap is rebuilt
 
 
 class SpinsForever(RuntimeError):
-    """Turn follows turn, and time stands still: somebody waits in a loop without a delay."""
+    """Turn follows turn, and time does not advance: some code waits in a loop without a delay."""
 
 
 class Stalled(RuntimeError):
-    """What was waited for did not come by its deadline."""
+    """The awaited event did not happen by its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An exception that nobody expected: when (virtual seconds), in which process, how asyncio puts it."""
+    """An unexpected exception: when (virtual seconds), in which process, and asyncio's text."""
 
     at_s: float
     process: str
@@ -71,7 +72,7 @@ class SimLoop:
         self.processes: list[ProcessLoop] = []
         """All that were ever started, in that order."""
         self.current: ProcessLoop | None = None
-        """Whose turn it is."""
+        """The process that has the turn."""
         # For the loops of the processes, which share them:
         self.ready: deque[AnyTurn] = deque()
         self.timers: list[tuple[float, int, TimerTurn]] = []
@@ -129,7 +130,7 @@ class SimLoop:
             raise RuntimeError("a simulation runs outside of other event loops, before its close")
         self._until_s = until_s
         collects = gc.isenabled()
-        gc.disable()  # a collection runs callbacks: whose turn would that be?
+        gc.disable()  # a collection runs callbacks, which would belong to no process's turn
         try:
             self._run()
         finally:
@@ -157,8 +158,8 @@ class SimLoop:
         return task.result()
 
     def close(self) -> None:
-        """The end of the run: what failed and nobody saw becomes a finding, then every coroutine is let go
-        of. Nothing that happens in here is part of the history."""
+        """The end of the run: unseen failures become findings, then every coroutine is released. Nothing that
+        happens in here is part of the history."""
         if self._closed:
             return
         for process in self.processes:
@@ -169,7 +170,7 @@ class SimLoop:
                     )
         self._closed = True
         heard = logging.root.manager.disable
-        logging.disable()  # what a `finally` says in here never happened
+        logging.disable()  # log lines of a `finally` in here are not part of the history
         try:
             for process in [*self.processes, self.world]:
                 self.current = process
@@ -244,7 +245,7 @@ class SimLoop:
             self._cancelled += 1
 
     def found(self, process: ProcessLoop, context: Problem) -> None:
-        """Something went wrong that nobody expected."""
+        """An unexpected error occurred."""
         problem = context.get("exception")
         task = context.get("task") or context.get("future")
         who = f" ({task.get_name()})" if isinstance(task, asyncio.Task) else ""

@@ -1,8 +1,8 @@
-"""The machine under a simulated process: its threads are virtual time, its child processes are simulated too.
+"""SimMachine: threads on virtual time, and simulated child processes.
 
-Owns threads: the work that is given to one is done inline, in the order of the calls, and its result comes
-after the virtual seconds that it spent on the process's `Meter`. How a command line becomes a process on some
-host is the cluster's, which gives `start`.
+Owns threads: the work of a thread is done inline, in the order of the calls. Its result is delivered after
+the virtual seconds that it spent on the process's `Meter`. The cluster decides how a command line becomes a
+process on some host, and passes `start`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class SimMachine:
         process: whose machine it is.
         start: starts its child processes.
         meter: what the models in this process spend.
-        crowd: whom it shares its cores with.
-        parent: who expects its heartbeats.
+        crowd: the processes that share its cores.
+        parent: the process that expects its heartbeats.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class SimMachine:
 class SimWorker:
     """A `supervisor.machine.Worker` on virtual time.
 
-    A piece of work is done the moment it begins; what it gives or raises, and its effects (`Meter.then`),
-    come when its seconds have passed, `slowness` times as many in a slow process. A process that is killed
-    before that has no result and no effects; in one that is frozen the work stands still meanwhile.
+    A piece of work is done the moment it begins. Its result or exception, and its effects (`Meter.then`),
+    follow when its seconds have passed, `slowness` times as many in a slow process. If the process is killed
+    before that, there is no result and no effect; while it is frozen the work makes no progress.
     """
 
     def __init__(self, process: ProcessLoop, meter: Meter, crowd: Crowd, name: str) -> None:
@@ -139,7 +139,7 @@ class _Piece(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """Nobody waits for it any more."""
+        """Its caller has stopped waiting."""
 
     def cancel(self) -> None:
         """It is not to begin."""
@@ -169,7 +169,7 @@ class _Work(Generic[T]):
     def do(self) -> None:
         try:
             result = self._work()
-        except Exception as problem:  # noqa: BLE001 (whoever waits gets it)
+        except Exception as problem:  # noqa: BLE001 (the waiting caller gets it)
             self._fail(problem)
         else:
             self._tell = lambda: self.done.set_result(result)
@@ -178,7 +178,7 @@ class _Work(Generic[T]):
         try:
             for effect in bill.effects:
                 effect()
-        except Exception as problem:  # noqa: BLE001 (whoever waits gets it)
+        except Exception as problem:  # noqa: BLE001 (the waiting caller gets it)
             self._fail(problem)
         if not self.done.done():
             self._tell()

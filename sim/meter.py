@@ -1,7 +1,8 @@
-"""What work costs in virtual time: models of engines, trainers and disks say it, their process waits it out.
+"""Meter: virtual seconds that modelled work spends, and its process waits for.
 
-Owns the sum. Work in a simulated process is done in an instant; so whoever models it spends seconds here, and
-`machine.SimWorker` gives the result when they have passed. One meter a process; one piece of work at a time.
+The work is that of engines, trainers and disks. Owns the sum. Work in a simulated process is done in an
+instant; so its model spends seconds here, and `machine.SimWorker` gives the result when they have passed. One
+meter a process; one piece of work at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Meter:
         self.spent_s = 0.0
         """By all the work so far."""
         self.beside_s = 0.0
-        """Spent by calls on the process's own loop, outside of any work: nobody waited it out."""
+        """Spent by calls on the process's own loop, outside of any work: the process did not wait for it."""
         self._works = False
         self._bill_s = 0.0
         self._effects: list[Callable[[], None]] = []
@@ -40,21 +41,22 @@ class Meter:
             self.beside_s += seconds
 
     def then(self, effect: Callable[[], None]) -> None:
-        """Do this when the work in hand is over; never, where its process dies before; at once outside of any
-        work. For what others see only when it is whole: a file that is renamed at the end, say."""
+        """Do this when the work in hand is over; never, if its process dies before; at once outside of any
+        work. For effects that are visible to others only when complete, such as a file that is renamed at the
+        end."""
         if self._works:
             self._effects.append(effect)
         else:
             effect()
 
-    # -- for who runs the work --
+    # -- for the runner of the work --
 
     def begin(self) -> None:
         """A piece of work begins."""
         self._works = True
 
     def end(self) -> Bill:
-        """It is done, as far as anybody sees: what it has cost."""
+        """The work is done, as far as others can see; returns its cost."""
         bill = Bill(self._bill_s, tuple(self._effects))
         self.spent_s += bill.seconds
         self._works, self._bill_s = False, 0.0

@@ -1,10 +1,10 @@
-"""The network of a simulated cluster: hosts with addresses, what lies between them, what goes wrong there.
+"""SimNet: hosts with addresses, the paths between them, and network faults.
 
 Owns the processes on it and the faults: partitions (each direction for itself), resets, jams, the death of
 processes and hosts. `wire` and `carrier` give a process the ports that production has. Delays are drawn from
 one generator for each path: the same seed gives the same network.
 
-The rooms: `network_map` (addresses, ports), `network_path` (times), `network_pipe` (one direction of a
+Modules: `network_map` (addresses, ports), `network_path` (times), `network_pipe` (one direction of a
 connection), `network_stream` (ZeroMQ's sockets), `network_tcp` (bulk), `network_wire` and `network_carrier`
 (the ports of `transport`).
 """
@@ -34,7 +34,7 @@ T = TypeVar("T")
 ABRUPT = 0.5  # share of killed processes whose kernel resets a connection instead of closing it in order
 
 Files = Callable[[FilePath | str], bytes | memoryview]
-"""Where a process's published files come from."""
+"""The source of a process's published files."""
 
 
 class SimNet:
@@ -43,7 +43,7 @@ class SimNet:
     Args:
         loop: whose time it is; the loops of the processes share it.
         rng: the seed of everything that is drawn here.
-        trace: hears of everything that happens here.
+        trace: gets a note of everything that happens here.
         profile: of every path between two hosts that `set_link` does not name.
     """
 
@@ -101,7 +101,7 @@ class SimNet:
         self, process: asyncio.AbstractEventLoop, host: str, *, files: Files | None = None, scale: float = 1.0
     ) -> SimCarrier:
         """The data sockets of a process. `files` gives what it publishes; each byte of that counts as `scale`
-        bytes on the line, so that a small file can stand for a large one."""
+        bytes on the line, so that a small file can represent a large one."""
         station = self.station(process, host, host)
         rng = random.Random(f"{self._seed}/secrets/{self.next_number()}")
         return SimCarrier(self, station, rng, files, scale)
@@ -118,7 +118,7 @@ class SimNet:
         return station
 
     def process_died(self, process: asyncio.AbstractEventLoop) -> None:
-        """SIGKILL: its connections break at once, nobody listens at its ports. A second call does nothing."""
+        """SIGKILL: its connections break at once, its ports have no listener. A second call does nothing."""
         for station in self._stations.pop(process, {}).values():
             self._note("process died", station.name)
             station.alive = False
@@ -126,7 +126,7 @@ class SimNet:
                 socket.died()
 
     def process_froze(self, process: asyncio.AbstractEventLoop) -> None:
-        """SIGSTOP: its kernel still takes what is sent, nothing is heard of it."""
+        """SIGSTOP: its kernel still takes incoming bytes, but the process sends nothing."""
         self._freeze(process, True)
 
     def process_thawed(self, process: asyncio.AbstractEventLoop) -> None:
@@ -134,7 +134,7 @@ class SimNet:
         self._freeze(process, False)
 
     def host_died(self, name: str) -> None:
-        """The power is off: it is silent from now on, and nobody is told."""
+        """The power is off: it is silent from now on, and no process is notified."""
         host = self.map.hosts[name]
         if not host.up:
             return
@@ -156,7 +156,7 @@ class SimNet:
         for path in self.map.of_host(host):
             self._refresh(path)
 
-    # -- what lies between hosts --
+    # -- paths between hosts --
 
     def set_link(self, source: str, target: str, profile: Profile) -> None:
         """Treat what `source` sends to `target` like this from now on; the other direction stays."""
@@ -164,7 +164,7 @@ class SimNet:
         self.map.path(source, target).shape(profile)
 
     def partition(self, source: str, target: str) -> None:
-        """Let nothing of `source` reach `target`; the other direction stays. Nobody is told."""
+        """Let nothing of `source` reach `target`; the other direction stays. No process is notified."""
         self._note("partition", source, target)
         path = self.map.path(source, target)
         path.cut = True
@@ -190,8 +190,8 @@ class SimNet:
                 flow.end(End.RESET)
 
     def jam(self, one: str, other: str) -> None:
-        """Break every connection between two hosts, and each new one as soon as it is made, until `heal`: a
-        middlebox that lost its mind. Those who dial are answered, so nobody looks dead."""
+        """Break every connection between two hosts, and each new one as soon as it is made, until `heal`,
+        like a faulty middlebox. Dialling processes get an answer, so no peer looks dead."""
         self._note("jam", one, other)
         self.map.path(one, other).jammed = self.map.path(other, one).jammed = True
         self.reset(one, other)

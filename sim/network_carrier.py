@@ -89,7 +89,7 @@ class SimCarrier:
 
 
 class _SimHub:
-    """`Hub`: a router whose messages come behind their routes."""
+    """`Hub`: a router whose messages follow their routes."""
 
     def __init__(self, router: SimRouter, bind: str, on_frames: Callable[[list[bytes]], None]) -> None:
         self._router = router

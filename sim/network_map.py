@@ -1,6 +1,6 @@
-"""Who is where on the simulated network: hosts by name and address, the paths between them, ports.
+"""NetMap: hosts of the simulated network by name and address, paths, ports.
 
-Owns the addresses that are given away. What goes wrong there is `network`'s.
+Owns the allocation of addresses. `network` has the faults.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class NetMap:
         return self.path(station.host.name, host.name), self.path(host.name, station.host.name)
 
     def listener(self, host: Host, endpoint: str) -> Listener | None:
-        """Who listens at that port of the host."""
+        """The listener at that port of the host."""
         return host.listeners.get(self._target(endpoint)[1])
 
     def bind(self, station: Station, bind: str, listener: Listener) -> tuple[str, int]:

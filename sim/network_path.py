@@ -1,6 +1,6 @@
-"""One direction between two simulated hosts: how long a message takes, and whether anything gets through.
+"""Path: one direction between two simulated hosts, with delays and blocking.
 
-Owns times and rates. Order inside a connection, and what is lost with one, is `network_pipe`'s.
+Owns times and rates. `network_pipe` has the order inside a connection, and the messages lost with one.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ RESEND_CAP = 4  # in a row: three seconds, after which heartbeats would break th
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What happens to what travels in one direction.
+    """What happens to traffic in one direction.
 
     Args:
         latency_s: the shortest time that a message takes.
         jitter_s: up to so much more, drawn anew for each message: so messages of different connections
             overtake each other, those of one never do.
-        loss: share of the messages of which TCP has to send a packet again. They come late, with all behind
-            them: TCP loses nothing while a connection stands.
+        loss: share of the messages of which TCP has to send a packet again. They arrive late, with all behind
+            them: TCP loses nothing while a connection is open.
         resend_s: the first such delay; each further one is twice as long (TCP's RTO: 200 ms on Linux).
         rate_bytes_s: what the line carries.
-        vanish, double: shares of the messages of control links and token streams that never come, or come
-            twice, although the connection stands. ZeroMQ does neither; what is built on it must bear both.
+        vanish, double: shares of the messages of control links and token streams that never arrive, or arrive
+            twice, although the connection is open. ZeroMQ does neither; what is built on it must bear both.
     """
 
     latency_s: float = 0.0002
@@ -74,27 +74,27 @@ class End(enum.Enum):
     CLOSED = "closed"  # behind everything that was sent
     RESET = "reset"  # what is on its way is lost
     REFUSED = "refused"  # a reset too, behind everything that was sent: the rest was not read
-    SILENT = "silent"  # nothing was heard for too long
+    SILENT = "silent"  # nothing was received for too long
 
 
 class Flow(Protocol):
     """One direction of a connection, as far as its path and its sender act on it (`network_pipe.Pipe`)."""
 
     def hold_up(self) -> None:
-        """The path is blocked: what is on its way comes when it is free again."""
+        """The path is blocked: messages under way arrive when it is free again."""
 
     def go_on(self, blocked_s: float) -> None:
         """The path is free again after `blocked_s`."""
 
     def watch(self) -> None:
-        """Something changed at the sender or on the path: is anything heard from there?"""
+        """Something changed at the sender or on the path: check whether anything still arrives from there."""
 
     def end(self, how: End) -> None:
         """The sender is done."""
 
 
 class Listener(Protocol):
-    """Who has a port of a host."""
+    """The listener at a port of a host."""
 
     @property
     def station(self) -> Station:
@@ -120,7 +120,7 @@ class Host:
             while self._next_port in self.listeners:
                 self._next_port += 1
             wanted = self._next_port
-            self._next_port += 1  # not used again soon: who died there must not be mistaken for its heir
+            self._next_port += 1  # not used again soon: a dead process must not be mistaken for its successor
         elif wanted in self.listeners:
             return None
         self.listeners[wanted] = listener
@@ -172,7 +172,7 @@ class Path:
         self.jammed = False
         self.blocked = not (source.up and target.up)  # by a cut, or a host that is down
         self.blocked_since_s = 0.0
-        self.flows: dict[Flow, None] = {}  # of the connections that stand, the oldest first
+        self.flows: dict[Flow, None] = {}  # of the open connections, the oldest first
         self._messages = Lane(profile.rate_bytes_s)
         self._bulk = Lane(profile.rate_bytes_s)
 
@@ -183,7 +183,7 @@ class Path:
 
     @property
     def bulk_rate_bytes_s(self) -> float:
-        """What bulk transfer gets when nobody else does any."""
+        """The rate of bulk transfer without competing traffic."""
         return min(
             self.profile.rate_bytes_s, self.source.egress.rate_bytes_s, self.target.ingress.rate_bytes_s
         )

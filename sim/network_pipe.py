@@ -1,8 +1,8 @@
-"""One direction of one simulated connection: what was sent and not read yet, in order.
+"""Pipe: one direction of a simulated connection, what was sent and not read yet.
 
-Owns order, the bound of what waits, and what is lost when a connection ends: what is on its way, never what
-has arrived. Reads on the loop of the receiving process, so one that is frozen reads nothing, its kernel's
-buffers fill up, and what lies in them is handled when it goes on. Knows no socket.
+Owns order, the bound of waiting messages, and the loss when a connection ends: of messages under way, never
+of arrived ones. Reads on the loop of the receiving process: a frozen process reads nothing, its kernel's
+buffers fill up, and their content is handled when it goes on. Knows no socket.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ AFTER_HEAL_S = 1.0  # TCP tries again ever more seldom: a line that is back is n
 RST_AFTER_S = 1.0  # a host that is back answers the next heartbeat of an old connection with a reset
 
 Silence = tuple[float, float]
-"""A receiver that hears nothing for so long (seconds, drawn between the two) gives the connection up."""
+"""A receiver that receives nothing for so long (seconds, drawn between the two) gives the connection up."""
 
 
 class Notes(Protocol):
-    """Where the network tells what happens (`sim.trace.Trace`)."""
+    """Where the network notes what happens (`sim.trace.Trace`)."""
 
     def note(self, what: str, *facts: str | int | float | bytes) -> None:
         """It happened now."""
@@ -77,7 +77,7 @@ class Pipe(Generic[T]):
 
     @property
     def blocked(self) -> bool:
-        """Whether nothing comes through now."""
+        """Whether nothing gets through now."""
         return self._path.blocked
 
     @property
@@ -91,13 +91,13 @@ class Pipe(Generic[T]):
         self._schedule()
 
     def send(self, item: T, size_bytes: int, mark: int = 0) -> bool:
-        """Take a message; False when too many wait. `mark` stands for its content in the trace."""
+        """Take a message; False when too many wait. `mark` represents its content in the trace."""
         queue = self._queue
         if len(queue) >= self.bound:
             self.counts["no credit"] += 1
             return False
         if self._over or self.shut_off:
-            return True  # nobody will get it, and this end does not know that yet
+            return True  # it will never arrive, and this end does not know that yet
         path = self._path
         if path.blocked:
             queue.append((math.inf, size_bytes, item))
@@ -114,7 +114,8 @@ class Pipe(Generic[T]):
         return True
 
     def send_bulk(self, piece: T, size_bytes: float, mark: int = 0) -> None:
-        """Take a piece of a bulk transfer, `size_bytes` long on the line; who sends keeps the bound."""
+        """Take a piece of a bulk transfer, `size_bytes` long on the line; the sender keeps the bound. `mark`
+        represents its content in the trace."""
         if self._over or self.shut_off:
             return
         if self._path.blocked:
@@ -124,11 +125,11 @@ class Pipe(Generic[T]):
         self._put(now_s, self._path.bulk_s(now_s, size_bytes), int(size_bytes), piece, mark)
 
     def end(self, how: End) -> None:
-        """The sender is done: the receiver hears of it, unless the sender's whole host is gone."""
+        """The sender is done: the receiver is notified, unless the sender's whole host is gone."""
         if self._over:
             return
         if how is End.SILENT:
-            how = End.RESET  # who gave up in silence leaves no more than that
+            how = End.RESET  # an end after silence leaves no more than that
         self._over = True
         if self.shut_off or not self._source.host.up:
             return

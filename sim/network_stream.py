@@ -1,8 +1,8 @@
-"""ZeroMQ's sockets on the simulated network: a ROUTER that listens, a DEALER that dials it and dials again.
+"""SimRouter and SimDealer: ZeroMQ's sockets on the simulated network.
 
-Owns connecting (round trips, refusals, attempts that nobody answers), admission by keys, routes, and how the
-death of a process, a reset or silence reaches the other end. Control links (`network_wire`) and token streams
-(`network_carrier`) are both made of these.
+A ROUTER listens, a DEALER dials it and dials again. Owns connecting (round trips, refusals, unanswered
+attempts), admission by keys, routes, and how the death of a process, a reset or silence reaches the other
+end. Control links (`network_wire`) and token streams (`network_carrier`) are both made of these.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ HANDSHAKE_TRIPS = 2  # round trips until a connection carries messages: TCP's, t
 FIRST_AGAIN_S = 0.002  # a broken connection is looked at so soon (`listener_probe`)
 AGAIN_S = RECONNECT_IVL_MS / 1000
 AGAIN_MAX_S = RECONNECT_IVL_MAX_MS / 1000
-SILENT_AGAIN_S = 1.0  # an attempt that nobody answers: TCP's second SYN, after a second
-# A dialler pings each second and gives up when nothing came for three; a listener was told to wait three
-# seconds for the next ping, of which up to one had passed (`transport.sockets`).
+SILENT_AGAIN_S = 1.0  # an unanswered attempt: TCP's second SYN, after a second
+# A dialler pings each second and gives up after three seconds without input. A listener waits for three
+# seconds after the last ping, of which up to one had passed (`transport.sockets`).
 DIALLER_SILENCE_S = (HEARTBEAT_TIMEOUT_MS / 1000, (HEARTBEAT_TIMEOUT_MS + HEARTBEAT_IVL_MS) / 1000)
 LISTENER_SILENCE_S = ((HEARTBEAT_TIMEOUT_MS - HEARTBEAT_IVL_MS) / 1000, HEARTBEAT_TIMEOUT_MS / 1000)
 
@@ -42,7 +42,7 @@ class Dialling(enum.Enum):
 
     UP = "up"
     LOST = "lost"
-    REFUSED = "refused"  # the host says that nobody listens there; tried again
+    REFUSED = "refused"  # the host reports that the port has no listener; tried again
     REJECTED = "rejected"  # it does not admit us; not tried again
 
 
@@ -60,8 +60,8 @@ class SimRouter:
     """A listening socket. Nothing is read before `listen`.
 
     Args:
-        hwm: messages that wait in each direction of a connection before its sender is told to wait.
-        on_stranger: hears of who was not admitted.
+        hwm: messages that wait in each direction of a connection before its sender must wait.
+        on_stranger: called for each peer that was not admitted.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class SimRouter:
             accepted.into.read_into(partial(on_frames, accepted.route))
 
     def send(self, route: Route, frames: Sequence[bytes]) -> Sent:
-        """Send to whoever speaks under that route."""
+        """Send to the peer of that route."""
         accepted = self._accepted.get(route)
         if accepted is None:
             return Sent.NO_ROUTE
         return Sent.OK if _send(accepted.out, frames) else Sent.NO_CREDIT
 
     def admits(self, keys: NodeKeys | None, expected: str, address: str) -> bool:
-        """Whether somebody with these keys, who expects that key of us, is let in."""
+        """Whether a peer with these keys, which expects that key of us, is admitted."""
         theirs = keys.public if keys is not None else ""
         ours = self._keys.public if self._keys is not None else ""
         if expected == ours and (self._keys is None) == (keys is None):
@@ -216,7 +216,7 @@ class SimDealer:
         self._timer = self._station.process.call_later(pause_s, self._dial)
 
     def _dial(self) -> None:
-        """Begin an attempt; what comes of it is seen when its answer would be here."""
+        """Begin an attempt; its result is known when its answer would arrive."""
         paths = self._net.map.paths_to(self._station, self._peer.endpoint)
         if paths is None:
             self._again(SILENT_AGAIN_S)
@@ -239,7 +239,7 @@ class SimDealer:
             if router is None:
                 self._on_event(Dialling.REFUSED)
         elif not isinstance(router, SimRouter) or router.station.frozen:
-            self._again(SILENT_AGAIN_S)  # the kernel takes the connection, and nobody speaks on it
+            self._again(SILENT_AGAIN_S)  # the kernel takes the connection, but no process answers on it
         elif not router.admits(self._keys, self._peer.public_key, self._station.host.address):
             self._on_event(Dialling.REJECTED)
         else:

@@ -1,8 +1,8 @@
-"""TCP connections on the simulated network, for bulk transfer.
+"""SimConnection: TCP connections on the simulated network, for bulk transfer.
 
-Owns the bytes of a connection: pieces on the line, the bound of what is sent and not read, the end in order
-and the reset. Each connection keeps only a few pieces on its way, so those that share a line or a network
-card share its rate. Neither loses nor reorders anything while the connection stands.
+Owns the bytes of a connection: pieces on the line, the bound of bytes sent and not read, the end in order and
+the reset. Each connection keeps only a few pieces on its way, so those that share a line or a network card
+share its rate. An open connection neither loses nor reorders anything.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PIECE_BYTES = 1 << 20  # as much as travels at a time
-PIECE_S = 0.05  # of a slow line, or of content that stands for more: so long a piece may take at most
+PIECE_S = 0.05  # longest time of a piece, on a slow line or of content that represents more bytes
 PIECES = 4  # of one connection on the line and not read: its window
-BACKLOG = 128  # connections that nobody has accepted yet
+BACKLOG = 128  # connections that are not accepted yet
 SYN_AGAIN_S = 1.0  # after silence; doubled each time
 SYN_LIMIT_S = 127.0  # Linux gives up then (tcp_syn_retries = 6)
 MANY = 1 << 30  # the bound of a pipe: the window is kept here
@@ -38,7 +38,7 @@ class SimConnection:
     def __init__(
         self, station: Station, into: Pipe[bytes], out: Pipe[bytes], path: Path, scale: float
     ) -> None:
-        self.peer: SimConnection | None = None  # set by who connects both
+        self.peer: SimConnection | None = None  # set by the code that connects both
         self._station = station
         self._into = into
         self._out = out
@@ -46,7 +46,7 @@ class SimConnection:
         rate_bytes = path.bulk_rate_bytes_s * PIECE_S
         self._piece_bytes = min(rate_bytes, 1 << 60) if scale > 1 else min(rate_bytes, PIECE_BYTES)
         self._unread_bytes = 0.0  # sent, and not read by the peer as far as we know
-        self._unheard_bytes = 0.0  # read by the peer, while nothing comes through from there
+        self._unheard_bytes = 0.0  # read by the peer, while nothing arrives from there
         self._arrived: deque[bytes] = deque()
         self._arrived_bytes = 0
         self._offset = 0  # of the oldest piece, already read
@@ -160,7 +160,7 @@ class SimConnection:
         return PIECES * max(1, int(self.peer._piece_bytes)) if self.peer is not None else 1
 
     def _was_read(self, count: int) -> None:
-        """The peer read so much of what we sent: its window opens, if we hear of it. (In reality a little
+        """The peer read so many of our bytes: our window opens, if the report arrives. (In reality a little
         later.)"""
         self._unheard_bytes += count
         if not self._into.blocked:
@@ -227,11 +227,11 @@ class SimBulkListener:
 
     @property
     def full(self) -> bool:
-        """Nobody accepts what waits: no more is taken."""
+        """Waiting connections are not accepted: no more is taken."""
         return len(self._waiting) >= BACKLOG
 
     def come(self, station: Station, into: Pipe[bytes], out: Pipe[bytes], back: Path) -> SimConnection:
-        """Somebody connected."""
+        """A peer connected."""
         connection = SimConnection(self.station, into, out, back, self._scale)
         self._waiting.append((connection, station.host.address))
         _wake(self._accepting)

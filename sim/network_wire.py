@@ -1,7 +1,7 @@
-"""Control wires on the simulated network: `transport.wire.Wire` as the mesh over ZeroMQ keeps it.
+"""SimWire: `transport.wire.Wire` on the simulated network, like the ZeroMQ mesh.
 
 Owns the dialled peers of one process and the way back by route. The state of a link is production's own
-(`transport.link.DialledLink`); connecting, losing and silence are `network_stream`'s.
+(`transport.link.DialledLink`); `network_stream` has connecting, losing and silence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HWM = 1000  # messages that wait at each end of a connection (`transport.sockets
 
 
 class CannotDial(ValueError):
-    """An address or a key that nobody could connect with."""
+    """An address or a key with which no connection is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class SimWire:
 
     def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
         self._rejections.forget()
-        for peer, dial in list(self._dials.items()):  # whoever hears of an end may forget others
+        for peer, dial in list(self._dials.items()):  # a callback of this loop may forget other peers
             if peer.public_key in removed:
                 self._refusals.count(peer.endpoint, "revoked", "its key is trusted no longer: we hang up")
                 dial.link.rejected()
@@ -211,6 +211,6 @@ def check_peer(peer: Peer, keys: NodeKeys | None) -> None:
 
 
 def routing_id(net: SimNet, name: str, keys: NodeKeys | None) -> Route:
-    """A routing id that nobody else has, of production's form (`transport.zap.owned_routing_id`)."""
+    """A unique routing id, of production's form (`transport.zap.owned_routing_id`)."""
     owner = keys.public if keys is not None else ""
     return ROUTING_MARK + f"{name}#{net.next_number()}#{owner}".encode()

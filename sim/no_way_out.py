@@ -1,4 +1,4 @@
-"""What an event loop offers and a simulated process must not use: nobody could replay it.
+"""Event-loop APIs that are forbidden in simulation (not deterministic).
 
 Owns the list and the refusal.
 """

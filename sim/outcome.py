@@ -1,7 +1,7 @@
-"""What a simulated run leaves behind: its end, its history, what its disks hold, what was found on the way.
+"""Outcome: a simulated run's end, history, disk contents and findings.
 
-Owns the taking of it from the hosts after the run. Judges nothing: `rlctl.simulated` makes of it the evidence
-that every run is audited with, and chaos looks for more.
+Owns their collection from the hosts after the run. Judges nothing: `rlctl.simulated` makes of it the evidence
+that every run is audited with, and chaos checks more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from supervisor import JournalError
 from supervisor.journal_file import StreamContent, contents_of
 
 Ended = Literal["done", "failed", "late", "stopped"]
-"""How: the job ended well, or not; the virtual deadline passed; whoever ran it stopped it."""
+"""How: the job ended well, or not; the virtual deadline passed; the user stopped it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Outcome:
         wall_s: seconds that the simulation took.
         turns, notes: callbacks that ran, and facts in the trace; equal for equal histories.
         unreadable: journals that could not be replayed, in words.
-        said: virtual time, process, and what it said on standard error.
-        counts: what happened how often: to disks ("disk: ..."), on the network ("net: ...").
+        said: virtual time, process, and its output on standard error.
+        counts: how often each event happened: to disks ("disk: ..."), on the network ("net: ...").
     """
 
     seed: int
@@ -85,7 +85,7 @@ class Outcome:
 
     @property
     def complete(self) -> bool:
-        """Whether the job said that it is done, so that every step is due."""
+        """Whether the job reported that it is done, so that every step is due."""
         return self.ended == "done"
 
 

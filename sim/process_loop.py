@@ -1,9 +1,9 @@
-"""The event loop that one simulated process sees: asyncio's interface over the clock and queue of all.
+"""ProcessLoop: the event loop of one simulated process.
 
-Owns the state of the process (it runs, is frozen, is slow, is dead) and its tasks. Owns neither time nor
-order: both are `loop.SimLoop`'s. A process that is frozen gets its turns later and in their order, as after
-SIGCONT; one that is dead gets none ever again, so that no `finally` of it runs and nothing of it is heard, as
-after SIGKILL. What asks for threads, files or other processes is refused.
+It is asyncio's interface over the common clock and queue. Owns the state of the process (running, frozen,
+slow, dead) and its tasks. Owns neither time nor order: `loop.SimLoop` has both. A frozen process gets its
+turns later and in their order, as after SIGCONT. A dead process gets no more turns, so no `finally` of it
+runs and it sends nothing, as after SIGKILL. Calls that need threads, files or other processes are refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Problem = dict[str, object]
 TURN_S = 100e-6
 """A turn of a busy process's loop: its messages read, its handlers run. Assumed; it only scales `slow`."""
 TASKS_LOOKED_AT = 64  # so many are kept before those that are done are let go
-CLOSES_TRIED = 16  # of a coroutine whose `finally` waits: one for each wait
+CLOSES_TRIED = 16  # for a coroutine whose `finally` waits: one for each wait
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
@@ -171,7 +171,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return now_s - self._frozen_s
 
     def freeze(self) -> None:
-        """SIGSTOP: nothing of it runs until `thaw`; what comes for it meanwhile waits in order."""
+        """SIGSTOP: nothing of it runs until `thaw`; incoming events wait in order."""
         if self.alive and self._parked is None:
             self._master.trace.note("freeze", self.name, self.number)
             self._parked = self._queue = deque(self._master.take_from_ready(self))
@@ -210,7 +210,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             before.let_out()
 
     def kill(self) -> None:
-        """SIGKILL: not one line of it runs any more, and it is not heard. Its coroutines stay where they are
+        """SIGKILL: not one line of it runs any more, and it sends nothing. Its coroutines stay where they are
         until the run is over. Where it kills itself, only the callback in hand runs to its end."""
         if not self.alive:
             return
@@ -233,8 +233,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._at_freeze.append(call)
 
     def close(self) -> None:
-        """After the run: let go of its coroutines. Their `finally` blocks run, and nobody hears them; tasks
-        that those begin are let go of too."""
+        """After the run: release its coroutines. Their `finally` blocks run without visible effect; tasks
+        that those begin are released too."""
         self._die()
         for _ in range(CLOSES_TRIED):
             tasks, self._tasks = self._tasks, []
@@ -244,7 +244,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                     _close(coroutine)
 
     def unseen(self) -> list[asyncio.Task[object]]:
-        """Tasks that failed, and nobody has looked."""
+        """Failed tasks whose exception was not retrieved."""
         return [task for task in self._tasks if _unseen(task)]
 
     # -- the inside --
@@ -261,7 +261,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             (self._master.ready if self._parked is None else self._parked).extend(turns)
 
     def _context(self) -> contextvars.Context:
-        """That of the caller, unless it is another process: nothing of its context may come over."""
+        """The context of the caller, unless the caller is another process: nothing of its context may pass
+        over."""
         if self._master.current is self:
             return contextvars.copy_context()
         return contextvars.Context()
@@ -281,7 +282,7 @@ def _close(coroutine: Coroutine[Any, Any, object] | Generator[Any, None, object]
     for _ in range(CLOSES_TRIED):
         try:
             coroutine.close()
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 (its `finally` failed or waits: nobody cares)
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 (its `finally` failed or waits: it is over)
             continue
         return
 

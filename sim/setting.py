@@ -1,4 +1,4 @@
-"""What a simulated run is made of: the job's settings, the seed, the machines and what lies between them.
+"""Setting: input of a simulated run (job settings, seed, machines, links).
 
 Owns the value and the names that follow from it. Nothing here is random and nothing runs.
 """
@@ -61,10 +61,10 @@ class Setting:
         config: the job's settings. seed: of everything that is drawn around the job; its own seed is
             `config.job.seed`.
         plant: the model that is trained, its responses, its verifiers.
-        reserved, preemptible: what stands in the hosts of a role.
-        trace: when preemptible hosts come and go; None: `fleet.n_prem_max` of them, always.
+        reserved, preemptible: the rig of each host of a role.
+        trace: when preemptible hosts are added and removed; None: `fleet.n_prem_max` of them, always.
         deadline_s: virtual seconds by which the job must be over.
-        link: what lies between two hosts, in each direction. egress_bytes_s: of a host's network card;
+        link: the path between two hosts, in each direction. egress_bytes_s: of a host's network card;
             preemptible_bytes_s: of a preemptible one's, in and out, where it is slower.
         crowding: of hosts that share the cores of one machine, how much longer a piece of work takes.
         one_machine: hosts are processes, as those of a local fleet: the connections of one that is taken away
@@ -88,7 +88,7 @@ class Setting:
     zones: tuple[str, ...] = ("a", "b", "c")
 
     def rig(self, host: str) -> Rig:
-        """What stands in a host."""
+        """The rig of a host."""
         return self.preemptible if role_of(host) == "preemptible" else self.reserved
 
     def ingress_bytes_s(self, host: str) -> float:

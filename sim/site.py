@@ -1,7 +1,7 @@
-"""The site of a simulated process: what a node's processes do to their machine, done to a virtual host.
+"""SimSite: the simulated `nodeagent.site.Site`, for processes on a virtual host.
 
-Owns the simulated side of `nodeagent.site.Site`: sockets of the simulated network, journals on the host's
-disk, small files there, the host's wall clock. Everything above it is production code.
+Owns sockets of the simulated network, journals on the host's disk, small files there, and the host's wall
+clock. Everything above it is production code.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ MakeHosts = Callable[[SimProcess, ActorSystem, Join], FleetHosts]
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What is around the processes of a cluster, the same for all.
+    """The surroundings of a cluster's processes, the same for all.
 
     Attributes:
         net: carries their bytes. machine: makes what starts the child processes and threads of one.
-        fittings: makes what its actors are fitted with. fleet: what a head has of hosts to start.
-        opened: told of each actor system once it receives.
-        said: told what a process says to whoever started it.
-        wire_scale: bytes that one byte of published weights stands for.
+        fittings: makes what its actors use. fleet: a head's hosts to start.
+        opened: called with each actor system once it receives.
+        said: called with each line that a process prints for its starter.
+        wire_scale: bytes that one byte of published weights represents.
     """
 
     net: SimNet
@@ -184,7 +184,7 @@ class SimSite:
 
 
 class _Unshared:
-    """Memory that nobody else could free."""
+    """Memory that no other process could free."""
 
     def release(self) -> None:
         """Nothing is held."""

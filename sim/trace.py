@@ -1,7 +1,8 @@
-"""The history of one simulated run, folded into one number: two runs are the same if their hashes are.
+"""Trace: the history of one simulated run, folded into one hash.
 
-Owns the hash and nothing of what is noted. A fact is a str, a float, bytes, or an int of at most 64 bits:
-never an object, whose text may hold an address, and never a set, whose order differs from process to process.
+Two runs are the same if their hashes are. Owns the hash and nothing of what is noted. A fact is a str, a
+float, bytes, or an int of at most 64 bits: never an object, whose text may contain an address, and never a
+set, whose order differs from process to process.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Trace:
         return self._hash.hexdigest()
 
     def _fold(self) -> None:
-        """MessagePack says type and length of each fact: other facts are other bytes."""
+        """MessagePack encodes type and length of each fact: other facts are other bytes."""
         self._hash.update(b"".join(map(_encode, self._notes)))
         self._folded += len(self._notes)
         self._notes.clear()

@@ -1,6 +1,7 @@
-"""What waits to run in a simulated system: a callback of one process, and the lane in which a slow one waits.
+"""Turn and SlowLane: waiting callbacks of a simulated system.
 
-Owns their form. When a turn comes is `loop`'s, whether it comes is `process_loop`'s.
+A turn is a callback of one process; the turns of a slow process wait in its lane. Owns their form. `loop`
+decides when a turn runs, `process_loop` whether it runs.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ Queue = deque[AnyTurn]
 
 
 class SlowLane(deque[AnyTurn]):
-    """Turns of a slow process: what comes together runs together, a while later.
+    """Turns of a slow process: turns that arrive together run together, a while later.
 
     Args:
         pause_s: how much later.

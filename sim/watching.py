@@ -1,8 +1,8 @@
-"""Looks at every message that passes in the simulated processes: for faults that wait for one, for a trace
-that is to be read.
+"""Hooks on all messages of simulated processes, for faults and readable traces.
 
-Owns the hooks. It stands where `rlctl tap` does in production, so a message is seen decoded, between the
-links and the actors: what comes in before it is handled, what goes out before it is sent.
+A fault may wait for one message. Owns the hooks. They are where `rlctl tap` is in production, so a message is
+seen decoded, between the links and the actors: an incoming one before it is handled, an outgoing one before
+it is sent.
 """
 
 from __future__ import annotations

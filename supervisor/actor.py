@@ -1,4 +1,4 @@
-"""Actor: the base class of user code, with typed handlers, reached only by messages."""
+"""Actor: base class of user code, with typed handlers, reached only by messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Belongings of an actor: background tasks, timers, and resources closed at its end.
+"""Belongings of an actor: background tasks, timers, resources closed at its end.
 
 Made only for actors that use one of them, since most actors of a large system have none.
 """

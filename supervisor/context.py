@@ -1,4 +1,4 @@
-"""Context: an actor's only access to messages, time, randomness, journal and sockets."""
+"""Context: an actor's only access to messages, time, randomness, journal, sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeadLetters: undeliverable messages, counted by reason, with the last few of each.
+"""DeadLetters: undeliverable messages, counted and sampled by reason.
 
 Owns the counts and the samples of one process. Does not own what happens to such a message (nothing: it is
 gone), nor the texts of the reasons, which the dropping component provides.

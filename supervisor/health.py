@@ -1,4 +1,4 @@
-"""ChildHealth: health check of one child process, from its heartbeats.
+"""Pulse: health check of one child process, from its heartbeats.
 
 It decides when a living child process must be killed. Pure: heartbeats and looks go in with their times, a
 cause comes out; no clock, no process.

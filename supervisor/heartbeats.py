@@ -1,4 +1,4 @@
-"""Heart and Heartbeats: child processes' heartbeats over their control links.
+"""Heart and HealthChecks: child processes' heartbeats over their control links.
 
 Every child sends them, and its parent expects them. Owns both ends: the child's timer, and the parent's
 record of its children with the checks of it. `health` decides what a silence means; the supervisor decides

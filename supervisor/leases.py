@@ -1,8 +1,9 @@
-"""Leases: holders of registered names, until when, and the fences. Time is an argument.
+"""Leases: holders of registered names, their expiry, and fences.
 
-Pure. A process has one lease, not one for each name. It claims the names that are new to it, gives up those
-that ended, and renews all of them with one small message that has their number and their sum (`Digest`).
-Where the registry's count differs (it restarted, a claim was lost), it requests all of them again.
+Pure; time is an argument. A process has one lease, not one for each name. It claims the names that are new to
+it, gives up those that ended, and renews all of them with one small message that has their number and their
+sum (`Digest`). Where the registry's count differs (it restarted, a claim was lost), it requests all of them
+again.
 
 Fences: the highest incarnation that ever held a name is kept, and a lower one is refused for ever. That
 memory is bounded: beyond `MAX_NAMES` the names without a holder are forgotten, the longest unheld first, and

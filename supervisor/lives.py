@@ -1,4 +1,4 @@
-"""Lives: the lives of one supervisor's children, each started, stopped, ended once.
+"""Lives of one supervisor's children: each is started, stopped and reported once.
 
 Owns what is kept of a child over its lives (how often it was restarted, how it ended last). Decides nothing:
 `supervision.Supervisor` calls it when something is due.

@@ -1,4 +1,4 @@
-"""Mailbox: bounded, with two lanes; the system lane is served before the user lane."""
+"""Mailbox: bounded, with two lanes; the system lane is served first."""
 
 import asyncio
 from collections import deque

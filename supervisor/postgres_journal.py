@@ -1,4 +1,4 @@
-"""PostgresJournal: journals in PostgreSQL, for a head that fails over to another host.
+"""PostgresJournal: journals in PostgreSQL, for a head that can fail over.
 
 Owns the statements and the connection of one process. The promises are those of the port. The transaction
 that writes checks the fence of incarnations, and that of the lease's term where the writer holds one: a head

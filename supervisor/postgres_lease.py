@@ -1,4 +1,4 @@
-"""PostgresLease: a lease in the database, one holder at a time, with growing terms.
+"""PostgresLease: a lease in the database, one holder at a time, growing terms.
 
 Each term is greater than all before. Owns the row of one lease. Time is the database's clock. Blocking, one
 connection: call it from one thread at a time. The fence is not here: every transaction of a journal checks

@@ -1,4 +1,4 @@
-"""Watching: watches across processes, and the failure detection of other processes.
+"""Watches: watches across processes, and failure detection of other processes.
 
 Owns the watches in both directions, and one `Detector` for each process in which something is watched. One
 record is kept for each process, not for each actor.

@@ -1,4 +1,4 @@
-"""KeyFollower: applies changes of a key directory to the AllowList, without restart.
+"""KeyFollower: applies key directory changes to the AllowList, without restart.
 
 Owns the poll of `trusted/` twice a second and the handling of an unreadable file. It polls: inotify misses
 changes on network file systems, and a look at ten names costs 40 us. `gate` and the sockets cut the

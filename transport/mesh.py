@@ -1,8 +1,8 @@
-"""ZmqWire: control mesh over ZeroMQ, one bound ROUTER a process, one DEALER a peer.
+"""ZmqWire: control mesh over ZeroMQ, one ROUTER a process, one DEALER a peer.
 
-Owns dialling, watching and forgetting the peers that this process talks to, and the way back by route.
-Requests leave on our DEALER and their replies return on it, so no two processes race to connect to each other
-and no route is unknown. Knows no envelope and no actor.
+Each process binds its ROUTER. Owns dialling, watching and forgetting the peers that this process talks to,
+and the way back by route. Requests leave on our DEALER and their replies return on it, so no two processes
+race to connect to each other and no route is unknown. Knows no envelope and no actor.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
-"""Token streams: many instances send frames to one manager, acknowledged ones are kept.
+"""Token streams: many instances send frames to one manager, none is lost.
 
-This module holds only the names. The ends are `stream_sender` and `stream_receiver`, the bytes `token_frame`
-and `stream_control`, the decisions `token_ring`. The manager acknowledges the frames that it has journaled,
-and reports the last one through `have` after its restart; senders keep every later frame.
+This module holds only the names. No acknowledged frame is lost. The ends are `stream_sender` and
+`stream_receiver`, the bytes `token_frame` and `stream_control`, the decisions `token_ring`. The manager
+acknowledges the frames that it has journaled, and reports the last one through `have` after its restart;
+senders keep every later frame.
 """
 
 from transport.stream_receiver import StreamReceiver

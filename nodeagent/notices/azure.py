@@ -1,4 +1,4 @@
-"""Azure: Scheduled Events of the metadata service, above all preemption of spot VMs.
+"""Azure: Scheduled Events of the metadata service, mainly spot VM preemption.
 
 Protocol: "Azure Metadata Service: Scheduled Events for Linux VMs", version 2020-07-01. Every request has the
 header `Metadata: true` and names its api-version. The list has events of other VMs of the same group too:

@@ -1,4 +1,4 @@
-"""NoticeWatcher: polls the host's cloud for preemption notices, for the node agent.
+"""NoticeWatcher: polls the cloud for preemption notices, for the node agent.
 
 Owns when each channel is polled, and when the node agent is notified: at every change, and again now and
 then, for the agent may have restarted since. `policy` interprets the answers; the cloud's own module

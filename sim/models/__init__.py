@@ -1,6 +1,6 @@
-"""Models of what the simulator has no hardware for: engines, trainers, images, checkpoints, scorers.
+"""Models of engines, trainers, images, checkpoints and scorers for the simulator.
 
-`hardware`, `shapes`, `assumptions`, `cost`, `batching`, `lengths`, `tokens` and `fit` are pure functions and
-values. The other rooms stand behind the ports that production's actors use, and spend virtual time as those
-functions tell.
+They replace hardware that the simulator does not have. `hardware`, `shapes`, `assumptions`, `cost`,
+`batching`, `lengths`, `tokens` and `fit` are pure functions and values. The other modules implement the ports
+that production's actors use, and spend virtual time according to those functions.
 """

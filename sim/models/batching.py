@@ -1,11 +1,13 @@
-"""Continuous batching on a modelled engine: who executes, who waits, what a turn yields, how long it takes.
+"""ContinuousBatch: continuous batching on a modelled engine.
 
-Owns admission, retraction and the rows of a frame. Pure: numpy and arithmetic, no clock, no messages.
+It decides which requests execute or wait, what a turn yields, and how long the turn takes. Owns admission,
+retraction and the rows of a frame. Pure: numpy and arithmetic, no clock, no messages.
 
-- Requests wait first come, first served, and enter while a slot and room in the cache are free. Entering
-  costs the prefill of what is not cached: samples of a group share their prompt while one of them executes.
+- Requests wait first come, first served, and enter while a slot and space in the cache are free. Entering
+  costs the prefill of the tokens that are not cached: samples of a group share their prompt while one of them
+  executes.
 - A turn decodes `frame_rows` rows for each request (fewer for one that ends), and is one frame. With
-  `token_scale` s a row stands for s tokens of the modelled model: lengths, cache and time count s times as
+  `token_scale` s a row represents s tokens of the modelled model: lengths, cache and time count s times as
   much as what is sent.
 - When the cache cannot take the rows of the next turn, requests are retracted, those with the shortest
   response first, as SGLang does: they wait again, in front, keep their tokens, and pay a prefill later.
@@ -42,7 +44,7 @@ _HELD = np.dtype(
         ("fresh", np.bool_),
     ]
 )
-MAX_LEFT = 2**62  # rows; nobody has so many
+MAX_LEFT = 2**62  # rows; more than any request has
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class ContinuousBatch:
 
     @property
     def work(self) -> TurnWork:
-        """All work so far, in rows: tokens of messages, each of which stands for `token_scale` of them."""
+        """All work so far, in rows: tokens of messages, each of which represents `token_scale` tokens."""
         counts, scale = self.counts, self.limits.token_scale
         return TurnWork(
             steps=counts.decode_steps / scale,
@@ -198,7 +200,7 @@ class ContinuousBatch:
         return behind(ends, output), seconds
 
     def _turn_of_any(self, ends: list[int], steps: NDArray[np.int64]) -> tuple[StepOutput, float]:
-        """Requests have as many rows as `steps` says."""
+        """Requests have as many rows as `steps` has for them."""
         seconds = self._decode_s(steps)
         output = behind(ends, rows_of(self._held, steps, self._vocabulary))
         held, scale = self._held, self.limits.token_scale
@@ -216,7 +218,7 @@ class ContinuousBatch:
         return max(1, min(self.limits.frame_rows, most_rows // count)) if count else 0
 
     def _all_give(self, each: int) -> bool:
-        """Nobody has fewer rows left, and the cache has room for all of them."""
+        """No request has fewer rows left, and the cache has space for all of them."""
         context, left = self._context_and_left()
         rows, limits = len(self._held), self.limits
         full = (context + rows * each) * limits.token_scale > limits.cache_tokens
@@ -279,7 +281,7 @@ class ContinuousBatch:
         self._fresh, self._sums = True, None
 
     def _steps(self, each: int) -> NDArray[np.int64]:
-        """Rows of each request in this turn; those for whom the cache has no room are retracted."""
+        """Rows of each request in this turn; requests for which the cache has no space are retracted."""
         held, limits = self._held, self.limits
         if not len(held):
             return np.zeros(0, np.int64)
@@ -319,7 +321,7 @@ class ContinuousBatch:
         scale = self.limits.token_scale
         context = (self._held["prompt"] + self._held["made"]) * scale
         most = int(steps.max())
-        if int(steps.min()) == most:  # the usual case: nobody ends within the turn
+        if int(steps.min()) == most:  # the usual case: no request ends within the turn
             count = most * scale
             middle = int(context.sum()) + len(steps) * (count - 1) / 2
             self.counts.tokens_attended += count * middle

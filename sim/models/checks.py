@@ -1,11 +1,11 @@
-"""How far the models are from what others measured: `python -m sim.models.checks`.
+"""Models against public measurements: `python -m sim.models.checks`.
 
-Owns the list of public measurements and claims, and what the models say to each. It is a report, not a proof:
-several constants were fitted to the first group (`hardware.toml` says which), the others were not used.
+Owns the list of public measurements and claims, and the models' value for each. It is a report, not a proof:
+several constants were fitted to the first group (`hardware.toml` names them), the others were not used.
 
 Contexts are not published with inter-token latencies. A steady batch holds requests of every age; their mean
-context is taken as 100 tokens of prompt and 0.58 of the mean response, which is what the batches that the
-cache limited in the same data come to.
+context is taken as 100 tokens of prompt and 0.58 of the mean response, which matches the batches that the
+cache limited in the same data.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
-"""The clock that models spend time on: the port of a simulated process's meter.
+"""Clock: the port on which models spend time, of a simulated process's meter.
 
-Owns the words. A model computes at once and says what it would have taken; whoever runs it lets that much
-virtual time pass before the result, and its effects, are seen.
+A model computes at once and reports the time that the real work would take; its runner lets that much virtual
+time pass before the result, and its effects, are visible.
 """
 
 from collections.abc import Callable

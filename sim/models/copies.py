@@ -1,11 +1,11 @@
-"""Copies of a model that decode side by side in one instance, each with its own batch, cache and pace.
+"""Copies of a model in one instance, each with its own batch, cache and pace.
 
-Owns which copy gets a request, and the order in which turns of copies are over. Pure, like `batching`: who
-calls lets the seconds pass. A request goes to the copy that has the fewest and stays there, as with
+Owns which copy gets a request, and the order in which turns of copies are over. Pure, like `batching`: the
+caller lets the seconds pass. A request goes to the copy with the fewest requests and stays there, as with
 data-parallel ranks: nothing is shared, so the copy with the longest responses is the last to be done.
 
-A turn of one copy is under way while others end theirs. What is to be aborted meanwhile ends with its copy's
-next turn, as orders that come in a turn wait for its end anyway.
+A turn of one copy is under way while others end theirs. A request that is aborted meanwhile ends with its
+copy's next turn, as orders that arrive in a turn wait for its end anyway.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ _ENDED = int(Flag.FINISHED | Flag.ABORTED)
 
 @dataclass(slots=True)
 class _Copy:
-    """A batch, and its turn that is under way: what comes of it, and the seconds until then."""
+    """A batch, and its turn that is under way: its result, and the seconds until then."""
 
     batch: ContinuousBatch
     output: StepOutput | None = None
@@ -62,7 +62,7 @@ class Copies:
             least.add([entry])
 
     def abort(self, tickets: Sequence[int]) -> None:
-        """End these tickets, waiting, executing or unknown; some turn to come has a row for each."""
+        """End these tickets, waiting, executing or unknown; some later turn has a row for each."""
         left = list(tickets)
         for batch in self.batches:
             here = [ticket for ticket in left if batch.knows(ticket)]
@@ -71,7 +71,7 @@ class Copies:
         self._copies[0].batch.abort(left)
 
     def drain(self) -> None:
-        """Abort everything. Of turns under way nothing comes but the ends of requests, as aborted ones."""
+        """Abort everything. Turns under way yield nothing but the ends of requests, as aborted ones."""
         for copy in self._copies:
             copy.batch.drain()
             if copy.output is not None:

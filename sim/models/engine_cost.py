@@ -1,4 +1,4 @@
-"""How long an engine takes: decode steps, prefill, and how many tokens its cache holds.
+"""EngineCost: time of decode steps and prefill, and token capacity of the cache.
 
 Owns the analytic model of inference. Pure. Its shape is the roofline, phase by phase:
 
@@ -18,7 +18,7 @@ from sim.models.shapes import ModelShape
 
 
 class DoesNotFit(ValueError):
-    """The weights leave no room for a cache on these devices; the text says how many bytes lack."""
+    """The weights leave no space for a cache on these devices; the text has the number of missing bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""A modelled engine: `actors.engine.turn.EngineHost` that decodes by arithmetic.
+"""Modelled engine: an `actors.engine.turn.EngineHost` that decodes by arithmetic.
 
-Owns what a worker's orders do to the batch, and the checks that a real engine makes. Which tokens come, how
-many, and when is `tokens`, `lengths` and `batching`. An image is read and compared before it is served: an
-engine never serves bytes that nobody published.
+Owns the effect of a worker's orders on the batch, and the checks that a real engine makes. `tokens`,
+`lengths` and `batching` decide which tokens result, how many, and when. An image is read and compared before
+it is served: an engine never serves bytes that were not published.
 """
 
 import hashlib
@@ -27,9 +27,10 @@ from sim.models.weight_bytes import BrokenImage, weights_of
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What is modelled. cost, limits: of each of `copies` copies of the model. load_s: of one load of
-    weights. max_tokens: of prompt and response together, in rows, as the settings have it.
-    tokens_follow_weights: other weights give other tokens, as with a real model. known_by: rows of a prompt
-    that tell one from another, None: all. dies: why it ends when it is to load weights, "" where it does not.
+    weights. max_tokens: of prompt and response together, in rows, as in the settings. tokens_follow_weights:
+    other weights give other tokens, as with a real model. known_by: number of leading prompt rows that
+    identify a prompt, None: all. dies: the reason of its death at the next load of weights, "" if it does not
+    die.
     """
 
     cost: EngineCost
@@ -87,7 +88,7 @@ class SimEngineHost:
         """See `EngineHost`: there is nothing to prepare."""
 
     def turn(self, orders: Orders) -> Turn:
-        """See `EngineHost`. Raises `BrokenImage` for an image that nobody can have published."""
+        """See `EngineHost`. Raises `BrokenImage` for an image that cannot have been published."""
         kept, failed = None, ""
         if orders.load is not None and self._version is not None and self._load_fails(orders.load.version):
             failed = WHY
@@ -113,13 +114,13 @@ class SimEngineHost:
         return Turn(output, refusals, self._version, self._root, idle, work, load_failed=failed)
 
     def hurry(self) -> None:
-        """See `EngineHost`: a turn of this one waits for nobody."""
+        """See `EngineHost`: a turn of this one never waits."""
 
     def close(self) -> None:
         """See `EngineHost`: nothing outlives it."""
 
     def _load(self, fetched: Fetched, keep: bool) -> list[int] | None:
-        """The tickets that it keeps. Raises `ServerDied` where the model says so."""
+        """The tickets that it keeps. Raises `ServerDied` where the model demands it."""
         if self._engine.dies:
             raise ServerDied(self._engine.dies)
         self._clock.spend(self._engine.load_s)
@@ -135,7 +136,7 @@ class SimEngineHost:
         return kept
 
     def _add(self, version: int, work: list[Work]) -> str | None:
-        """Take the work, or say why none of it is taken."""
+        """Take the work, or return why none of it is taken."""
         if version != self._version:
             return f"it serves version {self._version}, not {version}"
         batch, engine = self.batch, self._engine

@@ -1,11 +1,11 @@
-"""Finds the constants of the models in what a run measured, and says how well they fit.
+"""Fits of the models' constants to a run's measurements, with their errors.
 
-Owns the regression, and what a history's records say about steps. Pure.
+Owns the regression, and the reading of steps from a history's records. Pure.
 
 A decode step is linear in its rows and their context, a prefill in its tokens, a training step in its
-micro-batches and tokens; so each fit is linear, without negative coefficients. It makes the ratios
-between predicted and measured small, on a logarithmic scale: a short step counts as much as a long one, twice
-too long as much as twice too short, and a step that something else held up for seconds pulls little. Errors
+micro-batches and tokens; so each fit is linear, without negative coefficients. It makes the ratios between
+predicted and measured small, on a logarithmic scale: a short step counts as much as a long one, twice too
+long as much as twice too short, and a step that something else held up for seconds has little effect. Errors
 are of steps that were held back: every fourth one is predicted and not fitted.
 """
 
@@ -34,7 +34,7 @@ LEAST_RATIO = 0.02  # of an error that still counts less than others: below it a
 
 
 class TooLittle(ValueError):
-    """Not enough measurements to fit anything; the text says how many there are."""
+    """Not enough measurements to fit anything; the text has their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class FitError:
 
 
 def fit_engine(steps: Sequence[EngineStep]) -> tuple[EngineCost, FitError]:
-    """The engine that explains the steps. What is read once a step, weights or not, is one constant. A
-    coefficient that the steps cannot tell from none is 0. Raises `TooLittle`."""
+    """The engine that explains the steps. Bytes that are read once a step, weights or not, are one constant.
+    A coefficient that the steps cannot distinguish from none is 0. Raises `TooLittle`."""
     columns = [
         [float(step.rows > 0), step.rows, step.context, float(step.prefilled > 0), step.prefilled]
         for step in steps
@@ -98,8 +98,9 @@ def fit_engine(steps: Sequence[EngineStep]) -> tuple[EngineCost, FitError]:
 
 
 def fit_training(steps: Sequence[TrainingStep], start: TrainingCost) -> tuple[TrainingCost, FitError]:
-    """`start` with the constants that explain the steps: of a token, of a micro-batch, of a step. What
-    micro-batches and steps cost can be told apart only where their number varies. Raises `TooLittle`."""
+    """`start` with the constants that explain the steps: of a token, of a micro-batch, of a step. The costs
+    of micro-batches and of steps can be separated only if the number of micro-batches varies. Raises
+    `TooLittle`."""
     varies = len({step.micro_batches for step in steps}) > 1
     columns = [[1.0, step.tokens, step.micro_batches if varies else 0.0] for step in steps]
     found, error = _fit(columns, [step.seconds for step in steps])
@@ -109,8 +110,8 @@ def fit_training(steps: Sequence[TrainingStep], start: TrainingCost) -> tuple[Tr
 
 def engine_steps(records: Iterable[AnyRecord]) -> list[EngineStep]:
     """Mean decode steps of an instance, from a history's looks at the fleet: with n requests on each of k
-    serving instances a step took n / (tokens per second of one instance). Looks at which nothing was decoded,
-    or requests waited for a slot that just became free, say nothing and are left out."""
+    serving instances a step took n / (tokens per second of one instance). Left out are looks at which nothing
+    was decoded, or requests waited for a slot that just became free: they carry no information."""
     looks = [record for record in records if isinstance(record, Sample)]
     steps = []
     for before, look in pairwise(looks):
@@ -125,8 +126,8 @@ def engine_steps(records: Iterable[AnyRecord]) -> list[EngineStep]:
 def training_steps(
     records: Iterable[AnyRecord], micro_batches: int = 1, *, prompt_tokens: float = 0.0
 ) -> list[TrainingStep]:
-    """The training part of each step of a history. It tells neither how many micro-batches there were nor how
-    long prompts are: prompt_tokens, of each sample, are trained on beside its response."""
+    """The training part of each step of a history. The history has neither the number of micro-batches nor
+    the length of prompts: prompt_tokens, of each sample, are trained on beside its response."""
     return [
         TrainingStep(record.training_s, record.tokens + round(record.samples * prompt_tokens), micro_batches)
         for record in records
@@ -135,9 +136,9 @@ def training_steps(
 
 
 def fit_lengths(groups: Iterable[Sequence[int]], limit: int) -> LengthLaw:
-    """The law of responses of these lengths, by group. Those that the limit cut tell only that they are long:
-    median and sigma are read off the lower half, the correlation from all. Raises `TooLittle`, also where
-    more than half were cut."""
+    """The law of responses of these lengths, by group. Of a response that the limit cut it is only known that
+    it is long: median and sigma are read off the lower half, the correlation from all. Raises `TooLittle`,
+    also where more than half were cut."""
     logs = [np.log(np.maximum(np.array(group, float), 1.0)) for group in groups if group]
     every = np.concatenate(logs) if logs else np.zeros(0)
     if len(every) < LEAST_LENGTHS:

@@ -1,7 +1,7 @@
-"""What the actors of a simulated host are fitted with: `nodeagent.fittings.Fittings` on models.
+"""SimFittings: modelled `nodeagent.fittings.Fittings` of a simulated host.
 
-Owns the making, as the real side does for files, devices and processes. What is kept outlives the process
-that made it: in the host's memory, or in what survives the host.
+Owns the making, as the real implementation does for files, devices and processes. What is kept outlives the
+process that made it: in the host's memory, or in what survives the host.
 """
 
 import random
@@ -87,7 +87,7 @@ class SimFittings:
         )
 
     async def unmet(self, role: str, config: Config) -> list[str]:
-        """See `Fittings`: what the plant says that preemptible hosts lack."""
+        """See `Fittings`: what preemptible hosts lack according to the plant."""
         return list(self.plant.unmet) if role == "preemptible" else []
 
     def trace(self, name: str) -> Trace:

@@ -1,6 +1,6 @@
-"""Devices and the assumptions about them, read from `hardware.toml` beside this file.
+"""Devices and assumptions about them, read from `hardware.toml` beside this file.
 
-Owns the two shapes and the look-up by name. What follows from the figures is in `cost`.
+Owns the two shapes and the look-up by name. `cost` computes what follows from the figures.
 """
 
 from functools import cache
@@ -28,9 +28,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Assumptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What of the peaks is reached, and what a step costs beside them. Shares are of 1, times in seconds.
+    """Shares of the peaks that are reached, and further costs of a step. Shares are of 1, times in seconds.
 
-    Each value's reason stands beside it in `hardware.toml`; `fit` replaces some by what a run measured.
+    Each value's reason is beside it in `hardware.toml`; `fit` replaces some by what a run measured.
     """
 
     decode_bandwidth: float

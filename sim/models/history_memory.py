@@ -1,7 +1,7 @@
-"""The history of a simulated run: `actors.training.records.History` as a list.
+"""SimHistory: an `actors.training.records.History` as a list.
 
-Owns the writer. The list is the run's: it outlives the process that writes, as the file does of which every
-record was handed to the operating system.
+Owns the writer. The list belongs to the run: it outlives the process that writes, as a file does whose
+records were all passed to the operating system.
 """
 
 from collections.abc import Callable

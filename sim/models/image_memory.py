@@ -1,10 +1,11 @@
-"""Images of weights in the memory of a simulated host: `actors.weights.images.Images` on a mapping.
+"""Weight images in a simulated host's memory: `actors.weights.images.Images`.
 
-Owns the store's rules (which versions stay, what is visible when), as `actors.weights.image_store` has them
-on files. The mapping is the host's: images outlive the process that made them, and go with the host.
+They are in a mapping. Owns the store's rules (which versions stay, what is visible when), as
+`actors.weights.image_store` has them on files. The mapping belongs to the host: images outlive the process
+that made them, and are lost with the host.
 
-Left out: that a draft which a killed writer leaves behind is gone on with, headers, and memory that is
-used again: bytes here are never written twice.
+Left out: the reuse of a draft that a killed writer left, headers, and the reuse of memory: bytes here are
+never written twice.
 """
 
 from collections import Counter, OrderedDict
@@ -147,7 +148,7 @@ class SimImages:
         return SimDraft(self, version, nbytes)
 
     def give_back(self, version: int) -> None:
-        """The room that a draft took."""
+        """The memory that a draft took."""
         self._memory.pop(self._path(version).with_suffix(_DRAFT), None)
 
     def note(self, version: int, note: bytes, settings: bytes = b"") -> None:
@@ -160,7 +161,7 @@ class SimImages:
         return self._memory.get(self._path(version).with_suffix(_NOTE))
 
     def discard(self, version: int) -> None:
-        """Remove a version; who has it open keeps the bytes until they close it. Absent is fine."""
+        """Remove a version; a process that has it open keeps the bytes until it closes it. Absent is fine."""
         self._memory.pop(self._path(version), None)
         self._memory.pop(self._path(version).with_suffix(_NOTE), None)
 

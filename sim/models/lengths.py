@@ -1,13 +1,13 @@
-"""How long responses are: a log-normal law cut at the limit, correlated within a group.
+"""LengthLaw: response lengths, log-normal, cut at a limit, correlated in groups.
 
-Owns the law. Pure: a length is a function of the request's seed and its prompt, so a request has the same one
-on every instance and in every run. The logarithm of a length is
+Pure: a length is a function of the request's seed and its prompt, so a request has the same one on every
+instance and in every run. The logarithm of a length is
 
     mu + sigma * (sqrt(rho) * z(prompt) + sqrt(1 - rho) * z(seed))
 
 with z standard normal, drawn by hash. Samples of a group share their prompt, so the correlation of their
-logarithms is `correlation` (rho); the same prompt is as hard again when it comes back. A response that would
-be longer than the limit ends there, as an engine ends it; so a heap of them lies at the limit.
+logarithms is `correlation` (rho); a prompt that returns is as hard as before. A response that would be longer
+than the limit ends there, as an engine ends it; so many responses have exactly that length.
 """
 
 import math

@@ -1,7 +1,8 @@
-"""Loads of weights that are to fail: an engine keeps what it serves, and says why.
+"""LoadFaults: loads of weights that must fail; the engine keeps what it serves.
 
-Owns what was ordered, by host, and the bound: fewer loads of one version fail than make the manager give it
-up, since a version that no instance can load is the end of the job whose trainer made it.
+The engine also reports the reason. Owns the orders, by host, and the bound: fewer loads of one version fail
+than make the manager give it up, since a version that no instance can load is the end of the job whose
+trainer made it.
 """
 
 from collections import Counter, deque

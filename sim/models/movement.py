@@ -1,8 +1,8 @@
-"""How long weights and state take from place to place: a pull, a load into an engine, a durable write.
+"""Transfer times of weights and state: pulls, loads into engines, durable writes.
 
-Owns the arithmetic of bytes over bandwidth. Pure. What a pull takes in a simulated run follows from the
-simulated network, with the declared size of an image (`declared_scale`); `pull_s` is what that should come
-to on an idle link.
+Owns the arithmetic of bytes over bandwidth. Pure. The time of a pull in a simulated run follows from the
+simulated network, with the declared size of an image (`declared_scale`); `pull_s` is the expected time on an
+idle link.
 """
 
 from sim.models.rig import Rig
@@ -28,5 +28,5 @@ def durable_write_s(size_bytes: float, rig: Rig) -> float:
 
 
 def declared_scale(shape: ModelShape, image_bytes: int) -> float:
-    """How many bytes of the modelled weights one byte of a simulated image stands for."""
+    """How many bytes of the modelled weights one byte of a simulated image represents."""
     return shape.weight_bytes / image_bytes

@@ -1,8 +1,7 @@
-"""What a simulated job runs on: the model that is trained, its responses, its verifiers, its images.
+"""Plant: model, responses, verifiers and images of a simulated job, in one value.
 
-Owns the choice, in one value, and makes the parts of a host from it and from the host's rig. How much a token
-of a message stands for (`token_scale`) and how many decode steps are one frame (`frame_rows`) are explained
-in `batching`.
+Owns the choice, and makes the parts of a host from it and from the host's rig. `batching` explains how much a
+token of a message represents (`token_scale`) and how many decode steps are one frame (`frame_rows`).
 """
 
 from dataclasses import dataclass, field
@@ -25,11 +24,11 @@ from sim.models.training_cost import STATE_BYTES_PER_PARAMETER, Passes, Training
 CHUNK_BYTES = 64 * 2**10
 """The smallest that the settings allow."""
 CHUNK_STANDS_FOR_BYTES = 2**28
-"""At most: a chunk on the wire must come within the patience of who serves it, among several who pull."""
+"""At most: a chunk on the wire must arrive within the stall limit of its source, among several pullers."""
 LEAST_CHUNKS, MOST_CHUNKS = 4, 128
 KNOWN_BY = 1
-"""Rows of a prompt that tell its problem where a row stands for many tokens: the number of rows differs from
-scale to scale, and a problem's responses should be as long at each of them."""
+"""Leading rows of a prompt that identify its problem where a row represents many tokens: the number of rows
+differs from scale to scale, and a problem's responses should be as long at each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +48,14 @@ class Plant:
         law: lengths of responses, in tokens of the model.
         scorer: latency, prompts and faults of verifiers.
         passes: what the trainer computes for a sample.
-        offload: the optimizer's moments live in host memory.
-        token_scale: tokens of the model that one token of a message stands for. The lengths in a job's
+        offload: the optimizer's moments are in host memory.
+        token_scale: tokens of the model that one token of a message represents. The lengths in a job's
             settings are of messages.
         frame_rows: rows of one request in one frame.
         image_bytes: of a simulated image; its time on the wire is that of the model's weights. 0: as many as
             keep a chunk of the smallest size below `CHUNK_STANDS_FOR_BYTES` (see `settings`).
         tokens_follow_weights: other weights give other tokens, so that a wrong version is seen in them.
-        engine_dies: why each preemptible engine ends when it is to load weights; "": it does not.
+        engine_dies: why each preemptible engine ends at a load of weights; "": it does not.
         unmet: what preemptible hosts lack for their part of the job (`Fittings.unmet`).
         measured: times of engines and trainers as a run measured them, not as they follow from figures;
             capacities stay those of the rig.
@@ -89,12 +88,12 @@ class Plant:
 
     @property
     def wire_scale(self) -> float:
-        """Bytes of weights that one byte of an image on the wire stands for."""
+        """Bytes of weights that one byte of an image on the wire represents."""
         return declared_scale(self.shape, self.image_bytes)
 
     @property
     def model_config(self) -> bytes:
-        """What engines are told of the model."""
+        """The model's configuration for engines."""
         return msgspec.json.encode(self.shape)
 
     def settings(self, config: Config) -> Config:

@@ -1,7 +1,7 @@
-"""A modelled rank of a trainer's gang from 1 on: `actors.training.rank.RankWork`.
+"""Modelled rank of a trainer's gang from 1 on: `actors.training.rank.RankWork`.
 
-Owns nothing: what a gang makes of the weights, and in what time, is `trainer_work`'s, which models all of its
-ranks as one. A rank is here so that it can die, and take the others with it.
+Owns nothing: `trainer_work` models all ranks of a gang as one, the weights as well as the time. A rank is
+here so that it can die, and take the others with it.
 """
 
 from sim.models.clock import Clock

@@ -1,4 +1,4 @@
-"""What stands in a host: which devices, how many, and how an engine spreads a model over them.
+"""Rig: devices of a host, and how an engine spreads a model over them.
 
 Owns the value and its check. Figures are in `hardware`, times in `engine_cost` and its neighbours.
 """

@@ -1,7 +1,8 @@
-"""How long the rollout of one step takes on a few engines, without actors: for checks and quick estimates.
+"""Time of one step's rollout on a few engines, without actors, for estimates.
 
-Owns a small event simulation: engines of `batching`, one queue, every engine takes from it as soon as it has
-a free slot. There are no messages, no faults and no delays here; `sim.cluster` is for those.
+The checks use it too. Owns a small event simulation: engines of `batching` and one queue, from which every
+engine takes a request as soon as it has a free slot. There are no messages, no faults and no delays here;
+`sim.cluster` is for those.
 """
 
 import heapq
@@ -76,8 +77,8 @@ class StepTimes:
 
 
 def rollout_s(fleet: Fleet, engines: list[ContinuousBatch], leaving: int = 0, leave_s: float = 0.0) -> float:
-    """Seconds until every response is there. The first `leaving` engines stop at `leave_s`, and what they
-    have goes on elsewhere from its last token; with nobody else they stay."""
+    """Seconds until every response is complete. The first `leaving` engines stop at `leave_s`, and their
+    requests go on elsewhere from the last token; if there are no other engines, they stay."""
     queue = deque(fleet.requests())
     progress = {entry.ticket: entry for entry in queue}
     held: list[dict[int, Entry]] = [{} for _ in engines]
@@ -97,7 +98,7 @@ def rollout_s(fleet: Fleet, engines: list[ContinuousBatch], leaving: int = 0, le
             held[number][entry.ticket] = entry
             engine.add([entry])
         if engine.idle:
-            if queue or any(held):  # somebody may hand requests over: look again soon
+            if queue or any(held):  # an engine may hand requests over: look again soon
                 heapq.heappush(heap, (now_s + 1.0, number))
             continue
         output, seconds = engine.turn()
@@ -120,8 +121,8 @@ def colocated_step(fleet: Fleet, rig: Rig, train: TrainingCost) -> StepTimes:
 
 
 def hybrid_step(fleet: Fleet, reserved: Rig, instance: Rig, count: int, train: TrainingCost) -> StepTimes:
-    """The best seeding window with `count` instances: the trainer's devices roll out first, then train on
-    what comes, as RLBoost's Algorithm 1 settles on."""
+    """The best seeding window with `count` instances: the trainer's devices roll out first, then train on the
+    responses that arrive, as RLBoost's Algorithm 1 settles on."""
     training_s = fleet.training_s(train)
     last_s = training_s / MICRO_BATCHES + train.step_s
     best = StepTimes(0.0, float("inf"))

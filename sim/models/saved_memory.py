@@ -1,8 +1,9 @@
-"""The trainer's saved state on mappings: host copies in a host's memory, checkpoints on its durable files.
+"""Trainer's saved state on mappings: host copies in memory, checkpoints on disk.
 
 Owns the ports of `actors.cluster.saved_state` for simulated hosts. The seal is production's own
-(`actors.cluster.sealed.Seal`): sizes and digests of every file, so damage is found where it would be found.
-A copy or checkpoint appears whole, when the time of writing it is over; a kill before that leaves what was.
+(`actors.cluster.sealed.Seal`): sizes and digests of every file, so damage is found where it would be found. A
+copy or checkpoint appears whole, when the time of writing it is over; a kill before that leaves the earlier
+one.
 
 Left out: the half-written directory that production removes at its next write.
 """
@@ -148,8 +149,8 @@ class SimCheckpoints:
         return Latest(None, tuple(skipped))
 
     def adopt(self, source: Sealed) -> Sealed:
-        """See `Checkpoints`. A whole checkpoint of this step stays as it is. A disk without space is known
-        when it is written: `StateDirFull` comes then."""
+        """See `Checkpoints`. A whole checkpoint of this step stays as it is. A disk without space is noticed
+        when the checkpoint is written, with StateDirFull."""
         try:
             return self._load(source.step)
         except Damaged:

@@ -1,13 +1,12 @@
-"""Modelled verifier processes: problems and scores that follow from their names, with a stated latency, and
-faults.
+"""SimScorer: modelled verifier processes, with latency and faults.
 
 Owns the port `actors.reward.scoring.ScoringWorker` without a process. A problem's prompt is a function of
-(split, index), a score of the problem and the response's tokens: whoever scores again finds the same. Each
-problem has its own chance of a right answer, so groups differ in their rewards.
+(split, index), a score of the problem and the response's tokens: scoring again gives the same. Each problem
+has its own chance of a right answer, so groups differ in their rewards.
 
 Faults, drawn for each item or ordered from outside: a worker that hangs (no answer until the deadline), one
-that crashes, one that lies (an answer that is no frame, or of the wrong kind, or the wrong score). Or every
-score comes to the same fault, for as long as that stands: a verifier that is sick.
+that crashes, one that lies (an answer that is no frame, or of the wrong kind, or the wrong score). Or, while
+the verifier is sick, every score ends in the same fault.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ class Fault(StrEnum):
     GARBAGE = "garbage"
     WRONG_KIND = "wrong_kind"
     WRONG_SCORE = "wrong_score"
-    RAISE = "raise"  # of a score; a problem comes
+    RAISE = "raise"  # instead of a score; problems are still returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +52,19 @@ class ScorerLaw:
 
 @dataclass(slots=True)
 class ScorerFaults:
-    """Faults that somebody ordered, on top of the law's chances: the next items of a host take one each.
-    `done`: how many of each kind came, ordered or drawn. `standing`: what every score comes to; problems come
-    as ever."""
+    """Ordered faults, on top of the law's chances: the next items of a host take one each. `done`: how many
+    of each kind happened, ordered or drawn. `standing`: the fault of every score; problems are unaffected."""
 
     standing: Fault | None = None
     done: dict[Fault, int] = field(default_factory=dict)
     _ordered: deque[tuple[Fault, Callable[[], None]]] = field(default_factory=deque)
 
     def order(self, fault: Fault, came: Callable[[], None] = lambda: None) -> None:
-        """One more; `came` is called when it comes."""
+        """One more; `came` is called when it happens."""
         self._ordered.append((fault, came))
 
     def take(self) -> Fault | None:
-        """The next ordered one: it comes now."""
+        """The next ordered fault: it happens now."""
         if not self._ordered:
             return None
         fault, came = self._ordered.popleft()

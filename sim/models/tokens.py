@@ -1,7 +1,7 @@
-"""The tokens of simulated responses: a function of the request's seed and the position, and of nothing else.
+"""Tokens of simulated responses: a function of request seed and position.
 
-Owns that function. A response that moved between instances can therefore be compared with what it must be,
-token for token. Pure, and vectorised: a frame of rows is one call.
+Nothing else enters. A response that moved between instances can therefore be compared with its correct
+tokens, one by one. Pure, and vectorised: a frame of rows is one call.
 
 The generator is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), counter-based as in `actors.engine.sampling`.
 """
@@ -25,7 +25,7 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def mix(value: int) -> int:
-    """A 64-bit number from another one; neighbours come out far apart."""
+    """A 64-bit number from another one; neighbours map to distant numbers."""
     z = (value + 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -49,6 +49,6 @@ def tokens_at(
 
 
 def response(seed: int, count: int, vocabulary: int, weights: bytes = b"") -> NDArray[np.uint32]:
-    """The first `count` tokens that a request must have, whoever decoded them."""
+    """The first `count` tokens that a request must have, whichever instance decoded them."""
     keys = np.full(count, request_key(seed, weights), np.uint64)
     return tokens_at(keys, np.arange(count, dtype=np.int64), vocabulary)[0]

@@ -1,8 +1,8 @@
-"""A modelled trainer: `actors.training.work.TrainerWork` whose weights are a digest.
+"""Modelled trainer: `actors.training.work.TrainerWork` whose weights are a digest.
 
-Owns what a step makes of the weights, and the time that it takes. The new digest follows from the old one
-and from the set of samples, each with its prompt, tokens, log-probs and advantage. As with exact arithmetic,
-neither the order of the samples nor how they were cut into micro-batches matters, and each of them counts: a
+Owns the effect of a step on the weights, and the step's time. The new digest follows from the old one and
+from the set of samples, each with its prompt, tokens, log-probs and advantage. As with exact arithmetic,
+neither the order of the samples nor their division into micro-batches matters, and each of them counts: a
 sample that is missing, doubled or changed by one bit gives other weights.
 """
 
@@ -32,7 +32,7 @@ class OutOfOrder(RuntimeError):
 
 
 class LostState(ValueError):
-    """The state to go on from is not where it was said to be."""
+    """The state to continue from is not at the given place."""
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -71,10 +71,10 @@ class SimTrainerWork:
         first: digest of the initial weights.
         images: of this host.
         copies: of this host.
-        places: where the state lies that `load` may be told of: host copies, durable files.
-        model_config: what engines are told of the model.
+        places: the places of state that `load` accepts: host copies, durable files.
+        model_config: the model's configuration for engines.
         image_bytes: of one image.
-        token_scale: tokens of the modelled model that one token of a message stands for.
+        token_scale: tokens of the modelled model that one token of a message represents.
         clock: of this process.
     """
 

@@ -1,10 +1,10 @@
-"""How long a trainer takes: micro-batches by FLOPs and utilisation, the optimizer by bytes.
+"""TrainingCost: time of micro-batches by FLOPs, of the optimizer by bytes.
 
 Owns the analytic model of training. Pure.
 
 A forward pass costs 2 FLOPs a parameter and token, a backward pass twice that; recomputed activations,
 log-probs of the old policy and those of a reference model cost a forward pass each. Attention over the
-sample's own tokens (half a square of them) comes on top.
+sample's own tokens (half a square of them) is added. FLOPs are divided by the assumed utilisation.
 """
 
 from collections.abc import Iterable

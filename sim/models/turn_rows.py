@@ -1,6 +1,6 @@
-"""The rows of one turn of a modelled engine: columns of tickets, tokens, log-probs and flags.
+"""Rows of one turn of a modelled engine: tickets, tokens, log-probs and flags.
 
-Pure, and vectorised: a turn is a few calls of numpy, however many requests it has.
+Each is a column. Pure, and vectorised: a turn is a few calls of numpy, however many requests it has.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ def rows_of_equals(held: NDArray[np.void], each: int, vocabulary: int) -> StepOu
 
 
 def rows_of(held: NDArray[np.void], steps: NDArray[np.int64], vocabulary: int) -> StepOutput:
-    """As many rows of each request as `steps` says, with their flags."""
+    """As many rows of each request as `steps` has for it, with their flags."""
     total, after = int(steps.sum()), np.cumsum(steps)
     which = np.repeat(np.arange(len(held)), steps)
     offsets = np.arange(total) - np.repeat(after - steps, steps)

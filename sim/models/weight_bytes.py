@@ -1,7 +1,8 @@
-"""What the bytes of a simulated image are: a digest, and as many bytes after it as follow from it.
+"""Bytes of a simulated image: a digest, and padding that follows from the digest.
 
 Owns the two directions, digest to bytes and back. Pure. Two images are equal exactly if their weights are,
-and one that was damaged or mixed on its way is known by itself, whoever else failed to notice.
+and an image that was damaged or mixed on its way is recognised from its own bytes, even if every other check
+missed it.
 """
 
 import hashlib

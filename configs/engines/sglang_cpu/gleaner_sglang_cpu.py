@@ -1,4 +1,7 @@
-"""SGLang's entry point for platforms that are not its own. Imports nothing: every process of SGLang asks."""
+"""SGLang's plug-in entry point for this platform.
+
+Imports nothing, because every process of SGLang calls it.
+"""
 
 
 def activate() -> str:

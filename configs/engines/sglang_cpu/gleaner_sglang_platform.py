@@ -1,7 +1,7 @@
-"""A platform of SGLang: a CPU with PyTorch's own kernels.
+"""SGLang platform: a CPU with PyTorch's own kernels.
 
 SGLang's own CPU engine needs a compiled kernel library that no package index has; this one needs none. It is
-slow and exact, which is what tests want. Source: the interface in sglang/srt/platforms of 0.5.23.
+slow and exact, which suits tests. Source: the interface in sglang/srt/platforms of 0.5.23.
 """
 
 from sglang.srt.platforms.cpu import CpuDeviceMixin

@@ -1,8 +1,8 @@
-"""Lets torchvision of PyPI be imported beside PyTorch without CUDA; SGLang imports it and never uses it here.
+"""Import fix for PyPI's torchvision beside PyTorch without CUDA.
 
-Its compiled operators are linked to CUDA and do not load; then its import fails, as two operators that it
-gives meta kernels to are unknown. They are declared before. A .pth file imports this in every process of the
-environment.
+SGLang imports torchvision and never uses it here. Its compiled operators are linked to CUDA and do not load;
+then its import fails, because it registers meta kernels for two unknown operators. This module declares them
+before. A .pth file imports it in every process of the environment.
 """
 
 import sys
