@@ -1,8 +1,9 @@
-"""Every setting of the main job: one frozen struct a section, one documented default a setting.
+"""Config: every setting of the main job, one frozen struct a section, with defaults.
 
-Owns the names, types, ranges and defaults. Does not read files (`configs.load`) and does nothing with the
-values. A range stands in the type, so that a refusal can say what was expected; rules between two settings
-stand in `__post_init__`. Units are in the names; a name without a unit is a count, a ratio or a text.
+Owns the names, types, ranges and defaults; each default is documented. Does not read files (`configs.load`)
+and does nothing with the values. A range is part of the type, so that a refusal can name the expected values;
+rules between two settings are in `__post_init__`. Units are in the names; a name without a unit is a count, a
+ratio or a text.
 """
 
 import re
@@ -100,11 +101,11 @@ class Model(Section, frozen=True, kw_only=True):
 
 
 TRAIN_PROBLEMS, HELDOUT_PROBLEMS = 2048, 128
-"""Of a task whose settings have none, where its data does not say how many there are."""
+"""Defaults of a task whose settings give no number, if its data gives none either."""
 
 
 class Task(Section, frozen=True, kw_only=True):
-    """Where problems come from and what scores their answers: a dataset of `reasoning-gym`, or a file of your
+    """Source of problems, and the scorer of their answers: a dataset of `reasoning-gym`, or a file of your
     own (docs/tasks.md). `[[task]]`, repeated, trains on several."""
 
     name: Annotated[str, Meta(min_length=1, max_length=80)] = "spell_backward"
@@ -166,18 +167,19 @@ class Rollout(Section, frozen=True, kw_only=True):
     trained, the newest weights taking over in the middle of a response; 8 keeps the open batches bounded."""
     drop_uniform: bool = False
     """Dynamic sampling (DAPO): a prompt whose samples all got the same score gives no gradient; it is dropped
-    and another one drawn, until the step has `prompts` groups that do. Costs rollouts for gradients: off."""
+    and another one drawn, until the step has `prompts` groups with a gradient. Costs rollouts for gradients:
+    off."""
     max_refills: Natural = 3
     """Most prompts drawn in place of dropped ones, as a multiple of `prompts`; then uniform groups are taken
     as they are. Thrice as many let a policy through that is right (or wrong) on three prompts of four."""
     over_sampling: Annotated[float, Meta(ge=1, le=4)] = 1.0
-    """Prompts under way for each one that a step still misses; when it has `prompts` groups, the rest is
-    aborted, and comes again in later steps. Cuts the wait for the longest responses, costs tokens, and
-    favours prompts with short ones: 1, none."""
+    """Prompts under way for each one that a step still misses; when the step has `prompts` groups, the rest
+    is aborted, and returns in later steps. Cuts the wait for the longest responses, costs tokens, and favours
+    prompts with short ones: 1, none."""
     sample_retries: Natural = 1
-    """How often a sample is made again, alone and with another seed, whose verifier failed for good; after
-    that it has no score and its group goes without it. Once shows whether it was the response or the
-    verifier."""
+    """How often a sample is made again, alone and with another seed, if its verifier failed for good; after
+    that it has no score and its group goes on without it. One retry shows whether the response or the
+    verifier caused it."""
     max_pending: Count = 4
     """Requests that may be pending on one instance beyond its share of all of them, before dispatch is
     delayed (RLBoost's Theta). Its share is sent at once, as far as it has slots."""
@@ -208,24 +210,24 @@ class Engine(Section, frozen=True, kw_only=True):
     and `vllm`: a server of theirs, started by the instance or found at `url`. The reserved host's engine is
     always builtin, as it shares its device with the trainer."""
     url: Annotated[str, Meta(pattern=r"^(https?://[^/\s]+)?\Z")] = ""
-    """`http://host:port` of a server that somebody else runs on the instance's own machine; "" = the instance
+    """`http://host:port` of a server that the user runs on the instance's own machine; "" = the instance
     starts one. Its weights are this job's from then on."""
     environment: HostPath = ""
-    """The virtual environment in which the engine is installed (`make engines`), whose interpreter starts the
-    server; "" = the one of this process."""
+    """The virtual environment in which the engine is installed (`make engines`); its interpreter starts the
+    server. "" = the one of this process."""
     args: list[str] = []
     """Arguments of the server that is started, after those that the instance gives it."""
     stall_s: Positive = 30.0
-    """A server that has requests and makes no token, or does not answer, for so long is given up: far above
-    the longest pause of a sound one, which is the prefill of a long prompt or the first use of a kernel."""
+    """A server that has requests and makes no token, or does not answer, for so long is given up. Far above
+    the longest pause of a healthy one, which is the prefill of a long prompt or the first use of a kernel."""
     start_s: Positive = 600.0
     """Longest time until a server serves new weights; a large model takes minutes to start."""
     in_flight: Literal["handed-over", "kept"] = "handed-over"
-    """What becomes of requests that a preemptible instance decodes when it loads newer weights.
-    `handed-over`: they end there with their tokens kept and go on where there is room first; `kept`: they
-    stay and go on under the newer weights, as far as their gates admit those. Either way a response has a
-    span for each version, and caches are computed anew. `kept` needs `rollout.staleness` above 0, or a job
-    that trains nothing; an engine that cannot keep them hands them over."""
+    """What happens to requests that a preemptible instance decodes when it loads newer weights.
+    `handed-over`: they end there, keep their tokens and continue on the first instance with free capacity;
+    `kept`: they stay and continue under the newer weights, as far as their gates admit those. In both cases a
+    response has a span for each version, and caches are computed anew. `kept` needs `rollout.staleness` above
+    0, or a job that trains nothing; an engine that cannot keep them hands them over."""
     drain_s: NotNegative = 0.0
     """Before a preemptible instance loads newer weights, its requests have so long to end under those that it
     has; it gets no new ones meanwhile. What is left keeps its tokens and goes on under the newer ones. 0: all
@@ -275,8 +277,8 @@ class Training(Section, frozen=True, kw_only=True):
     """CPU threads of the trainer."""
     backend: Literal["torch", "fsdp2", "own"] = "torch"
     """`torch`: one process has the whole model; `fsdp2`: each of `processes` has a part (PyTorch FSDP2), for
-    a model whose weights, gradients and moments do not fit into one. `own`: nothing is trained here, a
-    trainer of yours publishes weights (`rlctl.publisher`), and the job serves them until it is stopped."""
+    a model whose weights, gradients and moments do not fit into one. `own`: nothing is trained here; your own
+    trainer publishes weights (`rlctl.publisher`), and the job serves them until it is stopped."""
     processes: Annotated[int, Meta(ge=1, le=64)] = 1
     """Processes of the trainer, a gang on the reserved host: if one ends, all are started again. More than
     one needs `backend = "fsdp2"`."""
@@ -295,7 +297,7 @@ class Training(Section, frozen=True, kw_only=True):
 
 
 class Seeding(Section, frozen=True, kw_only=True):
-    """Rollout on the training node at the begin of a step (RLBoost, Algorithm 1)."""
+    """Rollout on the training node at the start of a step (RLBoost, Algorithm 1)."""
 
     initial_s: NotNegative = 0.5
     """First seeding window (T_init); about a rollout of the quickstart, Algorithm 1 moves it from there."""
@@ -308,8 +310,8 @@ class Seeding(Section, frozen=True, kw_only=True):
     memory: bool = True
     """Remember the window that a number of instances settled at; it returns with that number."""
     controller: Literal["feedback", "model"] = "model"
-    """Who chooses the window and the number of instances: `model`, a prediction of the step for every choice
-    (docs/seeding.md), which leaves it to `feedback`, Algorithm 1, while it lacks data or steps are short."""
+    """Chooses the window and the number of instances. `model`: a prediction of the step for every choice
+    (docs/seeding.md); while it lacks data or steps are short, it uses `feedback`. `feedback`: Algorithm 1."""
     time_weight: NotNegative = 0.5
     """Of `model`: what a share of a step's time is worth, against the same share of its cost, when instances
     are wanted; 0 = the cheapest token, 1 = cost times time (docs/seeding.md)."""
@@ -323,25 +325,27 @@ class Seeding(Section, frozen=True, kw_only=True):
 
 
 class Fleet(Section, frozen=True, kw_only=True):
-    """The hosts: how many, and when they come and go."""
+    """The hosts: their number, and when they are added and removed."""
 
     reserved: Annotated[int, Meta(ge=1, le=1)] = 1
-    """Hosts that stay. One: the trainer is one process."""
+    """Hosts that stay. One: all processes of the trainer run on it."""
     n_prem_max: Natural = 3
-    """Most preemptible hosts at a time, whatever Algorithm 1 wishes; three engines fill two cores."""
+    """Most preemptible hosts at a time, whatever Algorithm 1 requests; three engines fill two cores."""
     trace: HostPath = ""
-    """When preemptible hosts come and go (CSV, see `configs.trace`); "" = `n_prem_max` of them, always."""
+    """When preemptible hosts are added and removed (CSV, see `configs.trace`); "" = `n_prem_max` of them,
+    always."""
     notice_s: NotNegative = 10.0
     """Time from a notice to the removal where the trace gives no removal; clouds give 30 to 120 s."""
     first_instance_s: Positive = 300.0
     """Time from the first version of the weights until a preemptible instance serves one; after it the job
-    says that none has, and why. A server of a large model starts in minutes; hosts are paid for meanwhile."""
+    reports that none has, and why. A server of a large model starts in minutes; hosts are paid for meanwhile.
+    """
     await_instance: bool = False
     """The first step waits until a preemptible instance serves, for `first_instance_s` at most; the clock of
     the trace begins after that. Off: the reserved host begins alone, and no time is lost."""
     require_instance: bool = False
-    """A job fails if no preemptible instance has served within `first_instance_s`, or by its end
-    (`rlctl run` ends with exit code 4). Off: it trains on its reserved host alone, and says so."""
+    """A job fails if no preemptible instance has served within `first_instance_s`, or by its end (`rlctl run`
+    ends with exit code 4). Off: it trains on its reserved host alone, and reports that."""
     restarts: Natural = 5
     """Restarts of one supervised process within `restarts_within_s` before its supervisor gives up."""
     restarts_within_s: Positive = 60.0
@@ -360,17 +364,17 @@ class Weights(Section, frozen=True, kw_only=True):
     """TCP connections of a pull at most, one for each 16 MiB that it lacks. Each has a thread at both ends;
     clouds limit what one of them carries."""
     pull_limit_bytes_s: NotNegative = 0.0
-    """What a host asks of one source in a second at most, to leave room for others on its link; 0: as much as
-    comes."""
+    """Most bytes a second that a host requests from one source, to leave bandwidth for others on its link; 0:
+    no limit."""
     relay: bool = True
-    """Receivers of a version pass it on to others while it comes, so that the publisher's link carries about
-    one copy; false: all of them pull from the publisher."""
+    """Receivers of a version forward it to others while they receive it, so that the publisher's link carries
+    about one copy; false: all of them pull from the publisher."""
     link_bytes_s: Positive = 3.125e9
-    """What a host's link carries in each direction, until a pull has measured it; 25 Gbit/s is usual in
-    clouds. What the publisher can give to all within half a second is not relayed."""
+    """Bandwidth of a host's link in each direction, until a pull has measured it; 25 Gbit/s is usual in
+    clouds. A version that the publisher can send to all within half a second is not relayed."""
     delta: bool = True
-    """Who has an earlier version pulls what has changed since, bit for bit, where that is less than 60 % of
-    the image."""
+    """A host that has an earlier version pulls only the changes since, bit for bit, if they are less than 60
+    % of the image."""
     compress: bool = False
     """Deltas are compressed with zstd: a tenth smaller where one element in a hundred changed, for slow links
     (docs/benchmarks.md, "Weight deltas")."""
@@ -378,8 +382,8 @@ class Weights(Section, frozen=True, kw_only=True):
     """A version that holds NaN or infinity is refused when it is published, by the name of the tensor; false:
     it is served as it is. The check reads an image as fast as its hashes are made, on another core."""
     kept_delta_bytes: Annotated[int, Meta(ge=0)] = 2 * 2**30
-    """Memory of a host for deltas that it serves; beyond it the oldest go, and who needs one of those pulls
-    the whole image."""
+    """Memory of a host for deltas that it serves; beyond it the oldest are dropped, and a host that needs one
+    of those pulls the whole image."""
     delta_threads: Annotated[int, Meta(ge=0, le=64)] = 0
     """Threads of a host that make and apply a delta together; 0 = a quarter of its cores, at most 8: engines
     decode beside them."""
@@ -415,9 +419,9 @@ class Function(Section, frozen=True, kw_only=True):
     """A function of your own that scores responses: verifier `python` (docs/functions.md)."""
 
     call: Annotated[str, Meta(pattern=r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w.]*)?\Z")] = ""
-    """`module:function`, for example `my_rewards:score`; the module lies in `path` or is installed."""
+    """`module:function`, for example `my_rewards:score`; the module is in `path` or is installed."""
     path: SettingsFolder = ""
-    """Folder to import from; where it is not given, that of the settings file."""
+    """Folder to import from; if missing, that of the settings file."""
     style: Literal["auto", "own", "verl", "trl", "trl-chat", "slime"] = "auto"
     """How it is called: as ours, or as verl, TRL or slime call theirs; `auto` reads the names of its
     parameters. `trl-chat`: with messages as completions, whatever the prompt is."""
@@ -438,8 +442,8 @@ class Http(Section, frozen=True, kw_only=True):
     """A service that scores responses: verifier `http` (docs/functions.md)."""
 
     url: Annotated[str, Meta(pattern=r"^(https?://[^/\s@]+(/\S*)?)?\Z")] = ""
-    """Where responses are posted to; with `style = "roll"` what stands before `/v1/submit_task`. It holds no
-    user and password: `headers_env`."""
+    """URL to which responses are posted; with `style = "roll"` the part before `/v1/submit_task`. It contains
+    no user and password: `headers_env`."""
     style: Literal["own", "slime", "openrlhf", "roll"] = "own"
     """What is sent and answered: ours (`prompt`, `messages`, `response`, `answer`, `info`, to a number or an
     object with `score`), or what services for slime, OpenRLHF or ROLL take."""
@@ -492,29 +496,29 @@ class Reward(Section, frozen=True, kw_only=True):
 
     @property
     def sick_limit_s(self) -> float:
-        """For so long the verifier may be sick: a verdict that is asked for then must have come."""
+        """Longest time that the verifier may be sick: a verdict requested then must have arrived."""
         return max(self.sick_s, self.verdict_s)
 
 
 class Liveness(Section, frozen=True, kw_only=True):
-    """How soon a silence is noticed, and so what an idle cluster costs: whatever is said at intervals only to
-    show or to find out who lives follows from these two.
+    """How soon a silence is noticed, and so what an idle cluster costs. All periodic messages that only show
+    or find out which processes live follow from these two.
 
     A killed process is known at once whatever they are, by its closed or refused connection; a host without
-    power, or behind a cut, after 3 to 5 s, by the pings of its connections. They are for what none of that
-    shows: a process that stands still, and messages about hosts and instances that were lost.
+    power, or behind a cut, after 3 to 5 s, by the pings of its connections. These settings are for what none
+    of that shows: a process that is stalled, and lost messages about hosts and instances.
     """
 
     beat_s: Positive = 0.5
-    """A watched process of which nothing was heard for so long is asked for a sign of life; the fleet is
-    looked at for the report as often."""
+    """A watched process that was silent for so long is probed; the report samples the fleet at the same
+    interval."""
     dead_s: Positive = 5.0
     """Silence after which a peer is dead for certain and its work goes elsewhere; never before 60 % of it,
     and in between when its silence is unlikely, given its earlier beats."""
 
     hung_silences: NotNegative = 2.0
-    """A child process that gave no heartbeat over its control link for so many times `dead_s` is killed, and
-    its supervisor goes on as after any other end of it. At 2 nobody counts on it any more: its peers gave it
+    """A child process without a heartbeat over its control link for so many times `dead_s` is killed, and its
+    supervisor goes on as after any other end of it. At 2 no process counts on it any more: its peers gave it
     up after one, and its names lapse after two. 0: only an exit is seen, as a debugger needs it."""
     start_s: Positive = 120.0
     """The same limit for a process that has not given its first heartbeat yet (it imports, from a cold disk)
@@ -541,9 +545,9 @@ class Liveness(Section, frozen=True, kw_only=True):
 
     @property
     def lease_s(self) -> float:
-        """A process that says nothing to the registry for so long holds its names no longer; it renews them
-        at a third. The slowest of all: who died is known by its connection or its silence before, and who
-        takes over takes the name at once."""
+        """A process that sends nothing to the registry for so long loses its names; it renews them at a
+        third. The slowest of all limits: peers notice a death earlier, by connection or silence, and a
+        successor takes a name at once."""
         return self.dead_s * 2
 
     @property
@@ -588,8 +592,8 @@ class Network(Section, frozen=True, kw_only=True):
     """Key directory made by `rlctl keygen`; "" = no encryption, loopback only."""
     bulk: Literal["loopback", "clear"] = "loopback"
     """Where weights may travel unencrypted. Their pulls are plain TCP: signed requests, hashed chunks,
-    content that whoever listens on the network can read. `loopback`: inside this host only, a `bind` beyond
-    it is refused; `clear`: on the network of `bind` too."""
+    content that anyone on the network can read. `loopback`: inside this host only, a `bind` beyond it is
+    refused; `clear`: on the network of `bind` too."""
 
 
 class Limits(Section, frozen=True, kw_only=True):
@@ -626,7 +630,7 @@ class Traces(Section, frozen=True, kw_only=True):
 
 class Loggers(Section, frozen=True, kw_only=True):
     """Where `rlctl run` shows the run's figures beside its own report. They need `pip install
-    'gleaner[loggers]'`; one that fails is told and left, and the run goes on."""
+    'gleaner[loggers]'`. One that fails is reported and dropped, and the run goes on."""
 
     tensorboard: bool = False
     """Event files in `tensorboard/` of the run's folder."""
@@ -653,7 +657,7 @@ class Gateway(Section, frozen=True, kw_only=True):
     in `listen`; a request with another name in its `Host` is refused: a browser may have been lured to it.
     ["*"] = any name."""
     open: bool = False
-    """Answer beyond loopback without keys: whoever reaches the port uses the engines."""
+    """Answer beyond loopback without keys: any client that reaches the port may use the engines."""
     model_name: str = ""
     """What `/v1/models` calls the model; "" = the last part of `model.path`, or `job.name`."""
     max_concurrent: Annotated[int, Meta(ge=1, le=65536)] = 1024
@@ -665,7 +669,7 @@ class Gateway(Section, frozen=True, kw_only=True):
     max_deadline_s: Annotated[float, Meta(gt=0, le=3600)] = 3600.0
     """Longest that a request may name, with the header `X-Request-Deadline-S`; longer ones are cut to it."""
     heartbeat_s: Annotated[float, Meta(ge=0.05)] = 10.0
-    """Silence of a stream after which it says `: alive`; below the idle timeouts of usual proxies (60 s)."""
+    """Silence of a stream after which it sends `: alive`; below the idle timeouts of usual proxies (60 s)."""
     version_wait_s: NotNegative = 0.0
     """How long a request waits for a version of the weights that no engine serves yet; then 409."""
     buffer_tokens: Count = 8192
