@@ -64,13 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """What these words mean, the ones after the program's name; None: those of this process. Ends the
-    process, as argparse does, where they mean nothing."""
+    """Parse the arguments after the program's name; None: those of this process. Ends the process, as
+    argparse does, on invalid ones."""
     return parser().parse_args(argv)
 
 
 def start_options(args: argparse.Namespace) -> "Options":
-    """What `start` was asked for. Raises CannotRun (exit code 2) for what cannot go together."""
+    """The options of `start`. Raises CannotRun (exit code 2) for options that exclude each other."""
     from nodeagent.metrics_server import metrics_address
     from nodeagent.node import Options
 
@@ -167,7 +167,7 @@ def _gateway(listen: str) -> None:
 
 
 def _check_journal(args: argparse.Namespace, role: str) -> None:
-    """Raises CannotRun for a database of journals that is none, or where it makes no sense."""
+    """Raises CannotRun for an invalid database of journals, or for a role that cannot use one."""
     if args.journal and not is_url(args.journal):
         raise CannotRun(USAGE, f"--journal {args.journal!r}: expected postgresql://USER@HOST/DATABASE")
     if args.journal and role != "head":

@@ -34,7 +34,7 @@ HELLO_WITHIN_S = (0.05, 60.0)  # bounds of that choice
 HELLO_DEADLINE_S = 2.0
 MAX_STRANGER_S = 15.0  # between two hellos to a head that does not admit our key; doubled up to it
 GOODBYE_DEADLINE_S = 1.0  # if the goodbye is lost, the host counts as killed, which is harmless
-CHILDREN_LATE_S = 60.0  # children that start or stop for so long are worth a line, again each time
+CHILDREN_LATE_S = 60.0  # a start or stop of children that takes so long is logged, again each time
 MAX_TROUBLES = 8  # reported reasons that are remembered; more would be the same few in turn
 
 Leave = Callable[[int, str], None]
@@ -151,7 +151,7 @@ class NodeAgent(Actor):
                     "its children", on=self._on(), deadline_s=CHILDREN_LATE_S, go_on=True
                 ):
                     await self._children.run(job, self._done)
-                self._news.set()  # others may wait until this host has let go of the last job
+                self._news.set()  # other hosts may wait until this one has released the last job
             except Unfit as problem:
                 self._unfit(str(problem))
             except (CannotRun, ConfigError, OSError, JournalError) as problem:
@@ -268,7 +268,7 @@ class NodeAgent(Actor):
         }
 
     def _keys(self) -> dict[str, str | int | float]:
-        """What is in force of the key directory, and for how long."""
+        """The state of the key directory's list, and the time since its last change."""
         if self.ctx.network.key_state is None:
             return {}
         state = self.ctx.network.key_state()

@@ -39,7 +39,7 @@ PROCESSES = {
     "preemptible": ("transfer", "engine"),
 }
 OWN_TRAINER = {**PROCESSES, "head": ("rollout",), "reserved": ("transfer",)}
-"""Where the trainer is not the job's: nothing is scored or trained."""
+"""For a job with the user's own trainer: nothing is scored or trained."""
 SPINS = 3000
 """Turns for which a thread of OpenMP waits for the others before it sleeps. With the library's 300,000 a
 trainer of two threads takes four times as long where two other processes want the cores; with these it takes
@@ -122,7 +122,7 @@ class Children:
         return {name: process.pid for name, process in found if process is not None}
 
     def forget_memory(self) -> None:
-        """Free the job's shared memory; for an end without order, when the children are gone."""
+        """Free the job's shared memory, after an end without order, when the children are gone."""
         if self._job is not None:
             self._site.forget_memory(self._job, self._seat.node)
 
@@ -201,8 +201,8 @@ class Children:
         return [self._tree, *(tree for tree in below if tree is not None)]
 
     def _kinds(self, config: Config) -> tuple[str, ...]:
-        """The processes of this role; the head has a gateway and the user's own actors where they are asked
-        for."""
+        """The processes of this role; the head has a gateway and the user's own actors if the settings name
+        them."""
         kinds = (OWN_TRAINER if config.training.backend == "own" else PROCESSES)[self._role]
         if self._role != "head":
             return kinds
@@ -210,7 +210,8 @@ class Children:
         return (*kinds, *(kind for kind, asked in wanted.items() if asked))
 
     def _child(self, kind: str, job_file: Path, config: Config, intensity: Intensity) -> ChildSpec:
-        """A process; of a trainer that has several, all of them, none of which goes on without the others."""
+        """The spec of one process; of a trainer with several processes, of all of them, which only run
+        together."""
         own = self._process(kind, job_file, config)
         if kind != "trainer" or config.training.processes == 1:
             return own

@@ -48,7 +48,7 @@ def agent_address(agent: AgentFile) -> Address:
 
 
 async def inspect(agent: AgentFile, deadline_s: float) -> SystemState:
-    """What the node agent's process shows of itself. Raises AskTimeout, Unreachable."""
+    """The reported state of the node agent's process. Raises AskTimeout, Unreachable."""
     address = Address(name=SYSTEM, endpoint=agent.endpoint, public_key=agent.public_key)
     async with calling(agent) as system:
         return await system.ask(address, Inspect(), deadline_s=deadline_s, expect=SystemState)

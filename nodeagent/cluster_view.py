@@ -23,7 +23,7 @@ R = TypeVar("R", bound=Message)
 class Everywhere(Generic[R]):
     """`answers` of the processes that gave one; `silent`: actors of those that did not.
 
-    A process that died is silent for as long as its lease lasts; one that is stopped or stuck, for ever.
+    A dead process is listed as silent until its lease expires; a stopped or stuck one stays listed.
     """
 
     answers: Sequence[R]
@@ -40,7 +40,7 @@ class Processes:
 
 
 class ClusterView:
-    """See the module. `heads`: wherever the head may be. Asks raise `AskTimeout`, `Unreachable`,
+    """See the module. `heads`: the possible addresses of the head. Asks raise `AskTimeout`, `Unreachable`,
     `Overloaded` or `Refused`."""
 
     def __init__(self, system: ActorSystem, heads: Sequence[Peer]) -> None:
@@ -93,7 +93,7 @@ class ClusterView:
     async def ask_process(
         self, peer: Peer, question: Message, *, expect: type[R], deadline_s: float = LOOK_S
     ) -> R:
-        """Ask the runtime of a process, not one of its actors."""
+        """Send a question to the runtime of a process, not to one of its actors."""
         if peer.endpoint == self._system.wire.local.endpoint:  # there is no link to this process itself
             answer = self._system.inspection.answer(question)
             if isinstance(answer, expect):
@@ -104,7 +104,8 @@ class ClusterView:
     async def ask_everywhere(
         self, question: Message, *, expect: type[R], deadline_s: float = LOOK_S
     ) -> Everywhere[R]:
-        """Ask the runtime of every process at once; those that do not answer by the deadline are named."""
+        """Send a question to the runtime of every process at once; processes that do not answer by the
+        deadline are named."""
 
         async def one(peer: Peer) -> R | None:
             try:

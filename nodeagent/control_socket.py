@@ -38,7 +38,7 @@ class Look(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Asks for a signal to a child process of a node agent."""
+    """Requests a signal to a child process of a node agent."""
 
     node: str
     process: str
@@ -143,7 +143,7 @@ class ControlSocket:
 
 
 async def open_control(state_dir: Path, view: ClusterView) -> ControlSocket | None:
-    """The socket in `state_dir`; None where this host cannot have one: commands take the network then."""
+    """The socket in `state_dir`; None if this host cannot have one: commands then use the network."""
     control = ControlSocket(state_dir, view)
     try:
         await control.open()

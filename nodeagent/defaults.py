@@ -4,11 +4,11 @@ ROLES = ("head", "reserved", "preemptible")
 GRACE_S = 30.0
 """An ordered end takes at most this long; then the process goes without it. Kubernetes' default, Slurm's."""
 LOOK_S = 2.0
-"""Of a look at every process: those that are gone cost all of it."""
+"""Duration of a look at every process; every look takes all of it if one process is gone."""
 DEADLINE_S = 5.0
 """Of a question about the state of things; an actor that restarts answers well within it."""
 MAX_LOOK_S = 60.0
-"""The longest look that can be asked for."""
+"""Longest duration of a look."""
 AGENT = "agent"  # the node agent's own process, among those of its host
 CONTROL_GREETING = b"gleaner control 1\n"
 """First line of a control socket: it shows that the loop runs, and which requests and answers it supports.

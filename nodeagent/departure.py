@@ -51,7 +51,7 @@ class Departure:
         self._kind: str | None = None  # kind of the cloud's newest notice
         self._ends_s = 0.0
         self._acknowledges = False
-        self._final = False  # nothing is taken back any more
+        self._final = False  # the departure can no longer be taken back
         self._noticed = False
         self._drained = False
         self._trouble = ""
@@ -108,7 +108,7 @@ class Departure:
         self._follow(self._drain(left_s), "drain")
 
     def _follow(self, work: Coroutine[object, object, None], what: str) -> None:
-        """The newest word counts."""
+        """Start the newest task; cancel the one before."""
         if self._task is not None:
             self._task.cancel()
         self._task = self._ctx.background(work, what)
@@ -131,8 +131,8 @@ class Departure:
         self._go()
 
     async def _hand_over(self, grace_s: float, travel_s: float) -> bool:
-        """Whether the instance holds nothing. Its requests go on elsewhere from what was collected where the
-        manager could not be asked."""
+        """Whether the instance holds nothing. If the manager could not be asked, its requests continue
+        elsewhere from the collected tokens."""
         withdraw = Withdraw(instance=f"{self._ctx.node}/engine", grace_s=grace_s, leaves=True)
         try:
             done = await self._ctx.ask(MANAGER, withdraw, deadline_s=grace_s + travel_s, expect=Withdrawn)

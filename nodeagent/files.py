@@ -61,8 +61,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def make_private(directory: Path) -> None:
-    """Make the folder; it, what is in it, and whatever this process makes from now on is for this user alone.
-    Raises OSError."""
+    """Make the folder private: it, its content, and all files that this process makes from now on are for
+    this user alone. Raises OSError."""
     os.umask(0o077)
     directory.mkdir(parents=True, exist_ok=True)
     for path in (directory, *directory.rglob("*")):

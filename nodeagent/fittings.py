@@ -31,7 +31,7 @@ from configs.trace import Trace
 
 
 class Fittings(Protocol):
-    """Each call makes a new one, for one life of one actor; what it keeps is kept under its path."""
+    """Each call makes a new object, for one life of one actor; its kept state is stored under its path."""
 
     def prepare(self, kind: str, config: Config) -> None:
         """Load what the actors of such a process (`trees.tree_of`) need, before their first use."""
@@ -72,7 +72,7 @@ class Fittings(Protocol):
         """The images of weights on this host, for a TransferAgent."""
 
     def delta_threads(self, config: Config) -> Mapper:
-        """What has the chunks of deltas made and applied, for a TransferAgent."""
+        """The pool that makes and applies the chunks of deltas, for a TransferAgent."""
 
     def disk_versions(self, config: Config, model_dir: Path, run_id: str) -> DiskVersions | None:
         """The folder of `weights.disk`, for the TransferAgent of the host that trains; None for none. Raises
@@ -96,7 +96,7 @@ class Fittings(Protocol):
 
 
 class RealFittings:
-    """Those of the machine that this process runs on."""
+    """The fittings of the machine that this process runs on."""
 
     def prepare(self, kind: str, config: Config) -> None:
         """See `Fittings`: torch takes seconds to import."""

@@ -110,7 +110,7 @@ def access_of(settings: Settings, environment: Mapping[str, str]) -> Access:
 
 
 def _keys(setting: str, file: str, variable: str) -> list[str]:
-    """Lines of the file, and words of the variable."""
+    """Lines of the file, and comma-separated keys of the variable."""
     keys = variable.split(",")
     if file:
         try:

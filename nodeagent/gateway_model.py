@@ -31,7 +31,7 @@ class KeptModel:
             raise CannotRun(FAILED, why) from problem
 
     def write(self, facts: EngineFacts) -> None:
-        """Of the first engine that there ever was. The folder is left out: a server may report that of the
-        weights that it loaded last."""
+        """Write the facts of the very first engine. The folder is left out: a server may report the one of
+        the weights that it loaded last."""
         if not self._path.exists():
             write_whole(self._path, msgspec.json.encode(replace(facts, root="")))

@@ -16,7 +16,7 @@ from supervisor.errors import JournalAway, JournalError
 from supervisor.postgres_layout import LeaseTerm
 from supervisor.postgres_lease import PostgresLease
 
-MARGIN = 0.1  # of the lease: the process is gone before the database gives it to another
+MARGIN = 0.1  # of the lease: the process ends before the database can give it to another
 LOOKS = 4  # of a standby at the lease, in the time of one
 
 log = logging.getLogger("nodeagent")

@@ -101,7 +101,7 @@ class Bounds:
 
     @classmethod
     def of(cls, config: Config) -> "Bounds":
-        """What the settings of a job ask for."""
+        """The bounds from the settings of a job."""
         return cls(
             limits=Limits(
                 mailbox=config.limits.mailbox,

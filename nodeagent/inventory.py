@@ -43,7 +43,7 @@ def take_inventory(nvml: Nvml = pynvml, hostname: Callable[[], str] = socket.get
 
 
 def gpus(nvml: Nvml) -> tuple[str, ...]:
-    """Names of the GPUs; empty where there is none or its driver does not answer."""
+    """Names of the GPUs; empty if there is none or its driver does not answer."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as problem:

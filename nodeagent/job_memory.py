@@ -104,8 +104,7 @@ def free(one: Found, quiet_s: float, *, whole: bool) -> int:
 
 
 def free_images_of_dead_runs(root: Path = SHARED_MEMORY, quiet_s: float = QUIET_S) -> None:
-    """What a node agent does when it starts. Host copies stay: a run may be resumed. Where it cannot, that is
-    logged."""
+    """Called at the start of a node agent. Host copies stay: a run may be resumed. A failure is logged."""
     try:
         for one in found(root, quiet_s):
             if not one.used and one.image_bytes and (freed := free(one, quiet_s, whole=False)):

@@ -18,7 +18,8 @@ log = logging.getLogger("nodeagent")
 async def leading(
     seat: Seat, *, standby: bool, lease_s: float, stop: Shutdown, site: Site
 ) -> AsyncIterator[Seat | None]:
-    """The seat under the lease of the head, where there is one; None where `stop` came before it was ours."""
+    """The seat under the lease of the head, if there is one; None where `stop` was set before this process
+    got it."""
     if not seat.database:
         yield seat
         return

@@ -31,7 +31,7 @@ ANSWER_S = 1.5
 FRESH_S = 1.0
 """Answers are kept so long: several scrapers cost as much as one."""
 CLIENT_S = 5.0
-"""A client that does not send or take for so long is cut off; others wait for it."""
+"""A client that does not send or take for so long is disconnected; others wait for it."""
 STOP_S = 2.0
 
 log = logging.getLogger("nodeagent")

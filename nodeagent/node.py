@@ -240,7 +240,7 @@ class _Node:
             log.warning("restart %d of %s: %s", restarted.restarts, restarted.name, restarted.cause)
 
     def _leave(self, code: int, reason: str) -> None:
-        """The process is to end; the first reason counts."""
+        """End the process; the first reason counts."""
         if self._end is None:
             self._end = (code, reason)
         self._left.set()

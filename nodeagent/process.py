@@ -75,7 +75,7 @@ async def serve(order: Order, stop: Shutdown, site: Site) -> int:
         log.info("%s of job %s listens at %s", kind, job.run_id, local.endpoint)
         reporter = RestartReporter(system)
         tree = Supervisor(system, spec, on_failure=gave_up, on_restart=reporter)
-        # Beside the wait: an actor may take long to start (it loads, it asks), a stop must not wait for that.
+        # In parallel: an actor may take long to start (it loads, it asks), and a stop must not wait for that.
         starting = asyncio.get_running_loop().create_task(tree.start())
         starting.add_done_callback(started)
         await stop.wait()

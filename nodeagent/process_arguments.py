@@ -65,8 +65,8 @@ def _kind(text: str) -> str:
 
 
 def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> Order:
-    """What these words mean, the ones after the module's name; None: those of this process. `env`: its
-    environment. Ends the process, as argparse does, where they mean nothing."""
+    """Parse the arguments after the module's name; None: those of this process. `env`: its environment. Ends
+    the process, as argparse does, on invalid ones."""
     parser = argparse.ArgumentParser(
         prog=MODULE,
         description="One process of a job on this host. The node agent starts it; people have no need to.",

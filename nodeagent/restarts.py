@@ -11,7 +11,7 @@ from supervisor import ActorSystem, AskFailed, Done, Restarted
 
 CONTROLLER = "training/controller"
 DEADLINE_S = 30.0  # the controller itself may be the one that is being restarted
-MAX_PENDING = 256  # reports under way; beyond it they are in the log alone
+MAX_PENDING = 256  # reports under way; later ones are only in the log
 
 log = logging.getLogger("nodeagent")
 
@@ -32,13 +32,13 @@ class RestartReporter:
         task.add_done_callback(self._pending.discard)
 
     def close(self) -> None:
-        """Give up what is still under way."""
+        """Cancel the reports under way."""
         for task in self._pending:
             task.cancel()
 
     async def _report(self, restarted: Restarted) -> None:
         life = restarted.restarts + 1
-        # A child process is named by its kind alone, which every host has.
+        # A child process has only its kind as name, which every host has.
         whole = "/" in restarted.name
         name = restarted.name if whole else f"{self._system.node}/{restarted.name}"
         seen = RestartSeen(actor=name, cause=restarted.cause, incarnation=life)

@@ -17,14 +17,14 @@ import psutil
 from nodeagent.exit_codes import CUT_SHORT
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""SIGHUP is that of a terminal that was closed; `nohup` has it ignored, which is left so."""
+"""SIGHUP is sent when a terminal closes; `nohup` ignores it, and that stays so."""
 GONE_S = 2.0  # for killed processes to be gone; the kernel needs milliseconds, a big one some hundred
 
 log = logging.getLogger("nodeagent")
 
 
 class Shutdown(asyncio.Event):
-    """Set when the process is to end in order."""
+    """Set when the process must end in order."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Shutdown(asyncio.Event):
     def _again(self, number: int, frame: FrameType | None) -> None:
         try:
             self.clean_up()
-        finally:  # whatever this interrupted, and whatever went wrong
+        finally:  # whatever this interrupted, and whatever failed
             text = f"{self._name}: {signal.Signals(number).name} again: ended at once, without order\n"
             with contextlib.suppress(OSError):
                 os.write(2, text.encode())

@@ -65,7 +65,7 @@ class FleetHosts(Hosts, Protocol):
     """The hosts that a head starts itself."""
 
     def forget_memory(self) -> None:
-        """Free the shared memory of all of them; they are gone."""
+        """Free the shared memory of all of them; their processes are gone."""
 
     def state_dirs(self) -> list[Path]:
         """Of every host that was started."""
@@ -123,8 +123,8 @@ class Site(Protocol):
         """The journals of the process that sits there. Raises JournalError."""
 
     async def open_job_journals(self, seat: Seat, commit_s: float) -> Journals:
-        """Those of a job's actors that live in the node agent's process; those of old jobs that are over are
-        forgotten. Raises OSError, JournalError, CannotRun."""
+        """Journals of a job's actors in the node agent's process; those of finished old jobs are deleted.
+        Raises OSError, JournalError, CannotRun."""
 
     def job_is_over(self, seat: Seat) -> None:
         """Note that the job of these journals is over, so that they may be forgotten. Raises OSError."""
@@ -144,7 +144,8 @@ class Site(Protocol):
         """Remove the files with the addresses of the agent and of its children."""
 
     def forget_agent(self, state_dir: Path) -> None:
-        """The same for an agent that ended without order; one that runs is left alone."""
+        """Remove the file with the address of an agent that ended without order. A running agent is left
+        alone."""
 
     def publish_process(self, state_dir: Path, kind: str, process: ProcessFile) -> None:
         """Write the address of a child process. Raises OSError."""
@@ -155,7 +156,7 @@ class Site(Protocol):
     # -- a job and the hosts of it --
 
     def write_job(self, state_dir: Path, job: JobSpec) -> Path:
-        """Write the job file for child processes; where it is. Raises OSError."""
+        """Write the job file for child processes; returns its path. Raises OSError."""
 
     def read_job(self, path: Path) -> JobSpec:
         """The job that a node agent wrote. Raises CannotRun."""
@@ -167,7 +168,8 @@ class Site(Protocol):
         """Keep others from freeing it, until `release` or the end of this process. Raises OSError."""
 
     def free_left_memory(self) -> None:
-        """Free the weights that dead runs left on this machine; what a run may be resumed from stays."""
+        """Free the weights that dead runs left on this machine; state from which a run may be resumed
+        stays."""
 
     def hosts(self, system: ActorSystem, join: Join, on_restart: OnRestart) -> FleetHosts:
         """The hosts that a head may start itself."""

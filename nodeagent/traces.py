@@ -68,7 +68,7 @@ class OpenTelemetryTracer:
         if source:
             attributes["gleaner.source"] = source
         attributes.update(_fields(message))
-        # An empty context, not the thread's: a parent is what the message carried and nothing else.
+        # An empty context, not the thread's: the only parent is the one that the message carried.
         context = self._extract({"traceparent": parent}) if parent else self._extract({})
         span = self._tracer.start_span(
             f"{what} {kind_of(message)}", context=context, kind=self._kinds[what], attributes=attributes
@@ -104,11 +104,11 @@ class MessageSpan:
 def open_tracer(
     traces: Traces, node: str, process: str, log_file: Path, log_bytes: int
 ) -> OpenTelemetryTracer | None:
-    """The tracer that the settings ask for; None where they ask for none. Raises CannotRun (exit code 2)
-    where the packages are missing.
+    """The tracer that the settings ask for; None if they ask for none. Raises CannotRun (exit code 2) if the
+    packages are missing.
 
-    log_file: the process's log; spans of exporter "file" go beside it, as JSON lines, in `<process>.spans`.
-    log_bytes: of that file before it is rotated; one older file is kept.
+    log_file: the process's log; spans of exporter "file" are written beside it, as JSON lines, in
+    `<process>.spans`. log_bytes: size of that file before it is rotated; one older file is kept.
     """
     if traces.exporter == "none":
         return None

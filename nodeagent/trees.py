@@ -24,8 +24,8 @@ RANK = re.compile(r"rank-([1-9]\d{0,3})")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a tree needs to know: the job, its settings, the host, what its actors are fitted with, and the
-    datacenter that the host is in, "" for no particular one."""
+    """Input of a tree: the job, its settings, the host, its fittings, and the datacenter of the host, "" for
+    no particular one."""
 
     job: JobSpec
     config: Config
@@ -55,7 +55,7 @@ def rollout(place: Place) -> TreeSpec:
 
 
 def gateway(place: Place) -> TreeSpec:
-    """HTTP in front of the manager. It keeps nothing: what it follows is the manager's. The simulator, which
+    """HTTP in front of the manager. It keeps no state: requests belong to the manager. The simulator, which
     has no HTTP, runs no such process."""
     from actors.rollout.gateway.gateway import Gateway
 
@@ -102,7 +102,7 @@ def transfer(place: Place) -> TreeSpec:
 
 
 def trainer(place: Place) -> TreeSpec:
-    """The trainer and the worker that rolls out on its device: neither goes on without the other."""
+    """The trainer and the worker that rolls out on its device: neither runs without the other."""
     from actors.engine.worker import RolloutWorker
     from actors.training.trainer import Trainer
 

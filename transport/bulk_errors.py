@@ -23,7 +23,7 @@ class SourceGone(PullError):
 
 
 class SourceLags(PullError):
-    """The source is there but has not got on itself for a while: what it waits for may be gone."""
+    """The source is alive but has made no progress for a while: the source that it waits for may be gone."""
 
 
 class Unauthorized(PullError):
@@ -31,7 +31,7 @@ class Unauthorized(PullError):
 
 
 class BadRange(PullError):
-    """The source's file has no such range: its content is not what the manifest describes."""
+    """The source's file has no such range: its content differs from the manifest."""
 
 
 class BadHash(PullError):
@@ -43,4 +43,4 @@ class BadHash(PullError):
 
 
 class PullTimeout(PullError):
-    """No chunk came by the deadline, or nothing arrived for a while."""
+    """No chunk arrived by the deadline, or nothing arrived for a while."""

@@ -27,7 +27,7 @@ from transport.refusal import NotAnEnvelope
 
 RETRIES = 2  # for one chunk with a wrong hash; wrong chunks in a row end the connection after as many
 PACE_S = 0.5  # that a turn is waited for while something is under way: its source is not to wait for us
-PIECE_BYTES = 4 << 20  # read, then hashed: each turn lets go of the interpreter and waits for it again
+PIECE_BYTES = 4 << 20  # read, then hashed: each turn releases the interpreter lock and waits for it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class Exchange:
 
     @property
     def left(self) -> list[Chunk]:
-        """What it took and did not get."""
+        """Chunks that this connection took and did not receive."""
         return [*(chunk for _, chunk in self._in_flight), *self._again]
 
     async def talk(self) -> None:
-        """Until nothing is wanted. Raises a PullError without its `done`, OSError, TimeoutError."""
+        """Run until no chunk is wanted. Raises a PullError without its `done`, OSError, TimeoutError."""
         order, head = self._order, bytearray(ANSWER_BYTES)
         while await self._ask():
             await self._fill(memoryview(head))
@@ -81,14 +81,14 @@ class Exchange:
             self._check(chunk, digest.digest())
 
     async def _ask(self) -> bool:
-        """Fill the window where half of it is free, for one call asks for all of that; at a limit what has
-        its turn. Whether there is anything to wait for."""
+        """Fill the window once half of it is free, with one call for all requests; with a rate limit, only
+        what the limit allows. Returns whether an answer is outstanding."""
         order, requests, patience_s = self._order, b"", PACE_S
         if order.pace is None and len(self._in_flight) > order.window // 2:
             return True
         while len(self._in_flight) < order.window and (chunk := self._next()) is not None:
             if order.pace is not None:
-                self._again.appendleft(chunk)  # it is not lost, whatever ends the wait
+                self._again.appendleft(chunk)  # it stays wanted, however the wait ends
                 turn = order.pace(chunk.length, patience_s if self._in_flight else inf)
                 if (waited_s := await self._connection.on_loop(turn)) is None:
                     break
@@ -122,7 +122,7 @@ class Exchange:
             raise ConnectionResetError("the source closed the connection")
 
     def _expect(self, head: bytes) -> Chunk | None:
-        """Match an answer with the oldest request; None where it brings nothing."""
+        """Match an answer with the oldest request; None if the answer has no content."""
         order, (tag, chunk) = self._order, self._in_flight[0]
         where = f"{order.source.endpoint}, version {order.version}, {chunk.length} bytes at {chunk.offset}"
         try:
@@ -145,7 +145,7 @@ class Exchange:
         return chunk
 
     def _check(self, chunk: Chunk, digest: bytes) -> None:
-        """A chunk is complete: it is right, and done; else it is asked for again."""
+        """A chunk is complete: count it as done if its hash is right, else request it again."""
         order = self._order
         self._in_flight.popleft()
         if digest == chunk.digest:

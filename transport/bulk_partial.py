@@ -11,7 +11,7 @@ ARRIVE_S = 0.5
 
 
 class PartialContent:
-    """`view`: all of the content's memory, of which only what `landed` is ever served."""
+    """`view`: memory of the whole content; only the ranges in `landed` are ever served."""
 
     def __init__(self, view: memoryview) -> None:
         self.view = view

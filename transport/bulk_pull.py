@@ -24,7 +24,7 @@ SOCKET_BYTES = 16 << 20  # of a pull are worth a connection: a further one has t
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """What a pull did: bytes verified, chunks asked for again because of their hash, seconds taken."""
+    """Result of a pull: bytes verified, chunks requested again because of their hash, seconds taken."""
 
     received_bytes: int
     retried_chunks: int
@@ -152,13 +152,14 @@ class _Pull:
         else:
             await self._together(connections)
         while self._order.wanted and self._finished and not self._hung_up:
-            self._finished = False  # one had nothing left to do when another broke and gave back what it had
+            # a connection had nothing left to do when another one broke and gave its chunks back
+            self._finished = False
             await self._exchange()
         if self._hung_up or self._order.wanted:
             raise SourceGone(f"{self._source.endpoint}: {self._broken}")
 
     def let_go(self) -> None:
-        """What it pulled into is its caller's alone again: no circle holds it until those are collected."""
+        """Release the caller's memory: no reference cycle holds it until a garbage collection."""
         del self._order
 
     def on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
@@ -202,7 +203,7 @@ class _Pull:
             self._broken = self._broken or str(error)
 
     def _landed(self, chunk: Chunk) -> None:
-        """It is verified. What was under way when we hung up is not ours any more."""
+        """The chunk is verified. Chunks that arrive after the hang-up do not count any more."""
         if self._hung_up:
             return
         self._got_on_s = self._loop.time()

@@ -33,7 +33,7 @@ MAX_CONNECTIONS = 256  # further ones are closed at once
 MAX_TOKENS = 4096  # beyond it the oldest is forgotten
 FIRST_REQUEST_S = 2.0  # a connection without a request within this time is closed
 IDLE_S = 30.0  # between two requests
-STALL_S = 10.0  # a puller that does not take PIECE_BYTES of its chunk in that time is gone
+STALL_S = 10.0  # a puller that does not take PIECE_BYTES of its chunk in that time is dropped
 PIECE_BYTES = 128 << 10
 
 
@@ -61,7 +61,7 @@ class BulkServer:
         self._accepting: asyncio.Task[None] | None = None
         self._keys = keys
         self._leave_keys: Callable[[], None] | None = None
-        self._served_by: dict[Connection, int] = {}  # each talk counts for itself
+        self._served_by: dict[Connection, int] = {}  # each talk changes its own count only
         self._served_before = 0
 
     @property
@@ -98,7 +98,7 @@ class BulkServer:
         self._files.pop(version, None)
 
     def issue_token(self, version: int | None = None) -> bytes:
-        """A new token, for one version or for all; to be handed over on the control plane."""
+        """A new token, for one version or for all; send it on the control plane."""
         while len(self._tokens) >= MAX_TOKENS:
             del self._tokens[next(iter(self._tokens))]
         token_id, secret = self._carrier.secret(TOKEN_ID_BYTES), self._carrier.secret(SECRET_BYTES)

@@ -37,7 +37,7 @@ class TcpConnection:
         self._patience_s = {
             socket.SO_RCVTIMEO: 0.0,
             socket.SO_SNDTIMEO: 0.0,
-        }  # the kernel's default: for ever
+        }  # the kernel's default: no limit
         self._asked: Callable[[], bool] | None = None
         self._hung_up = False
         self._loop = asyncio.get_running_loop()
@@ -45,7 +45,7 @@ class TcpConnection:
 
     @classmethod
     async def connect(cls, endpoint: str) -> Self:
-        """Raises OSError, or ValueError for what is no endpoint."""
+        """Raises OSError, or ValueError for an invalid endpoint."""
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
         family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
         address = host.strip("[]"), int(port)
@@ -147,7 +147,8 @@ class TcpConnection:
         self._sock.close()
 
     def keep_unsent(self, nbytes: int) -> None:
-        """What the kernel takes of this connection beyond what it can send (TCP_NOTSENT_LOWAT)."""
+        """Limit the bytes that the kernel takes of this connection beyond what it can send
+        (TCP_NOTSENT_LOWAT)."""
         with contextlib.suppress(OSError):  # the other end is gone: nothing will be sent
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, nbytes)
 
@@ -163,8 +164,8 @@ class TcpConnection:
 class TcpListener:
     """`BulkListener` on one address.
 
-    What it accepts keeps little unsent where there are several connections: megabytes of each fall out of the
-    caches before they are read. One alone is faster with what the kernel buffers (docs/weights.md)."""
+    If there are several connections, each one keeps little unsent: megabytes of each would fall out of the
+    caches before they are read. A single connection is faster with the kernel's buffers (docs/weights.md)."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -219,7 +220,7 @@ class TcpListener:
 
 
 def _behind(parts: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of them after so many bytes."""
+    """The rest of the parts after so many bytes."""
     left = []
     for part in parts:
         left.append(part[count:])

@@ -50,7 +50,7 @@ class Hub(Protocol):
         """Where lines connect."""
 
     def send(self, route: Route, frames: Sequence[bytes]) -> Sent:
-        """Answer the line that speaks under `route`; NO_ROUTE when it is gone."""
+        """Send to the line of `route`; NO_ROUTE when that line is gone."""
 
     def close(self) -> None:
         """Stop listening and break every connection. A second call does nothing."""
@@ -63,8 +63,8 @@ class Connection(Protocol):
     connection broke, and TimeoutError when it stalls."""
 
     async def run(self, talk: Coroutine[object, object, T]) -> T:
-        """Run the talk: what it returns or raises. Once this is back, the talk has ended, also where it was
-        cancelled."""
+        """Run the talk and return or raise its result. When this returns, the talk has ended, also after a
+        cancellation."""
 
     async def receive(self, place: memoryview, stall_s: float, least_bytes: int = 1) -> int:
         """Fill `place`, for a talk, and return its length, or less if the other end has closed. TimeoutError
@@ -78,11 +78,11 @@ class Connection(Protocol):
         TimeoutError when fewer than `least_bytes` are taken within `stall_s`."""
 
     async def on_loop(self, question: Coroutine[object, object, T]) -> T:
-        """Have the loop answer, for a talk."""
+        """Run a coroutine on the loop and return its result, for a talk."""
 
     def tell(self, callback: Callable[[], None]) -> None:
-        """Call back on the loop, for a talk, which may go on before; in order, within a few milliseconds, and
-        before `run` returns. What the callback raises ends the talk."""
+        """Schedule a callback on the loop, for a talk, which need not wait for it; in order, within a few
+        milliseconds, and before `run` returns. An exception of the callback ends the talk."""
 
     def hang_up(self) -> None:
         """End the connection, from any callback: a waiting `receive` returns what has arrived, a waiting
@@ -143,7 +143,7 @@ class Carrier(Protocol):
         `bulk` "clear"."""
 
     async def connect(self, endpoint: str) -> Connection:
-        """Connect to a bulk listener. Raises OSError, or ValueError for what is no endpoint."""
+        """Connect to a bulk listener. Raises OSError, or ValueError for an invalid endpoint."""
 
     def content(self, path: Path | str) -> memoryview:
         """The bytes of a file that is published. Raises OSError, or ValueError for an empty file."""

@@ -84,7 +84,7 @@ class Ack(_Head, frozen=True, gc=False):
 
 
 class RefusedLink(_Head, frozen=True, gc=False):
-    """The sender does not speak this version."""
+    """The sender does not support this version."""
 
     text: str
 
@@ -113,7 +113,7 @@ _OURS: Final = b"\xa2GL\x02"  # magic and major behind the first byte, as every 
 
 
 class _Start(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is fixed for ever."""
+    """The fields that are fixed for ever."""
 
     magic: str
     major: int
@@ -175,7 +175,7 @@ def decode(frame: bytes, refuse: Callable[[str, str], None]) -> ControlFrame:
     """
     if len(frame) > MAX_FRAME_BYTES:
         raise Oversize(f"frame of {len(frame)} bytes, the limit is {MAX_FRAME_BYTES}")
-    if frame[1:5] == _OURS:  # the fast path; whatever fails on it is looked at in full below
+    if frame[1:5] == _OURS:  # the fast path; a frame that fails here is checked in full below
         try:
             kind = frame[6] if frame[5] < 0x80 else 0
             if kind == _DATA:

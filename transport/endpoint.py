@@ -10,7 +10,7 @@ _ENDPOINT = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 
 def endpoint(text: str) -> str:
-    """`tcp://host:port`. Raises ValueError with what was expected."""
+    """`tcp://host:port`. Raises ValueError with the expected form."""
     full = text if "://" in text else f"tcp://{text}"
     match = _ENDPOINT.fullmatch(full)
     if match is None or int(match[2]) > MAX_PORT:

@@ -45,7 +45,7 @@ class Lane(enum.IntEnum):
 
 
 class Mode(enum.IntEnum):
-    """What a message is in a conversation."""
+    """Role of a message in an exchange."""
 
     TELL = 0
     ASK = 1
@@ -54,9 +54,9 @@ class Mode(enum.IntEnum):
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """One control message, as its receiver sees it. `src`/`dst` are actor names with their incarnations
-    (0 = whichever is alive); `corr` pairs an ask with its reply (0 = none); `key` is the idempotency key of
-    an ask; `deadline_left_ms` is what is left of the caller's deadline (0 = none)."""
+    """One control message, as its receiver sees it. `src`/`dst` are actor names with their incarnations (0 =
+    the living one); `corr` pairs an ask with its reply (0 = none); `key` is the idempotency key of an ask;
+    `deadline_left_ms` is the rest of the caller's deadline (0 = none)."""
 
     kind: Name
     lane: Lane = Lane.USER

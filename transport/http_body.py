@@ -14,7 +14,7 @@ class BodyTooLong(Exception):
 
 
 async def whole_body(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """All of the body. Raises BodyTooLong, and what aiohttp raises where a body ends before its end."""
+    """All of the body. Raises BodyTooLong, and aiohttp's error for a body that is cut off."""
     announced = response.content_length
     if announced is not None and announced > most_bytes:
         raise BodyTooLong(_words(response, most_bytes, f" ({announced} are announced)"))
@@ -27,7 +27,7 @@ async def whole_body(response: aiohttp.ClientResponse, most_bytes: int) -> bytes
 
 
 async def body_start(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """The first bytes of the body, at most so many: for the words of an error."""
+    """The first bytes of the body, at most so many: for error texts."""
     body = bytearray()
     async for part in response.content.iter_chunked(PART_BYTES):
         body += part

@@ -24,9 +24,9 @@ _Signature = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """What a process knows of its key directory. `reloads`: how often the list changed since the start;
-    `reloaded_s`: when it last did, in seconds of the loop's clock; `problem`: why the newest files are not
-    in force, "" if they are."""
+    """State of a process's key list. `reloads`: how often the list changed since the start; `reloaded_s`:
+    when it last did, in seconds of the loop's clock; `problem`: why the newest files are not in force, "" if
+    they are."""
 
     directory: str
     fingerprint: str
@@ -57,7 +57,7 @@ class KeyFollower:
         self._timer: asyncio.TimerHandle = self._loop.call_soon(self._tick)  # type: ignore[assignment]
 
     def state(self) -> KeyState:
-        """What is in force, and what is wrong with the rest."""
+        """The list in force, and the problem with newer files."""
         keys = self._keys
         return KeyState(
             directory=str(self._root),
@@ -87,7 +87,7 @@ class KeyFollower:
             return
         if signature == self._seen and self._settled:
             return
-        # A file that is written within one tick of the kernel's clock looks as before: read once more.
+        # A file written within one tick of the kernel's clock has the same signature: read once more.
         self._settled = signature == self._seen
         self._seen = signature
         self._reload()

@@ -43,8 +43,8 @@ class RefusedToListen(Exception):
 class NodeKeys:
     """A node's key pair and the public keys that it admits besides its own (all z85, 40 characters).
 
-    `trusted` is the list as it was read; `allowed` is the one in force, which all sockets with these keys
-    ask: the trusted ones and this node's own key, for its other processes.
+    `trusted` is the list as it was read; `allowed` is the list in force, against which all sockets check
+    keys: the trusted ones and this node's own key, for its other processes.
     """
 
     public: str

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from transport.wire import CONNECT_DEADLINE_S, GRACE_S, HELD_FRAMES, STOOD_STILL_S, Link, OnLink, Peer, Sent
 
-FLUSH_RETRY_S = 0.01  # an up link that takes nothing is asked again after this time
+FLUSH_RETRY_S = 0.01  # an up link that takes nothing is tried again after this time
 
 
 class DialledLink:
@@ -47,7 +47,7 @@ class DialledLink:
         return len(self._held)
 
     def send(self, frames: Sequence[bytes]) -> Sent:
-        """Transmit, or hold while the link is not up. Order is kept: nothing overtakes what is held."""
+        """Transmit, or hold while the link is not up. Order is kept: no message overtakes held ones."""
         if self.state is Link.UP and not self._held:
             return Sent.OK if self._transmit(frames) else Sent.NO_CREDIT
         if len(self._held) >= HELD_FRAMES:
@@ -65,7 +65,7 @@ class DialledLink:
         self.flush()
 
     def flush(self) -> None:
-        """Transmit what is held, as far as the carrier takes it."""
+        """Transmit the held messages, as far as the carrier takes them."""
         while self._held and self.state is Link.UP and not self._closed:
             if not self._transmit(self._held[0]):
                 if self._retry is None:

@@ -16,7 +16,7 @@ from transport.session import START_LIMIT, ReceiveWindow, SendWindow
 from transport.wire import Link, Peer, Route, Sent
 
 COUNTED = ("sent", "received", "resent", "duplicates", "gaps")
-"""What is summed up over links, also over those that have ended."""
+"""Counters that are summed up over links, also over those that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class LinkEnd:
         self._told_limit = START_LIMIT
 
     def greet(self, now_s: float) -> Sent:
-        """HELLO: open the session, or go on with it on a new connection."""
+        """HELLO: open the session, or continue it on a new connection."""
         self.ready = False
         self.asked_at_s = now_s
         hello = control_frame.hello(
@@ -148,7 +148,7 @@ class LinkEnd:
         return True
 
     def acknowledge(self, *, again: bool = False, ask: bool = False) -> Sent:
-        """ACK, with the question whether all arrived (`ask`), or for a re-send (`again`)."""
+        """ACK; with `ask` it queries whether all arrived, with `again` it requests a re-send."""
         sent = self.out.last_cut if ask else 0
         return self._tell(
             control_frame.ack(self.life, self.into.received, self.into.limit, again=again, sent=sent)
@@ -161,7 +161,7 @@ class LinkEnd:
 
     @property
     def owes(self) -> bool:
-        """Whether the other end does not know yet what was received or consumed."""
+        """Whether something was received or consumed that is not acknowledged yet."""
         return self.into.received != self._told_ack or self.into.limit != self._told_limit
 
     @property

@@ -38,7 +38,7 @@ class LinkTable:
         return list(self._once.values())
 
     def of(self, route: Route) -> LinkEnd | None:
-        """The end to which a frame of this route speaks."""
+        """The end of the frames of this route."""
         end = self.ends.get(route)
         if end is None and (peer := self.wire.peer_of(route)) is not None:
             end = self.ends.get(peer)
@@ -80,7 +80,7 @@ class LinkTable:
             new.greet(self._loop.time())
 
     def remove(self, end: LinkEnd, reason: str) -> None:
-        """Forget an end without an event; what it had not delivered for certain is counted."""
+        """Forget an end without an event; messages that it may not have delivered are counted."""
         if self._forget(end, reason) and end.peer is not None:
             self.wire.forget(end.peer)
 

@@ -54,7 +54,7 @@ class Upkeep:
         self.flush_this_turn()
 
     def flush_this_turn(self) -> None:
-        """Flush after everything that is scheduled now: called when asks were delivered, so that their
+        """Flush after all callbacks that are scheduled now. Called when asks were delivered, so that their
         answers leave in the turn in which they are made."""
         if not self._flushing:
             self._flushing = True
@@ -158,7 +158,7 @@ class Upkeep:
     # -- overdue messages --
 
     def look_briskly(self) -> None:
-        """Something is not as it is to stay: look after it soon."""
+        """A state is not final (a greeting, a broken link, an open question): check it soon."""
         self._look_by(self._loop.time() + BRISK_S)
 
     def _look_by(self, at_s: float) -> None:
@@ -187,13 +187,14 @@ class Upkeep:
             self._look_by(max(due_s, now_s + SLACK_S))
 
     def _patience_s(self, end: LinkEnd) -> float:
-        """How long what was sent may be without news. Answers are acknowledged later than the rest."""
+        """How long to wait for an acknowledgement before a probe. Answers are acknowledged later than the
+        rest."""
         if end.out.answers_only and not end.waiters:
             return self._limits.answer_ack_s + self._limits.probe_s
         return self._limits.probe_s
 
     def _look_after(self, end: LinkEnd, now_s: float) -> float:
-        """Ask, greet again or give up; when the end must be looked after again."""
+        """Probe, greet again or give up; returns when to check the end again."""
         if not end.ready:
             return self._look_after_broken(end, now_s)
         end.since_s = now_s

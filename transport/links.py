@@ -162,7 +162,7 @@ class Links:
             self._table.remove(end, "forgotten")
 
     async def close(self) -> None:
-        """Give what is on its way a moment, then release everything. A second call does nothing."""
+        """Give messages under way a moment, then release everything. A second call does nothing."""
         if self._closed:
             return
         self._closed = True

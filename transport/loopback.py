@@ -90,7 +90,7 @@ class LoopbackNetwork:
         self._diallers[route] = wire
 
     def hung_up(self, route: Route) -> None:
-        """It gave the link up."""
+        """The dialler closed the link."""
         self._diallers.pop(route, None)
 
     def remove(self, wire: "LoopbackWire") -> None:
@@ -187,7 +187,7 @@ class LoopbackWire:
         return True
 
     def answer(self, forth: Route, frames: Sequence[bytes]) -> bool:
-        """Take a message that came back on the link dialled under `forth`."""
+        """Take a reply on the link dialled under `forth`."""
         return any(dial.forth == forth and self.deliver(dial.back, frames) for dial in self._dials.values())
 
     def reached(self, endpoint: str) -> None:

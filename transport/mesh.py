@@ -213,7 +213,7 @@ class ZmqWire:
             self._on_link(peer, link)
 
     def deliver(self, route: Route, frames: list[bytes]) -> None:
-        """Check the shape of a message and pass it on; what is refused is counted."""
+        """Check the shape of a message and pass it on; refused ones are counted."""
         try:
             if not 1 <= len(frames) <= MAX_PARTS:
                 raise WrongParts(f"{len(frames)} frames, expected 1 to {MAX_PARTS}")
@@ -275,7 +275,7 @@ class ZmqWire:
         self._refusals.count(address, "unknown-key", f"{what} is not in trusted/")
 
     def _on_failed_handshake(self, event: int, value: int) -> None:
-        if value != errno.EPIPE:  # it came and went without a word, as a `ListenerProbe` does
+        if value != errno.EPIPE:  # it opened and closed without a byte, as a `ListenerProbe` does
             self._refusals.count("a connection", "handshake", f"{zmq.Event(event).name}, code {value}")
 
 

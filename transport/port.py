@@ -46,10 +46,10 @@ class Port:
         self._closed = False
         self._fd = cast(int, sock.getsockopt(zmq.FD))
         self._loop.add_reader(self._fd, self._drain)
-        self.kick()  # the FD stays silent until a first look found nothing
+        self.kick()  # the FD stays silent until a first poll found nothing
 
     def kick(self) -> None:
-        """Look again in the next turn: a call on the socket may have swallowed the FD's edge."""
+        """Poll again in the next turn: a call on the socket may have swallowed the FD's edge."""
         if not self._kicked and not self._closed:
             self._kicked = True
             self._loop.call_soon(self._drain)

@@ -13,7 +13,7 @@ LOGGED_SOURCES = 4096  # (source, reason) pairs remembered as logged; beyond it 
 
 
 class FrameError(Exception):
-    """Received bytes were refused. `reason` is a short, stable word for counters."""
+    """Received bytes were refused. `reason` is a short, stable key for counters."""
 
     reason = "bad-frame"
 
@@ -31,7 +31,7 @@ class NotAnEnvelope(FrameError):
 
 
 class UnknownVersion(FrameError):
-    """The sender speaks a major version that this process does not."""
+    """The sender uses a major version that this process does not support."""
 
     reason = "unknown-version"
 

@@ -23,7 +23,7 @@ class _Refused:
 
 
 class Rejections:
-    """Of one wire. draw: a number from 0 to 1, for each pause anew."""
+    """State of one wire. draw: returns a number from 0 to 1, new for each pause."""
 
     def __init__(self, draw: Callable[[], float]) -> None:
         self._draw = draw

@@ -49,8 +49,8 @@ class StreamReceiver:
         self._have = have
         self._window = window
         self._refusals = Refusals("token streams")
-        self.duplicates = 0  # frames that came again and were dropped
-        self.gaps = 0  # frames that came too early and were dropped
+        self.duplicates = 0  # repeated frames that were dropped
+        self.gaps = 0  # frames that arrived too early and were dropped
         self._streams: dict[tuple[str, int], _Stream] = {}
         self._hub = (carrier or ZmqCarrier()).hub(
             bind,
@@ -84,7 +84,7 @@ class StreamReceiver:
                 self._answer(known.route, Ack(seq))
 
     def forget(self, stream: str, incarnation: int) -> None:
-        """Drop what is known of a stream; if it speaks again, `have` decides anew."""
+        """Drop the state of a stream; if it connects again, `have` decides anew."""
         self._streams.pop((stream, incarnation), None)
 
     async def close(self) -> None:
@@ -168,8 +168,8 @@ class StreamReceiver:
             self._hub.send(route, stream_control.encode(message))
 
     def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
-        """Forget the streams of revoked keys: at once, or when what they delivered is journaled, so that
-        `have` restores them exactly if they are trusted again."""
+        """Forget the streams of revoked keys: at once, or when their delivered frames are journaled, so that
+        `have` restores them exactly if the keys are trusted again."""
         for key, known in list(self._streams.items()):
             if known.route[-Z85_KEY_CHARS:].decode(errors="replace") in removed:
                 known.route = NOBODY

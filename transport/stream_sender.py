@@ -22,7 +22,7 @@ from transport.zmq_carrier import ZmqCarrier
 
 RING_FRAMES = 4096  # about a minute and a half of decoding at 45 steps a second
 HELLO_PERIOD_S = 0.25  # how soon silence is answered by another hello
-REDIAL_S = 5.0  # a connection that brings no answer for so long is made anew
+REDIAL_S = 5.0  # a connection without an answer for so long is replaced
 
 REFUSED_S, MAX_REFUSED_S = 0.5, 15.0
 """Until a receiver that did not admit this stream is dialled again; doubled each time. Our key may be
@@ -30,11 +30,11 @@ trusted by then."""
 
 
 class StreamRefused(Exception):
-    """The receiver does not want this incarnation of the stream, or lost what it had acknowledged."""
+    """The receiver refuses this incarnation of the stream, or lost frames that it had acknowledged."""
 
 
 class StreamSender:
-    """The instance's end. Lives on the running loop; keeps frames while there is no connection.
+    """The instance's end. Runs on the running loop; keeps frames while there is no connection.
 
     `on_refused(why)` is called once when the receiver refuses this incarnation; nothing is sent after that.
     """
@@ -97,7 +97,7 @@ class StreamSender:
         return self._refusals.by_reason
 
     def connect(self, to: Peer) -> None:
-        """Send to this receiver from now on; also to another one after the first came back elsewhere. Raises
+        """Send to this receiver from now on; call it again when the receiver has restarted elsewhere. Raises
         ValueError for an address that cannot be dialled."""
         self._disconnect()
         self._to = to
@@ -207,7 +207,7 @@ class StreamSender:
     def _flush(self) -> None:
         while self._line is not None and (frame := self._ring.sendable()) is not None:
             if not self._line.send(frame):
-                return  # the next acknowledgement or tick goes on
+                return  # the next acknowledgement or tick continues
             self._ring.advance()
 
     def _on_event(self, event: LineEvent) -> None:

@@ -52,7 +52,7 @@ class TokenFrame:
 
 
 class PackedFrame(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """One frame as it came: its columns are the second part, checked and not taken apart yet."""
+    """One frame as it arrived: its columns are the second part, checked and not taken apart yet."""
 
     stream: str
     incarnation: int

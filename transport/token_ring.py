@@ -61,7 +61,7 @@ class SendRing(Generic[Payload]):
         return self.next_seq - 1
 
     def push(self, payload: Payload) -> None:
-        """Append the frame `last_seq + 1`. The caller looked at `full`."""
+        """Append the frame `last_seq + 1`. The caller has checked `full`."""
         assert not self.full
         self._frames.append(payload)
 
@@ -72,7 +72,7 @@ class SendRing(Generic[Payload]):
         return self._frames[self.next_seq - self.acked - 1]
 
     def advance(self) -> None:
-        """The connection took what `sendable` gave."""
+        """The connection took the frame from `sendable`."""
         self.next_seq += 1
 
     def disconnected(self) -> None:
@@ -116,8 +116,8 @@ class Verdict(enum.Enum):
 
     DELIVER = "deliver"  # then call `delivered_one`
     DUPLICATE = "duplicate"  # drop
-    GAP = "gap"  # drop; the missing ones were asked for already
-    ASK = "ask"  # drop, and ask for everything from `delivered + 1`
+    GAP = "gap"  # drop; the missing ones are requested already
+    ASK = "ask"  # drop, and request everything from `delivered + 1`
     OVER_CREDIT = "over-credit"  # drop: the sender disregards the window
 
 

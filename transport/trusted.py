@@ -21,7 +21,7 @@ class NameTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """One file of `trusted/`: its name, and its key or what is wrong with it."""
+    """One file of `trusted/`: its name, and its key or the problem with it."""
 
     name: str
     key: str

@@ -37,8 +37,8 @@ Route = bytes
 
 
 class Peer(NamedTuple):
-    """Where a process is reached: `endpoint` such as "tcp://127.0.0.1:7700", and the z85 CURVE key of its
-    node ("" means plain). A tuple, because it is looked up for every message and hashes five times faster."""
+    """Address of a process: `endpoint` such as "tcp://127.0.0.1:7700", and the z85 CURVE key of its node (""
+    means plain). A tuple, because it is looked up for every message and hashes five times faster."""
 
     endpoint: str
     public_key: str = ""

@@ -19,7 +19,7 @@ from transport.port import Port, Sock
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"  # fixed by the ZAP specification
 
-OnStranger = Callable[[str, str], None]  # (address, what it came with)
+OnStranger = Callable[[str, str], None]  # (address, the key that it presented)
 
 
 class Authenticator:

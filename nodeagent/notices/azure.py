@@ -107,6 +107,6 @@ def _named(vm: str, event: _Event) -> bool:
 def _finding(event: _Event, vm: str, reply: Reply) -> Finding:
     started = event.event_status == "Started" or not event.not_before
     left_s = 0.0 if started else max(0.0, utc_s(event.not_before) - reply.server_s)
-    # An approval is for all that the event names: of others this host knows nothing.
+    # An approval is for all VMs of the event: of the others this host knows nothing.
     alone = all(name.casefold() == vm.casefold() for name in event.resources)
     return Finding("notice", event.event_type, event.event_id[:200], left_s, acknowledges=alone)

@@ -45,8 +45,8 @@ class Cloud(Protocol):
         """This host is empty: the event `id` need not wait. Raises LookFailed."""
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
 
 
 FindCloud = Callable[[], Awaitable[Cloud | None]]
-"""Looks for the cloud that this host is in; None: no metadata service answered this time."""
+"""Finds the cloud that this host is in; None: no metadata service answered this time."""

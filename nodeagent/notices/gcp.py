@@ -53,7 +53,7 @@ class Gcp:
 
     async def _look(self, key: str, at_once: bool) -> Finding:
         etag = "" if at_once else self._etags.get(key, "")
-        self._etags.pop(key, None)  # after a look that failed the value itself is read, without waiting
+        self._etags.pop(key, None)  # after a failed look the value itself is read, without waiting
         params, within_s = None, ANSWER_S
         if etag:
             params = {"wait_for_change": "true", "last_etag": etag, "timeout_sec": f"{self._wait_s:.0f}"}

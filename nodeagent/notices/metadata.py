@@ -60,7 +60,7 @@ class Metadata:
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Reply:
-        """One request, over within `within_s`. Raises LookFailed where nothing came that is an answer."""
+        """One request, over within `within_s`. Raises LookFailed for anything but a valid answer."""
         timeout = aiohttp.ClientTimeout(total=within_s, connect=min(CONNECT_S, within_s))
         try:
             async with self._open().request(
@@ -86,7 +86,7 @@ class Metadata:
             raise LookFailed(f"{path}: {text}") from problem
 
     async def close(self) -> None:
-        """Let go of connections; a later request opens new ones."""
+        """Release connections; a later request opens new ones."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -112,7 +112,7 @@ def utc_s(text: str) -> float:
 
 
 def _server_s(date: str) -> float:
-    """By the `Date` of an answer; this host's clock where there is none, or nonsense."""
+    """Time from the `Date` of an answer; this host's clock if it is missing or invalid."""
     try:
         return utc_s(date) if date else time.time()
     except LookFailed:

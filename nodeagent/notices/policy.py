@@ -55,7 +55,7 @@ STAYS = Verdict()
 class _Channel:
     stands: Verdict = STAYS
     without: int = 0  # looks in a row that found nothing while a finding holds
-    stale: str = ""  # id of a notice that came to nothing by itself
+    stale: str = ""  # id of a notice that expired by itself
 
 
 @dataclass(slots=True)
@@ -65,7 +65,8 @@ class NoticePolicy:
     _channels: dict[str, _Channel] = field(default_factory=dict)
 
     def heard(self, channel: str, finding: Finding, now_s: float) -> None:
-        """A look over `channel` at `now_s` found this. A look that failed is no finding: nothing changes."""
+        """Apply the finding of a look over `channel` at `now_s`. A look that failed is no finding: nothing
+        changes."""
         known = self._channels.setdefault(channel, _Channel())
         if finding.kind == "notice" and finding.id == known.stale and known.stale:
             return

@@ -61,7 +61,7 @@ class NoticeWatcher(Actor):
     # -- the cloud --
 
     async def _follow(self, channel: Channel) -> None:
-        """Ask one channel for ever."""
+        """Poll one channel for ever."""
         backoff_s = FIRST_BACKOFF_S
         while True:
             near = bool(self._policy.standing)
