@@ -99,7 +99,7 @@ def fields_of(section: SectionType) -> Mapping[str, object]:
 
 
 def as_section(kind: object) -> SectionType | None:
-    """The type itself where it is a section, or that of each where it is a list of sections, else None."""
+    """The type itself if it is a section, or the item type if it is a list of sections, else None."""
     if is_list(kind):
         kind = get_args(kind)[0]
     return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None

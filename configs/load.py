@@ -125,7 +125,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _set(tree: dict[str, Any], text: str, typed: set[str]) -> str:
-    """Put one `--set` into the tree; returns what is wrong with it, or ""."""
+    """Put one `--set` into the tree; returns the problem with it, or ""."""
     key, equals, raw = (part.strip() for part in text.partition("="))
     parts = key.split(".")
     if not equals or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in parts):
@@ -146,7 +146,7 @@ def _set(tree: dict[str, Any], text: str, typed: set[str]) -> str:
             return f"{key}: {part} is no section"
     value = _value(raw)
     if kind is not None and not isinstance(value, str) and check.fits(raw, kind):
-        value = raw  # a setting that is a text keeps what was typed, were it to look like a number
+        value = raw  # a text setting keeps the typed text, even if it looks like a number
     inner[parts[-1]] = value
     typed.add(key)
     return ""

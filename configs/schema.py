@@ -23,7 +23,7 @@ HostPath = Annotated[str, Meta(extra={"host_path": True})]
 """A path on this host; "" = none. `load` makes it absolute: from a file, relative to that file's folder;
 from `--set`, relative to the working directory."""
 SettingsFolder = Annotated[str, Meta(extra={"host_path": True, "default": "."})]
-"""A path on this host. Where it is not given and its section is: the folder of the file."""
+"""A path on this host. If it is missing and its section is given: the folder of the file."""
 
 
 _OWN_ACTOR = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -184,14 +184,14 @@ class Rollout(Section, frozen=True, kw_only=True):
     """Requests that may be pending on one instance beyond its share of all of them, before dispatch is
     delayed (RLBoost's Theta). Its share is sent at once, as far as it has slots."""
     continuous_lb: bool = True
-    """Requests move from instances that would finish last to those that would finish first, once it is
-    measured how fast they decode (RLBoost's ContinuousLB); off, only what has no instance finds one."""
+    """Requests move from instances that would finish last to those that would finish first, once their decode
+    rates are measured (RLBoost's ContinuousLB). Off: only requests without an instance are assigned."""
     deadline_s: Positive = 20.0
     """Silence of a dispatched request after which another instance gets it;
     far above a decode step (tens of ms), so that a slow instance is not mistaken for a dead one."""
     request_deadline_s: NotNegative = 0.0
-    """Time from a request's first dispatch until it ends with what it has, scored as it is; 0 = none. However
-    often it must move meanwhile: there is no limit on attempts."""
+    """Time from a request's first dispatch until it ends with its tokens so far, which are scored; 0 = none.
+    There is no limit on the number of moves in that time."""
     journal_commit_ms: Annotated[float, Meta(ge=1, le=50)] = 20.0
     """Longest wait of a collected token for its journal commit, ms; 50 is the most that the death of the
     manager may cost in re-sent tokens."""
@@ -229,9 +229,9 @@ class Engine(Section, frozen=True, kw_only=True):
     response has a span for each version, and caches are computed anew. `kept` needs `rollout.staleness` above
     0, or a job that trains nothing; an engine that cannot keep them hands them over."""
     drain_s: NotNegative = 0.0
-    """Before a preemptible instance loads newer weights, its requests have so long to end under those that it
-    has; it gets no new ones meanwhile. What is left keeps its tokens and goes on under the newer ones. 0: all
-    of it does, at once."""
+    """Before a preemptible instance loads newer weights, its requests have so long to end under the present
+    ones; it gets no new ones meanwhile. The remaining requests keep their tokens and continue under the newer
+    weights. 0: all of them do so, at once."""
     slots: Annotated[int, Meta(ge=1, le=1024)] = 32
     """Requests decoded together; a decode step of a tiny model costs nearly the same for 1 as for 32."""
     max_prompt_tokens: Count = 128
@@ -246,11 +246,12 @@ class Training(Section, frozen=True, kw_only=True):
     """The loss and its optimizer (AdamW)."""
 
     loss: Literal["grpo", "dapo", "gspo", "ppo"] = "dapo"
-    """Clipped surrogate. `dapo`: every token counts as much, so long answers are not favoured; `grpo`: every
-    sample does; `gspo`: a ratio of the whole response (clip at a few 1e-4); `ppo`: one clip on both sides."""
+    """Clipped surrogate. `dapo`: every token has equal weight, so long answers are not favoured; `grpo`:
+    every sample has; `gspo`: a ratio of the whole response (clip at a few 1e-4); `ppo`: one clip on both
+    sides."""
     importance: Literal["none", "truncated"] = "truncated"
-    """Correction of samples that other weights, or an engine that rounds otherwise, made: each token is
-    weighted with the ratio of its probabilities, at most `importance_cap`. On-policy that is 1 but for
+    """Correction of samples made by other weights, or by an engine with other rounding: each token is
+    weighted with the ratio of its probabilities, at most `importance_cap`. On-policy the ratio is 1 but for
     rounding. `none`: the surrogate's ratio is against the policy that sampled; only its clip bounds it."""
     importance_cap: Positive = 2.0
     """Largest weight of a token; 2 is what the authors of truncated importance sampling found to be sound."""
@@ -270,9 +271,9 @@ class Training(Section, frozen=True, kw_only=True):
     micro_batch_groups: Count = 4
     """Complete groups that make one forward and backward pass (m_b); they start before the batch is whole."""
     rollout_dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Of the weights that are rolled out. `bfloat16`: half the bytes, and at learning rates of large models
-    (1e-5 and below) few of them change from step to step (docs/weights.md). The optimizer's weights stay
-    float32; the trainer computes with what is rolled out, so that both agree on every log-prob."""
+    """Type of the rolled-out weights. `bfloat16`: half the bytes, and at learning rates of large models (1e-5
+    and below) few of them change from step to step (docs/weights.md). The optimizer's weights stay float32;
+    the trainer computes with the rolled-out weights, so that both agree on every log-prob."""
     threads: Count = 1
     """CPU threads of the trainer."""
     backend: Literal["torch", "fsdp2", "own"] = "torch"
@@ -313,8 +314,8 @@ class Seeding(Section, frozen=True, kw_only=True):
     """Chooses the window and the number of instances. `model`: a prediction of the step for every choice
     (docs/seeding.md); while it lacks data or steps are short, it uses `feedback`. `feedback`: Algorithm 1."""
     time_weight: NotNegative = 0.5
-    """Of `model`: what a share of a step's time is worth, against the same share of its cost, when instances
-    are wanted; 0 = the cheapest token, 1 = cost times time (docs/seeding.md)."""
+    """For `model`: value of a share of a step's time relative to the same share of its cost, when it chooses
+    the number of instances; 0 = the cheapest token, 1 = cost times time (docs/seeding.md)."""
 
     def __post_init__(self) -> None:
         if not self.min_s <= self.initial_s <= self.max_s:
@@ -342,7 +343,7 @@ class Fleet(Section, frozen=True, kw_only=True):
     """
     await_instance: bool = False
     """The first step waits until a preemptible instance serves, for `first_instance_s` at most; the clock of
-    the trace begins after that. Off: the reserved host begins alone, and no time is lost."""
+    the trace begins after that. Off: the reserved host begins alone, without delay."""
     require_instance: bool = False
     """A job fails if no preemptible instance has served within `first_instance_s`, or by its end (`rlctl run`
     ends with exit code 4). Off: it trains on its reserved host alone, and reports that."""
@@ -356,10 +357,10 @@ class Weights(Section, frozen=True, kw_only=True):
     """How weights travel to the instances."""
 
     chunk_bytes: Annotated[int, Meta(ge=64 * 1024, le=16 * 2**20)] = 4 * 2**20
-    """Bytes of one pulled and hashed range; shorter ones cost more processor, longer ones are asked
-    for again whole where a connection breaks."""
+    """Bytes of one pulled and hashed range. Shorter ones cost more processor time; longer ones are requested
+    again whole if a connection breaks."""
     window: Annotated[int, Meta(ge=1, le=64)] = 4
-    """Chunks asked for at a time on one connection."""
+    """Chunks requested at a time on one connection."""
     pull_sockets: Annotated[int, Meta(ge=1, le=16)] = 4
     """TCP connections of a pull at most, one for each 16 MiB that it lacks. Each has a thread at both ends;
     clouds limit what one of them carries."""
@@ -399,8 +400,8 @@ class Weights(Section, frozen=True, kw_only=True):
     disk_checksum: Literal["xxh3-128", "blake3", "adler32"] = "xxh3-128"
     """Digest of each changed tensor beside its difference; readers check it."""
     disk_whole_every: Annotated[int, Meta(ge=0)] = 32
-    """Every so many versions a whole one is written, and what is older than the whole one before it goes; 0 =
-    the first one alone, and nothing goes."""
+    """Every so many versions a whole one is written, and everything older than the whole one before it is
+    deleted; 0 = only the first one is whole, and nothing is deleted."""
 
     def __post_init__(self) -> None:
         if self.disk_layout == "stitch" and self.disk_encoding != "xor":
@@ -408,11 +409,11 @@ class Weights(Section, frozen=True, kw_only=True):
 
 
 class Sandbox(Section, frozen=True, kw_only=True):
-    """Where what a model wrote is scored."""
+    """Isolation of the programs that score model output."""
 
     isolation: Literal["auto", "namespaces", "landlock"] = "auto"
-    """How programs are kept from the host: namespaces (bubblewrap), landlock (where a host allows no user
-    namespaces), auto: the first that works. Where none works nothing is scored (docs/sandbox.md)."""
+    """How programs are isolated from the host: namespaces (bubblewrap), landlock (where a host allows no user
+    namespaces), auto: the first that works. If none works nothing is scored (docs/sandbox.md)."""
 
 
 class Function(Section, frozen=True, kw_only=True):
@@ -423,8 +424,8 @@ class Function(Section, frozen=True, kw_only=True):
     path: SettingsFolder = ""
     """Folder to import from; if missing, that of the settings file."""
     style: Literal["auto", "own", "verl", "trl", "trl-chat", "slime"] = "auto"
-    """How it is called: as ours, or as verl, TRL or slime call theirs; `auto` reads the names of its
-    parameters. `trl-chat`: with messages as completions, whatever the prompt is."""
+    """Calling convention: ours, or that of verl, TRL or slime; `auto` reads the names of its parameters.
+    `trl-chat`: with messages as completions, whatever the prompt is."""
     reads: list[str] = []
     """Files and folders, relative to `path`, that it reads in the sandbox beside its own modules."""
     runs_responses: bool = False
@@ -432,7 +433,7 @@ class Function(Section, frozen=True, kw_only=True):
     response's doing. Else responses share a process, which is far faster."""
     trusted: bool = False
     """It runs outside of the sandbox, in the reward worker, with the job's rights, environment and network:
-    for functions that ask a service. It must never evaluate what a response holds."""
+    for functions that call a service. It must never evaluate the content of a response."""
     deadline_s: Positive = 2.0
     """Processor time for one response; more has the status timeout and scores 0. With `trusted`: time on the
     clock of an async function; a longer one failed."""
@@ -445,8 +446,8 @@ class Http(Section, frozen=True, kw_only=True):
     """URL to which responses are posted; with `style = "roll"` the part before `/v1/submit_task`. It contains
     no user and password: `headers_env`."""
     style: Literal["own", "slime", "openrlhf", "roll"] = "own"
-    """What is sent and answered: ours (`prompt`, `messages`, `response`, `answer`, `info`, to a number or an
-    object with `score`), or what services for slime, OpenRLHF or ROLL take."""
+    """Format of request and answer: ours (`prompt`, `messages`, `response`, `answer`, `info`, to a number or
+    an object with `score`), or that of services for slime, OpenRLHF or ROLL."""
     deadline_s: Positive = 30.0
     """Time for one response, on the clock, with all tries; then its status is `unavailable`."""
     max_concurrent: Annotated[int, Meta(ge=1, le=1024)] = 16
@@ -462,36 +463,37 @@ class Reward(Section, frozen=True, kw_only=True):
     workers: Count = 1
     """Worker processes; rule-based scores take microseconds, so a second one idles."""
     deadline_s: Positive = 2.0
-    """Processor time of the scores that are made together, in the sandbox: what takes longer alone has the
-    status timeout and scores 0. On the clock it may take twice as long, waits for a processor not counted."""
+    """Processor time of the scores that are made together, in the sandbox. A score that takes longer alone
+    has the status timeout and scores 0. On the clock it may take twice as long, waits for a processor not
+    counted."""
     attempts: Count = 2
     """Tries of one score where its worker, its sandbox or its verifier failed; then the sample has no verdict
     of its own and is made again (`rollout.sample_retries`)."""
     max_queue: Annotated[int, Meta(ge=1, le=2**16)] = 1024
-    """Scores that may wait for a worker, and so the verdicts that a job asks for at a time; each takes the
+    """Scores that may wait for a worker, and so the verdicts that a job requests at a time; each takes the
     memory of its response, tens of bytes a token."""
     sick_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """Share of the last 200 verdicts above which failures of the verifier, its sandbox or its workers stop
     the job from handing out groups (with fewer than 20 verdicts: all of them). 1: never."""
     sick_s: NotNegative = 30.0
-    """For so long a job waits for such a verifier to recover, and at least as long as one verdict may take by
-    the limits above; then it fails with the verifier's own text. What waits for a verdict is asked for again
-    meanwhile."""
+    """A job waits so long for such a verifier to recover, and at least as long as one verdict may take by the
+    limits above; then it fails with the verifier's own text. Pending verdicts are requested again meanwhile.
+    """
     sandbox: Sandbox = Sandbox()
     function: Function = Function()
     http: Http = Http()
 
     @property
     def worker_s(self) -> float:
-        """Time of a worker for what it was given; then it is killed, and the attempt counts as failed. Its
+        """Time limit of a worker for one task; then it is killed, and the attempt counts as failed. Its
         sandbox ends programs long before."""
         waits_s = self.http.deadline_s if self.http.url else 0.0
         return 4 * max(self.deadline_s, self.function.deadline_s, waits_s)
 
     @property
     def verdict_s(self) -> float:
-        """Within so long there is a verdict, whatever becomes of the workers: one try with others, then each
-        attempt alone."""
+        """Longest time of a verdict, whatever happens to the workers: one try with others, then each attempt
+        alone."""
         return self.worker_s * (self.attempts + 1)
 
     @property
@@ -527,7 +529,8 @@ class Liveness(Section, frozen=True, kw_only=True):
     work_s: Positive = 300.0
     """A piece of work of the trainer (a micro-batch, an update, an image) or of the builtin engine (a turn)
     that takes so long, and ten times as long as the longest of its kind so far, has hung: its process ends
-    with that cause and is started again. Far above what sound pieces differ by. Servers: `engine.stall_s`."""
+    with that cause and is started again. Far above the differences of healthy pieces. Servers:
+    `engine.stall_s`."""
     first_work_s: Positive = 1800.0
     """The same for the first piece of a kind: it may load a model from a slow disk, or compile."""
 
@@ -539,8 +542,8 @@ class Liveness(Section, frozen=True, kw_only=True):
 
     @property
     def check_s(self) -> float:
-        """Between two questions of an instance whether the manager still counts on it: what was lost between
-        the two is mended within half of the time that a death may take to be seen."""
+        """Between two queries of an instance whether the manager still counts on it: a message lost between
+        the two is made good within half of the time that a death may take to be seen."""
         return self.dead_s / 2
 
     @property
@@ -557,9 +560,9 @@ class Liveness(Section, frozen=True, kw_only=True):
 
     @property
     def successor_s(self) -> float:
-        """The job waits so long for an answer of a process that another one may have to take the place of;
-        then it fails, and can be resumed. It is above every silence that ends a process, so that no other
-        one fails in its place: a process that hangs in its start, and the start of the next one."""
+        """The job waits so long for an answer of a process that may have to be replaced; then it fails, and
+        can be resumed. It is above every silence that ends a process, so that no other process fails first: a
+        process that hangs in its start, and the start of the next one."""
         return max(self.start_s, self.hung_s) + 60.0
 
     def __post_init__(self) -> None:
@@ -609,8 +612,8 @@ class Limits(Section, frozen=True, kw_only=True):
     """Events that the manager journals before a snapshot replaces them; one is made at the release of a batch
     too. Bounds its replay after a restart."""
     journal_bytes: Count = 64 * 2**20
-    """Bytes of token frames that the manager journals before a snapshot replaces them, or as many as a
-    snapshot of what is open takes, if that is more. Half a second of replay; with fewer, more snapshots are
+    """Bytes of token frames that the manager journals before a snapshot replaces them, or the size of a
+    snapshot of the open requests, if that is more. Half a second of replay; with fewer, more snapshots are
     written."""
     log_bytes: Annotated[int, Meta(ge=64 * 1024)] = 16 * 2**20
     """Size of one log file before it is rotated; one older file is kept."""
@@ -620,8 +623,9 @@ class Traces(Section, frozen=True, kw_only=True):
     """Spans of messages, from actor to actor and from process to process (OpenTelemetry)."""
 
     exporter: Literal["none", "console", "file", "otlp"] = "none"
-    """Where they go: nowhere, which costs nothing; each process's standard error; a file of JSON lines beside
-    its log; or an OpenTelemetry collector. All but "none" need `pip install 'gleaner[traces]'`."""
+    """Destination of the spans: none, which costs nothing; each process's standard error; a file of JSON
+    lines beside its log; or an OpenTelemetry collector. All but "none" need `pip install 'gleaner[traces]'`.
+    """
     endpoint: Annotated[str, Meta(pattern=r"^(https?://\S+)?\Z")] = "http://127.0.0.1:4318/v1/traces"
     """Of the collector, for "otlp": OTLP over HTTP."""
     sample_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
@@ -665,7 +669,8 @@ class Gateway(Section, frozen=True, kw_only=True):
     max_body_bytes: Annotated[int, Meta(ge=1024)] = 16 * 2**20
     """Of one HTTP request; a longer one is answered 413. A list of 1M token ids takes 8 MB."""
     deadline_s: Annotated[float, Meta(gt=0, le=3600)] = 600.0
-    """Of a request that names none; then it ends with what it has. Clients of rollout wait without limit."""
+    """For a request that names none; then it ends with its tokens so far. Clients of rollout wait without
+    limit."""
     max_deadline_s: Annotated[float, Meta(gt=0, le=3600)] = 3600.0
     """Longest that a request may name, with the header `X-Request-Deadline-S`; longer ones are cut to it."""
     heartbeat_s: Annotated[float, Meta(ge=0.05)] = 10.0
@@ -678,8 +683,8 @@ class Gateway(Section, frozen=True, kw_only=True):
     server_info: dict[str, Param] = {}
     """More keys of `/server_info`: slime compares some (`enable_memory_saver`, `dtype`) with its own."""
     routed_experts: bool = False
-    """Requests may ask which experts their tokens were routed to, for router replay. The engines are SGLang,
-    with `--enable-return-routed-experts` among `engine.args`."""
+    """Requests may ask which experts their tokens were routed to, for router replay. The engines must be
+    SGLang, with `--enable-return-routed-experts` among `engine.args`."""
 
     def __post_init__(self) -> None:
         if self.deadline_s > self.max_deadline_s:
@@ -690,12 +695,13 @@ class Gateway(Section, frozen=True, kw_only=True):
 
 
 class Ablation(Section, frozen=True, kw_only=True):
-    """What comparisons switch off, to measure what it is worth (docs/evaluation.md); nothing else should."""
+    """Features that comparisons switch off, to measure their value (docs/evaluation.md); for no other use."""
 
     recompute: bool = False
-    """Requests of an instance that is lost begin anew, as where only whole responses are collected."""
+    """Requests of a lost instance begin anew, as in systems that collect only whole responses."""
     synchronous_weights: bool = False
-    """An instance that joins within a step gets weights with the next one, as where they are pushed."""
+    """An instance that joins within a step gets weights with the next one, as in systems that push
+    weights."""
     every_instance: bool = False
     """`fleet.n_prem_max` preemptible hosts are wished for, however many Algorithm 1 does."""
 

@@ -58,7 +58,7 @@ class Trace:
 
 
 class Availability:
-    """Asks a trace about times."""
+    """Queries of a trace by time."""
 
     def __init__(self, trace: Trace) -> None:
         self._events = trace.events
@@ -129,7 +129,7 @@ def parse(text: str, name: str) -> Trace:
 
 
 def with_notice(trace: Trace, notice_s: float) -> Trace:
-    """The same where each instance gets notice so long before its removal (as soon as it is added, where it
+    """The same trace, but each instance gets notice so long before its removal (as soon as it is added, if it
     does not stay that long). notice_s: 0 gives none at all; notices of the trace itself are left out."""
     added: dict[str, tuple[float, float]] = {}
     placed: list[tuple[float, float, TraceEvent]] = []  # time, place among those of one moment, event

@@ -22,7 +22,7 @@ Asker = tuple[bytes, int]
 """The asking side: the route back to it, and the number under which it waits for the answer."""
 
 MAX_KEPT = 8192
-"""Answers kept for re-sent asks; the oldest go first. A re-send after that is executed again, as the domain
+"""Answers kept for repeated asks; the oldest go first. A later repetition is executed again, as the domain
 key allows."""
 
 
@@ -159,7 +159,7 @@ class _Served:
 
 
 class ServedAsks:
-    """Makes a re-sent ask take effect once: the first one runs, the others get its answer.
+    """Makes a repeated ask take effect once: the first one runs, the others get its answer.
 
     An entry lives as long as its caller may still re-send (its deadline), and at most `MAX_KEPT` are kept. A
     failed one is not kept: it may be tried again.
@@ -171,7 +171,7 @@ class ServedAsks:
     def admit(
         self, receiver: tuple[str, int], key: str, expires: float, now: float, asker: Asker, reply: Reply
     ) -> Reply | None:
-        """Where the handler's outcome goes, or None when this ask is a repetition (already answered or
+        """The callback for the handler's outcome, or None when this ask is a repetition (already answered or
         running)."""
         if self.join(receiver, key, asker, reply):
             return None
@@ -186,8 +186,8 @@ class ServedAsks:
         return entry.answer
 
     def join(self, receiver: tuple[str, int], key: str, asker: Asker, reply: Reply) -> bool:
-        """Let `asker` have the outcome of the ask under this key, where there is one; once, however often it
-        asks while that is made."""
+        """Give `asker` the outcome of the ask under this key, if there is one. It gets it once, however often
+        it asks while the answer is pending."""
         entry = self._served.get((*receiver, key))
         if entry is None or isinstance(entry.outcome, Exception):
             return False
@@ -198,7 +198,7 @@ class ServedAsks:
         return True
 
     def inherit(self, old: tuple[str, int], new: tuple[str, int]) -> None:
-        """What the life `old` has not answered, `new` will."""
+        """Asks without an answer of the life `old` pass to `new`."""
         for (*receiver, key), entry in list(self._served.items()):
             if tuple(receiver) == old and entry.outcome is None:
                 self._served[(*new, key)] = entry

@@ -116,7 +116,7 @@ class Cell:
 
     @property
     def belongings(self) -> Belongings:
-        """Its background tasks, timers and what it must close."""
+        """Its background tasks, timers and resources to close."""
         if self._belongings is None:
             self._belongings = Belongings(self)
         return self._belongings
@@ -319,7 +319,7 @@ class Cell:
         self._end(None)
 
     def discard(self) -> None:
-        """End without a word to the actor, and without an heir."""
+        """End without notifying the actor, and without an heir."""
         self.keep = False
         if not self._ended:
             self._rest()
@@ -359,7 +359,7 @@ def _answer(delivery: Delivery, outcome: Message | Exception) -> None:
 
 def lane_of(cell: Cell, message: Message) -> Lane | None:
     """The lane that a message takes to this actor; None when the actor does not handle it."""
-    if cell.actor is None:  # still being built: whatever it is waits for it
+    if cell.actor is None:  # still being built: any end waits for it
         return Lane.USER
     found = cell._handlers.get(type(message))
     return None if found is None else found[1]

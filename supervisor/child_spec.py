@@ -88,8 +88,8 @@ class ChildSpec:
         return isinstance(self.start, TreeSpec)
 
     def instance(self, name: str, arguments: Iterable[object]) -> "ChildSpec":
-        """This template as the child `name`: `arguments` are appended to those of the factory or of the
-        command line."""
+        """This template as the child `name`: `arguments` are appended to the arguments of the factory or of
+        the command line."""
         given = tuple(arguments)
         start = self.start
         if isinstance(start, ProcessSpec):
@@ -163,7 +163,7 @@ def child(
 def one_for_one(
     *children: ChildSpec, name: str = "root", intensity: Intensity | None = None, auto_shutdown: str = "never"
 ) -> TreeSpec:
-    """Children that fail alone."""
+    """Children that fail independently."""
     return _tree(Strategy.ONE_FOR_ONE, children, name, intensity, auto_shutdown)
 
 

@@ -31,8 +31,8 @@ R = TypeVar("R", bound=Message)
 
 OFFLOAD_LATE_S = 120.0
 """Work on an actor's thread that takes longer, and much longer than the same work took lately, is an event,
-again each time that it passes: a disk that hangs, a device that is gone. A turn of an engine takes
-milliseconds, a checkpoint of a large model a minute."""
+again each time that the deadline passes: for example a disk that hangs, a device that is gone. A turn of an
+engine takes milliseconds, a checkpoint of a large model a minute."""
 FIRST_OFFLOAD_LATE_S = 600.0
 """The same of work that this life of the actor has not measured yet: the gradient of a large model's first
 batch takes minutes."""
@@ -57,12 +57,12 @@ class Context:
 
     @property
     def address(self) -> Address:
-        """Where this actor is, with its incarnation."""
+        """Address of this actor, with its incarnation."""
         return self._cell.address
 
     @property
     def journals(self) -> JournalStore:
-        """Where this actor's streams are kept."""
+        """The store of this actor's streams."""
         return self._journals
 
     @property
@@ -113,7 +113,7 @@ class Context:
         return self._system.network
 
     def now(self) -> float:
-        """The loop's monotonic time in seconds, by which an actor measures and keeps what it promised."""
+        """The loop's monotonic time in seconds: the clock for an actor's own promises."""
         return asyncio.get_running_loop().time()
 
     def turn_time(self) -> float:
@@ -185,8 +185,8 @@ class Context:
         self.at_end(forget)
 
     def note(self, what: str, **facts: str | int | float) -> None:
-        """Leave a point in the traces for what no message shows by itself, such as which request got which
-        ticket; nothing happens where this process does not trace."""
+        """Add a point to the traces for something that no message shows, such as which request got which
+        ticket; no effect if this process does not trace."""
         self._system.outbound.note(self._cell, what, facts)
 
     def watch(self, address: Address) -> None:
@@ -227,7 +227,7 @@ class Context:
         return self._cell.belongings.after(delay_s, message, lane)
 
     def at_end(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Run `close` when this incarnation ends, however: what it opened must not outlive it."""
+        """Run `close` when this incarnation ends in any way: its resources must not outlive it."""
         self._cell.belongings.at_end(close)
 
     async def offload(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -56,6 +56,6 @@ class DeadLetters:
         samples.append(DeadLetter(t_s=self._now(), reason=reason, kind=kind, to=to, source=source))
 
     def samples(self, limit: int | None = None) -> list[DeadLetter]:
-        """What is kept, oldest first; the newest `limit` of it."""
+        """The kept samples, oldest first; at most the newest `limit`."""
         kept = sorted((one for each in self._samples.values() for one in each), key=lambda one: one.t_s)
         return kept if limit is None else kept[max(len(kept) - limit, 0) :]

@@ -27,7 +27,7 @@ class Deadline:
         return max(self.at_s - now, 0.0)
 
     def passed(self, now: float) -> bool:
-        """Whether nothing is left of it."""
+        """Whether the deadline has passed."""
         return now >= self.at_s
 
     def sooner(self, other: Deadline | None) -> Deadline:

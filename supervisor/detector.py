@@ -43,7 +43,7 @@ NS = 10**9  # nanoseconds of a second
 
 
 class Verdict(enum.Enum):
-    """What a silence means."""
+    """Meaning of a silence."""
 
     ALIVE = "alive"
     SUSPECT = "suspect"
@@ -52,8 +52,8 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """What is expected of a peer, in seconds: a beat every `beat_s`; silence up to `pause_s` is never death,
-    silence of `hard_s` always is. Raises ValueError unless 0 < beat_s, 0 <= pause_s < hard_s, beat_s <
+    """Expected behaviour of a peer, in seconds: a beat every `beat_s`; silence up to `pause_s` is never
+    death, silence of `hard_s` always is. Raises ValueError unless 0 < beat_s, 0 <= pause_s < hard_s, beat_s <
     hard_s."""
 
     beat_s: float
@@ -66,7 +66,7 @@ class Patience:
 
     @classmethod
     def within(cls, bound_s: float, beat_s: float) -> "Patience":
-        """For a watcher that looks once a beat and has to know by `bound_s`: the last look before then
+        """For a watcher that looks once a beat and must decide by `bound_s`: the last look before then
         decides. The acceptable pause is the usual share of the bound."""
         return cls(beat_s, bound_s * PAUSE_SHARE, max(bound_s - beat_s, (bound_s + beat_s) / 2))
 
@@ -80,7 +80,7 @@ class Detector:
         self.patience = patience
         self.last_s = now  # the newest sign of life; at first the time from which one is expected
         first, spread = patience.beat_s, patience.beat_s * FIRST_DEVIATION
-        # Whole nanoseconds: their sums go on from beat to beat and never drift, as those of floats would.
+        # Whole nanoseconds: a running sum of floats would drift from beat to beat.
         self._intervals: deque[int] = deque()
         self._sum = self._squares = 0
         self._mean_s = self._deviation_s = 0.0
@@ -96,7 +96,7 @@ class Detector:
         self.last_s = now
 
     def excuse(self, stalled_s: float) -> None:
-        """The watcher itself was away for so long: that is not the peer's silence."""
+        """The watcher itself was stalled for so long: that is not the peer's silence."""
         if stalled_s > 0.0:
             self.last_s += stalled_s
 
@@ -105,7 +105,7 @@ class Detector:
         return max(now - self.last_s, 0.0)
 
     def left_s(self, now: float) -> float:
-        """Until a silence that goes on is death, whatever was learnt; 0 when it is."""
+        """Time until a continued silence is death, whatever was learnt; 0 when it is."""
         return max(self.last_s + self.patience.hard_s - now, 0.0)
 
     def phi(self, silence_s: float) -> float:

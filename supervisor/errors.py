@@ -54,21 +54,21 @@ class Crashed(AskFailed):
 
 
 class Fenced(ActorError):
-    """A newer incarnation holds this name: whatever this one writes is refused."""
+    """A newer incarnation holds this name: every write of this one is refused."""
 
 
 class JournalError(ActorError):
-    """Base of what a journal raises; names the file."""
+    """Base of journal errors; names the file."""
 
 
 class Hopeless(ActorError):
-    """The actor cannot go on, and the next life would only find the same: it is not restarted, its supervisor
-    fails with this at once."""
+    """The actor cannot go on, and its next life would fail in the same way: it is not restarted, its
+    supervisor fails with this at once."""
 
 
 class WorkHung(Hopeless):
-    """Work on a thread of the process does not return. The next life of the actor would find the thread
-    taken; that of the process does not."""
+    """Work on a thread of the process does not return. A restarted actor would still find the thread blocked;
+    a restarted process does not."""
 
 
 class JournalDamaged(JournalError, Hopeless):
@@ -80,16 +80,16 @@ class JournalUnreadable(JournalError, Hopeless):
 
 
 class JournalUnable(JournalError):
-    """The journal takes nothing for now, and may again later. Nothing of what failed was accepted."""
+    """The journal takes nothing for now, and may again later. Nothing of the failed write was accepted."""
 
 
 class JournalFull(JournalUnable):
-    """No space is left where the journal lives; what was not committed was not accepted."""
+    """No space is left on the journal's disk; uncommitted writes were not accepted."""
 
 
 class JournalAway(JournalUnable):
-    """The server that keeps the journal does not answer. What was being committed may be there or not; what
-    was acknowledged is."""
+    """The journal's server does not answer. A commit under way may be stored or not; every acknowledged one
+    is stored."""
 
 
 class LinkedExit(ActorError):

@@ -18,8 +18,8 @@ MAX_LINE = 300
 
 
 class ActorFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed incarnation. `at_s`: the process's loop time; `chain`: a line for each exception, what was
-    raised last first, then what caused it; `count`: failures of this name so far."""
+    """A failed incarnation. `at_s`: the process's loop time; `chain`: a line for each exception, the last
+    raised first, then its causes; `count`: failures of this name so far."""
 
     at_s: float
     incarnation: int

@@ -25,8 +25,8 @@ MAX_WAITING = 100_000
 """Calls queued for the writer thread; minutes of the largest load measured, so reaching it means a dead
 disk."""
 FLUSH_SHARE = 0.25
-"""Of the time that a group gathers: between one commit and the next one that is flushed. A writer that waits
-alone waits for the disk alone; where many wait, they still share commits."""
+"""Share of a group's gathering time that must pass between a commit and the next flushed one. A writer that
+waits alone waits only for the disk; if many wait, they still share commits."""
 MAX_TAIL = 100_000
 """Events that a replay of one stream should have to go through; an actor that reaches it takes no snapshots.
 The alarm is a warning in the log, again at each doubling; `rlctl journal inspect` shows it too."""
@@ -69,13 +69,13 @@ class Keeper(Protocol):
         """Fence a stream. Raises Fenced."""
 
     def commit(self, writes: Sequence[Write]) -> list[Committed | Exception]:
-        """All of them in one transaction; a fenced one alone fails (`Fenced` in its place)."""
+        """Commit all of them in one transaction; a fenced one fails alone (`Fenced` in its place)."""
 
     def read(self, stream: str) -> StreamRows:
-        """A stream as of one moment; an empty one where there is none."""
+        """A stream as of one moment; an empty one if there is none."""
 
     def newest_incarnation(self) -> int:
-        """The highest incarnation that ever wrote here; 0 where none did."""
+        """The highest incarnation that ever wrote here; 0 if none did."""
 
     def probe(self) -> None:
         """Commit and take back a write that needs space."""
@@ -116,7 +116,7 @@ class GroupCommit:
 
     @property
     def place(self) -> str:
-        """For messages: where it keeps what it is given."""
+        """Its storage place, for messages."""
         return self._keeper.place
 
     def open(self, stream: str, incarnation: int) -> "asyncio.Future[None]":

@@ -27,14 +27,14 @@ BEATS = 10
 LATE = 0.5
 """Share of `silent_s` from which the use of the processor is read; before that it has no effect."""
 LEAST_CPU_S = 0.05
-"""Processor seconds that show work: a hundred times what the threads of a stuck process use in a silence,
-and less than 1 % of the default one, which a starved process gets on any machine that goes on."""
+"""Processor seconds that show work. It is a hundred times what the threads of a stuck process use in a
+silence. It is less than 1 % of the default silence, which a starved process gets on any machine that runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is expected of a child, in seconds: a heartbeat every `silent_s` / `BEATS`; `silent_s` without one
-    end it, `start_s` where it starts or is busy. Raises ValueError unless 0 < silent_s <= start_s."""
+    """Expected behaviour of a child, in seconds: a heartbeat every `silent_s` / `BEATS`; `silent_s` without
+    one end it, `start_s` where it starts or is busy. Raises ValueError unless 0 < silent_s <= start_s."""
 
     silent_s: float = 10.0
     start_s: float = 120.0
@@ -76,7 +76,7 @@ class Pulse:
         self._heard = False
         self._last_s = now_s  # the newest heartbeat; at first the start
         self._worked_s = now_s  # when it was last seen to use the processor
-        self._cpu_s: float | None = None  # what it had used then
+        self._cpu_s: float | None = None  # processor seconds at that time
 
     def beat(self, now_s: float) -> None:
         """A heartbeat came."""

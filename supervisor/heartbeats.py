@@ -71,7 +71,7 @@ class HealthChecks:
         self._children.pop(child.pid, None)
 
     def beat(self, pid: int) -> None:
-        """A heartbeat of this process came."""
+        """A heartbeat of this process arrived."""
         known = self._children.get(pid)
         if known is not None:
             known[1].beat(self._system.turn_clock.now())

@@ -158,7 +158,7 @@ class Inbound:
         source: str,
         trace: str,
     ) -> None:
-        """Hand an ask to its actor, once: a repetition under the same key gets the first one's answer."""
+        """Pass an ask to its actor, once: a repetition under the same key gets the first one's answer."""
         if key:
             now = asyncio.get_running_loop().time()
             receiver = (cell.address.name, cell.address.incarnation)
@@ -178,7 +178,7 @@ class Inbound:
             cell.deliver(Delivery(message, deadline, answer, source, trace), lane)
 
     def inherit(self, old: Cell, new: Cell) -> None:
-        """`new` has taken over what waited for `old`: asks among it that are sent again are repetitions."""
+        """`new` has taken over the waiting messages of `old`: repeated asks among them stay repetitions."""
         before, after = old.address, new.address
         self._served.inherit((before.name, before.incarnation), (after.name, after.incarnation))
         if (held := self._held.pop(old, None)) is not None:

@@ -129,7 +129,7 @@ class Inspection:
         )
 
     def waits(self, limit: int) -> WaitsOf:
-        """What the actors of this process wait for, oldest first."""
+        """The waits of this process's actors, oldest first."""
         waits = self._system.waits
         return WaitsOf(
             node=self._system.node,
@@ -152,7 +152,7 @@ class Inspection:
         )
 
     def describe(self, name: str) -> ActorDescribed:
-        """All that is known of one actor. Raises Refused where it does not live here."""
+        """Full description of one actor. Raises Refused if it does not live here."""
         system = self._system
         cell = system.cell(name)
         if cell is None:

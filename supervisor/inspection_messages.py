@@ -13,7 +13,7 @@ from supervisor.system_messages import WaitState
 
 
 class ListDeadLetters(Message, frozen=True):
-    """Asks for the counts, and for the newest `limit` samples."""
+    """Requests the counts, and the newest `limit` samples."""
 
     limit: int = 100
 
@@ -30,7 +30,7 @@ class DeadLettersOf(Message, frozen=True):
 
 
 class Describe(Message, frozen=True):
-    """Asks for all that is known of the actor `name`. Refused where it does not live."""
+    """Requests the full description of the actor `name`. Refused if it does not live here."""
 
     name: str
 
@@ -45,7 +45,7 @@ class HandlerShown(msgspec.Struct, frozen=True, kw_only=True):
 
 class ActorDescribed(Message, frozen=True):
     """One actor. `age_s`: seconds of this incarnation, up to five of them late; `now_s`: the process's loop
-    time, to which `failure.at_s` refers; `journal`: its stream, "" where it has none."""
+    time, to which `failure.at_s` refers; `journal`: its stream, "" if it has none."""
 
     name: str
     incarnation: int

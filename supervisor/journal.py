@@ -41,14 +41,14 @@ class JournalStore(Protocol):
         """
 
     def snapshot(self, stream: str, incarnation: int, state: Message) -> Awaitable[int]:
-        """Commit `state` as standing for every event appended before this call, and delete those."""
+        """Commit `state` as a replacement of every event appended before this call, and delete those."""
 
     def probe(self) -> Awaitable[None]:
         """Prove that appends would be taken, by a write that leaves nothing. Raises JournalError."""
 
     def refuses(self) -> str:
-        """Why new work should not be begun here, "" where it may: less space is left than work that was
-        accepted may still need, or the last commit failed. Appends are tried all the same."""
+        """Why new work should not be begun here, "" where it may: less space is left than accepted work may
+        still need, or the last commit failed. Appends are still tried."""
 
     async def close(self) -> None:
         """Commit what waits and close."""
@@ -59,7 +59,7 @@ class Journals(JournalStore, Protocol):
 
     @property
     def place(self) -> str:
-        """For messages: where it keeps what it is given."""
+        """Its storage place, for messages."""
 
     def newest_incarnation(self) -> Awaitable[int]:
         """The newest incarnation that ever wrote here: a process's incarnations must begin above it, even if

@@ -30,7 +30,7 @@ class StreamContent:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """Snapshot, if any, then the events: what a replay gives."""
+        """Snapshot, if any, then the events: the result of a replay."""
         return self.events if self.snapshot is None else (self.snapshot, *self.events)
 
 
@@ -44,10 +44,10 @@ class JournalView(Protocol):
         """Its streams, by name."""
 
     def rows(self, name: str) -> StreamRows | None:
-        """A stream as it is stored, whole or not; None where there is none."""
+        """A stream as it is stored, whole or not; None if there is none."""
 
     def check(self) -> None:
-        """What holds of the whole journal, whatever its streams hold."""
+        """Check what must hold for the whole journal, whatever its streams contain."""
 
 
 @contextmanager
@@ -118,7 +118,7 @@ class _FileView:
         self._check_log()
 
     def _check_log(self) -> None:
-        """Twice if need be: its writer may begin the log anew while it is read."""
+        """Twice if necessary: its writer may begin the log anew while it is read."""
         try:
             sqlite_layout.refuse_damaged_log(self._path)
         except JournalDamaged:

@@ -16,7 +16,7 @@ from supervisor.upgrades import decode_stored
 
 
 class Row(NamedTuple):
-    """An event or a snapshot at rest. `version` is that of the message; `body` its MessagePack."""
+    """A stored event or snapshot. `version` is that of the message; `body` its MessagePack."""
 
     seq: int
     kind: str
@@ -71,7 +71,7 @@ class StreamRows:
         return snapshot, events
 
     def _row_fault(self, what: str, row: Row) -> Iterator[str]:
-        whole = isinstance(row.body, bytes)  # whatever a damaged file gave
+        whole = isinstance(row.body, bytes)  # a damaged file may give any type
         if not whole or row_checksum(self.name, row.seq, row.kind, row.version, row.body) != row.crc:
             yield f"{what} of {self.name} fails its checksum"
 

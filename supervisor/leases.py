@@ -31,8 +31,8 @@ claiming everything again."""
 
 @dataclass(slots=True)
 class Digest:
-    """A set of names with their incarnations, in one comparable number: how many, and the sum (exclusive or)
-    of their hashes, whatever the order in which they came and went."""
+    """A set of names with their incarnations, in one comparable number: their count, and the sum (exclusive
+    or) of their hashes, whatever the order of additions and removals."""
 
     count: int = 0
     sum: int = 0
@@ -65,8 +65,8 @@ class Holder:
 
 @dataclass(slots=True)
 class Claimed:
-    """What became of a claim: names that a new incarnation took (to be journaled), and those refused because
-    a newer one holds or held them. `again`: the process must claim all of its names anew."""
+    """Result of a claim: names that a new incarnation took (to be journaled), and names refused because a
+    newer one holds or held them. `again`: the process must claim all of its names anew."""
 
     taken: dict[str, int] = field(default_factory=dict)
     superseded: dict[str, int] = field(default_factory=dict)
@@ -95,8 +95,8 @@ class Leases:
         *,
         first: bool,
     ) -> Claimed:
-        """Grant what may be granted, give up what ended. `first`: these are the first names of that process;
-        what it held before is void."""
+        """Grant the names that may be granted, release the ended ones. `first`: these are the first names of
+        that process; its earlier names are void."""
         self._sweep(now)
         holder = self._holders.get(endpoint)
         if first:
@@ -132,7 +132,7 @@ class Leases:
         return {name: number for name, number in names.items() if number > highest.get(name, self.floor)}
 
     def lives(self, endpoint: str, life: int, now: float) -> None:
-        """The process at `endpoint` gave a sign of life; what it holds it holds on."""
+        """The process at `endpoint` gave a sign of life: its names stay granted."""
         holder = self._holders.get(endpoint)
         if holder is not None and holder.life == life:
             self._extend(holder, now)

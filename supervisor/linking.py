@@ -62,7 +62,7 @@ class Linking:
             self._undo(cell, _life(message.source))
 
     def ended(self, cell: Cell, life: _Life, cause: str) -> bool:
-        """A watched life has ended; True where that is no event for `cell`, but perhaps its end."""
+        """A watched life has ended; True if `cell` gets no event for it (its link may end `cell` instead)."""
         links = self._links.get(_life(cell.address))
         linked = links.pop(life, None) if links else None
         if linked is None:
@@ -84,7 +84,7 @@ class Linking:
         self._links.pop((name, incarnation), None)
 
     def _hold(self, cell: Cell, other: Address) -> bool:
-        """Keep one direction; False where it is held already."""
+        """Store one direction; False if it is stored already."""
         links = self._links.setdefault(_life(cell.address), {})
         known = links.get(_life(other))
         links[_life(other)] = True

@@ -22,7 +22,7 @@ from supervisor.waits import Waits
 log = logging.getLogger("supervisor")
 
 START_LATE_S = 60.0
-"""A child that starts for so long is an event, again each time: an actor that loads a model takes less."""
+"""A child whose start takes so long is an event, again each time: an actor that loads a model takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Lives:
         self._children: dict[str, _Child] = {}  # bounded: declared children, see `keep`
 
     async def start(self, action: Start, spec: ChildSpec, halted: asyncio.Future[None]) -> Ended | None:
-        """Begin a life, until it is up or `halted` is; how it failed, where it did."""
+        """Begin a life, until it is up or `halted` is done; returns how it failed, if it did."""
         name = spec.name
         child = self._children.setdefault(name, _Child())
         if action.because:
@@ -153,7 +153,7 @@ class Lives:
                 del self._children[name]
 
     def running(self, name: str) -> Running | None:
-        """The life of child `name` that goes on."""
+        """The running life of child `name`."""
         child = self._children.get(name)
         return child.running if child is not None else None
 

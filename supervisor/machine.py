@@ -53,7 +53,7 @@ class Worker(Protocol):
         waiting."""
 
     def close(self) -> None:
-        """Take no more; what has not begun is cancelled."""
+        """Take no more work; work that has not begun is cancelled."""
 
 
 class Machine(Protocol):

@@ -94,7 +94,7 @@ class Mailbox(Generic[T]):
         return waiting
 
     def keep_only(self, wanted: Callable[[T], bool]) -> None:
-        """Forget what is not `wanted`."""
+        """Drop the messages that are not `wanted`."""
         for queue in (self._system, self._user):
             if queue:
                 kept = [item for item in queue if wanted(item)]

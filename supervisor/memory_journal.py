@@ -33,7 +33,7 @@ class MemoryJournal:
 
     @property
     def newest_incarnation(self) -> int:
-        """Of all that ever wrote here."""
+        """The newest incarnation that ever wrote here."""
         return max((stream.incarnation for stream in self._streams.values()), default=0)
 
     def open(self, stream: str, incarnation: int) -> Awaitable[None]:

@@ -54,7 +54,7 @@ def kind_of(message: Message) -> str:
 
 
 def schema_of(kind: str) -> int | None:
-    """The version that this program gives to messages of `kind`; None where it does not know the kind."""
+    """This program's version of messages of `kind`; None if it does not know the kind."""
     cls = _KINDS.get(kind)
     return None if cls is None else cls.SCHEMA
 

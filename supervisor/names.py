@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervisor")
 
 REGISTRY = "registry"
-RETRY_S = 0.002  # a crashed actor is back within milliseconds: look soon, then ever more seldom
+RETRY_S = 0.002  # a crashed actor is back within milliseconds: look soon, then at growing pauses
 MAX_RETRY_S = 0.5
-CLAIM_RETRY_S = 0.05  # a registry that did not answer is asked again after this time, then ever more seldom
+CLAIM_RETRY_S = 0.05  # pause before the next try with a registry that did not answer; it grows
 MAX_CLAIM_RETRY_S = 0.5
 CLAIM_NAMES = 2_000
 """Names in one claim: some 100 KiB, far below the limit of a frame and a few milliseconds of the registry's
@@ -67,7 +67,7 @@ class Names:
         self._candidates = [registry] if isinstance(registry, Peer) else list(registry or ())
         self._resolved: dict[str, tuple[Address, float]] = {}
         self._changed = asyncio.Event()
-        self._unregistered: set[str] = set()  # living here, known here alone
+        self._unregistered: set[str] = set()  # living here, known only here
         self._new: dict[str, int] = {}  # not claimed yet
         self._ended: dict[str, int] = {}  # not given up yet
         self._claimed: dict[str, int] = {}
@@ -80,7 +80,7 @@ class Names:
     # -- names of this process --
 
     def spawned(self, name: str, incarnation: int, *, register: bool) -> None:
-        """An actor of this process lives; claim its name at once if others are to find it."""
+        """An actor of this process lives; claim its name at once if other processes must find it."""
         if not register:
             self._unregistered.add(name)
             return
@@ -116,7 +116,7 @@ class Names:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, period_s)
                     continue
-                except Suspended as problem:  # what it granted before it goes on granting
+                except Suspended as problem:  # the registry keeps granting its earlier leases
                     if not self._unable:
                         log.warning("new actors of this process are not found by name: %s", problem)
                     self._unable = str(problem)
@@ -150,7 +150,7 @@ class Names:
                 first=self._first,
                 public_key=self._system.wire.local.public_key,
             )
-            self._first = False  # what is spawned while we wait is new
+            self._first = False  # actors spawned during the wait are new
             try:
                 reply = await self._granted(registry, claim, deadline_s)
             except AskFailed:

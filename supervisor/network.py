@@ -26,7 +26,7 @@ class Network:
         keys: CURVE keys of this node, None on loopback.
         carrier: opens the sockets; the real network's when none is given.
         bulk: where weights may travel unencrypted.
-        key_state: what is in force of this node's key directory; None without one.
+        key_state: state of this node's key directory; None without one.
     """
 
     def __init__(

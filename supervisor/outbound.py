@@ -31,7 +31,7 @@ MAX_RESEND_S = 5.0
 FIRST_LOOK_S, MAX_LOOK_S = 0.05, 0.4
 """Pauses between two lookups of the name of a process that is gone; they grow. A restarted process is up
 within a second or two, and then no caller should wait for the time of a re-send."""
-SUSPENDED_RETRY_S = 0.5  # a receiver that takes nothing for now looks once a second whether it can
+SUSPENDED_RETRY_S = 0.5  # a receiver that takes nothing for now checks once a second whether it can
 MAILBOX_LATE_S = 10.0  # a mailbox that is full for so long is an event, again each time: its actor is stuck
 MAX_PEERS_CACHED = 4096
 _NOT_ADMITTED = (
@@ -104,7 +104,7 @@ class Outbound:
         if self._system.tap is not None:
             self._system.tap.seen("local", "tell", _name(source), to.name, message)
         delivery = Delivery(message, None, None, _name(source), self._trace_of_tell(source, to, message))
-        # Waiting for oneself would be for ever: a full mailbox of one's own refuses.
+        # An actor that waited for its own full mailbox would wait for ever: it refuses instead.
         if local is source:
             local.deliver(delivery, lane)
         elif not local.take(delivery, lane):
@@ -306,8 +306,8 @@ class Outbound:
             self._pending.forget(pending.corr)
 
     async def _answer(self, pending: PendingAsk, until: float, named: bool) -> Outcome | None:
-        """Wait for it. Where the process that was asked by name is gone, its successor has the name as soon
-        as it is up: that is looked for meanwhile. Raises Unreachable."""
+        """Wait for the answer. If the process that was asked by name is gone, its successor has the name as
+        soon as it is up; the registry is asked for it meanwhile. Raises Unreachable."""
         now = asyncio.get_running_loop().time
         look_s = FIRST_LOOK_S
         while named and pending.peer in self._gone and now() + look_s < until:
@@ -319,7 +319,7 @@ class Outbound:
         return await pending.wait(until)
 
     async def _look_who_holds(self, pending: PendingAsk, within_s: float) -> None:
-        """Raises Unreachable where the registry names another holder, and no answer came meanwhile."""
+        """Raises Unreachable if the registry names another holder, and no answer arrived meanwhile."""
         held = await self._system.names.still_held(pending.to, within_s)
         if not held and pending.outcome is None:
             raise Unreachable(f"{pending.to} does not hold its name any longer")
@@ -358,7 +358,8 @@ class Outbound:
         return peer
 
     def _trace(self, source: Cell | None) -> str:
-        """Of the message that `source` has in hand: what it sends meanwhile belongs to that."""
+        """The trace of the message that `source` handles: messages that it sends meanwhile belong to that
+        trace."""
         if source is not None and source.trace and IN_HAND.get() is source:
             return source.trace
         return ""

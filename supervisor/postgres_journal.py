@@ -155,10 +155,11 @@ class PostgresKeeper:
     # -- the connection --
 
     def _transaction(self, work: Callable[[Database], T]) -> T:
-        """All of it or nothing, and nothing without the lease. Raises Fenced, JournalError.
+        """Run `work` in one transaction, all or nothing, and only under the lease. Raises Fenced,
+        JournalError.
 
-        A connection that turns out to be broken before the commit was asked for has changed nothing: then it
-        is tried once more, on a new one.
+        A connection that proves broken before the commit was requested has changed nothing: then the
+        transaction is tried once more, on a new one.
         """
         try:
             return self._try_transaction(work)
@@ -192,7 +193,7 @@ class PostgresKeeper:
 
     @contextmanager
     def _connected(self) -> Iterator[Database]:
-        """The connection, made anew where it broke. Raises JournalError for what goes wrong within."""
+        """The connection, replaced if it broke. Raises JournalError for errors within."""
         if self._db is None:
             self._db = connect(self._url)
         db = self._db
@@ -231,11 +232,11 @@ class PostgresJournal(GroupCommit):
 
 
 def forget_jobs(url: str, stay: Sequence[str], count: int, *, over: str) -> list[str]:
-    """Delete the journals of jobs that are over, but for the `count` jobs that were written to last and those
-    named in `stay`. Those of a job that is not over are never deleted: it may be resumed. Returns these jobs,
-    without `stay`, the one that was written to last first.
+    """Delete the journals of finished jobs, but for the `count` most recently written ones and those named in
+    `stay`. Journals of an unfinished job are never deleted: it may be resumed. Returns the unfinished jobs,
+    without `stay`, the most recently written first.
 
-    A job is the first part of its spaces' names; it is over when one of its streams holds an event of the
+    A job is the first part of its spaces' names; it is finished when one of its streams has an event of the
     kind `over`. Raises JournalError.
     """
     db = connect(url)

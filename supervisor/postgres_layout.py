@@ -22,10 +22,10 @@ CONNECT_S = 5
 STATEMENT_S = 30.0
 """No statement of ours takes a second; one that takes so long waits for a client that is gone."""
 IDLE_S = 2.0
-"""A host that freezes in the middle of a transaction lets go of its locks after so long: the server ends its
-session. It must be well below any lease."""
+"""If a host freezes in the middle of a transaction, the server ends its session after so long, which frees
+its locks. It must be well below any lease."""
 GONE_S = 5
-"""A server notices that the host of a session is gone after so long."""
+"""A server notices the loss of a session's host after so long."""
 _UPGRADE_LOCK = 0x676C6E72  # an arbitrary number of our own: one process upgrades at a time
 
 Database = Connection[tuple[Any, ...]]
@@ -100,7 +100,7 @@ def prepare(db: Database, url: str) -> None:
 
 
 def layout_of(db: Database, url: str) -> int:
-    """The version of the tables; 0 where there are none yet. Raises JournalUnreadable."""
+    """The version of the tables; 0 if there are none yet. Raises JournalUnreadable."""
     row = db.execute("SELECT max(version) FROM gleaner.layout").fetchone()
     layout = 0 if row is None or row[0] is None else int(row[0])
     if layout > LAYOUT:

@@ -71,7 +71,7 @@ class PostgresLease:
         )
 
     def renew(self, term: LeaseTerm) -> bool:
-        """Have it for another `lease_s` from now; False where a newer term began. Raises as `acquire`."""
+        """Extend the lease to `lease_s` from now; False if a newer term began. Raises as `acquire`."""
         row = self._one(
             "UPDATE gleaner.leases SET expires=clock_timestamp() + %s * interval '1 second'"
             " WHERE name=%s AND term=%s RETURNING term",
@@ -98,7 +98,7 @@ class PostgresLease:
         return None if row is None else HeldBy(str(row[0]), int(str(row[1])), float(str(row[2])))
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         db, self._db = self._db, None
         if db is not None:
             with contextlib.suppress(psycopg.Error):

@@ -17,7 +17,7 @@ TRIAL = "(trial)"
 
 
 def read_stream(db: Database, space: str, name: str) -> StreamRows | None:
-    """A stream as of one moment; None where there is none. Raises psycopg.Error."""
+    """A stream as of one moment; None if there is none. Raises psycopg.Error."""
     with db.transaction():
         db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         head = db.execute(

@@ -21,7 +21,7 @@ from supervisor.turn_clock import timeout_in_turns
 PARENT_VARIABLE = "GLEANER_PARENT_PID"
 HEARTBEAT_VARIABLE = "GLEANER_HEARTBEAT"  # a `health.Parent`
 MAX_OUTPUT_BYTES = 4 << 20
-"""Beyond this, what a child printed is moved to `….old` when it starts again; its log proper rotates by
+"""Beyond this size, a child's printed output is moved to `….old` when it starts again; its own log rotates by
 itself."""
 MAX_SAID_BYTES = 2048
 """Of a child's last line that goes into the cause of its end."""
@@ -45,7 +45,7 @@ class ProcessSpec:
     health: Health | None = None
     """The heartbeats that are expected of it; None for a program that sends none."""
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """As `env`, but what the environment of this process has of them stays as it is."""
+    """As `env`, but variables that this process's environment has keep their values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class Registry(Actor):
             self._works = False
 
     async def _fence(self, claims: Sequence[ClaimNames]) -> bool:
-        """Journal the fences of these claims before they are granted; False where nothing is taken."""
+        """Journal the fences of these claims before they are granted; False if the journal takes nothing."""
         fences: dict[str, int] = {}
         begun: set[tuple[str, int]] = set()
         for claim in claims:

@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervisor")
 
 LONGEST_S = 86400.0
-"""What `INFINITY` is to a timer: an ordered stop that takes a day has hung."""
+"""`INFINITY` as a timer's number: an ordered stop that takes a day has hung."""
 FENCED_STARTS = 3  # the registry and a journal may each fence once; more often is a failure
-KILLED_S = 1.0  # for a killed subtree to be gone; an actor that is deaf to that goes with the process
+KILLED_S = 1.0  # for a killed subtree to end; an actor that ignores the kill ends with the process
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child ended by itself, or why it did not start. `problem` is what it raised, if it did that."""
+    """How a child ended by itself, or why it did not start. `problem` is the exception that it raised, if
+    any."""
 
     how: str
     what: str
@@ -70,16 +71,16 @@ class Running(Protocol):
     """A child that was begun. `on_end` is called at most once, when it ends by itself after its start."""
 
     async def start(self, halted: asyncio.Future[None]) -> Ended | None:
-        """Until it is up, or `halted` is; how it failed, where it did."""
+        """Wait until it is up, or `halted` is done; returns how it failed, if it did."""
 
     async def stop(self, within_s: float, *, again: bool = False) -> None:
-        """End it in order within `within_s`, then without. `again`: another life is to follow."""
+        """End it in order within `within_s`, then by force. `again`: another life is to follow."""
 
     def kill(self) -> None:
         """End it at once."""
 
     def heir(self) -> Cell | None:
-        """What waits for the next life of an actor that has ended, where that is kept."""
+        """The holder of the waiting messages for an ended actor's next life, if those are kept."""
 
     @property
     def incarnation(self) -> int:
@@ -218,7 +219,7 @@ class RunningActor:
 
 
 class RunningProcess:
-    """A process; it is up when it was started, whatever it does then."""
+    """A process; it counts as up when it was started, whatever it does then."""
 
     incarnation = 0
 

@@ -27,8 +27,8 @@ _Head = tuple[int, int, int]
 """Incarnation, last and base of a stream."""
 
 RESERVE_BYTES = 64 << 20
-"""Free space below which no new work is begun. What a host has accepted at most, a few batches of token logs,
-needs less; so it is finished before the disk is full."""
+"""Free space below which no new work is begun. The most that a host can have accepted, a few batches of token
+logs, needs less; so that work is finished before the disk is full."""
 PROBE_BYTES = 64 << 10
 """A trial write: more than the free pages that a file may have by chance, too little to matter."""
 BUSY_S = 5.0  # another process reads or copies the file
@@ -171,7 +171,7 @@ class SqliteKeeper:
         return Committed(last_seq, last_seq - base_seq)
 
     def _head(self, stream: str, incarnation: int) -> _Head:
-        """Incarnation, last and base; of a stream that does not exist yet, what it begins with."""
+        """Incarnation, last and base of a stream; of a stream that does not exist yet, the initial values."""
         row: _Head | None = self._db.execute(
             "SELECT incarnation, last_seq, base_seq FROM streams WHERE name=?", (stream,)
         ).fetchone()
@@ -218,7 +218,7 @@ class SqliteJournal(GroupCommit):
             not yet acknowledged, in that time.
         durable: fsync each commit (survives power loss); without it a commit survives any kill of the
             process.
-        reserve_bytes: free space below which `refuses` says so.
+        reserve_bytes: free space below which `refuses` gives a reason.
 
     Raises:
         JournalDamaged: the file is not a journal, or not as it was written.

@@ -20,7 +20,7 @@ TRIAL = "(trial)"
 """Name of a row in `snapshots` that a kill may leave of a trial write; it is never read."""
 
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What SQLite's calls raise; the second where a damaged file gives text that is none."""
+"""Exceptions of SQLite's calls; the second occurs if a damaged file has invalid text."""
 
 TABLES = {
     "streams": "CREATE TABLE streams (name TEXT PRIMARY KEY, incarnation INTEGER NOT NULL, last_seq INTEGER "
@@ -67,7 +67,7 @@ def prepare(db: sqlite3.Connection, path: Path) -> None:
 
 
 def refuse_damaged_log(path: Path) -> None:
-    """Look at the write-ahead log before SQLite does. Raises JournalDamaged, OSError."""
+    """Check the write-ahead log before SQLite opens it. Raises JournalDamaged, OSError."""
     wal = path.with_name(path.name + "-wal")
     if not wal.exists():
         return
@@ -91,7 +91,8 @@ def layout_of(db: sqlite3.Connection, path: Path) -> int:
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:
-    """What holds of every whole file of this layout, whatever its streams hold. Raises JournalDamaged."""
+    """Check what must hold for every whole file of this layout, whatever its streams contain. Raises
+    JournalDamaged."""
     if _tables(db) != TABLES:
         raise damaged(str(path), "its tables are not those of a journal")
     known = set()
@@ -105,7 +106,7 @@ def check(db: sqlite3.Connection, path: Path) -> None:
 
 
 def read_stream(db: sqlite3.Connection, layout: int, name: str) -> StreamRows | None:
-    """A stream of a file of this or the first layout; None where there is none. Raises sqlite3.Error."""
+    """A stream of a file of this or the first layout; None if there is none. Raises sqlite3.Error."""
     if layout == 1:
         return _read_first(db, name)
     found = db.execute("SELECT incarnation, last_seq, base_seq FROM streams WHERE name=?", (name,)).fetchone()

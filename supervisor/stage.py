@@ -36,7 +36,7 @@ class Stage:
 
     Args:
         factory: makes the actor, again after each `crash`.
-        journal: its journal, to be looked at or shared with a later stage.
+        journal: its journal, for inspection or for a later stage.
         seed: of `ctx.rng`.
     """
 
@@ -70,7 +70,7 @@ class Stage:
 
     @property
     def actor(self) -> Actor:
-        """The living actor itself, to look into."""
+        """The living actor itself, for inspection."""
         actor = self._cell.actor
         assert actor is not None
         return actor
@@ -81,7 +81,7 @@ class Stage:
         return self._loop.time()
 
     def ask(self, message: Message, expect: type[R], deadline_s: float = 5.0, key: str = "") -> R:
-        """Ask the actor. Raises what an asker would see: Refused, Crashed, AskTimeout, ..."""
+        """Ask the actor. Raises what an asker would get: Refused, Crashed, AskTimeout, ..."""
         return self._loop.run_until_complete(
             self._running.ask(self._cell.address, message, deadline_s=deadline_s, expect=expect, key=key)
         )

@@ -13,7 +13,7 @@ from supervisor.errors import Suspended
 from supervisor.mailbox import Lane
 from supervisor.message import Message
 
-SUSPENDED_LATE_S = 60.0  # suspended for so long is an event, again each time
+SUSPENDED_LATE_S = 60.0  # a suspension of so long is an event, again each time
 LOOK_S = 1.0
 """Between two looks at the journal; each is one small write."""
 

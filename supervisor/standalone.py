@@ -68,7 +68,7 @@ async def open_system(
 async def supervise(system: ActorSystem, tree: TreeSpec) -> AsyncIterator[Supervisor]:
     """Run `tree` inside the block; stop it in order at its end.
 
-    Raises: what the root gave up with (RestartIntensityReached, Hopeless), out of the block.
+    Raises the error with which the root gave up (RestartIntensityReached, Hopeless), out of the block.
     """
     block = asyncio.current_task()
     failed: list[Exception] = []

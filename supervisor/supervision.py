@@ -84,7 +84,8 @@ class Supervisor:
 
     async def start(self) -> None:
         """Start every child, left to right; an actor is up when its `on_start` returned. A stop meanwhile
-        ends it early. Raises: SupervisorFailed where a child does not start; the earlier were stopped."""
+        ends the start early. Raises: SupervisorFailed if a child does not start; the earlier ones were
+        stopped."""
         self._system.state_sources.append(self.states)
         async with self._busy:
             problem = await self._carry_out(self._state.start())
@@ -98,7 +99,7 @@ class Supervisor:
             )
 
     async def stop(self) -> None:
-        """Stop every child, right to left, each within its time (those of a pool all at once)."""
+        """Stop every child, right to left, each within its time (the children of a pool all at once)."""
         self.halt()
         async with self._busy:
             stops = self._state.stop()
@@ -114,7 +115,7 @@ class Supervisor:
         self._forget_state()
 
     def halt(self) -> None:
-        """Start nothing more: what is starting is not waited for. `stop` follows."""
+        """Start nothing more, and do not wait for a start under way. `stop` follows."""
         if not self._halted.done():
             self._halted.set_result(None)
         for timer in self._timers.values():
@@ -130,7 +131,7 @@ class Supervisor:
 
     async def add(self, spec: ChildSpec) -> None:
         """Declare and start one more child, the last in order. Raises: ValueError when its name is taken or
-        it is none for this supervisor; StartFailed, and nothing is declared."""
+        it does not fit this supervisor; StartFailed, and nothing is declared."""
         if self._spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE:
             raise ValueError(f"{self.name!r} is a pool: use add_instance")
         await self._add(spec)
@@ -169,7 +170,7 @@ class Supervisor:
             self._lives.keep(self._state.status)
 
     async def remove(self, name: str) -> None:
-        """Stop a child for good; nothing where it is unknown."""
+        """Stop a child permanently; no effect if it is unknown."""
         if name in self._state.children:
             await self.terminate_child(name)
         if name in self._state.children:
@@ -238,7 +239,7 @@ class Supervisor:
         return self._state.exited(name, abnormal=ended.abnormal, now_s=now_s, hopeless=ended.hopeless)
 
     async def _carry_out(self, actions: Sequence[Action]) -> SupervisorFailed | None:
-        """Do it, in order; why the supervisor fails, where that is the end of it."""
+        """Carry the actions out, in order; returns why the supervisor fails, if they lead to that."""
         loop = asyncio.get_running_loop()
         todo = deque(actions)
         while todo:
@@ -263,7 +264,7 @@ class Supervisor:
         return None
 
     async def _start(self, action: Start) -> Ended | None:
-        """How it failed to start, where it did."""
+        """Start a child; returns how that failed, if it did."""
         ended = await self._lives.start(action, self._state.children[action.name], self._halted)
         if ended is None:
             self._state.started(action.name)

@@ -107,7 +107,7 @@ class ActorSystem:
         self._closed = False
 
     def live_by(self, limits: Limits) -> None:
-        """Go on under these limits; what was promised under the old ones is kept."""
+        """Use these limits from now on; promises made under the old ones are kept."""
         self.limits = limits
         self.watches.retime()
 
@@ -162,10 +162,10 @@ class ActorSystem:
         after: Cell | None = None,
     ) -> Cell:
         """Start an actor under `name` with a new incarnation; `on_exit` is called once when it ends.
-        `journals`: where it keeps its streams instead of with the process's others. `register`: whether
-        other processes find it by its name. `keep`: when it ends an heir takes over what waits in its mailbox
-        and takes messages, until `adopt` lets it begin or it is ended without `keep`. `after`: the life that
-        it is the heir of."""
+        `journals`: the store of its streams, instead of the process's own. `register`: whether other
+        processes find it by its name. `keep`: when it ends an heir takes over the waiting messages of its
+        mailbox and accepts messages, until `adopt` lets it begin or it is ended without `keep`. `after`: the
+        life whose heir it is."""
         if name in self._cells:
             raise ActorError(f"{self.node}/{self.process}: the name {name!r} is taken")
         address = Address(

@@ -34,7 +34,7 @@ class Heartbeat(Message, frozen=True):
 
 
 class LinkActors(Message, frozen=True):
-    """`source` links itself to this incarnation, or undoes that: the end of one is to end the other."""
+    """`source` links itself to this incarnation, or undoes that: the end of one ends the other."""
 
     source: Address
     name: str
@@ -43,18 +43,18 @@ class LinkActors(Message, frozen=True):
 
 
 class Failure(Message, frozen=True):
-    """An ask was answered by an error. `code` is the name of the error's class."""
+    """An ask failed. `code` is the name of the error's class."""
 
     code: str
     text: str
 
 
 class Inspect(Message, frozen=True):
-    """Asks a process for what `rlctl ps` and `rlctl tree` show."""
+    """Requests a process's data for `rlctl ps` and `rlctl tree`."""
 
 
 class ListWaits(Message, frozen=True):
-    """Asks a process for what its actors wait for: at most the `limit` oldest."""
+    """Requests the waits of a process's actors: at most the `limit` oldest."""
 
     limit: int = 1000
 
@@ -166,7 +166,7 @@ class SystemState(Message, frozen=True):
 
 class ClaimNames(Message, frozen=True):
     """Claim names for the process at `endpoint`, in this `life` of it, and give up those that `ended` (name
-    to incarnation). Sent when they change; `first`: whatever that process held before is void."""
+    to incarnation). Sent when they change; `first`: all earlier names of that process are void."""
 
     endpoint: str
     life: int
@@ -186,8 +186,8 @@ class RenewLease(Message, frozen=True):
 
 
 class LeaseGranted(Message, frozen=True):
-    """`superseded`: names that a newer incarnation holds, their actors here must end. `claim_again`: the
-    registry does not hold what the process believes it does; all names, please."""
+    """`superseded`: names that a newer incarnation holds; their actors here must end. `claim_again`: the
+    registry's names differ from those that the process reports; the process must claim all names again."""
 
     lease_s: float
     superseded: dict[str, int] = {}

@@ -31,7 +31,7 @@ MAX_WAITING = 1000
 MAX_RATE = 1000.0
 """Records a second for one reader at most; decoding one takes tens of microseconds of the loop."""
 IDLE_S = 5.0
-"""A reader that has not read for so long is gone."""
+"""A reader that has not read for so long is dropped."""
 MAX_TEXT = 200
 """Characters of one string within a record, and bytes of one byte string."""
 MAX_ITEMS = 16
@@ -58,8 +58,9 @@ class TapRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartTap(Message, frozen=True):
-    """Asks a process to keep what passes for one reader, under the reader's own name of it. `actor`: a glob
-    that sender or receiver must match; `kind`: a glob of the message's kind; `rate`: records a second."""
+    """Requests that a process keep passing messages for one reader, under the reader's own name of it.
+    `actor`: a glob that sender or receiver must match; `kind`: a glob of the message's kind; `rate`: records
+    a second."""
 
     reader: str
     actor: str = "*"
@@ -69,7 +70,7 @@ class StartTap(Message, frozen=True):
 
 
 class ReadTap(Message, frozen=True):
-    """Asks for what has passed since the last one; at most `limit` records."""
+    """Requests the records since the last answer; at most `limit` of them."""
 
     reader: str
     limit: int = 200
@@ -93,7 +94,7 @@ class TapRecords(Message, frozen=True):
 
 
 class TapReader:
-    """One reader's filter, its rate and what waits for it. Pure but for the clock that is passed in."""
+    """One reader's filter, its rate and its waiting records. Pure but for the clock, which is an argument."""
 
     def __init__(self, wanted: StartTap, now: Callable[[], float]) -> None:
         self.skipped = 0
@@ -181,7 +182,7 @@ class Tap:
         return reader.read(0)
 
     def read(self, wanted: ReadTap) -> TapRecords:
-        """What has passed for a reader. Raises Refused where it was forgotten."""
+        """The records for a reader. Raises Refused if it was dropped."""
         reader = self._readers.get(wanted.reader)
         if reader is None:
             raise Refused(f"there is no such tap: one that is not read for {IDLE_S:.0f} s is closed")
@@ -231,7 +232,7 @@ class _Bounded:
         if value is None or isinstance(value, bool | int):
             return value
         if isinstance(value, float):
-            return value if math.isfinite(value) else str(value)  # JSON has no word for it
+            return value if math.isfinite(value) else str(value)  # JSON has no value for it
         if isinstance(value, str):
             return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}… ({len(value)} characters)"
         if isinstance(value, bytes | bytearray | memoryview):

@@ -16,7 +16,7 @@ class Span(Protocol):
 
     @property
     def trace(self) -> str:
-        """The traceparent for what is caused by it."""
+        """The traceparent for messages that this one causes."""
 
     def end(self, problem: BaseException | None = None) -> None:
         """It is over; `problem` if it failed."""
@@ -29,10 +29,11 @@ class Tracer(Protocol):
         """A message leaves and no answer is awaited; the traceparent that it carries."""
 
     def ask(self, source: str, to: str, message: Message, parent: str) -> Span:
-        """A message leaves and its answer is awaited until `end`; `trace` is what it carries."""
+        """A message leaves and its answer is awaited until `end`; `trace` is the value that it carries."""
 
     def note(self, actor: str, what: str, facts: Mapping[str, str | int | float], parent: str) -> None:
         """A point in time that no message shows by itself."""
 
     def handle(self, actor: str, message: Message, parent: str) -> Span:
-        """`actor` begins to handle what carried `parent`; what it sends until `end` is caused by it."""
+        """`actor` begins to handle a message that carried `parent`; the messages that it sends until `end`
+        are caused by it."""

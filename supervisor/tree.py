@@ -28,7 +28,7 @@ MAX_BACKOFF_S = 10.0  # a peer that is gone for longer is gone
 class Status(enum.Enum):
     """Of a declared child."""
 
-    DOWN = "down"  # not started yet, stopped on purpose, or ended for good
+    DOWN = "down"  # not started yet, stopped on purpose, or ended permanently
     RUNNING = "running"
     RESTARTING = "restarting"  # it failed and its next start waits
 
@@ -136,7 +136,7 @@ class TreeState:
         self._starting = False
 
     def stop(self) -> list[Stop]:
-        """End: every child that runs, right to left; nothing is started any more."""
+        """End: stop every running child, right to left; nothing is started any more."""
         self.over = True
         self._tickets.clear()
         for name, status in self.status.items():

@@ -15,7 +15,7 @@ from typing import Protocol
 TICK_S = 1.0
 """Between two looks at the loop. A tick that is x late was held up for x by other work."""
 LAG_TICKS = 10
-"""The lag that is shown is the worst of so many ticks: a stall stays visible for ten seconds."""
+"""The reported lag is the worst of so many ticks: a stall stays visible for ten seconds."""
 RATE_TICKS = 5
 """Between two looks at every actor; a rate is a mean over five to ten seconds."""
 ASK_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -30,15 +30,15 @@ Machine = Callable[[], Mapping[str, float]]
 class Recovery(enum.StrEnum):
     """Events from which a process recovers without visible effect."""
 
-    ASK_SENT_AGAIN = "ask sent again"  # no answer came in time
-    ASK_REPEATED = "ask repeated"  # it came again and got the first one's answer
+    ASK_SENT_AGAIN = "ask sent again"  # no answer arrived in time
+    ASK_REPEATED = "ask repeated"  # it arrived again and got the first one's answer
     PEER_SILENT = "peer given up"  # silent for too long: its work goes elsewhere
     PEER_BACK = "peer heard again"  # it was suspected
-    CHILD_KILLED = "silent child killed"  # it gave no heartbeat; its supervisor goes on from there
+    CHILD_KILLED = "silent child killed"  # it gave no heartbeat; its supervisor decides what follows
 
 
 class Counted(Protocol):
-    """What is read of a cell."""
+    """The fields that are read of a cell."""
 
     handled: int
 
@@ -57,14 +57,14 @@ class AskTimes:
         self.sum_s += seconds
 
     def fail(self, problem: BaseException) -> None:
-        """An ask got an error, or nothing in time."""
+        """An ask got an error, or no answer in time."""
         name = type(problem).__name__
         self.failed[name if name in self.failed or len(self.failed) < MAX_FAILURES else "other"] += 1
 
 
 @dataclass(slots=True)
 class _Life:
-    """One incarnation: since when it is known, and two earlier counts of what it had handled."""
+    """One incarnation: since when it is known, and two earlier counts of its handled messages."""
 
     incarnation: int
     since_s: float
@@ -112,7 +112,7 @@ class Vitals:
             self._timer = None
 
     def rate(self, name: str, incarnation: int, handled: int, now: float) -> float:
-        """Messages a second of an actor that has `handled` so many by now."""
+        """Messages a second of an actor that has handled `handled` of them by now."""
         life = self._lives.get(name)
         if life is None or life.incarnation != incarnation:
             return 0.0

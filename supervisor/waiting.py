@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Waiting:
-    """`async with` around what is awaited: registered inside, `WaitTimeout` at the deadline."""
+    """`async with` around an await: registered inside, `WaitTimeout` at the deadline."""
 
     def __init__(self, waits: Waits, who: str, what: str, on: str, deadline_s: float, go_on: bool) -> None:
         if not deadline_s >= 0:
@@ -59,8 +59,8 @@ class Waiting:
         self._waits.grant(self._wait, self._deadline_s)
 
     async def look(self, event: asyncio.Event, within_s: float | None = None) -> bool:
-        """Within this wait: until `event` is set, or `within_s` have passed and it is time to look elsewhere;
-        whether it is set."""
+        """Within this wait: wait until `event` is set or `within_s` have passed; returns whether it is
+        set."""
         return await idle(event, within_s)
 
     async def __aexit__(

@@ -40,7 +40,7 @@ listed; it is counted in `unlisted`."""
 MAX_EXPIRED = 256
 """Expired waits kept in full, the newest; enough to read what led to a stall."""
 MAX_REASONS = 256
-"""Distinct reasons counted; reasons are words of the code, so this bounds a mistake. More count as
+"""Distinct reasons counted; reasons are constants of the code, so this bounds a defect. More count as
 `other`."""
 SWEEP_SLACK_S = 0.5
 """Deadlines that pass within such a time are handled together, at its end; `wait` has its own timer and is on
@@ -203,7 +203,7 @@ class Waits:
         self._timer = asyncio.get_running_loop().call_at(at_s, self._due)
 
     def _due(self) -> None:
-        """What was waited for when the timer was set may be here, or have been given more time."""
+        """A wait may have ended or been extended since the timer was set."""
         self._timer, self._sweep_s = None, math.inf
         self.sweep(_now())
         # Expired waits that are not renewed have been reported in full.

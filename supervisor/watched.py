@@ -35,6 +35,6 @@ class Watcher:
     """Another process that watches actors of this one."""
 
     peer: Peer
-    route: Route  # by which it speaks to us
+    route: Route  # its return route
     heard_s: float
     watched: set[Life] = field(default_factory=set)

@@ -150,7 +150,8 @@ class Watches:
             self._timer = None
         now = _now()
         if self._processes:
-            # Less than a beat where a silence reaches its hard bound sooner: it holds to the millisecond.
+            # Less than a beat if a silence reaches its hard bound sooner: the bound is kept to the
+            # millisecond.
             left_s = min([process.detector.left_s(now) for process in self._processes.values()])
             pause_s = min(self._system.limits.beat_s, max(left_s, MIN_PAUSE_S))
         elif self._watchers or self._local:
@@ -200,7 +201,7 @@ class Watches:
         self._watchers.pop(endpoint, None)
 
     def watched_by(self, watch: Watch, route: Route) -> None:
-        """Another process, which speaks under `route`, watches actors of this one."""
+        """Another process, reached under `route`, watches actors of this one."""
         watcher = self._watchers.get(watch.endpoint)
         if watcher is None:
             watcher = Watcher(Peer(watch.endpoint, watch.public_key), route, _now())
@@ -208,7 +209,7 @@ class Watches:
                 log.warning("%d processes watch: %s is told of dead links only", MAX_WATCHERS, watch.endpoint)
                 return
         watcher.route, watcher.heard_s = route, _now()
-        room: int | None = None  # counted for what is new: watches are affirmed again and again
+        room: int | None = None  # counted only for new watches: watches are affirmed again and again
         for life in watch.watched:
             cell = self._system.cell(life[0])
             if cell is None or cell.address.incarnation != life[1]:

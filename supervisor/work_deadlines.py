@@ -9,8 +9,8 @@ loads, compiles and warms up.
 """
 
 TIMES = 10.0
-"""Times the largest measured duration: the lengths of responses make micro-batches differ that much. What
-becomes slow for good is seen in the figures of steps, not here."""
+"""Multiple of the largest measured duration: the lengths of responses make micro-batches differ that much. A
+permanent slowdown is visible in the figures of steps, not here."""
 
 
 class WorkDeadlines:
@@ -35,7 +35,7 @@ class WorkDeadlines:
         self._longest_s[kind] = max(seconds, self._longest_s.get(kind, 0.0))
 
     def hung(self, kind: str, seconds: float) -> str:
-        """The words for a piece that passed its deadline."""
+        """The text for a piece that passed its deadline."""
         longest_s = self._longest_s.get(kind)
         expected = f"expected {longest_s:.3g} s" if longest_s is not None else "its first"
         return f"no progress in {kind} for {seconds:.0f} s, {expected}"

@@ -14,7 +14,7 @@ declared: list[object] = []
 
 
 class DeclareOperators:
-    """A finder that finds nothing; asked for torchvision it declares the operators, once."""
+    """A finder that finds nothing; at the import of torchvision it declares the operators, once."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
