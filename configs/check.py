@@ -1,6 +1,6 @@
 """Checks of a tree of settings against the schema; problems are returned as texts.
 
-Pure: plain dicts go in, (key, problem) pairs come out. Does not read files (`configs.load`) and knows no
+Pure: plain dicts go in, (key, problem) pairs are returned. Does not read files (`configs.load`) and knows no
 setting by name: everything is derived from the types in `configs.schema`.
 """
 

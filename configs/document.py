@@ -1,7 +1,8 @@
-"""Generator of docs/configuration.md from the schema: `python -m configs.document`.
+"""Generator of docs/configuration.md: `python -m configs.document`.
 
-It prints every setting as a page. Owns the page's form. The texts are the docstrings of `configs.schema`; the
-types, ranges and defaults are its own too, so the page cannot differ from what `load` does.
+It prints every setting of the schema as a page. Owns the page's form. The texts are the docstrings of
+`configs.schema`; the types, ranges and defaults are its own too, so the page cannot differ from what `load`
+does.
 """
 
 import ast

@@ -19,7 +19,7 @@ from configs import check
 from configs.schema import Config
 
 PRESETS = Path(__file__).parent
-"""Folder of the presets that come with the package."""
+"""Folder of the presets in the package."""
 
 MAX_FILE_BYTES = 1 << 20
 """A settings file is a few kB; anything this large is another kind of file."""

@@ -1,4 +1,4 @@
-"""Config: every setting of the main job, one frozen struct a section, with defaults.
+"""Config: every setting of the main job, one frozen struct a section.
 
 Owns the names, types, ranges and defaults; each default is documented. Does not read files (`configs.load`)
 and does nothing with the values. A range is part of the type, so that a refusal can name the expected values;

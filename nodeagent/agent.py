@@ -1,8 +1,8 @@
 """NodeAgent: represents a host in the cluster, runs its job, leaves in order.
 
 Owns the host's state (up, draining, leaving) and the order of leaving. First the engine's requests are handed
-over (`departure`), then the children stop (`children`), then the agent says goodbye to the head, then the
-process exits. The agent waits for a head that vanished: the children continue meanwhile, and reconnect by
+over (`departure`), then the children stop (`children`), then the agent sends its last hello to the head, then
+the process exits. The agent waits for a head that vanished: the children continue meanwhile, and reconnect by
 themselves.
 """
 

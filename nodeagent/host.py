@@ -1,4 +1,4 @@
-"""One OS process of a node: state directory, log, keys, journal, event loop, signals.
+"""One OS process of a node: state directory, log, keys, journal, loop, signals.
 
 Owns the edge: what touches the machine is here and in `files`, behind `site`. Knows no actor by name.
 Whatever can be wrong with the machine ends the process with one clear line and an exit code.
@@ -27,7 +27,7 @@ from transport.wire import Peer
 
 LOOPBACK = "tcp://127.0.0.1:0"
 LOG_BYTES = 16 << 20
-"""Of one log file before it is rotated, where no settings say otherwise; one older file is kept."""
+"""Size of one log file before it is rotated, if no settings give another; one older file is kept."""
 COMMIT_S = 0.005
 CLUSTER = "cluster"  # in a database, the space of what belongs to no job
 LEASE = "head"  # its name in the database

@@ -45,7 +45,7 @@ class Breaking:
         return [name for name in up if not role or role_of(name) == role]
 
     def process(self, host: str, kind: str) -> SimProcess | None:
-        """The living process of a kind on a host; None where there is none now."""
+        """The living process of a kind on a host; None if there is none now."""
         found = self._cluster.hosts.get(host)
         return found.find(kind) if found is not None else None
 
@@ -81,7 +81,7 @@ class Breaking:
         return bool(frozen)
 
     def hang(self, host: str, kind: str) -> bool:
-        """SIGSTOP for good: no `thaw` wakes it."""
+        """SIGSTOP without end: no `thaw` wakes it."""
         process = self.process(host, kind)
         if process is not None:
             process.send_signal(SIGSTOP)
@@ -184,7 +184,7 @@ class Breaking:
         self._cluster.hosts[host].disk.make_room()
 
     def fill_memory(self, host: str) -> bool:
-        """Its shared memory takes nothing any more: also that of its next life, if it is off."""
+        """Its shared memory takes nothing any more, nor does that of its next life if the host is off."""
         found = self._cluster.hosts.get(host)
         if found is None or found.memory.full:
             return False
@@ -304,9 +304,9 @@ class Breaking:
         power_back_s: float = 0.0,
     ) -> bool:
         """SIGKILL to the process of that kind on that host at the `count`-th message of a kind that passes it
-        from now on: `received`, before it is handled; `sent`, before it leaves; `replied`, when the answer to
+        from now on. `received`: before it is handled; `sent`: before it leaves; `replied`: when the answer to
         one of them is made and before it leaves, which is after its effects were committed. `power_back_s`
-        above 0: the whole host loses its power, and has it again so long after."""
+        above 0: the whole host loses its power, and gets it back so long after."""
         wait = _Wait(host, kind, message, count, moment)
 
         def hook(seen: Seen) -> None:

@@ -24,14 +24,14 @@ from supervisor import ActorSystem, AskFailed, Done, ProcessExit
 LOOK_S = 0.2
 WATCHDOG_LOOKS = 8  # checks of an agent within the time in which its next sign of life is due
 NOT_AGAIN = frozenset({OK, USAGE, IN_USE, DAMAGED, CUT_SHORT})
-"""Exit codes after which the unit is left alone."""
+"""Exit codes after which the unit is not started again."""
 
 
 class Init:
     """The init system of one host: its node agent is started with the host and after each failure.
 
     Args:
-        main: what the node agent runs. on_done: called with its end where it is left alone after that.
+        main: what the node agent runs. on_done: called with its end if it is not started again after that.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Init:
 
 
 class Cloud:
-    """Preemptible hosts that can be had, by name.
+    """Preemptible hosts that can be rented, by name.
 
     Args:
-        hosts: every host that there may ever be. agent: what the node agent of a host runs for a job.
+        hosts: every host that may ever exist. agent: what the node agent of a host runs for a job.
         rng: of its own, from the seed.
     """
 
@@ -114,7 +114,7 @@ class Cloud:
         return list(self._rented)
 
     def rent(self, name: str, state_dir: Path) -> None:
-        """Bring a host up. Raises OSError where there is none of this name."""
+        """Power a host on. Raises OSError if there is none of this name."""
         if name not in self._hosts:
             raise OSError(f"no host {name} can be had: there are {', '.join(self._hosts)}")
         host = self._hosts[name]

@@ -67,7 +67,7 @@ class SimCluster:
         )
         names = [HEAD, RESERVED, CLIENT, *setting.preemptible_hosts()]
         self.hosts = {name: self._host(name) for name in names}
-        """All that there may ever be, by name."""
+        """All hosts that may ever exist, by name."""
         self.systems: dict[SimProcess, ActorSystem] = {}
         """The actor system of each process that lives."""
         self.client: ActorSystem | None = None
@@ -75,9 +75,9 @@ class SimCluster:
         self.ended: JobIs | None = None
         """The scheduler's report of the job when it was over."""
         self.scorer_faults = ScorerFaults()
-        """Faults that the verifiers are to have."""
+        """Faults that verifiers must have."""
         self.load_faults = LoadFaults()
-        """Loads of weights that are to fail."""
+        """Loads of weights that must fail."""
         self._said: list[tuple[float, str, str]] = []
         self._histories: dict[Path, list[AnyRecord]] = {}
         self._hooks: list[Hook] = []
@@ -147,7 +147,7 @@ class SimCluster:
         self.hosts[CLIENT].start(f"{CLIENT}/{kind}", main, self.setting.paces.start_s)
 
     def advance(self, until_s: float) -> bool:
-        """Go on until `until_s` or the end of the job, whichever is first; whether the job is over."""
+        """Run until `until_s` or the end of the job, whichever is first; returns whether the job is over."""
         if self.ended is None:
             self.loop.run(until_s)
         return self.ended is not None

@@ -23,7 +23,7 @@ MakeSite = Callable[[SimProcess], Site]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a command line means: the process's name (`node/kind`), the node that it is for, what it runs."""
+    """Meaning of a command line: the process's name (`node/kind`), its node, and what it runs."""
 
     name: str
     node: str
@@ -31,12 +31,12 @@ class Command:
 
     @property
     def kind(self) -> str:
-        """What it is: `agent`, `rollout`, `trainer`, ..."""
+        """Kind of the process: `agent`, `rollout`, `trainer`, ..."""
         return self.name.partition("/")[2]
 
 
 def command_of(argv: Sequence[str], env: Mapping[str, str], make_site: MakeSite) -> Command:
-    """What `argv` starts. Raises OSError for what is none of ours or means nothing."""
+    """The command of `argv`. Raises OSError for an unknown or invalid one."""
     words = list(argv[argv.index("-m") + 1 :]) if "-m" in argv else []
     try:
         if words[:2] == ["nodeagent", "start"]:

@@ -30,7 +30,7 @@ class Crowd:
         self._engines = self._trainers = 0
 
     def enter(self, *, trains: bool = False) -> float:
-        """One more begins, of an engine or of a trainer: this many times as long as alone it takes."""
+        """One more piece begins, of an engine or of a trainer; returns the factor on its time alone."""
         if trains:
             self._trainers += 1
             return _factor(self._crowding.training, self._engines + self._trainers)

@@ -84,7 +84,7 @@ class SimDisk:
         return sorted(place for place in self._journals if place.startswith(folder))
 
     def delete_journal(self, place: str) -> None:
-        """Forget it; no error where there is none."""
+        """Delete the journal; no error if there is none."""
         self._journals.pop(place, None)
 
     def view(self, place: str) -> KeptStreams:

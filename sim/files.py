@@ -25,13 +25,14 @@ class SimFiles:
         """Of all files together."""
 
     def write(self, path: str, content: bytes) -> None:
-        """Put `content` in the place of what was there. Raises OSError on a full disk; then the old stays."""
+        """Replace the file's content by `content`. Raises OSError on a full disk; then the old content
+        stays."""
         old = len(self._files.get(path, b""))
         self._take(len(content) - old)
         self._files[path] = bytes(content)
 
     def append(self, path: str, content: bytes) -> None:
-        """Write behind what is there. Raises OSError on a full disk."""
+        """Append to the file. Raises OSError on a full disk."""
         self._take(len(content))
         self._files[path] = self._files.get(path, b"") + bytes(content)
 
@@ -47,7 +48,7 @@ class SimFiles:
         return path in self._files
 
     def delete(self, path: str) -> None:
-        """No error where there is none."""
+        """Delete the file; no error if there is none."""
         self.size_bytes -= len(self._files.pop(path, b""))
 
     def under(self, folder: str) -> list[str]:

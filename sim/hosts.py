@@ -26,7 +26,7 @@ from supervisor.process import TOO_SLOW, ProcessExit
 
 SIGKILL, SIGTERM, SIGCONT, SIGSTOP = 9, 15, 18, 19
 ENDS = {1: "SIGHUP", 2: "SIGINT", SIGTERM: "SIGTERM"}
-"""Signals that ask for an end, as `nodeagent.shutdown.SIGNALS`."""
+"""Signals that request an end, as `nodeagent.shutdown.SIGNALS`."""
 REAP_S = 0.001
 """From the end of a process until its parent's loop knows it: a pidfd that becomes readable."""
 KILLED = ProcessExit(None, SIGKILL)
@@ -49,7 +49,7 @@ class SimShutdown(Shutdown):
         """Nothing to do: no other code takes its signals."""
 
     def asked(self, name: str) -> None:
-        """A signal that asks for an end: in order the first time, at once the second."""
+        """A signal that requests an end: in order the first time, at once the second."""
         if self.signal:
             self.clean_up()
             self._process.end(ProcessExit(CUT_SHORT, None, f"{name} again: ended at once, without order"))
@@ -104,12 +104,12 @@ class SimProcess:
 
     @property
     def pid(self) -> int:
-        """Its number; no other process of the run ever has the same."""
+        """Its number, unique in the run."""
         return self.loop.number
 
     @property
     def kind(self) -> str:
-        """What it is: `agent`, `rollout`, `trainer`, ..."""
+        """Kind of the process: `agent`, `rollout`, `trainer`, ..."""
         return self.name.partition("/")[2]
 
     @property

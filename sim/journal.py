@@ -87,7 +87,7 @@ class SimJournal:
 
     @property
     def place(self) -> str:
-        """For messages: where it keeps what it is given."""
+        """Its storage place, for messages."""
         return self._kept.place
 
     def open(self, stream: str, incarnation: int) -> asyncio.Future[None]:
@@ -125,7 +125,7 @@ class SimJournal:
         return rows.replay(self._kept.place)
 
     def newest_incarnation(self) -> asyncio.Future[int]:
-        """Of all that ever wrote here."""
+        """The newest incarnation that ever wrote here."""
         return self._call(self._kept.newest_incarnation)
 
     def probe(self) -> asyncio.Future[None]:
@@ -229,7 +229,7 @@ class SimJournal:
         self._go_on()
 
     def _go_on(self) -> None:
-        """A write that came while the last group was committed waits for others to gather."""
+        """A write that arrived while the last group was committed waits for others to gather."""
         if self._queue and isinstance(self._queue[0], _Queued):
             self._process.call_later(self._commit_s, self._next)
         else:

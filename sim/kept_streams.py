@@ -102,8 +102,8 @@ class KeptStreams:
     # -- what a fault does --
 
     def damage(self) -> str:
-        """Flip a bit of the newest event, or else of a snapshot; the stream that it was in, "" where there is
-        nothing to damage."""
+        """Flip a bit of the newest event, or else of a snapshot. Returns its stream, "" if there is nothing
+        to damage."""
         for name in reversed(self._streams):
             stream = self._streams[name]
             if stream.events:

@@ -70,7 +70,7 @@ class SimLoop:
         self.turns = 0
         """Callbacks that had their turn: two runs of one history have had equally many."""
         self.processes: list[ProcessLoop] = []
-        """All that were ever started, in that order."""
+        """All processes that were ever started, in that order."""
         self.current: ProcessLoop | None = None
         """The process that has the turn."""
         # For the loops of the processes, which share them:
@@ -99,7 +99,7 @@ class SimLoop:
         return [process for process in self.processes if process.alive and process.host == host]
 
     def wall_ms(self, host: str) -> int:
-        """What the clock of `host` shows, in ms since 1970."""
+        """The clock of `host`, in ms since 1970."""
         return WALL_START_MS + int(self.now_s * 1000) + self._wall_offset_ms.get(host, 0)
 
     def jump_wall(self, host: str, seconds: float) -> None:
@@ -124,8 +124,8 @@ class SimLoop:
     # -- running --
 
     def run(self, until_s: float = math.inf) -> None:
-        """Until `until_s` (everything due by then has run, and it is that late), until nothing is left to
-        run, or until `stop`. Call it outside of any event loop. Raises SpinsForever."""
+        """Run until `until_s` (everything due by then has run, and the clock shows it), until nothing is left
+        to run, or until `stop`. Call it outside of any event loop. Raises SpinsForever."""
         if self._closed or asyncio._get_running_loop() is not None:
             raise RuntimeError("a simulation runs outside of other event loops, before its close")
         self._until_s = until_s
@@ -144,9 +144,9 @@ class SimLoop:
         self._until_s = -math.inf
 
     def complete(self, process: ProcessLoop, work: Coroutine[object, object, T], within_s: float) -> T:
-        """Run until `work`, a task of `process`, has ended: its result, or what it raises.
+        """Run until `work`, a task of `process`, has ended; return or raise its result.
 
-        Raises Stalled where that takes more than `within_s` (virtual).
+        Raises Stalled if that takes more than `within_s` (virtual).
         """
         task = process.create_task(work)
         task.add_done_callback(lambda _: self.stop())
@@ -265,4 +265,4 @@ class SimLoop:
 
 
 def _nothing() -> None:
-    """What a taken turn does."""
+    """Replaces the callback of a taken turn."""

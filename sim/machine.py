@@ -24,7 +24,8 @@ Start = Callable[[ProcessSpec, OnExit], Child]
 """Starts a simulated child process of a simulated process; `on_exit` is called on the parent's loop. Raises
 OSError, as a machine that lacks the command, or the memory."""
 TRAINER = "training/trainer"
-"""Work on this actor's threads trains; on those of others it is an engine's turn, or as short."""
+"""Work on this actor's threads is training; work on other actors' threads is an engine's turn, or as
+short."""
 ROUNDING_S = 1e-9  # of sums of times; no work is so short
 
 
@@ -145,7 +146,7 @@ class _Piece(Protocol):
         """It is not to begin."""
 
     def do(self) -> None:
-        """Do it, and keep what came of it."""
+        """Do the work, and keep its result."""
 
     def finish(self, bill: Bill) -> None:
         """Its time is over: its effects, then its result."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What one piece of work has cost: virtual seconds, and what it does to others when they have passed."""
+    """Cost of one piece of work: virtual seconds, and its effects on others when they have passed."""
 
     seconds: float
     effects: tuple[Callable[[], None], ...]
@@ -32,7 +32,7 @@ class Meter:
         self._effects: list[Callable[[], None]] = []
 
     def spend(self, seconds: float) -> None:
-        """The work in hand takes so much longer. Raises ValueError for less than nothing."""
+        """Add seconds to the work in hand. Raises ValueError for a negative number."""
         if not seconds >= 0:
             raise ValueError(f"work cannot take {seconds} s")
         if self._works:

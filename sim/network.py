@@ -147,7 +147,7 @@ class SimNet:
                 self.process_died(process)
 
     def host_back(self, name: str) -> None:
-        """It is up again, at its address, and knows nothing of its connections."""
+        """It is up again, at its address, and has no record of its connections."""
         host = self.map.hosts[name]
         if host.up:
             return
@@ -183,7 +183,8 @@ class SimNet:
             self.heal(source, target)
 
     def reset(self, one: str, other: str) -> None:
-        """Break every connection between two hosts; what is on its way is lost, new ones can be made."""
+        """Break every connection between two hosts; messages under way are lost, new connections can be
+        made."""
         self._note("reset", one, other)
         for path in (self.map.path(one, other), self.map.path(other, one)):
             for flow in list(path.flows):

@@ -1,6 +1,7 @@
-"""Data sockets on the simulated network: `transport.carrier.Carrier` of one simulated process.
+"""SimCarrier: data sockets of one process on the simulated network.
 
-Owns lines and hubs of token streams and the secrets of bulk tokens; bulk connections are `network_tcp`'s.
+Implements `transport.carrier.Carrier`. Owns lines and hubs of token streams and the secrets of bulk tokens;
+bulk connections are `network_tcp`'s.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from sim.network_path import WITHIN_HOST, Host, Listener, Path, Profile, Station
 from transport.endpoint import endpoint as checked_endpoint
 from transport.sockets import CannotListen
 
-FIRST_PORT = 30_000  # of those given away when no port is asked for
+FIRST_PORT = 30_000  # of those allocated when no port is requested
 
 
 class NetMap:

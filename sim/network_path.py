@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-CONTENT_BYTES = 1024  # a piece of a connection that is at least so long is content, not a request
+CONTENT_BYTES = 1024  # a piece of a connection of at least this length is content, not a request
 RESEND_CAP = 4  # in a row: three seconds, after which heartbeats would break the connection
 
 
@@ -72,7 +72,7 @@ class End(enum.Enum):
     """How one direction of a connection ends for its receiver."""
 
     CLOSED = "closed"  # behind everything that was sent
-    RESET = "reset"  # what is on its way is lost
+    RESET = "reset"  # messages under way are lost
     REFUSED = "refused"  # a reset too, behind everything that was sent: the rest was not read
     SILENT = "silent"  # nothing was received for too long
 
@@ -131,7 +131,7 @@ class Host:
         self._spoils.extend([done] * count)
 
     def arrives(self, piece: bytes) -> bytes:
-        """The piece as it is handed over."""
+        """The piece as it is delivered."""
         if not self._spoils or len(piece) < CONTENT_BYTES:
             return piece
         self._spoils.popleft()()
@@ -139,17 +139,17 @@ class Host:
 
 
 class Socket(Protocol):
-    """What a process has open."""
+    """An open socket of a process."""
 
     def died(self) -> None:
-        """Its process was killed. Nothing of it may be called any more."""
+        """Its process was killed. None of its callbacks may be called any more."""
 
     def outs(self) -> list[Flow]:
         """The directions in which it sends."""
 
 
 class Station:
-    """A process on the network: its loop, its host and what it has open."""
+    """A process on the network: its loop, its host and its open sockets."""
 
     def __init__(self, process: asyncio.AbstractEventLoop, host: Host, name: str) -> None:
         self.process = process
@@ -161,7 +161,7 @@ class Station:
 
 
 class Path:
-    """Made by `network.SimNet` for each two hosts that talk, and each direction."""
+    """Made by `network.SimNet` for each two connected hosts, and each direction."""
 
     def __init__(self, source: Host, target: Host, profile: Profile, rng: random.Random) -> None:
         self.source = source

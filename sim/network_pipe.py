@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 READ_BUDGET = 256  # messages delivered in one turn of the loop, so that others on it get theirs
 COALESCE_S = 0.00005  # what arrives within this time is delivered together, as network cards do
-AFTER_HEAL_S = 1.0  # TCP tries again ever more seldom: a line that is back is noticed up to so much later
+AFTER_HEAL_S = 1.0  # TCP retries at growing pauses: a restored line is noticed up to so much later
 RST_AFTER_S = 1.0  # a host that is back answers the next heartbeat of an old connection with a reset
 
 Silence = tuple[float, float]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sim.network import SimNet
 
 HANDSHAKE_TRIPS = 2  # round trips until a connection carries messages: TCP's, then ZMTP's greeting
-FIRST_AGAIN_S = 0.002  # a broken connection is looked at so soon (`listener_probe`)
+FIRST_AGAIN_S = 0.002  # a broken connection is probed after this time (`listener_probe`)
 AGAIN_S = RECONNECT_IVL_MS / 1000
 AGAIN_MAX_S = RECONNECT_IVL_MAX_MS / 1000
 SILENT_AGAIN_S = 1.0  # an unanswered attempt: TCP's second SYN, after a second

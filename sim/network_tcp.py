@@ -239,7 +239,7 @@ class SimBulkListener:
 
 
 async def connect(net: SimNet, station: Station, endpoint: str, scale: float) -> SimConnection:
-    """A connection to a bulk listener. Raises OSError, or ValueError for what is no endpoint."""
+    """A connection to a bulk listener. Raises OSError, or ValueError for an invalid endpoint."""
     checked_endpoint(endpoint)
     loop = station.process
     began_s, again_s = loop.time(), SYN_AGAIN_S

@@ -199,7 +199,7 @@ class SimWire:
 
 
 def check_peer(peer: Peer, keys: NodeKeys | None) -> None:
-    """What a dialling socket checks first (`transport.sockets.open_dealer`). Raises ValueError."""
+    """The first checks of a dialling socket (`transport.sockets.open_dealer`). Raises ValueError."""
     endpoint(peer.endpoint)
     if (keys is None) != (peer.public_key == ""):
         ours, theirs = ("none", "one") if keys is None else ("one", "none")

@@ -44,7 +44,7 @@ class KeptStream:
 
 @dataclass(frozen=True, slots=True)
 class SavedStep:
-    """A durable checkpoint: its folder's name, the step and its samples, or what is wrong with it."""
+    """A durable checkpoint: its folder's name, the step and its samples, or the problem with it."""
 
     name: str
     step: int

@@ -28,7 +28,7 @@ Problem = dict[str, object]
 
 TURN_S = 100e-6
 """A turn of a busy process's loop: its messages read, its handlers run. Assumed; it only scales `slow`."""
-TASKS_LOOKED_AT = 64  # so many are kept before those that are done are let go
+TASKS_LOOKED_AT = 64  # number of tasks that are kept before finished ones are released
 CLOSES_TRIED = 16  # for a coroutine whose `finally` waits: one for each wait
 
 
@@ -45,10 +45,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.name, self.host, self.number = name, host, number
         self.alive = True
         self.slowness = 1.0
-        """How many times longer than usual whatever it does takes."""
+        """Factor on the duration of everything that the process does."""
         self._master = master
         self._lane: Queue = master.ready  # where its turns wait while it runs
-        self._parked: Queue | None = None  # where they wait while it is frozen
+        self._parked: Queue | None = None  # its turns while it is frozen
         self._queue: Queue = self._lane  # the one of the two that counts
         self._tasks: list[asyncio.Task[object]] = []
         self._look_at = TASKS_LOOKED_AT
@@ -73,7 +73,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> Turn:
-        """Run `callback` after everything that was to be run before."""
+        """Run `callback` after everything scheduled before."""
         turn = Turn(callback, args, self, context if context is not None else self._context())
         self._queue.append(turn)
         return turn
@@ -101,7 +101,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> TimerTurn:
-        """Run it when it is `when`; of several that are due at once the one that was asked for first."""
+        """Run it at the time `when`; of several that are due at once, the first scheduled one runs first."""
         turn = TimerTurn(when, callback, args, self, context if context is not None else self._context())
         if self.alive:
             master = self._master
@@ -123,8 +123,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         name: str | None = None,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
-        """See asyncio. Its name, where none is given, is counted in the process: asyncio's own count goes on
-        from run to run."""
+        """See asyncio. A task without a name is numbered in the process: asyncio's own count continues from
+        run to run."""
         if name is None:
             self._task_number += 1
             name = f"{self.name}-{self._task_number}"
@@ -137,7 +137,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_exception_handler(self, context: Problem) -> None:
-        """Whatever asyncio would log is a finding; a dead process has none."""
+        """Everything that asyncio would log is a finding; a dead process has none."""
         if self.alive:
             self._master.found(self, context)
 
@@ -157,12 +157,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     @property
     def frozen(self) -> bool:
-        """Whether it is stopped, to go on later."""
+        """Whether it is stopped, and may go on later."""
         return self.alive and self._parked is not None
 
     @property
     def runs_freely(self) -> bool:
-        """Whether it runs now whatever is due: it lives, and is neither frozen nor slow."""
+        """Whether due turns run now: it lives, and is neither frozen nor slow."""
         return self._queue is self._master.ready
 
     def awake_s(self) -> float:
@@ -192,7 +192,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 call(False)
 
     def slow(self, factor: float) -> None:
-        """Let every turn of its loop take `factor` times as long; 1 is its usual pace. Models of work look at
+        """Let every turn of its loop take `factor` times as long; 1 is its usual pace. Models of work read
         `slowness`."""
         if factor < 1:
             raise ValueError(f"a process can be slowed by 1 and more, not {factor}")
@@ -221,8 +221,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             call()
 
     def at_death(self, call: Callable[[], None]) -> None:
-        """Call this when the process dies, after it was muted: for what its death does to others (its
-        connections break, its writes are cut off). In the order in which they were asked for."""
+        """Call this when the process dies, after it was muted: for effects of its death on others (its
+        connections break, its writes are cut off). Calls run in the order of registration."""
         if self.alive:
             self._at_death.append(call)
         else:
@@ -256,7 +256,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._lane = self._queue = deque(maxlen=0)
 
     def _let_out(self, turns: list[AnyTurn]) -> None:
-        """A slow process may go on with these."""
+        """These turns of a slow process may run now."""
         if self.alive:
             (self._master.ready if self._parked is None else self._parked).extend(turns)
 

@@ -25,9 +25,10 @@ from sim.network_path import Profile
 HEAD = "head"
 CLIENT = "client"
 RUNS = Path("/srv/gleaner/runs")
-"""Where a job keeps its history and its checkpoints; simulated hosts have no folder in common."""
+"""Folder of a job's history and checkpoints; simulated hosts share no folder."""
 QUICK_LENGTHS = LengthLaw(median=9.0, sigma=0.5, correlation=0.6)
-"""Of the quickstart's answers: words of 3 to 10 letters, spelt backward, by a model that rambles at times."""
+"""Lengths of the quickstart's answers: words of 3 to 10 letters, spelt backward, by a model that rambles at
+times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Setting:
         return self.preemptible if role_of(host) == "preemptible" else self.reserved
 
     def ingress_bytes_s(self, host: str) -> float:
-        """What a host's network card takes in."""
+        """Input rate of a host's network card."""
         return self.preemptible_bytes_s if role_of(host) == "preemptible" else math.inf
 
     def preemptible_hosts(self) -> list[str]:

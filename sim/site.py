@@ -200,7 +200,7 @@ class _Lock:
 
 
 def sockets(around: Around, process: SimProcess, seat: Seat) -> Sockets:
-    """What a process listens with, at the address of its seat. Raises CannotListen."""
+    """The listening sockets of a process, at the address of its seat. Raises CannotListen."""
     net, loop, host = around.net, process.loop, process.host
     wire = net.wire(loop, host.name, f"{seat.node}/{seat.process}", seat.listen)
     carrier = net.carrier(

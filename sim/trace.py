@@ -21,11 +21,11 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Trace:
-    """Notes what happens, and when.
+    """Notes events, each with its time.
 
     Args:
         now: the virtual time, in seconds.
-        sink: gets every note as a line of text; for a replay that is to be read.
+        sink: gets every note as a line of text; for a replay that a user reads.
     """
 
     def __init__(self, now: Callable[[], float], sink: Callable[[str], None] | None = None) -> None:

@@ -33,8 +33,8 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 Hook = Callable[[Seen], None]
-"""Called in the turn in which it passes. A process that is killed there neither handles what came in nor
-sends what was to go out."""
+"""Called in the turn in which the message passes. A process that is killed there neither handles an incoming
+message nor sends an outgoing one."""
 
 
 class Watcher(Tap):

@@ -1,6 +1,6 @@
 """Detector: phi-accrual failure detector of one watched process.
 
-It decides when silence means death. Pure: arrivals go in, a level comes out; no clock, no loop.
+It decides when silence means death. Pure: arrivals go in, a level is returned; no clock, no loop.
 
 This is the detector of Hayashibara, Défago, Yared, Katayama 2004, "The phi accrual failure detector", as Akka
 and Cassandra run it. The times between beats are learnt; phi(t) = -log10 P(a beat arrives later than t),

@@ -1,7 +1,7 @@
 """Pulse: health check of one child process, from its heartbeats.
 
 It decides when a living child process must be killed. Pure: heartbeats and looks go in with their times, a
-cause comes out; no clock, no process.
+cause is returned; no clock, no process.
 
 A process that exits is seen at once. One that is stopped, deadlocked, or held up in a system call is not: it
 keeps its names, its device and its work, and nothing ends it. So a child reports over its control link, from

@@ -8,7 +8,7 @@ again.
 Fences: the highest incarnation that ever held a name is kept, and a lower one is refused for ever. That
 memory is bounded: beyond `MAX_NAMES` the names without a holder are forgotten, the longest unheld first, and
 the highest incarnation among them becomes the `floor` that a name unknown here must exceed. So nothing older
-can come back by being forgotten. Incarnations follow the wall clock, and a refused process begins again above
+can return by being forgotten. Incarnations follow the wall clock, and a refused process begins again above
 the floor.
 """
 

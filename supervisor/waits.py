@@ -1,9 +1,9 @@
 """Waits: register of this process's waits on something outside the waiting actor.
 
-An entry has who waits, for what, on what, since when and until when. Owns the register of waits and the
-record of those that passed their deadline. Does not own the waiting: the caller awaits. Asks are not entered
-here at all; they are read from the pending asks when a caller lists them (`sources`), so that asking costs
-nothing more.
+An entry has the waiting actor, what it waits for and on, its start and its deadline. Owns the register and
+the record of waits that passed their deadline. Does not own the waiting: the caller awaits. Asks are not
+entered here at all; they are read from the pending asks when a caller lists them (`sources`), so that asking
+costs nothing more.
 
 **What is a wait.** A wait depends on another party: an answer, a credit, a process, a disk, a group of
 samples, a host. It has a name in the register and a deadline. Idle is not a wait: an actor whose mailbox is

@@ -3,7 +3,7 @@
 A piece of work that passes its deadline has hung. Pure. Work on a thread of its own leaves the loop free, so
 a long step is no silence. Work that never returns (a CUDA call that hangs, a collective whose other side is
 gone, a lock) is no exit either, and nothing ends it. The deadline is a multiple of the largest measured
-duration: what takes ten times as long as ever before is not slow. It is never below a floor, because pieces
+duration: what takes ten times as long as ever before is not slow. It is never below a minimum, because pieces
 of a kind differ in size; and a kind that was not measured yet has a limit of its own, because a first time
 loads, compiles and warms up.
 """

@@ -39,8 +39,8 @@ class KeyState:
 class KeyFollower:
     """Follows `directory` into `keys.allowed`, on the running loop, until `close`.
 
-    A list with a damaged, half-written or missing part never comes into force: the last good one stays, and
-    that is logged once for each new problem.
+    A list with a damaged, half-written or missing part is never used: the last good list stays in force, and
+    each new problem is logged once.
     """
 
     def __init__(self, keys: NodeKeys, directory: Path | str, *, poll_s: float = POLL_S) -> None:

@@ -90,7 +90,7 @@ class LinkEnd:
         self.heard_at_s = now_s
         self.asked_at_s = now_s
         self.acked_at_probe = 0
-        self.process = 0  # the process whose session was lost: WELCOME must come from that one; 0: from any
+        self.process = 0  # the process whose session was lost: WELCOME must be from that one; 0: from any
         self.owing = False  # it is in the list of ends with a timed acknowledgement
         self.owed_by_s = math.inf  # deadline of the acknowledgement of received messages
         self.untold_bytes = 0  # received and not acknowledged
@@ -193,7 +193,7 @@ class LinkEnd:
         )
 
     def release(self) -> int:
-        """The end: wake everybody. How many messages were never acknowledged."""
+        """The end: wake all waiting senders. Returns how many messages were never acknowledged."""
         self.ready = False
         while self.waiters:
             waiter = self.waiters.popleft()

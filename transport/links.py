@@ -4,7 +4,7 @@ They work over any `Wire`, whatever it drops. Owns the interface to the layer ab
 in `link_table`, received frames are handled in `link_hearing`, and timers in `link_upkeep`.
 
 - Each message of a link is delivered at most once and in order, in both directions; a connection that breaks
-  and comes back loses nothing. A link that ends (`Link.DOWN`, `Link.REJECTED`) drops
+  and is restored loses nothing. A link that ends (`Link.DOWN`, `Link.REJECTED`) drops
   what was not acknowledged: whether the peer received it is unknown. It is counted in `lost`.
 - Messages of one turn of the loop to the same process leave in one frame; of many asks or answers,
   `session.PROMPT_MESSAGES` at a time leave at once.

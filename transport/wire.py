@@ -29,7 +29,7 @@ HELD_FRAMES = 64  # messages held for a peer that has not answered yet
 STOOD_STILL_S = 0.5
 """A timer that fires so late shows that this process was stalled, with messages of its peers unread
 meanwhile."""
-GRACE_S = 0.3  # a broken connection may come back within this time; later the peer is DOWN
+GRACE_S = 0.3  # a broken connection may be restored within this time; later the peer is DOWN
 CONNECT_DEADLINE_S = 5.0  # a dialled peer answers within this time or is DOWN
 
 Route = bytes

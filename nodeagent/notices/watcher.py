@@ -138,7 +138,7 @@ class NoticeWatcher(Actor):
             left_s = max(0.0, verdict.ends_s - now_s)
             self.ctx.log.warning("%s: notice: %s; %.0f s left", self._source, verdict.why, left_s)
         elif verdict.kind == "hint":
-            self.ctx.log.warning("%s: a notice may come: %s", self._source, verdict.why)
+            self.ctx.log.warning("a notice may follow: %s: %s", self._source, verdict.why)
         else:
             self.ctx.log.warning("%s: taken back, this host stays", self._source)
 

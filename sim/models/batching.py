@@ -3,7 +3,7 @@
 It decides which requests execute or wait, what a turn yields, and how long the turn takes. Owns admission,
 retraction and the rows of a frame. Pure: numpy and arithmetic, no clock, no messages.
 
-- Requests wait first come, first served, and enter while a slot and space in the cache are free. Entering
+- Requests wait in the order of arrival, and enter while a slot and space in the cache are free. Entering
   costs the prefill of the tokens that are not cached: samples of a group share their prompt while one of them
   executes.
 - A turn decodes `frame_rows` rows for each request (fewer for one that ends), and is one frame. With
@@ -101,7 +101,7 @@ class ContinuousBatch:
         self._aborted: dict[int, None] = {}
         self._admitted = 0
         self._fresh = False  # one that executes has not decoded since it entered
-        self._sums: tuple[int, int] | None = None  # see `_context_and_left`; None: to be summed up anew
+        self._sums: tuple[int, int] | None = None  # see `_context_and_left`; None: must be summed up again
 
     @property
     def executing(self) -> int:
@@ -155,8 +155,8 @@ class ContinuousBatch:
         self.abort([*self._held["ticket"].tolist(), *self._waiting])
 
     def retract(self, key_of: Callable[[int], int]) -> list[int]:
-        """All that executes waits again, in front; what waits goes on with the keys that are given, by
-        ticket. Returns the tickets."""
+        """All executing requests wait again, in front; waiting requests continue with the keys from `key_of`,
+        by ticket. Returns the tickets."""
         self._retract(self._held)
         self._held, self._sums = self._held[:0], None
         self._waiting = {one: replace(entry, key=key_of(one)) for one, entry in self._waiting.items()}
@@ -213,7 +213,7 @@ class ContinuousBatch:
         return output, seconds
 
     def _each(self, most_rows: int) -> int:
-        """Rows of each request in a turn, unless it ends before; 0 where none executes."""
+        """Rows of each request in a turn, unless it ends before; 0 if none executes."""
         count = len(self._held)
         return max(1, min(self.limits.frame_rows, most_rows // count)) if count else 0
 

@@ -40,7 +40,7 @@ class Check:
 
     @property
     def off(self) -> float:
-        """The model's error as a share of what was measured."""
+        """The model's error as a share of the measured value."""
         return self.modelled / self.measured - 1.0
 
 
@@ -73,7 +73,7 @@ def latencies() -> Iterator[Check]:
 
 
 def other_engines() -> Iterator[Check]:
-    """Measurements that nothing was fitted to, but for the capacity."""
+    """Measurements to which nothing was fitted, but for the capacity."""
     for shape, name, device, tp, rows, context, ms, source in (
         (LLAMA_70B, "llama-3.1-70b", "h100", 4, 8, 8 * 300, 16.57, ML_ENERGY),
         (LLAMA_70B, "llama-3.1-70b", "h100", 4, 256, 256 * 302, 39.84, ML_ENERGY),

@@ -80,8 +80,7 @@ class Copies:
                 copy.output = None
 
     def retract(self, key_of: Callable[[int], int]) -> list[int] | None:
-        """As `ContinuousBatch.retract`, for all copies; None, and nothing is done, where turns are under
-        way."""
+        """As `ContinuousBatch.retract`, for all copies; None, without effect, if turns are under way."""
         if any(copy.output is not None for copy in self._copies):
             return None
         return [ticket for batch in self.batches for ticket in batch.retract(key_of)]

@@ -51,9 +51,9 @@ class SimEngineHost:
 
     Args:
         engine: what is modelled.
-        memory: the host's, where images lie.
+        memory: the host's, which has the images.
         clock: of this process.
-        load_fails: whether a load of this version fails, asked once a load; not of an engine's first weights.
+        load_fails: whether a load of this version fails, called once a load; not for the first weights.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SimEngineHost:
         self._version: int | None = None
         self._root = b""
         self._weights = b""
-        self._seeds: dict[int, int] = {}  # by ticket, of what was added since the last load
+        self._seeds: dict[int, int] = {}  # by ticket, of requests added since the last load
 
     @property
     def engines(self) -> int:

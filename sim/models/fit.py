@@ -39,8 +39,8 @@ class TooLittle(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
-    """One measured step of an engine: requests decoded (a mean, where it is of several steps), their context
-    in tokens, tokens prefilled before."""
+    """One measured step of an engine: requests decoded (a mean, if it is of several steps), their context in
+    tokens, tokens prefilled before."""
 
     seconds: float
     rows: float
@@ -59,9 +59,9 @@ class TrainingStep:
 
 @dataclass(frozen=True, slots=True)
 class FitError:
-    """How far predictions of held-back measurements are off, as shares of what was measured.
+    """Error of the predictions of held-back measurements, as shares of the measured values.
 
-    median, p90: of the absolute errors. bias: of all seconds together, above 0 where too long is predicted.
+    median, p90: of the absolute errors. bias: of all seconds together, above 0 if predictions are too long.
     """
 
     median: float
@@ -191,8 +191,8 @@ def _fit(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[
 
 
 def _least_ratios(table: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Coefficients that make the sum of |log(predicted / measured)| small: least squares, again and again,
-    each time weighed by what the last one left."""
+    """Coefficients that make the sum of |log(predicted / measured)| small: iterated least squares, each
+    iteration weighted by the residuals of the last one."""
     weights = 1.0 / times
     found = np.zeros(table.shape[1])
     for _ in range(ROUNDS):
@@ -206,8 +206,8 @@ def _least_ratios(table: NDArray[np.float64], times: NDArray[np.float64]) -> NDA
 def _not_negative(table: NDArray[np.float64], goal: NDArray[np.float64]) -> NDArray[np.float64]:
     """Least squares without negative coefficients: the most negative one is left out, until none is.
 
-    Not always the best such solution, as Lawson and Hanson's is, but the same for the handful of columns here
-    that do not oppose each other, and no more than a page.
+    It does not always find the best such solution, as Lawson and Hanson's method does. For the handful of
+    columns here, which do not oppose each other, the result is the same, and the code is no more than a page.
     """
     scale = np.abs(table).max(axis=0)
     used = [column for column in range(table.shape[1]) if scale[column] > 0]

@@ -35,7 +35,7 @@ HOST_MEMORY_BYTES = 256 * 2**30
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where things lie. memory: of the host (images, host copies), gone with it. durable: what survives the
+    """Stores of a host. memory: of the host (images, host copies), gone with it. durable: what survives the
     host (checkpoints). histories: of runs, by their path."""
 
     memory: MutableMapping[Path, bytes] = field(default_factory=dict)
@@ -47,10 +47,10 @@ class SimFittings:
     """See the module.
 
     Args:
-        plant: what the run is modelled on.
+        plant: the models of the run.
         rig: of this host.
         kept: of this host.
-        clock: of this process; what is spent on it is the time of the offloaded work that runs.
+        clock: of this process; time spent on it is the time of the running offloaded work.
         name: of this host.
         purpose: names the draws of this process; never the same for two of them.
         faults: of verifiers on this host, ordered and counted.

@@ -80,7 +80,7 @@ def device(name: str) -> Device:
 
 
 def assumptions(name: str) -> Assumptions:
-    """What is assumed of a device. Raises `UnknownHardware`."""
+    """The assumptions about a device. Raises `UnknownHardware`."""
     device(name)
     tables = _tables().assumptions
     return msgspec.convert({**tables["default"], **tables.get(name, {})}, Assumptions)

@@ -21,7 +21,7 @@ class SimHistory:
     """See the module.
 
     Args:
-        records: of the run so far; what is written is appended.
+        records: of the run so far; new ones are appended.
         refuses: whether the disk is full now.
     """
 

@@ -91,7 +91,7 @@ class SimDraft:
         self._open = False
 
     def abandon(self) -> None:
-        """Drop what was written; nothing after `seal`."""
+        """Drop the written bytes; no effect after `seal`."""
         self._open = False
         self._store.give_back(self.version)
 

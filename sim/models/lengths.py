@@ -42,7 +42,7 @@ class LengthLaw:
         return max(1, min(limit, round(self.median * math.exp(self.sigma * (shared + own)))))
 
     def mean(self, limit: float) -> float:
-        """The mean of `min(length, limit)`, but for rounding."""
+        """The mean of `min(length, limit)`, apart from rounding."""
         if self.sigma == 0:
             return min(self.median, limit)
         cut = math.log(limit / self.median) / self.sigma

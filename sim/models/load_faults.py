@@ -21,7 +21,7 @@ class LoadFaults:
         self._failed = Counter[int]()
 
     def order(self, host: str, came: Callable[[], None]) -> None:
-        """One more load on this host is to fail; `came` is called when it does."""
+        """One more load on this host must fail; `came` is called when it does."""
         self._ordered.setdefault(host, deque()).append(came)
 
     def strikes(self, host: str, version: int) -> bool:

@@ -33,7 +33,7 @@ differs from scale to scale, and a problem's responses should be as long at each
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run measured (`fit`). engine: of each instance; trainer: of the job. None: not measured."""
+    """Measurements of a run (`fit`). engine: of each instance; trainer: of the job. None: not measured."""
 
     engine: EngineCost | None = None
     trainer: TrainingCost | None = None

@@ -26,7 +26,7 @@ _STEP = re.compile(r"step-(\d{6,})")
 def sealed_files(
     directory: Path, step: int, contents: Mapping[str, bytes]
 ) -> tuple[Sealed, dict[Path, bytes]]:
-    """What a sealed directory holds: the files by path, the seal among them."""
+    """Content of a sealed directory: the files by path, the seal among them."""
     infos = {name: _info(content) for name, content in sorted(contents.items())}
     seal = Seal(step=step, files=infos, meta={})
     seal = msgspec.structs.replace(seal, digest=seal.expected_digest())

@@ -25,7 +25,7 @@ from sim.models.tokens import response
 
 
 class Fault(StrEnum):
-    """What a worker does instead of answering."""
+    """Action of a worker instead of an answer."""
 
     HANG = "hang"
     CRASH = "crash"
@@ -102,7 +102,7 @@ class SimScorer:
     """See the module. Times are of the running loop.
 
     Args:
-        problems: what is scored.
+        problems: the problems that are scored.
         law: latency and chances of faults.
         rng: draws of this worker.
         faults: ordered faults, and the count of all.

@@ -1,4 +1,4 @@
-"""Sizes of transformer models, and what follows from them alone: parameters, bytes, FLOPs.
+"""Sizes of transformer models, and the parameters, bytes and FLOPs of a size.
 
 Owns the look-up in `shapes.toml` and the arithmetic of a dense Qwen3. Knows no device.
 """
@@ -62,7 +62,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def weight_bytes(self) -> int:
-        """Of the whole model: what is published, pulled and loaded."""
+        """Bytes of the whole model, as published, pulled and loaded."""
         return self.parameters * self.bytes_per_weight
 
     @property
@@ -82,7 +82,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def flops_per_token(self) -> float:
-        """Multiplications and additions of one token's forward pass, but for attention over its context."""
+        """Multiplications and additions of one token's forward pass, without attention over its context."""
         return 2.0 * self.active_parameters
 
     @property

@@ -33,8 +33,8 @@ def mix(value: int) -> int:
 
 
 def request_key(seed: int, weights: bytes = b"") -> int:
-    """The start of a request's stream. `weights`: a digest of the version that decodes, where tokens shall
-    depend on it; empty where they shall not."""
+    """The start of a request's stream. `weights`: a digest of the version that decodes, if tokens must depend
+    on it; empty if they must not."""
     return mix((seed ^ int.from_bytes(weights[:8], "little")) & _MASK)
 
 

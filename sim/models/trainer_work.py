@@ -46,7 +46,7 @@ def first_weights(seed: int) -> bytes:
 
 
 def sample_digest(sample: Sample) -> bytes:
-    """What a sample contributes to a step, 16 bytes."""
+    """A sample's contribution to a step, 16 bytes."""
     digest = hashlib.blake2b(digest_size=_SAMPLE_BYTES)
     for part in (array("I", sample.prompt), array("I", sample.response), array("f", sample.logprobs)):
         digest.update(struct.pack("<I", len(part)))

@@ -22,7 +22,7 @@ copy of the weights for the next forward pass (2 written, 2 read)."""
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What is computed for a sample, in forward passes. The default is what this project's trainer does."""
+    """Computation for a sample, in forward passes. The default is that of this project's trainer."""
 
     recompute: bool = False
     old_logprobs: bool = False

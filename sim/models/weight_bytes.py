@@ -12,8 +12,8 @@ from actors.engine.tensor_spec import TensorSpec
 
 DIGEST_BYTES = 32
 LEAST_BYTES = 4096
-_TENSORS = 4  # an image is described as so many equal parts
-_EVERY = 16  # of so many bytes one is other under other weights, so that there are deltas worth sending
+_TENSORS = 4  # number of equal parts in an image's description
+_EVERY = 16  # one of so many bytes differs under other weights, so that there are deltas worth sending
 
 
 class BrokenImage(ValueError):
