@@ -134,7 +134,8 @@ def is_host_path(kind: object) -> bool:
 
 
 def default_path(kind: object) -> str:
-    """Of a path that has one where its section is there, relative to the file's folder; "" for none."""
+    """The default of a path setting that has one if its section is given, relative to the file's folder; ""
+    for none."""
     return str(_extra(kind).get("default", ""))
 
 

@@ -34,7 +34,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Job(Section, frozen=True, kw_only=True):
-    """What run this is."""
+    """Identity and length of the run."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}\Z")] = "gleaner"
     """Begins the run's id, which is a folder name: hence the narrow alphabet."""
@@ -123,8 +123,8 @@ class Task(Section, frozen=True, kw_only=True):
     system: str = ""
     """A system turn before each problem of `data` that has none."""
     verifier: str = ""
-    """What scores the responses (docs/tasks.md has the list); "": `reasoning-gym`, and with `data` the
-    function of `[reward.function]`."""
+    """The scorer of responses (docs/tasks.md has the list); "": `reasoning-gym`, and with `data` the function
+    of `[reward.function]`."""
     share: NotNegative = 0.0
     """Part of the problems that are this task's, beside other tasks' shares; 0 in all of them: each has as
     many as it has problems."""
@@ -206,9 +206,9 @@ class Engine(Section, frozen=True, kw_only=True):
     """The rollout engine of every instance."""
 
     kind: Literal["builtin", "sglang", "vllm"] = "builtin"
-    """Of the preemptible instances. `builtin`: PyTorch with continuous batching, in this package; `sglang`
-    and `vllm`: a server of theirs, started by the instance or found at `url`. The reserved host's engine is
-    always builtin, as it shares its device with the trainer."""
+    """Engine of the preemptible instances. `builtin`: PyTorch with continuous batching, in this package;
+    `sglang` and `vllm`: a server of theirs, started by the instance or found at `url`. The reserved host's
+    engine is always builtin, as it shares its device with the trainer."""
     url: Annotated[str, Meta(pattern=r"^(https?://[^/\s]+)?\Z")] = ""
     """`http://host:port` of a server that the user runs on the instance's own machine; "" = the instance
     starts one. Its weights are this job's from then on."""
@@ -354,7 +354,7 @@ class Fleet(Section, frozen=True, kw_only=True):
 
 
 class Weights(Section, frozen=True, kw_only=True):
-    """How weights travel to the instances."""
+    """Transfer of weights to the instances."""
 
     chunk_bytes: Annotated[int, Meta(ge=64 * 1024, le=16 * 2**20)] = 4 * 2**20
     """Bytes of one pulled and hashed range. Shorter ones cost more processor time; longer ones are requested
@@ -389,14 +389,14 @@ class Weights(Section, frozen=True, kw_only=True):
     """Threads of a host that make and apply a delta together; 0 = a quarter of its cores, at most 8: engines
     decode beside them."""
     disk: HostPath = ""
-    """Folder on a shared file system where each version is written too, as a checkpoint or its difference to
-    the one before, for engines of slime or Stitch (docs/weights.md, "On disk"); one for each run. "" = none.
+    """Folder on a shared file system where each version is written too. It is a checkpoint or its difference
+    to the one before, for engines of slime or Stitch (docs/weights.md, "On disk"); one for each run. "" =
+    none.
     """
     disk_layout: Literal["slime", "stitch"] = "slime"
     """`stitch`: versions lie in `updates/`, and the file `latest` names the newest, after the run."""
     disk_encoding: Literal["xor", "overwrite"] = "xor"
-    """How differences are written down: `overwrite` may be applied twice, and is larger; Stitch reads `xor`.
-    """
+    """Encoding of differences: `overwrite` may be applied twice, and is larger; Stitch reads `xor`."""
     disk_checksum: Literal["xxh3-128", "blake3", "adler32"] = "xxh3-128"
     """Digest of each changed tensor beside its difference; readers check it."""
     disk_whole_every: Annotated[int, Meta(ge=0)] = 32
@@ -519,9 +519,9 @@ class Liveness(Section, frozen=True, kw_only=True):
     and in between when its silence is unlikely, given its earlier beats."""
 
     hung_silences: NotNegative = 2.0
-    """A child process without a heartbeat over its control link for so many times `dead_s` is killed, and its
-    supervisor goes on as after any other end of it. At 2 no process counts on it any more: its peers gave it
-    up after one, and its names lapse after two. 0: only an exit is seen, as a debugger needs it."""
+    """A child process without a heartbeat over its control link for so many times `dead_s` is killed; for its
+    supervisor that is an end like any other. At 2 no process counts on it any more: its peers gave it up
+    after one, and its names lapse after two. 0: only an exit is seen, as a debugger needs it."""
     start_s: Positive = 120.0
     """The same limit for a process that has not given its first heartbeat yet (it imports, from a cold disk)
     or that uses the processor meanwhile (its loop is held up by work, or starved by other processes)."""
@@ -576,7 +576,7 @@ class Liveness(Section, frozen=True, kw_only=True):
 
 
 class Prices(Section, frozen=True, kw_only=True):
-    """What an hour of a host costs; only the report uses them."""
+    """Prices of hosts an hour; only the report uses them."""
 
     reserved_per_hour: NotNegative = 4.0
     """One reserved host, currency an hour; the order of an H100 on demand."""
@@ -587,7 +587,7 @@ class Prices(Section, frozen=True, kw_only=True):
 
 
 class Network(Section, frozen=True, kw_only=True):
-    """Where processes listen."""
+    """Addresses and keys of listening sockets."""
 
     bind: Annotated[str, Meta(min_length=1, max_length=253)] = "127.0.0.1"
     """Host address that every socket binds; anything beyond loopback needs `keys`."""
@@ -627,7 +627,7 @@ class Traces(Section, frozen=True, kw_only=True):
     lines beside its log; or an OpenTelemetry collector. All but "none" need `pip install 'gleaner[traces]'`.
     """
     endpoint: Annotated[str, Meta(pattern=r"^(https?://\S+)?\Z")] = "http://127.0.0.1:4318/v1/traces"
-    """Of the collector, for "otlp": OTLP over HTTP."""
+    """Address of the collector, for "otlp": OTLP over HTTP."""
     sample_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """Share of the traces that are kept; a trace is kept or left out as a whole."""
 
@@ -663,11 +663,11 @@ class Gateway(Section, frozen=True, kw_only=True):
     open: bool = False
     """Answer beyond loopback without keys: any client that reaches the port may use the engines."""
     model_name: str = ""
-    """What `/v1/models` calls the model; "" = the last part of `model.path`, or `job.name`."""
+    """Name of the model in `/v1/models`; "" = the last part of `model.path`, or `job.name`."""
     max_concurrent: Annotated[int, Meta(ge=1, le=65536)] = 1024
     """Requests under way at once; one more is answered 503 with Retry-After."""
     max_body_bytes: Annotated[int, Meta(ge=1024)] = 16 * 2**20
-    """Of one HTTP request; a longer one is answered 413. A list of 1M token ids takes 8 MB."""
+    """Longest body of an HTTP request; a longer one is answered 413. A list of 1M token ids takes 8 MB."""
     deadline_s: Annotated[float, Meta(gt=0, le=3600)] = 600.0
     """For a request that names none; then it ends with its tokens so far. Clients of rollout wait without
     limit."""
@@ -730,16 +730,16 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def train_problems(self) -> int:
-        """Of all tasks."""
+        """Training problems of all tasks."""
         return sum(task.train_problems or TRAIN_PROBLEMS for task in self.task)
 
     @property
     def heldout_problems(self) -> int:
-        """Of all tasks."""
+        """Held-out problems of all tasks."""
         return sum(task.heldout_problems or HELDOUT_PROBLEMS for task in self.task)
 
     def shares(self, *, heldout: bool = False) -> list[float]:
-        """Of each task in the problems of the job; only their ratios count."""
+        """Share of each task in the problems of the job; only their ratios count."""
         if heldout:
             return [float(task.heldout_problems or HELDOUT_PROBLEMS) for task in self.task]
         return [task.share or float(task.train_problems or TRAIN_PROBLEMS) for task in self.task]

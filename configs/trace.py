@@ -28,7 +28,7 @@ class TraceError(ValueError):
 
 
 class Event(StrEnum):
-    """What happens to an instance."""
+    """Kind of event of an instance."""
 
     ADD = "add"
     NOTICE = "notice"

@@ -157,7 +157,7 @@ def _notices(args: argparse.Namespace, role: str, seat: Seat) -> "FindCloud | No
 
 
 def _gateway(listen: str) -> None:
-    """Raises CannotRun for an address that is none."""
+    """Raises CannotRun for an invalid address."""
     from nodeagent.gateway_door import address_of
 
     try:
@@ -198,7 +198,7 @@ def _address(text: str, option: str) -> str:
 
 
 def _heads(args: argparse.Namespace) -> tuple[Peer, ...]:
-    """Wherever the head may be: each address of `--join` with its key."""
+    """The possible addresses of the head: each address of `--join` with its key."""
     addresses = [_address(text, "--join") for given in args.join for text in given.split(",")]
     keys = [_head_key(text) for given in args.head_key for text in given.split(",")]
     if not addresses:

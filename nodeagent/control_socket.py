@@ -26,7 +26,7 @@ MAX_CALLERS = 8
 """At once; a further one is turned away, and takes the way over the network."""
 MAX_REQUEST_BYTES = 4096
 CALLER_S = 5.0
-"""For a caller to send its request, and again to take the answer."""
+"""Time for a caller to send its request, and again to take the answer."""
 
 log = logging.getLogger("nodeagent")
 

@@ -6,7 +6,7 @@ GRACE_S = 30.0
 LOOK_S = 2.0
 """Duration of a look at every process; every look takes all of it if one process is gone."""
 DEADLINE_S = 5.0
-"""Of a question about the state of things; an actor that restarts answers well within it."""
+"""Deadline of a question about state; an actor that restarts answers well within it."""
 MAX_LOOK_S = 60.0
 """Longest duration of a look."""
 AGENT = "agent"  # the node agent's own process, among those of its host

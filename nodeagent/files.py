@@ -31,8 +31,9 @@ MOST_UNFINISHED = 64
 
 
 class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`agent.json`: which agent runs here, its address, which key directory a caller on this host may use,
-    where its weights may travel unencrypted, and the address of its metrics ("" where they are not served).
+    """`agent.json`: the agent of this directory and its address, and the address of its metrics ("" where
+    they are not served). Also the key directory that a caller on this host may use, and where the host's
+    weights may travel unencrypted.
     """
 
     node: str
@@ -46,7 +47,7 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def peer(self) -> Peer:
-        """Where the node agent's process is reached."""
+        """Address of the node agent's process."""
         return Peer(self.endpoint, self.public_key)
 
 
@@ -76,10 +77,10 @@ def mark_over(folder: Path) -> None:
 
 
 def forget_old_jobs(directory: Path, own: str, count: int = JOBS_KEPT, most: int = MOST_UNFINISHED) -> None:
-    """Remove the journals of jobs that are over, but for the `count` newest folders in `directory` and `own`.
+    """Remove the journals of finished jobs, but for the `count` newest folders in `directory` and `own`.
 
-    Those of a job that is not over are never removed: it may be resumed. Raises CannotRun where there are
-    `most` of them beside `own`.
+    Journals of an unfinished job are never removed: it may be resumed. Raises CannotRun if there are `most`
+    of them beside `own`.
     """
     folders = sorted((path for path in directory.iterdir() if path.is_dir()), key=_changed_ns, reverse=True)
     others = [folder for folder in folders if folder.name != own]

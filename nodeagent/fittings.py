@@ -40,7 +40,7 @@ class Fittings(Protocol):
         """What this host has, now."""
 
     async def unmet(self, role: str, config: Config) -> list[str]:
-        """What this host lacks for its part of a job: a finished line for each."""
+        """Requirements of its part of a job that this host does not meet: a finished line for each."""
 
     def trace(self, name: str) -> Trace:
         """The trace of availability of this name or file. Raises TraceError."""

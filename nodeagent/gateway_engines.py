@@ -19,7 +19,7 @@ from configs.schema import Config
 from supervisor import Intensity, StartFailed, Supervisor, TreeSpec, child, one_for_one
 
 PATIENT = Intensity(restarts=10_000, within_s=60.0)
-"""Of an engine's worker: an engine that is away is waited for, however long."""
+"""Restart intensity of an engine's worker: it waits for an engine that is away, without limit."""
 MANY_SLOTS = 256  # for an engine that does not report how many requests it decodes together
 CONTEXT_TOKENS = 32_768  # for an engine that does not report its context length
 MAX_SLOTS = 1024
@@ -43,7 +43,7 @@ class UrlEngines:
         self.models = ModelCheck(expected)
 
     def at(self, url: str) -> EngineAt | None:
-        """That of this URL."""
+        """The engine at this URL."""
         return next((engine for engine in self.known.values() if engine.url == url), None)
 
     async def look(self, url: str, api_key: str) -> EngineFacts:
@@ -129,5 +129,5 @@ def sized(config: Config, facts: EngineFacts) -> Config:
 
 
 def room_of(facts: EngineFacts) -> tuple[int, int]:
-    """For `door_of`, of engines like the first."""
+    """Context and prompt limits for `door_of`, for engines like the first."""
     return facts.context_tokens or CONTEXT_TOKENS, facts.room or CONTEXT_TOKENS

@@ -1,8 +1,8 @@
 """LeaseKeeper: the head's lease, awaited by a standby and renewed by the head.
 
-Owns the times. The holder renews at a third of the lease. A holder that could not renew within the lease, by
-its own monotonic clock and counted from before the last renewal was sent, ends its process at once, without
-an ordered stop: another head may be active by then. Its children die with it.
+Owns the times. The holder renews at a third of the lease. The holder measures the lease by its own monotonic
+clock, from before it sent the last renewal. If it could not renew within the lease, it ends its process at
+once, without an ordered stop: another head may be active by then. Its children die with it.
 """
 
 import asyncio

@@ -66,7 +66,7 @@ class Seat:
 
     @property
     def heads(self) -> tuple[Peer, ...]:
-        """Wherever the head may be, the likeliest first."""
+        """The possible addresses of the head, the likeliest first."""
         return self.others if self.head is None else (self.head, *self.others)
 
     @property
@@ -208,7 +208,7 @@ def run_process(main: Callable[[Shutdown], Coroutine[object, object, int]], name
 
 
 def end_of(problem: BaseException, name: str) -> tuple[int, str]:
-    """How the process `name` ends that raised `problem`: its exit code and its last line, which is logged."""
+    """Exit code and last line of the process `name` that raised `problem`; the line is logged."""
     known = as_cannot_run(problem)
     if known is None:
         log.critical("a defect ended %s", name, exc_info=problem)

@@ -1,6 +1,6 @@
-"""What a host has: cores, memory, GPUs.
+"""Inventory of a host: cores, memory, GPUs.
 
-A host without a GPU, or without a driver, is a normal host. Owns the asking, nothing else.
+A host without a GPU, or without a driver, is a normal host. Owns the queries, nothing else.
 """
 
 import logging

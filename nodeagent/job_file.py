@@ -10,7 +10,7 @@ from nodeagent.files import write_whole
 
 
 def job_file(state_dir: Path) -> Path:
-    """Where it is."""
+    """Path of the job file."""
     return state_dir / "job.json"
 
 

@@ -27,7 +27,7 @@ from supervisor.system_messages import SYSTEM, Inspect, SystemState
 from transport.wire import Peer
 
 ANSWER_S = 1.5
-"""Of one process; one that is stuck costs a scrape no more than this."""
+"""Deadline of one process; a stuck one costs a scrape no more than this."""
 FRESH_S = 1.0
 """Answers are kept so long: several scrapers cost as much as one."""
 CLIENT_S = 5.0
@@ -154,7 +154,7 @@ class _Server(WSGIServer):
     request_queue_size = 16
 
     def server_bind(self) -> None:
-        """As it is, without asking the name service for this host's full name, which may take seconds."""
+        """Bind without asking the name service for this host's full name, which may take seconds."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()

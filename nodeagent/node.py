@@ -139,7 +139,7 @@ class _Node:
         )
 
     async def run(self) -> int:
-        """Until the end; closes in order."""
+        """Run until the end; close in order."""
         starting = asyncio.get_running_loop().create_task(self._tree.start())
         stopping = asyncio.get_running_loop().create_task(self._stop.wait())
         try:

@@ -10,7 +10,7 @@ from supervisor import Actor
 
 
 def own_actor(place: str) -> type[Actor]:
-    """The class at `module:Class`. Raises ConfigError where there is none."""
+    """The class at `module:Class`. Raises ConfigError if there is none."""
     module, _, name = place.partition(":")
     try:
         found = getattr(import_module(module), name)

@@ -1,7 +1,7 @@
 """Child process of a node agent: `python -m nodeagent.process KIND ...`.
 
 Owns nothing but the order: die with the parent, open the host, run the tree of its kind, stop in order on
-SIGTERM, leave with exit code 7 and the chain of causes when its supervisor gives up.
+SIGTERM, leave when its supervisor gives up, with exit code 7 and the chain of causes.
 """
 
 from supervisor.process import die_with_parent

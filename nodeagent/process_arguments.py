@@ -43,7 +43,7 @@ def arguments(kind: str, seat: Seat, job_file: Path) -> list[str]:
 
 
 def environment(seat: Seat) -> dict[str, str]:
-    """What such a process needs to know and others must not read in a list of processes."""
+    """Environment of such a process: values that must not be visible in a list of processes."""
     return {DATABASE_VARIABLE: seat.database} if seat.database else {}
 
 

@@ -22,7 +22,8 @@ log = logging.getLogger("nodeagent")
 
 @dataclass(frozen=True, slots=True)
 class ServiceManager:
-    """See the module. address: of its socket, "" without one; watchdog_s: 0 where it expects no signs."""
+    """See the module. address: of its socket, "" without one; watchdog_s: 0 if it expects no signs of
+    life."""
 
     address: str = ""
     watchdog_s: float = 0.0

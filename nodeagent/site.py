@@ -68,11 +68,11 @@ class FleetHosts(Hosts, Protocol):
         """Free the shared memory of all of them; their processes are gone."""
 
     def state_dirs(self) -> list[Path]:
-        """Of every host that was started."""
+        """State directories of every host that was started."""
 
 
 class Control(Protocol):
-    """What answers commands of this host."""
+    """The server that answers commands of this host."""
 
     def close(self) -> None:
         """Answer none any longer."""
@@ -83,11 +83,11 @@ class Site(Protocol):
 
     @property
     def machine(self) -> Machine:
-        """What starts its child processes and threads."""
+        """The machine that starts its child processes and threads."""
 
     @property
     def fittings(self) -> Fittings:
-        """What its actors are fitted with."""
+        """The fittings of its actors."""
 
     def wall_ms(self) -> int:
         """The wall clock of the host in ms since 1970; incarnations are derived from it."""
@@ -175,7 +175,7 @@ class Site(Protocol):
         """The hosts that a head may start itself."""
 
     async def open_control(self, state_dir: Path, view: ClusterView) -> Control | None:
-        """Answer commands of this host, for a head; None where it cannot."""
+        """Answer commands of this host, for a head; None if it cannot."""
 
 
 class RealSite:

@@ -80,7 +80,7 @@ def holder(state_dir: Path) -> int:
 
 
 def not_running(state_dir: Path) -> CannotRun:
-    """For a state directory without an agent."""
+    """Error text for a state directory without an agent."""
     return CannotRun(NOT_RUNNING, f"no node agent runs on {state_dir}; start one with `nodeagent start`")
 
 

@@ -27,7 +27,7 @@ MAX_ATTRIBUTES = 8
 """Fields of a message that its span shows, of plain and short values: enough to find a request by its id."""
 MAX_TEXT = 64
 EXPORT_S = 2.0
-"""Of one export, and of the last one when the process ends."""
+"""Deadline of one export, and of the last one when the process ends."""
 QUEUED = 2048  # the SDK's own default: half a second of a busy process
 
 log = logging.getLogger("nodeagent")

@@ -18,7 +18,7 @@ from supervisor import Intensity, TreeSpec, child, one_for_all, one_for_one, res
 
 STOP_S = 5.0  # an ordered stop of one actor; every one of them survives the kill that follows
 NEVER = Intensity(restarts=0)
-"""Of processes of a gang: torch joins a group of ranks once a process, so they are restarted as a whole."""
+"""For processes of a gang: torch joins a group of ranks once a process, so they are restarted as a whole."""
 RANK = re.compile(r"rank-([1-9]\d{0,3})")
 
 
@@ -205,7 +205,7 @@ def rank_kind(number: int) -> str:
 
 
 def tree_of(kind: str) -> Callable[[Place], TreeSpec] | None:
-    """What runs in a process of this kind; None for a kind that there is not."""
+    """The tree of a process of this kind; None for an unknown kind."""
     if found := RANK.fullmatch(kind):
         return partial(rank, number=int(found[1]))
     return TREES.get(kind)

@@ -30,7 +30,7 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of its command line."""
+    """Parser of the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     words = argparse.ArgumentParser(
         prog="nodeagent",

@@ -172,7 +172,7 @@ class Breaking:
         return True
 
     def fill_disk(self, host: str) -> bool:
-        """Its disk takes nothing any more."""
+        """Fill its disk: it takes nothing any more."""
         found = self._cluster.hosts.get(host)
         if found is None or found.disk.full:
             return False
@@ -245,7 +245,7 @@ class Breaking:
         return True
 
     def good_link(self, a: str, b: str) -> None:
-        """As at the beginning."""
+        """Restore the link as at the beginning."""
         self._cluster.net.set_link(a, b, self._cluster.setting.link)
         self._cluster.net.set_link(b, a, self._cluster.setting.link)
 

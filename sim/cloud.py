@@ -187,7 +187,7 @@ class CloudHosts:
             self._cloud.on_withdrawn(name)
 
     async def stop(self) -> None:
-        """See `provider.Hosts`: in order where they take the order, else without."""
+        """See `provider.Hosts`: in order if a host takes the order, else by force."""
         await asyncio.gather(*[self._let_go(name) for name in self._cloud.rented()])
 
     async def _let_go(self, name: str) -> None:
@@ -203,7 +203,7 @@ class CloudHosts:
         """Nothing to do: a host's memory goes with its power."""
 
     def state_dirs(self) -> list[Path]:
-        """Of every host that was started here."""
+        """State directories of every host that was started here."""
         return [host_dir(job, name) for name, job in self._used.items()]
 
     def _host_ended(self, name: str, how: ProcessExit) -> None:

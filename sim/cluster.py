@@ -43,7 +43,7 @@ from transport.wire import Peer
 HEAD_PORT = 7700
 STATE = Path("/var/lib/gleaner")
 SETTLE_S = 60.0
-"""For an ordered end of all hosts; a node agent takes 30 s at most."""
+"""Time for an ordered end of all hosts; a node agent takes 30 s at most."""
 LOOK_S = 1.0
 
 Errand = Callable[[ActorSystem], Awaitable[None]]
@@ -98,7 +98,7 @@ class SimCluster:
         self.cloud = Cloud(
             self.hosts, self._preemptible, setting.paces, random.Random(f"{setting.seed}/cloud")
         )
-        """Where preemptible hosts are rented."""
+        """The cloud that rents preemptible hosts."""
         head = ["--role", "head", "--fleet", "local"]
         self.inits = {
             HEAD: Init(self.hosts[HEAD], self._agent(HEAD, STATE, HEAD_PORT, head), setting.paces),
@@ -108,16 +108,16 @@ class SimCluster:
                 setting.paces,
             ),
         }
-        """Of the hosts that are there from the beginning."""
+        """Init systems of the hosts that exist from the beginning."""
 
     @property
     def head(self) -> Peer:
-        """Where the head is reached."""
+        """Address of the head."""
         return Peer(f"tcp://{self.hosts[HEAD].address}:{HEAD_PORT}")
 
     @property
     def history(self) -> list[AnyRecord]:
-        """What the controller has recorded so far."""
+        """The records of the controller so far."""
         return self._histories.get(Path(self.job.run_dir) / "history.jsonl", [])
 
     # -- a run --
@@ -187,7 +187,7 @@ class SimCluster:
         )
 
     def _stop_in_order(self) -> None:
-        """As an operator does: the head, which lets its hosts go, and the reserved host."""
+        """Stop as an operator does: the head, which releases its hosts, and the reserved host."""
         names = (HEAD, RESERVED)
         for name in names:
             self.inits[name].halt()

@@ -49,14 +49,14 @@ class SimDisk:
         self.loop = loop
         self.host = host
         self.counts: Counter[str] = Counter()
-        """What happened to it: "cut off: kept", "cut off: torn", "cut off: lost", "tail repaired", "refused:
+        """Events of the disk: "cut off: kept", "cut off: torn", "cut off: lost", "tail repaired", "refused:
         full", "replayed"."""
         self.files = SimFiles(self._check_space)
         """Checkpoints and the like; a full disk refuses them with ENOSPC."""
         self.on_commit: Callable[[Write], None] | None = None
         """Called for each write at the moment from which it is stored, whatever happens to its writer."""
         self.slowness = 1.0
-        """How many times longer than usual everything takes."""
+        """Factor on the duration of everything."""
         self._rng = rng
         self._full = False
         self._low = False
@@ -145,7 +145,7 @@ class SimDisk:
     # -- for its journals --
 
     def sync_s(self) -> float:
-        """How long the next commit takes."""
+        """Duration of the next commit."""
         seconds = self._rng.expovariate(1 / SYNC_S)
         if self._rng.random() < STALL_PROBABILITY:
             seconds += self._rng.uniform(*STALL_S)
@@ -158,7 +158,7 @@ class SimDisk:
             self.loop.call_later(takes_s / 2, ambush[0])
 
     def look_s(self) -> float:
-        """How long a claim or a read takes."""
+        """Duration of a claim or a read."""
         return LOOK_S * self.slowness
 
     def commit(self, kept: KeptStreams, writes: Sequence[Write]) -> list[Committed | Exception]:

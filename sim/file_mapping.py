@@ -9,7 +9,7 @@ from sim.files import SimFiles
 
 
 class FileMapping(MutableMapping[Path, bytes]):
-    """The files below one folder of a disk or a memory. Writing raises OSError where there is no space."""
+    """The files below one folder of a disk or a memory. Writing raises OSError if there is no space."""
 
     def __init__(self, files: SimFiles, folder: Path) -> None:
         self._files = files

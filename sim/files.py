@@ -22,7 +22,7 @@ class SimFiles:
         self._check_space = check_space
         self._files: dict[str, bytes] = {}
         self.size_bytes = 0
-        """Of all files together."""
+        """Size of all files together."""
 
     def write(self, path: str, content: bytes) -> None:
         """Replace the file's content by `content`. Raises OSError on a full disk; then the old content

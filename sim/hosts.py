@@ -72,7 +72,7 @@ class SimProcess:
     `supervisor.machine.Child`.
 
     Args:
-        host: where it runs. name: `node/kind`. parent: it dies with that one.
+        host: its host. name: `node/kind`. parent: it dies with that one.
         on_exit: called once, in the parent's loop.
     """
 
@@ -85,11 +85,11 @@ class SimProcess:
         self.children: list[SimProcess] = []
         self.stop_order = SimShutdown(self)
         self.ended: ProcessExit | None = None
-        """How it ended, at the moment it did; its parent knows it a little later."""
+        """Its end, from the moment of it; its parent is notified a little later."""
         self.exit: ProcessExit | None = None
         self._on_exit = on_exit
         self.env: Mapping[str, str] = {}
-        """What its parent added to its environment."""
+        """Variables that its parent added to its environment."""
         self.watchdog_s = 0.0
         """Within which time its starter expects the next sign of life; 0: it expects none."""
         self.notified_s: float | None = None
@@ -200,7 +200,7 @@ class SimProcess:
             child.kill()
 
     def _died(self) -> None:
-        """Its loop runs no more."""
+        """Its loop has stopped."""
         self.ended = self.ended or KILLED
         self.host.process_died(self)
         for child in list(self.children):  # PR_SET_PDEATHSIG
@@ -248,7 +248,7 @@ class Host:
         self.locks: dict[str, SimProcess] = {}
         """State directories, and the process that holds each."""
         self.processes: list[SimProcess] = []
-        """Those that live, in the order of their start."""
+        """The living processes, in the order of their start."""
         self.up = False
 
     def power_on(self) -> None:
@@ -295,7 +295,7 @@ class Host:
         return next((process for process in reversed(self.processes) if process.name == name), None)
 
     def process_died(self, process: SimProcess) -> None:
-        """For `SimProcess`."""
+        """Called by `SimProcess`."""
         self.processes.remove(process)
         for place in [place for place, holder in self.locks.items() if holder is process]:
             del self.locks[place]

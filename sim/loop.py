@@ -231,7 +231,7 @@ class SimLoop:
     # -- for the loops of the processes --
 
     def take_from_ready(self, process: ProcessLoop) -> list[AnyTurn]:
-        """What `process` was about to run, in order; it does not run it any longer."""
+        """The due turns of `process`, in order; they are removed from the queue."""
         taken = []
         for index, turn in enumerate(list(self.ready)):
             if turn._loop is process and turn is not self._nothing:

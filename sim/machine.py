@@ -149,7 +149,7 @@ class _Piece(Protocol):
         """Do the work, and keep its result."""
 
     def finish(self, bill: Bill) -> None:
-        """Its time is over: its effects, then its result."""
+        """Its time is over: apply its effects, then deliver its result."""
 
 
 class _Work(Generic[T]):

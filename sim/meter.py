@@ -24,7 +24,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.spent_s = 0.0
-        """By all the work so far."""
+        """Seconds of all the work so far."""
         self.beside_s = 0.0
         """Spent by calls on the process's own loop, outside of any work: the process did not wait for it."""
         self._works = False

@@ -58,7 +58,7 @@ class SimNet:
         self._world = loop.world if isinstance(loop, SimLoop) else loop
         self.trace = trace
         self.counts: Counter[str] = Counter()
-        """What happened how often: "lost in flight", "no credit", "silence", "partition", ..."""
+        """Counts of events: "lost in flight", "no credit", "silence", "partition", ..."""
         self._seed = rng.getrandbits(64)
         self._rng = random.Random(f"{self._seed}/deaths")
         self.map = NetMap(self._seed, profile or Profile())
@@ -228,7 +228,7 @@ class SimNet:
         )
 
     def death_of(self, station: Station) -> End:
-        """How one of its connections ends when a process is killed."""
+        """The kind of end of its connections when a process is killed."""
         return End.RESET if self._rng.random() < ABRUPT else End.CLOSED
 
     def _freeze(self, process: asyncio.AbstractEventLoop, frozen: bool) -> None:

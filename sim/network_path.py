@@ -69,7 +69,7 @@ class Lane:
 
 
 class End(enum.Enum):
-    """How one direction of a connection ends for its receiver."""
+    """Kind of end of one direction of a connection, for its receiver."""
 
     CLOSED = "closed"  # behind everything that was sent
     RESET = "reset"  # messages under way are lost

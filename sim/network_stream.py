@@ -38,7 +38,7 @@ Frames = list[bytes]
 
 
 class Dialling(enum.Enum):
-    """What happens to a dialler."""
+    """Events of a dialler."""
 
     UP = "up"
     LOST = "lost"

@@ -127,7 +127,7 @@ def _saved_step(files: FileMapping, directory: Path) -> SavedStep:
 
 
 def disk_counts(hosts: Iterable[Host]) -> Counter[str]:
-    """What happened to the disks, all together."""
+    """Events of all disks together."""
     counts: Counter[str] = Counter()
     for host in hosts:
         counts.update({f"disk: {what}": count for what, count in host.disk.counts.items()})

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Problem = dict[str, object]
-"""What asyncio hands to an exception handler."""
+"""The argument of asyncio's exception handlers."""
 
 TURN_S = 100e-6
 """A turn of a busy process's loop: its messages read, its handlers run. Assumed; it only scales `slow`."""
@@ -268,8 +268,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return contextvars.Context()
 
     def _let_go(self) -> None:
-        """Of tasks that are done. Without a collector of garbage in the run the others need no keeping, but
-        they must be found at the end."""
+        """Release finished tasks. The run has no garbage collector, so the other tasks stay alive without a
+        reference, but they must be found at the end."""
         self._tasks = [task for task in self._tasks if not task.done() or _unseen(task)]
         self._look_at = max(2 * len(self._tasks), TASKS_LOOKED_AT)
 

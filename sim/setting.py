@@ -33,12 +33,12 @@ times."""
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """How long machines take (s): boot_s from the wish for one to its init system, up to boot_spread_s more
-    for a preemptible one, drawn from the seed; start_s from there to our first line, prepare_s for the
-    libraries of a process that computes, restart_s from the failure of a node agent until its init system
-    starts it again (RestartSec of the shipped unit); watchdog_s without a sign of life of a node agent until
-    its init system kills it (WatchdogSec of that unit), ready_s from its start to its first one
-    (TimeoutStartSec)."""
+    """Durations of machines (s). boot_s: from the request for a machine to its init system; boot_spread_s: at
+    most so much more for a preemptible one, drawn from the seed. start_s: from there to our first line;
+    prepare_s: for the libraries of a process that computes. restart_s: from the failure of a node agent until
+    its init system starts it again (RestartSec of the shipped unit). watchdog_s: without a sign of life of a
+    node agent until its init system kills it (WatchdogSec of that unit); ready_s: from its start to its first
+    one (TimeoutStartSec)."""
 
     boot_s: float = 1.0
     boot_spread_s: float = 0.0

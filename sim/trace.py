@@ -37,7 +37,7 @@ class Trace:
 
     @property
     def notes(self) -> int:
-        """How many were made."""
+        """Number of notes so far."""
         return self._folded + len(self._notes)
 
     def note(self, what: str, *facts: Fact) -> None:
@@ -51,7 +51,7 @@ class Trace:
 
     @property
     def hash(self) -> str:
-        """Of everything noted so far, in hexadecimal."""
+        """Hash of everything noted so far, in hexadecimal."""
         self._fold()
         return self._hash.hexdigest()
 

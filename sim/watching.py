@@ -28,7 +28,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Of the message."""
+        """Kind of the message."""
         return type(self.message).__name__
 
 

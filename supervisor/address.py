@@ -30,9 +30,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 class Incarnations:
     """Mints ever-growing incarnation numbers without a file.
 
-    A number is the wall clock in milliseconds, or one more than the last one minted, whichever is larger,
-    so it grows across restarts of the process and across a wiped state directory; the registry refuses
-    the rest.
+    A number is the wall clock in milliseconds, or one more than the last number, whichever is larger. So it
+    grows across restarts of the process and across a wiped state directory; the registry refuses the rest.
     """
 
     def __init__(self, wall_ms: Callable[[], int], last: int = 0) -> None:

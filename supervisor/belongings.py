@@ -23,7 +23,7 @@ Background work of the actor has none."""
 
 
 class Belongings:
-    """Of one incarnation, `cell`."""
+    """Belongings of one incarnation, `cell`."""
 
     __slots__ = ("_cell", "_closers", "_last_timer", "_tasks", "_timers")
 

@@ -276,7 +276,7 @@ class Cell:
             _answer(delivery, _DONE if reply is None else reply)
 
     async def _unmarked(self, actor: Actor, delivery: Delivery) -> None:
-        """What no handler was marked for."""
+        """Handle a message without a marked handler."""
         if isinstance(delivery.message, Terminated):
             await actor.on_terminated(delivery.message)
             return

@@ -22,7 +22,7 @@ Factory = Callable[..., Actor]
 
 
 class Strategy(enum.Enum):
-    """Which children are restarted when one fails."""
+    """Choice of the children that are restarted when one fails."""
 
     ONE_FOR_ONE = "one_for_one"  # that child alone
     ONE_FOR_ALL = "one_for_all"  # all of them
@@ -39,7 +39,7 @@ class Restart(enum.Enum):
 
 
 class Waiting(enum.Enum):
-    """What becomes of the messages that wait for an actor when it is restarted."""
+    """Treatment of an actor's waiting messages when it is restarted."""
 
     DROP = "drop"  # asks fail with `Unreachable`; an ask by name is repeated
     KEEP = "keep"  # the next life gets them, in order; for an actor whose state survives it

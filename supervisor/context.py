@@ -72,7 +72,7 @@ class Context:
 
     @property
     def incarnation(self) -> int:
-        """Which life of the actor this is."""
+        """Number of this life of the actor."""
         return self._cell.address.incarnation
 
     @property

@@ -54,7 +54,7 @@ class Deferred:
                 self._answer(outcome)
 
     def bind(self, answer: Answer | None) -> None:
-        """For the cell: where the answer goes."""
+        """Called by the cell: set the receiver of the answer."""
         self._answer = answer
         if self._outcome is not None and answer is not None:
             answer(self._outcome)
@@ -62,7 +62,7 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How an incarnation ended. `problem` is None for an ordered stop."""
+    """End of an incarnation. `problem` is None for an ordered stop."""
 
     name: str
     incarnation: int

@@ -109,7 +109,7 @@ class Detector:
         return max(self.last_s + self.patience.hard_s - now, 0.0)
 
     def phi(self, silence_s: float) -> float:
-        """How unbelievable it is that the peer lives after `silence_s`: 0 (nothing) to `MAX_PHI`."""
+        """Level of suspicion after `silence_s`: 0 (none) to `MAX_PHI`."""
         later = 0.5 * math.erfc((silence_s - self._mean_s) / (self._deviation_s * math.sqrt(2.0)))
         return MAX_PHI if later < 10**-MAX_PHI else max(-math.log10(later), 0.0)
 
@@ -118,7 +118,7 @@ class Detector:
         return self.phi(self.silence_s(now))
 
     def verdict(self, now: float) -> Verdict:
-        """What to do about it."""
+        """The verdict at `now`."""
         silence_s = self.silence_s(now)
         if silence_s >= self.patience.hard_s:
             return Verdict.DEAD

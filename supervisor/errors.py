@@ -132,7 +132,7 @@ class SupervisorFailed(ActorError):
 
 
 class RestartIntensityReached(SupervisorFailed):
-    """Its children failed more often than its intensity allows."""
+    """A supervisor's children failed more often than its intensity allows."""
 
 
 class StartFailed(SupervisorFailed):

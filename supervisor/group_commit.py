@@ -63,7 +63,7 @@ class Keeper(Protocol):
     raises JournalError and its kinds, and nothing else."""
 
     place: str
-    """For messages: the file, or the database without its password."""
+    """The file, or the database without its password; for messages."""
 
     def claim(self, stream: str, incarnation: int) -> None:
         """Fence a stream. Raises Fenced."""

@@ -17,7 +17,7 @@ Replayed = tuple[Message | None, list[tuple[int, Message]]]
 
 
 class JournalStore(Protocol):
-    """Where streams live; one store a process, shared by its actors. Calls take effect in their order."""
+    """Store of streams; one store a process, shared by its actors. Calls take effect in their order."""
 
     def open(self, stream: str, incarnation: int) -> Awaitable[None]:
         """Fence `stream`: from now on only `incarnation` or newer may write.

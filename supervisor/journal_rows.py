@@ -88,7 +88,7 @@ def row_checksum(stream: str, seq: int, kind: str, version: int, body: bytes) ->
 
 
 def stream_checksum(name: str, incarnation: int, last_seq: int, base_seq: int) -> int:
-    """Of a stream's own row."""
+    """Checksum of a stream's own row."""
     return zlib.crc32(f"{name}\0{incarnation}\0{last_seq}\0{base_seq}".encode())
 
 

@@ -23,7 +23,7 @@ MAX_NAMES = 100_000
 """Names remembered; a thousand nodes restarted many times, or ten processes of ten thousand named actors. If
 that many are held at once, further ones are refused."""
 FORGOTTEN_PART = 10
-"""Of `MAX_NAMES` are forgotten at a time: a tenth."""
+"""Divisor of `MAX_NAMES`: a tenth of the names is forgotten at a time."""
 KEEP_DEAD = 10
 """Expired leases are kept for so many lengths of a lease; a process that was only frozen returns without
 claiming everything again."""
@@ -127,7 +127,7 @@ class Leases:
         return holder is not None and holder.life == life
 
     def fresh(self, names: Mapping[str, int]) -> dict[str, int]:
-        """Those of `names` that a claim would take as new incarnations."""
+        """The names of `names` that a claim would take as new incarnations."""
         highest = self.highest
         return {name: number for name, number in names.items() if number > highest.get(name, self.floor)}
 

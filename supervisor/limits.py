@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds one process."""
+    """Bounds of one process."""
 
     mailbox: int = 1024  # user messages waiting in one actor: seconds of control traffic, not minutes
     beat_s: float = 0.5  # a watched process that was silent for so long is probed

@@ -138,7 +138,7 @@ class Lives:
         return [name for name, child in self._children.items() if child.running is not None]
 
     def last(self, name: str) -> Ended:
-        """How a child ended last."""
+        """The last end of a child."""
         last = self._children[name].last
         assert last is not None, f"{name} has not ended yet"
         return last
@@ -158,7 +158,7 @@ class Lives:
         return child.running if child is not None else None
 
     def state(self, name: str, status: Status, strategy: str) -> ActorState:
-        """What `rlctl ps` shows of a child of a supervisor with this strategy."""
+        """State of a child of a supervisor with this strategy, for `rlctl ps`."""
         child = self._children.get(name) or _Child()
         running = child.running
         return ActorState(

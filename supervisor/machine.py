@@ -23,11 +23,11 @@ class Child(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number on its machine."""
+        """Its process id on its machine."""
 
     @property
     def exit(self) -> ProcessExit | None:
-        """How it ended; None while it lives."""
+        """Its end; None while it lives."""
 
     def send_signal(self, number: int) -> None:
         """Signal it if it still lives."""
@@ -36,7 +36,7 @@ class Child(Protocol):
         """Wait until it has ended. This wait has no deadline: the caller has one."""
 
     async def stop(self, timeout_s: float) -> ProcessExit:
-        """SIGTERM, then SIGKILL after `timeout_s`; at once where that is 0."""
+        """SIGTERM, then SIGKILL after `timeout_s`; at once if that is 0."""
 
     def kill(self, why: str = "") -> None:
         """SIGKILL; `why` goes into the cause of its end."""
@@ -70,7 +70,7 @@ class Machine(Protocol):
     def start(self, spec: ProcessSpec, on_exit: OnExit) -> Child:
         """Start a child process, which dies with this one. `on_exit` is called once, on the loop.
 
-        Raises OSError where it cannot be started.
+        Raises OSError if it cannot be started.
         """
 
     def thread(self, name: str) -> Worker:

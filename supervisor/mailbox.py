@@ -34,7 +34,7 @@ class Mailbox(Generic[T]):
         return len(self._system or ()) + len(self._user or ())
 
     def depth(self, lane: Lane) -> int:
-        """What waits in one lane."""
+        """Number of waiting messages in one lane."""
         return len((self._user if lane is Lane.USER else self._system) or ())
 
     def offer(self, lane: Lane, item: T) -> bool:

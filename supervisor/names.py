@@ -44,8 +44,8 @@ CLAIM_NAMES = 2_000
 """Names in one claim: some 100 KiB, far below the limit of a frame and a few milliseconds of the registry's
 time."""
 RESOLVED_S = 10.0
-"""A resolved name is looked up anew after this time, or after a lease where that is longer, so that no
-process sends to a former holder for ever."""
+"""A resolved name is looked up anew after this time (or after a lease, if that is longer), so that no process
+sends to a former holder for ever."""
 RENEWALS = 3
 """Renewals in a lease: one may be lost, and the next be late, before a name is."""
 CANDIDATE_S = 1.0  # for one of several processes that may hold the registry; its answer takes milliseconds

@@ -104,7 +104,7 @@ class Outbound:
         if self._system.tap is not None:
             self._system.tap.seen("local", "tell", _name(source), to.name, message)
         delivery = Delivery(message, None, None, _name(source), self._trace_of_tell(source, to, message))
-        # An actor that waited for its own full mailbox would wait for ever: it refuses instead.
+        # An actor that waited for its own full mailbox would wait for ever: the mailbox refuses instead.
         if local is source:
             local.deliver(delivery, lane)
         elif not local.take(delivery, lane):

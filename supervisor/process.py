@@ -24,7 +24,7 @@ MAX_OUTPUT_BYTES = 4 << 20
 """Beyond this size, a child's printed output is moved to `….old` when it starts again; its own log rotates by
 itself."""
 MAX_SAID_BYTES = 2048
-"""Of a child's last line that goes into the cause of its end."""
+"""Limit of a child's last line in the cause of its end."""
 TOO_SLOW = "it did not stop within its time"
 UTIME, STIME = 11, 12  # in /proc/PID/stat, behind the name: proc(5)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -35,7 +35,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """How to start a child process. Its standard output and error go to `output`."""
+    """Specification of a child process. Its standard output and error go to `output`."""
 
     argv: Sequence[str]
     output: Path
@@ -57,7 +57,7 @@ class ProcessExit:
     signal: int | None
     said: str = ""
     hint: str = ""
-    """What else is known of a signal: a core dump, the kernel out of memory, our own order."""
+    """Further facts about a signal: a core dump, the kernel out of memory, our own order."""
 
     @property
     def abnormal(self) -> bool:
@@ -128,7 +128,7 @@ class ChildProcess:
         return ""
 
     def _last_line(self) -> str:
-        """What this life of the child printed last; "" for nothing."""
+        """The last line that this life of the child printed; "" for none."""
         try:
             with self._output.open("rb") as output:
                 end = output.seek(0, os.SEEK_END)
@@ -147,13 +147,13 @@ class ChildProcess:
                 return
 
     async def wait(self) -> ProcessExit:
-        """Until it has ended."""
+        """Wait until it has ended."""
         await self._ended.wait()
         assert self.exit is not None
         return self.exit
 
     async def stop(self, timeout_s: float) -> ProcessExit:
-        """SIGTERM, then SIGKILL after `timeout_s`; at once where that is 0."""
+        """SIGTERM, then SIGKILL after `timeout_s`; at once if that is 0."""
         if timeout_s > 0:
             self.send_signal(signal.SIGTERM)
             try:

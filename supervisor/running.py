@@ -84,11 +84,11 @@ class Running(Protocol):
 
     @property
     def incarnation(self) -> int:
-        """Of an actor, else 0."""
+        """Incarnation of an actor, else 0."""
 
     @property
     def pid(self) -> int:
-        """Of a process, else 0."""
+        """Process id of a process, else 0."""
 
 
 class RunningActor:
@@ -135,7 +135,7 @@ class RunningActor:
 
     @property
     def incarnation(self) -> int:
-        """Of the actor."""
+        """Incarnation of the actor."""
         return self._cell.address.incarnation
 
     async def start(self, halted: asyncio.Future[None]) -> Ended | None:
@@ -235,7 +235,7 @@ class RunningProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id of the process."""
         return self.process.pid if self.process is not None else 0
 
     async def start(self, halted: asyncio.Future[None]) -> Ended | None:

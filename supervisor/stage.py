@@ -47,7 +47,7 @@ class Stage:
         self.told: list[tuple[str, Message]] = []
         """The `tell` messages to other actors: the receiver's name and the message."""
         self.exits: list[Exit] = []
-        """How its lives ended."""
+        """The ends of its lives."""
         self._factory = factory
         self._seed = seed
         self._answers: dict[type[Message], Callable[[Message], Message]] = {}
@@ -198,7 +198,7 @@ class _Others(Outbound):
 
 
 def _over_the_wire(message: M) -> M:
-    """As the other side would get it: what cannot be encoded must not pass a test."""
+    """The message after encoding and decoding: one that cannot be encoded must not pass a test."""
     found = decode_body(kind_of(message), encode_body(message))
     if not isinstance(found, type(message)):
         raise ActorError(f"{kind_of(message)} did not survive its encoding")

@@ -206,7 +206,7 @@ class Supervisor:
         return self._state.counts()
 
     def states(self) -> list[ActorState]:
-        """What `rlctl ps` shows of the children."""
+        """States of the children, for `rlctl ps`."""
         strategy = self._state.spec.strategy.value
         return [self._lives.state(name, status, strategy) for name, status in self._state.status.items()]
 

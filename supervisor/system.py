@@ -237,7 +237,7 @@ class ActorSystem:
         return list(self._cells.values())
 
     def owned(self) -> Mapping[str, Mapping[str, None]]:
-        """Which actors each one has spawned for itself."""
+        """The actors that each actor has spawned for itself."""
         return self._owned
 
     # -- sending --
@@ -299,5 +299,5 @@ class ActorSystem:
     # -- introspection --
 
     def state(self) -> SystemState:
-        """What this process shows of itself."""
+        """State of this process, for inspection."""
         return self.inspection.state()

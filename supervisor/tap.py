@@ -20,9 +20,9 @@ from supervisor.errors import Refused
 from supervisor.message import Message
 
 Direction = Literal["in", "out", "local"]
-"""Of this process: `in` came from another one, `out` leaves for another one, `local` stays. A message of the
-cluster is thus seen once, except that one between two processes is `out` of the first and `in` of the
-other."""
+"""Direction relative to this process: `in` arrived from another one, `out` leaves for another one, `local`
+stays. A message of the cluster is thus seen once, except that one between two processes is `out` of the first
+and `in` of the other."""
 
 MAX_READERS = 4
 """Concurrent readers of one process; each is a user. Another one is refused."""
@@ -136,7 +136,7 @@ class TapReader:
         )
 
     def read(self, limit: int) -> TapRecords:
-        """What waits, oldest first, and how many were skipped since the last time."""
+        """The waiting records, oldest first, and how many were skipped since the last time."""
         self.read_s = self._now()
         count = min(max(limit, 0), len(self._waiting))
         records = [self._waiting.popleft() for _ in range(count)]

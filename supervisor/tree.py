@@ -26,7 +26,7 @@ MAX_BACKOFF_S = 10.0  # a peer that is gone for longer is gone
 
 
 class Status(enum.Enum):
-    """Of a declared child."""
+    """Status of a declared child."""
 
     DOWN = "down"  # not started yet, stopped on purpose, or ended permanently
     RUNNING = "running"
@@ -121,7 +121,7 @@ class TreeState:
         return [name for name, status in self.status.items() if status is Status.RUNNING]
 
     def counts(self) -> Counts:
-        """How many there are of what."""
+        """Number of children by kind."""
         trees = sum(spec.is_tree for spec in self.children.values())
         return Counts(len(self.children), len(self.running()), trees, len(self.children) - trees)
 
@@ -147,8 +147,8 @@ class TreeState:
     # -- by hand --
 
     def add(self, spec: ChildSpec) -> list[Start]:
-        """Declare one more, last in order. Raises: ValueError when its name is taken or it is none for this
-        supervisor."""
+        """Declare one more child, last in order. Raises: ValueError when its name is taken or it does not fit
+        this supervisor."""
         if spec.name in self.children:
             raise ValueError(f"{self.spec.name!r} has a child {spec.name!r} already")
         self.spec.check(spec)
@@ -183,7 +183,7 @@ class TreeState:
         self.forget(name)
 
     def forget(self, name: str) -> None:
-        """As if it had never been declared."""
+        """Forget a child as if it had never been declared."""
         self.children.pop(name, None)
         self.status.pop(name, None)
         self._in_a_row.pop(name, None)

@@ -35,7 +35,7 @@ Fields = dict[str, Any]
 Step = Callable[[Fields], Fields]
 
 MAX_STEPS = 1000
-"""Of one message on its way to today; more is a circle."""
+"""Most steps of one message to its present version; more of them are a circle."""
 
 _STEPS: dict[tuple[str, int], tuple[str, int, Step | None]] = {}
 

@@ -82,7 +82,7 @@ class Vitals:
     def __init__(self, actors: Callable[[], Iterable[tuple[str, int, Counted]]]) -> None:
         self.asks = AskTimes()
         self.recoveries: Counter[str] = Counter()
-        """What this process recovered from, by `Recovery`."""
+        """Recoveries of this process, by `Recovery`."""
         self.machine: Machine = dict
         self._actors = actors
         self._lags: deque[float] = deque([0.0], maxlen=LAG_TICKS)
@@ -94,7 +94,7 @@ class Vitals:
 
     @property
     def lag_s(self) -> float:
-        """How long the loop was held up at worst within the last `LAG_TICKS` seconds."""
+        """Longest hold-up of the loop within the last `LAG_TICKS` seconds."""
         return max(self._lags)
 
     def start(self) -> None:

@@ -68,7 +68,7 @@ class Wait:
     until: asyncio.Future[Any] | None = None  # over when this is done, without a call of `end`
 
     def state(self, now: float) -> WaitState:
-        """What others see of it."""
+        """Its state, for inspection."""
         return WaitState(
             who=self.who,
             what=self.what,

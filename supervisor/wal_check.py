@@ -20,7 +20,7 @@ Words = NDArray[np.uint32]
 
 
 def wal_damage(log: bytes) -> str:
-    """What is wrong with the log, "" when it is whole or only cut short. The text ends with what to do."""
+    """The damage of the log, "" if it is whole or only cut short. The text ends with what to do."""
     if len(log) < HEADER_BYTES + FRAME_BYTES:
         return ""
     magic, _format, page_bytes, _sequence, *rest = struct.unpack(">8I", log[:HEADER_BYTES])
@@ -57,8 +57,8 @@ def wal_damage(log: bytes) -> str:
 
 
 def _checksums(frames: NDArray[np.uint8], before: Words, order: str) -> Words:
-    """Of every frame at once, each from the checksum stored before it: the sums (s0, s1) over word pairs
-    (x, y), s0 += x + s1 and s1 += y + s0, are linear modulo 2^32, so each pair counts by a power of
+    """Checksums of all frames at once, each from the checksum stored before it: the sums (s0, s1) over word
+    pairs (x, y), s0 += x + s1 and s1 += y + s0, are linear modulo 2^32, so each pair counts by a power of
     [[1, 1], [1, 2]]."""
     page_words = np.ascontiguousarray(frames[:, FRAME_BYTES:]).view(order).astype(np.uint32)
     head_words = np.ascontiguousarray(frames[:, :8]).view(order).astype(np.uint32)

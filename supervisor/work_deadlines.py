@@ -26,7 +26,7 @@ class WorkDeadlines:
         self._longest_s: dict[str, float] = {}
 
     def deadline_s(self, kind: str) -> float:
-        """For a piece that begins now."""
+        """Deadline of a piece that begins now."""
         longest_s = self._longest_s.get(kind)
         return self._first_s if longest_s is None else max(self._floor_s, TIMES * longest_s)
 

@@ -27,7 +27,7 @@ ANSWER_BYTES: Final = _ANSWER.size
 
 
 class Status(enum.IntEnum):
-    """How a source answers."""
+    """Answer code of a source."""
 
     OK = 0  # the payload follows
     GONE = 1  # that version is not served (any more)

@@ -23,7 +23,7 @@ class News:
         self._looking = False
 
     def tell(self, callback: Callable[[], None]) -> None:
-        """For the thread."""
+        """Called by the thread: add a callback for the loop."""
         self._told.append(callback)
         if not self._looking:
             self._looking = True

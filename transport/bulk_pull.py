@@ -218,7 +218,7 @@ class _Pull:
 
 
 def _connections(ranges: Sequence[Chunk], most: int, limit_bytes_s: float) -> int:
-    """As many as the size of the pull is worth, and as have a turn within a second."""
+    """Number of connections: as many as the size of the pull is worth, and as have a turn within a second."""
     size_bytes = sum(chunk.length for chunk in ranges)
     if limit_bytes_s > 0 and ranges:
         most = min(most, int(limit_bytes_s / max(chunk.length for chunk in ranges)))

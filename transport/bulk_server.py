@@ -66,7 +66,7 @@ class BulkServer:
 
     @property
     def endpoint(self) -> str:
-        """Where pullers connect, once started."""
+        """Address for pullers, once started."""
         return self._listening.endpoint
 
     @property
@@ -76,7 +76,7 @@ class BulkServer:
 
     @property
     def served_bytes(self) -> int:
-        """Of content, sent."""
+        """Bytes of content that were sent."""
         return self._served_before + sum(self._served_by.values())
 
     async def start(self) -> None:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class LineEvent(enum.Enum):
-    """What happens to the connection of a line."""
+    """Events of a line's connection."""
 
     UP = "up"  # connected, for the first time or again
     LOST = "lost"  # the connection broke; another attempt follows
@@ -47,7 +47,7 @@ class Hub(Protocol):
 
     @property
     def local(self) -> Peer:
-        """Where lines connect."""
+        """Address for lines."""
 
     def send(self, route: Route, frames: Sequence[bytes]) -> Sent:
         """Send to the line of `route`; NO_ROUTE when that line is gone."""
@@ -93,7 +93,7 @@ class Connection(Protocol):
 
 
 class BulkListener(Protocol):
-    """Where pullers connect."""
+    """Listener for pullers."""
 
     @property
     def endpoint(self) -> str:

@@ -24,7 +24,7 @@ NONE: Final = Envelope(kind="", dst="", body=b"")  # replaces a refused envelope
 
 
 class Type(enum.IntEnum):
-    """Which message."""
+    """Type number of a message."""
 
     HELLO = 1
     WELCOME = 2

@@ -38,7 +38,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Lane(enum.IntEnum):
-    """Which of a mailbox's two queues; the lower number goes first."""
+    """Queue of a mailbox; the lower number goes first."""
 
     SYSTEM = 0
     USER = 1

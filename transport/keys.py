@@ -21,7 +21,7 @@ from zmq.utils import z85
 from transport.allow_list import AllowList
 
 Bulk = Literal["loopback", "clear"]
-"""Where bulk content may travel unencrypted: inside this host, or on the network of its address too."""
+"""Allowed networks of unencrypted bulk content: inside this host, or also the network of its address."""
 
 FINGERPRINT_CHARS = 12
 TRUSTED = "trusted"  # folder of the keys that a node admits

@@ -186,7 +186,7 @@ class LinkEnd:
         return bool(waiters)
 
     def counts(self) -> dict[str, int]:
-        """By `COUNTED`, since it was opened."""
+        """Counters by `COUNTED`, since it was opened."""
         out, into = self.out, self.into
         return dict(
             zip(COUNTED, (out.taken, into.received, out.resent, into.duplicates, into.gaps), strict=True)

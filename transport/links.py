@@ -68,7 +68,7 @@ class Links:
 
     @property
     def local(self) -> Peer:
-        """Where others reach this process."""
+        """Address of this process for others."""
         return self._wire.local
 
     @property
@@ -83,7 +83,7 @@ class Links:
 
     @property
     def ended(self) -> Counter[str]:
-        """What links had counted that have ended, by `link_end.COUNTED`."""
+        """Counters of ended links, by `link_end.COUNTED`."""
         return self._table.ended
 
     def refuse(self, route: Route, reason: str, detail: str) -> None:

@@ -147,7 +147,7 @@ class SendWindow:
         self._cursor = 0
 
     def next_batch(self) -> Batch | None:
-        """What to send next, until `sent` is called for it; None when there is nothing."""
+        """The next batch to send, the same until `sent` is called for it; None when there is nothing."""
         if self._cursor < len(self._flight):
             return self._flight[self._cursor]
         if not self._pending:

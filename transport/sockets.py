@@ -106,7 +106,7 @@ def open_dealer(
     context: zmq.Context[Sock], peer: Peer, routing_id: bytes, keys: NodeKeys | None, *, hwm: int = 1000
 ) -> Sock:
     """A DEALER that is not connected yet (watch it first). `peer` must have a key exactly if we have, and not
-    a revoked one: ValueError otherwise, and for an address that is none."""
+    a revoked one: ValueError otherwise, and for an invalid address."""
     if (keys is None) != (peer.public_key == ""):
         ours, theirs = ("none", "one") if keys is None else ("one", "none")
         raise ValueError(

@@ -65,7 +65,7 @@ class StreamReceiver:
 
     @property
     def local(self) -> Peer:
-        """Where senders connect."""
+        """Address for senders."""
         return self._hub.local
 
     @property

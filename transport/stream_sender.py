@@ -25,7 +25,7 @@ HELLO_PERIOD_S = 0.25  # how soon silence is answered by another hello
 REDIAL_S = 5.0  # a connection without an answer for so long is replaced
 
 REFUSED_S, MAX_REFUSED_S = 0.5, 15.0
-"""Until a receiver that did not admit this stream is dialled again; doubled each time. Our key may be
+"""Pause before a receiver that did not admit this stream is dialled again; doubled each time. Our key may be
 trusted by then."""
 
 

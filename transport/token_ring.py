@@ -112,7 +112,7 @@ class SendRing(Generic[Payload]):
 
 
 class Verdict(enum.Enum):
-    """What to do with a frame that arrived."""
+    """Treatment of a frame that arrived."""
 
     DELIVER = "deliver"  # then call `delivered_one`
     DUPLICATE = "duplicate"  # drop

@@ -45,7 +45,7 @@ class Peer(NamedTuple):
 
 
 class Sent(enum.Enum):
-    """What became of a send."""
+    """Result of a send."""
 
     OK = "ok"  # taken
     NO_CREDIT = "no-credit"  # the peer or the link is behind; nothing taken, try later
@@ -70,7 +70,7 @@ class Wire(Protocol):
 
     @property
     def local(self) -> Peer:
-        """Where others reach this process."""
+        """Address of this process for others."""
 
     @property
     def refused(self) -> Counter[str]:

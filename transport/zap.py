@@ -1,8 +1,8 @@
 """ZAP admission: which CURVE clients a listening socket admits.
 
-Protocol: rfc.zeromq.org/spec/27. Owns the one ZAP handler that libzmq allows for a context, shared by its
-listening sockets through their ZAP domains, and the form of a routing id. Without a handler libzmq admits
-every key, so a socket is admitted to its domain before it binds. `gate` works after the handshake.
+Protocol: rfc.zeromq.org/spec/27. Owns the form of a routing id, and the one ZAP handler that libzmq allows
+for a context. The listening sockets share it through their ZAP domains. Without a handler libzmq admits every
+key, so a socket is admitted to its domain before it binds. `gate` works after the handshake.
 """
 
 import asyncio

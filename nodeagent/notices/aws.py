@@ -16,7 +16,7 @@ from nodeagent.notices.metadata import Metadata, Reply, utc_s
 from nodeagent.notices.policy import NOTHING, Finding
 
 TOKEN_TTL_S = 21_600
-"""Of a token: the longest there is, six hours."""
+"""Life of a token: the longest possible, six hours."""
 ANSWER_S = 5.0
 POLL_S = 5.0
 NEAR_S = 2.0

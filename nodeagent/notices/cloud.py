@@ -12,7 +12,7 @@ from nodeagent.notices.policy import Finding
 
 CloudName = Literal["aws", "gcp", "azure"]
 Source = Literal["auto", "none", "aws", "gcp", "azure"]
-"""What `nodeagent start --notices` takes."""
+"""Values of `nodeagent start --notices`."""
 
 
 class LookFailed(Exception):
@@ -35,7 +35,7 @@ class Cloud(Protocol):
 
     @property
     def name(self) -> CloudName:
-        """Which."""
+        """Name of the cloud."""
 
     @property
     def channels(self) -> Sequence[Channel]:

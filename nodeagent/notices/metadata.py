@@ -19,9 +19,9 @@ from nodeagent.notices.cloud import LookFailed
 from transport.http_body import BodyTooLong, whole_body
 
 LINK_LOCAL = "http://169.254.169.254"
-"""Where all three clouds have it."""
+"""Address of the service in all three clouds."""
 MAX_BYTES = 256 * 1024
-"""Of an answer. The largest is Azure's list of events, of some hundred bytes each."""
+"""Longest answer. The largest is Azure's list of events, of some hundred bytes each."""
 CONNECT_S = 2.0  # it is on the same machine, as far as a network goes
 T = TypeVar("T")
 

@@ -39,7 +39,7 @@ NOTHING = Finding()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What holds for the host now. `ends_s`: of a notice, on the caller's clock."""
+    """The verdict for the host now. `ends_s`: of a notice, on the caller's clock."""
 
     kind: Kind = "none"
     why: str = ""
@@ -96,7 +96,7 @@ class NoticePolicy:
         return {name: known.stands for name, known in self._channels.items() if known.stands.kind != "none"}
 
     def verdict(self, now_s: float) -> Verdict:
-        """What holds at `now_s`."""
+        """The verdict at `now_s`."""
         standing = self.standing.values()
         near = [one for one in standing if one.kind == "notice" and one.ends_s - now_s <= LEAD_S]
         if near:

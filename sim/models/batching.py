@@ -49,7 +49,7 @@ MAX_LEFT = 2**62  # rows; more than any request has
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one copy of the model. slots: requests decoded together. cache_tokens: of the modelled model.
+    """Limits of one copy of the model. slots: requests decoded together. cache_tokens: of the modelled model.
     reserve_tokens: kept free for each running request when another enters."""
 
     slots: int

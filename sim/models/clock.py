@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Of the work that runs now."""
+    """The clock of the work that runs now."""
 
     def spend(self, seconds: float) -> None:
         """The work takes this much longer."""

@@ -35,12 +35,12 @@ class Copies:
 
     def __init__(self, count: int, cost: EngineCost, limits: Limits, *, vocabulary: int) -> None:
         self.work = TurnWork()
-        """Of all turns that are over."""
+        """Work of all turns that are over."""
         self._copies = [_Copy(ContinuousBatch(cost, limits, vocabulary=vocabulary)) for _ in range(count)]
 
     @property
     def batches(self) -> list[ContinuousBatch]:
-        """Of each copy."""
+        """The batch of each copy."""
         return [copy.batch for copy in self._copies]
 
     @property

@@ -50,7 +50,7 @@ class LengthLaw:
         return below + limit * (1.0 - _NORMAL.cdf(cut))
 
     def share_at_limit(self, limit: float) -> float:
-        """How many of the responses end at the limit, 0 to 1."""
+        """Share of the responses that end at the limit, 0 to 1."""
         if self.sigma == 0:
             return float(self.median >= limit)
         return 1.0 - _NORMAL.cdf(math.log(limit / self.median) / self.sigma)

@@ -1,8 +1,7 @@
 """LoadFaults: loads of weights that must fail; the engine keeps what it serves.
 
 The engine also reports the reason. Owns the orders, by host, and the bound: fewer loads of one version fail
-than make the manager give it up, since a version that no instance can load is the end of the job whose
-trainer made it.
+than make the manager give it up. A version that no instance can load ends the job whose trainer made it.
 """
 
 from collections import Counter, deque
@@ -14,7 +13,7 @@ WHY = "norm.weight has 63 columns, the model has 64"
 
 
 class LoadFaults:
-    """Of one cluster."""
+    """Ordered load faults of one cluster."""
 
     def __init__(self) -> None:
         self._ordered: dict[str, deque[Callable[[], None]]] = {}

@@ -45,13 +45,13 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer: attention, MLP and the four norms."""
+        """Parameters of one layer: attention, MLP and the four norms."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden + 2 * self.head_dim
 
     @property
     def embedding_parameters(self) -> int:
-        """Of one of the two matrices that are as wide as the vocabulary."""
+        """Parameters of one of the two matrices that are as wide as the vocabulary."""
         return self.vocabulary * self.hidden
 
     @property
@@ -67,7 +67,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def active_parameters(self) -> int:
-        """Those that a token is multiplied with. Of the input embedding one row is read, which is nothing."""
+        """Parameters by which a token is multiplied. Only one row of the input embedding is read, which is
+        negligible."""
         return self.layers * self.layer_parameters + self.embedding_parameters
 
     @property
@@ -87,7 +88,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def attention_flops_per_pair(self) -> float:
-        """Of one token attending to one other: scores and weighted values, in all layers."""
+        """FLOPs of one token attending to one other: scores and weighted values, in all layers."""
         return 4.0 * self.layers * self.heads * self.head_dim
 
 

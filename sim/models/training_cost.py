@@ -14,7 +14,7 @@ from sim.models.rig import Rig
 from sim.models.shapes import ModelShape
 
 STATE_BYTES_PER_PARAMETER = 12.0
-"""Of the state that a host copy holds: weights and two moments, float32."""
+"""Size of the state in a host copy: weights and two moments, float32."""
 OPTIMIZER_BYTES_PER_PARAMETER = 32.0
 """Moved by one AdamW step: gradient read, weights and both moments read and written, float32 (28), and the
 copy of the weights for the next forward pass (2 written, 2 read)."""

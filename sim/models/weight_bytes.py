@@ -1,8 +1,8 @@
 """Bytes of a simulated image: a digest, and padding that follows from the digest.
 
-Owns the two directions, digest to bytes and back. Pure. Two images are equal exactly if their weights are,
-and an image that was damaged or mixed on its way is recognised from its own bytes, even if every other check
-missed it.
+Owns the two directions, digest to bytes and back. Pure. Two images are equal exactly if their weights are. An
+image that was damaged or mixed on its way is recognised from its own bytes, even if every other check missed
+it.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ def image_of(digest: bytes, size: int) -> bytes:
 
 @lru_cache(maxsize=4)
 def _body(size: int) -> bytes:
-    """What all images of that size have in common."""
+    """The common bytes of all images of that size."""
     return hashlib.shake_256(size.to_bytes(8, "little")).digest(size)
 
 
@@ -47,7 +47,7 @@ def weights_of(image: bytes | memoryview) -> bytes:
 
 
 def image_layout(size: int) -> tuple[TensorSpec, ...]:
-    """How an image is described in its manifest: equal parts, the last one takes the rest."""
+    """Description of an image in its manifest: equal parts, the last one takes the rest."""
     starts = [size // _TENSORS * index for index in range(_TENSORS)]
     ends = [*starts[1:], size]
     return tuple(

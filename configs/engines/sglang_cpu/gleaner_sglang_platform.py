@@ -22,7 +22,7 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):  # type: ignore[misc]
         return "torch_native"
 
     def get_dispatch_key_name(self) -> str:
-        """Which implementation of SGLang's own operators: the one in Python."""
+        """Selects the implementation of SGLang's own operators: the one in Python."""
         return "native"
 
     def is_pin_memory_available(self, device: object = None) -> bool:
