@@ -173,7 +173,7 @@ class NodeAgent(Actor):
                 await self.ctx.ask(SCHEDULER, seen, deadline_s=REPORT_DEADLINE_S, expect=Done)
                 return
             except AskFailed as problem:
-                self.ctx.log.warning("it was not reported that this host is unfit: %s", problem)
+                self.ctx.log.warning("could not report that this host is unfit: %s", problem)
                 await asyncio.sleep(HELLO_AGAIN_S)
 
     @handles(SayHello, lane=Lane.SYSTEM)

@@ -148,7 +148,7 @@ async def open_control(state_dir: Path, view: ClusterView) -> ControlSocket | No
     try:
         await control.open()
     except OSError as problem:
-        log.warning("no control socket in %s: %s; `rlctl` asks over the network", state_dir, problem)
+        log.warning("no control socket in %s: %s; `rlctl` uses the network", state_dir, problem)
         return None
     return control
 

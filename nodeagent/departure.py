@@ -155,7 +155,7 @@ class Departure:
         """Undo a notice; then, upon a hint, keep new requests off."""
         if self._noticed:
             self._noticed = self._drained = False
-            self._ctx.log.info("the notice came to nothing: this host stays")
+            self._ctx.log.info("notice taken back: this host stays")
             self._become("up")
             self._ctx.background(self._report("spared"), "report")
         if kind == "none" or after_notice:
@@ -175,7 +175,7 @@ class Departure:
         except AskFailed as problem:
             if str(problem) != self._trouble:
                 self._trouble = str(problem)
-                self._ctx.log.info("the manager does not know yet: %s", problem)
+                self._ctx.log.info("could not notify the manager yet: %s", problem)
             return False
         return True
 

@@ -85,7 +85,7 @@ class LeaseKeeper:
             async with asyncio.timeout(self._lease.lease_s):
                 await asyncio.to_thread(self._lease.release, self._term)
         except (JournalError, TimeoutError) as problem:
-            log.warning("the lease was not given up, it will run out: %s", problem)
+            log.warning("could not release the lease, it will expire: %s", problem)
         await asyncio.to_thread(self._lease.close)
 
     async def _keep(self) -> None:
@@ -100,7 +100,7 @@ class LeaseKeeper:
                     )
                     return
             except JournalError as problem:
-                log.warning("the head's lease was not renewed: %s", problem)
+                log.warning("could not renew the head's lease: %s", problem)
             else:
                 self._granted(sent_s)
 

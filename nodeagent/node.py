@@ -214,7 +214,7 @@ class _Node:
                 await self._system.ask(self._agent_name, order, deadline_s=self._grace_s, expect=Done)
                 await self._left.wait()
             except AskFailed as problem:
-                log.warning("the agent could not stop in order: %s", problem)
+                log.warning("could not stop the agent in order: %s", problem)
         await self._children.stop()
         # Again: a child that was starting may have written its address.
         self._site.withdraw_agent(self._seat.state_dir)
@@ -269,7 +269,7 @@ class _Node:
                     await self._system.ask(SCHEDULER, ended, deadline_s=HEARD_S, expect=Done)
                     return
                 except AskFailed as problem:
-                    log.warning("the end of the job is not on record yet: %s", problem)
+                    log.warning("could not report the end of the job yet: %s", problem)
                     await asyncio.sleep(HEARD_AGAIN_S)
 
     def _actors(self) -> list[ChildSpec]:

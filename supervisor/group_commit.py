@@ -270,7 +270,7 @@ def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *ar
     try:
         loop.call_soon_threadsafe(call, *args)
     except RuntimeError:  # the loop is closed: no caller waits any longer
-        log.debug("a journal's answer came after the end of its loop")
+        log.debug("a journal's answer arrived after the end of its loop")
 
 
 def _settle(results: "Sequence[tuple[asyncio.Future[int], Committed | Exception]]") -> None:

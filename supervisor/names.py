@@ -111,7 +111,7 @@ class Names:
                 # it lives; all processes that joined with this one ask it at once
                 except Overloaded as problem:
                     if not self._unable:
-                        log.warning("not registered yet, asking on: %s", problem)
+                        log.warning("not registered yet, trying on: %s", problem)
                     self._unable = str(problem)
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, period_s)
@@ -176,7 +176,7 @@ class Names:
             if cell is not None and cell.address.incarnation < holder:
                 cell.crash(Fenced(f"{cell.address} was superseded by incarnation {holder}"))
             elif cell is not None and not holder:
-                log.warning("%s is not registered: the registry is full of names that are held", name)
+                log.warning("name not registered, the registry is full of held names: %s", name)
         return reply
 
     def _claim_all(self) -> None:

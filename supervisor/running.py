@@ -150,7 +150,7 @@ class RunningActor:
                 break
             # Its number was too low, for example after this host's clock went back; by now the next one is
             # above the number that fenced it. The child is not at fault, so it is no failed start.
-            log.warning("%s begins under a higher incarnation: %s", self._spec.name, problem)
+            log.warning("new life under a higher incarnation: %s: %s", self._spec.name, problem)
             self._cell = self._again(self._cell.heir)
         if isinstance(problem, Exception) and not isinstance(problem, JournalUnable):
             return Ended.of(problem, self._what)
@@ -209,7 +209,7 @@ class RunningActor:
         else:
             self._system.adopt(self._cell, self._exited)
         self._waiting = None
-        log.warning("%s goes on: its journal takes writes again", self._spec.name)
+        log.warning("actor resumed, its journal takes writes again: %s", self._spec.name)
 
     def _let_go(self) -> None:
         self._on_end = None

@@ -93,7 +93,7 @@ class Gate:
             if not self._allowed.admits(holder):
                 cut += self._cut(fd)
         if cut:
-            log.info("%s: %d connections were cut, their keys are trusted no longer", self._address, cut)
+            log.info("connections cut at %s, keys revoked: %d", self._address, cut)
 
     def _cut(self, fd: int) -> bool:
         """Shut one accepted connection of this socket down; False when `fd` is none (any more)."""

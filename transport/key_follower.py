@@ -129,7 +129,7 @@ class KeyFollower:
                 f"({fingerprint(self._keys.public)}): restart the node agent to use it"
             )
         elif self._problem:
-            log.info("%s: read again, the problem is gone", self._root)
+            log.info("key directory readable again: %s", self._root)
             self._problem = ""
 
     def _tell(self, problem: str) -> None:

@@ -76,7 +76,7 @@ class Refusals:
         if key not in self._logged and len(self._logged) < LOGGED_SOURCES:
             self._logged.add(key)
             log.warning(
-                "%s refused input from %s (%s): %s; further ones of this kind are only counted",
+                "refused input at %s from %s (%s): %s; further ones of this kind are only counted",
                 self.where,
                 source,
                 reason,

@@ -48,7 +48,7 @@ class NoticeWatcher(Actor):
                 break
         else:
             self._source = "none found"
-            self.ctx.log.info("no metadata service of a cloud answers: no notices but by signal and by order")
+            self.ctx.log.info("no cloud metadata service answers: notices only by signal and by order")
             return
         self.ctx.at_end(cloud.close)
         self._source = cloud.name
@@ -88,7 +88,7 @@ class NoticeWatcher(Actor):
     def _missed(self, channel: str, why: str) -> None:
         if channel not in self._trouble:
             self.ctx.log.warning(
-                "notice channel unreachable, trying on with its last answer: %s: %s", channel, why
+                "a notice channel cannot be asked, its last answer holds: %s: %s", channel, why
             )
         self._trouble[channel] = why
 
@@ -102,7 +102,7 @@ class NoticeWatcher(Actor):
             await self._cloud.acknowledge(said.id)
         except LookFailed as problem:
             raise Refused(f"{self._cloud.name}: {problem}") from problem
-        self.ctx.log.info("%s knows that this host is empty", self._cloud.name)
+        self.ctx.log.info("acknowledged that this host is empty: %s", self._cloud.name)
 
     # -- the node agent --
 
@@ -140,7 +140,7 @@ class NoticeWatcher(Actor):
         elif verdict.kind == "hint":
             self.ctx.log.warning("a notice may follow: %s: %s", self._source, verdict.why)
         else:
-            self.ctx.log.warning("%s: taken back, this host stays", self._source)
+            self.ctx.log.warning("notice taken back, this host stays: %s", self._source)
 
     def summary(self) -> dict[str, str | int | float]:
         now_s = self.ctx.now()
