@@ -307,7 +307,7 @@ class Seeding(Section, frozen=True, kw_only=True):
     min_s: NotNegative = 0.0
     """Shortest window."""
     max_s: NotNegative = 20.0
-    """Longest window; a step with no preemptible instance ignores it and goes on as co-located."""
+    """Longest window; a step with no preemptible instance ignores it and runs as co-located."""
     memory: bool = True
     """Remember the window that a number of instances settled at; it returns with that number."""
     controller: Literal["feedback", "model"] = "model"

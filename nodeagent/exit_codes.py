@@ -19,7 +19,7 @@ NO_STATE = 5  # the state directory is full, read-only or not a directory
 DAMAGED = 6  # a journal, or every checkpoint, is damaged past repair
 CUT_SHORT = 8  # the ordered end was cut short: by a second signal, or by its deadline
 GAVE_UP = 7  # the root supervisor: a child failed too often, or did not start
-LOST = 9  # the lease of the head: another one is at work, or may be
+LOST = 9  # the lease of the head: another head is active, or may be
 HOPELESS = frozenset({USAGE, DAMAGED})  # starting it again would end the same way
 MEANINGS = (
     "exit codes: 0 done; 1 failed; 2 arguments, settings or keys that cannot be used; 3 no node agent runs "

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STANDBY = "standby"  # the role of a head that waits for the lease; it has no address yet
 PROCESSES = "processes"
-OVER_FILE = "over"  # beside the journals of a job that is over
+OVER_FILE = "over"  # beside the journals of a finished job
 JOBS_KEPT = 16
 """Journals of the newest jobs on a host; an older one that is over cannot be audited any more."""
 MOST_UNFINISHED = 64

@@ -285,7 +285,7 @@ class _Node:
         ]
 
     def _watcher(self) -> list[ChildSpec]:
-        """The watcher of a host that a cloud may preempt, if its cloud is to be asked."""
+        """The watcher of a host that a cloud may preempt, if the options have a cloud to ask."""
         find = self._find_cloud
         if find is None or self._role != "preemptible":
             return []

@@ -58,7 +58,7 @@ class ClosingTracer(Tracer, Protocol):
     """A tracer that was opened."""
 
     async def close(self) -> None:
-        """Send what waits, for a bounded time."""
+        """Send the waiting spans, for a bounded time."""
 
 
 class FleetHosts(Hosts, Protocol):

@@ -76,7 +76,7 @@ class OpenTelemetryTracer:
         return MessageSpan(span)
 
     async def close(self) -> None:
-        """Send what waits, for `EXPORT_S` at most."""
+        """Send the waiting spans, for `EXPORT_S` at most."""
         # This thread is not joined at exit: a collector that does not answer must not block the end of the
         # process.
         over = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)

@@ -177,7 +177,7 @@ class SimJournal:
     # -- the writer's side --
 
     def _next(self) -> None:
-        """Begin with what waits: a call, or all the writes in front of the next call as one group."""
+        """Begin the waiting work: a call, or all the writes in front of the next call as one group."""
         self._gathers = None
         if not self._queue:
             self._works = False
@@ -202,7 +202,7 @@ class SimJournal:
 
     def _looked(self, call: _Call[object]) -> None:
         call.run()()
-        self._next()  # what waits behind it was gathered already
+        self._next()  # the writes behind it are gathered already
 
     def _written(self, group: Group) -> None:
         """The write has reached the disk; the process is notified as soon as it runs."""

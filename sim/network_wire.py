@@ -38,7 +38,7 @@ class CannotDial(ValueError):
 class _Dial:
     link: DialledLink
     dealer: SimDealer
-    back: Route  # what the dialler sees
+    back: Route  # the route that the dialler sees
 
 
 class SimWire:

@@ -73,7 +73,7 @@ class Cell:
         after: Cell | None = None,
     ) -> None:
         self.address = address
-        self.keep = keep  # what waits at the end is for the next life
+        self.keep = keep  # messages that wait at the end are for the next life
         self.heir: Cell | None = None  # that next life, which takes messages until it is let begin
         self.mailbox: Mailbox[Delivery] = Mailbox(system.limits.mailbox) if after is None else after.mailbox
         self.handled = 0
@@ -201,7 +201,7 @@ class Cell:
         await self._work()
 
     async def _work(self) -> None:
-        """Handle what waits, then rest."""
+        """Handle the waiting messages, then rest."""
         IN_HAND.set(self)
         actor = self.actor
         assert actor is not None

@@ -153,8 +153,8 @@ def child(
     mailbox: str = "drop",
 ) -> ChildSpec:
     """Declare a child: an actor factory, a process or a subtree. `shutdown_s`: `BRUTAL_KILL`, seconds or
-    `INFINITY`; None: 5 s, and `INFINITY` for a subtree. `mailbox`: `keep` hands what waits for an actor to
-    its next life, see `Waiting`."""
+    `INFINITY`; None: 5 s, and `INFINITY` for a subtree. `mailbox`: `keep` passes an actor's waiting messages
+    to its next life, see `Waiting`."""
     if shutdown_s is None:
         shutdown_s = INFINITY if isinstance(start, TreeSpec) else WORKER_SHUTDOWN_S
     return ChildSpec(name, start, Restart(restart), shutdown_s, significant, Waiting(mailbox))

@@ -84,7 +84,7 @@ class Keeper(Protocol):
         """Why new work should not be begun; called by any thread."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
 
 
 class _Queued(NamedTuple):

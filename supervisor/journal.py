@@ -51,7 +51,7 @@ class JournalStore(Protocol):
         still need, or the last commit failed. Appends are still tried."""
 
     async def close(self) -> None:
-        """Commit what waits and close."""
+        """Commit the waiting writes and close."""
 
 
 class Journals(JournalStore, Protocol):

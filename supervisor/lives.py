@@ -49,7 +49,7 @@ class _Child:
     life: int = 0
     restarts: int = 0
     last: Ended | None = None
-    heir: Cell | None = None  # what waits for the next life of an actor
+    heir: Cell | None = None  # waiting messages for the next life of an actor
 
     def over(self, ended: Ended) -> None:
         self.last = ended
@@ -144,7 +144,8 @@ class Lives:
         return last
 
     def keep(self, status: Mapping[str, Status]) -> None:
-        """Forget children that are declared no longer, and what waits for a life that does not follow."""
+        """Forget children that are no longer declared, and messages that wait for a life that does not
+        follow."""
         for name, child in list(self._children.items()):
             if child.heir is not None and status.get(name) is not Status.RESTARTING:
                 child.heir.latest().discard()

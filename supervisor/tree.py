@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from supervisor.child_spec import AutoShutdown, ChildSpec, Restart, Strategy, TreeSpec
 
-MAX_BACKOFF_S = 10.0  # a peer that is gone for longer is gone
+MAX_BACKOFF_S = 10.0  # a peer that is gone for longer will not return
 
 
 class Status(enum.Enum):

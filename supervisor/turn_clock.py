@@ -19,7 +19,7 @@ TICK_S = 0.5
 
 class TurnClock:
     """One a process, on its running loop; it ticks between `start` and `close`, and is the loop's time before
-    and after, less what it has not counted by then."""
+    and after, less the time not counted by then."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -50,7 +50,7 @@ class KeyFollower:
         self._loop = asyncio.get_running_loop()
         self._seen: _Signature = ()
         self._settled = False
-        self._idle_looks = 0  # since all files were looked at
+        self._idle_looks = 0  # since the last look at all files
         self._reloads = 0
         self._reloaded_s = self._loop.time()
         self._problem = ""

@@ -79,11 +79,11 @@ class LinkEnd:
     ) -> None:
         self.to = to
         self.peer = to if isinstance(to, Peer) else None  # None: it dialled us
-        self.route: Route = b"" if isinstance(to, Peer) else to  # of what it sends
+        self.route: Route = b"" if isinstance(to, Peer) else to  # route of the frames that it sends
         self.life = life
         self.peer_life = 0
         self.ready = False  # the session is open on the present connection
-        self.state: Link | None = None  # what the layer above knows
+        self.state: Link | None = None  # state as the layer above knows it
         self.connected = False  # of a dialled end: the state that the wire reported
         self.hello_held = False  # the first HELLO waits in the wire
         self.since_s = now_s  # the present connection, or its absence
@@ -131,7 +131,7 @@ class LinkEnd:
         return self.flush()
 
     def flush(self) -> bool:
-        """Send what waits; False when the wire is full and it must be tried again."""
+        """Send the waiting messages; False when the wire is full and it must be tried again."""
         if not self.ready:
             return True  # they are sent once the session is open
         out, into = self.out, self.into

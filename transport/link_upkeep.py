@@ -46,7 +46,7 @@ class Upkeep:
             if timer is not None:
                 timer.cancel()
 
-    # -- what waits to be sent --
+    # -- messages that wait to be sent --
 
     def flush_soon(self, end: LinkEnd) -> None:
         """Send at the end of this turn of the loop."""
@@ -68,7 +68,7 @@ class Upkeep:
             self.flush(end)
 
     def flush(self, end: LinkEnd) -> None:
-        """Send what waits at one end."""
+        """Send the waiting messages of one end."""
         out, stood = end.out, end.ready
         quiet = not out.in_flight
         if not end.flush():
@@ -111,8 +111,8 @@ class Upkeep:
             self._loop.call_soon(self.wake, end)
 
     def owe(self, end: LinkEnd, within_s: float) -> None:
-        """Something was received or consumed: acknowledge it now if it is much, else with what goes that way
-        `within_s`, or by itself."""
+        """Something was received or consumed: acknowledge it now if it is much, else with the next frame in
+        that direction `within_s`, or by itself."""
         if end.owes_much:
             end.acknowledge()
         elif end.owes:

@@ -32,8 +32,8 @@ DRAIN_BUDGET = 256  # messages delivered in one turn of the loop
 @dataclass(frozen=True, slots=True)
 class _Dial:
     link: DialledLink
-    forth: Route  # what the listener sees
-    back: Route  # what the dialler sees
+    forth: Route  # the route that the listener sees
+    back: Route  # the route that the dialler sees
 
 
 class LoopbackNetwork:

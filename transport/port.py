@@ -22,11 +22,11 @@ _POLLIN = int(zmq.POLLIN)
 
 
 class Port:
-    """Delivers what arrives on `sock` to `on_frames`, on the running loop (asyncio or uvloop).
+    """Delivers the messages that arrive on `sock` to `on_frames`, on the running loop (asyncio or uvloop).
 
     `receive` takes one message without blocking and raises `zmq.Again` when there is none; a `FrameError` of
-    it goes to `on_refused`. An exception of
-    `on_frames` goes to the loop's exception handler and never silences the socket.
+    it goes to `on_refused`. An exception of `on_frames` goes to the loop's exception handler and never
+    silences the socket.
     """
 
     def __init__(

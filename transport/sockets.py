@@ -18,7 +18,7 @@ from transport.wire import MAX_FRAME_BYTES, Peer
 from transport.zap import OnStranger
 
 MAX_SOCKETS = 4096  # libzmq's default of 1023 is three sockets for each of some hundred peers
-HANDSHAKE_IVL_MS = 2000  # a connection that does not speak ZMTP by then is closed
+HANDSHAKE_IVL_MS = 2000  # a connection without a ZMTP handshake by then is closed
 # Diallers ping, and inform the listener how long it may wait for the next ping. A listener that pinged too
 # would be aborted by libzmq (zeromq/libzmq#3596, #4364). A due ping asserts that the connection did not break
 # while its input waited at the high-water mark. It did break if a peer that floods a busy process hangs up.

@@ -187,7 +187,7 @@ class StreamSender:
     def _redial(self, to: Peer) -> None:
         try:
             self.connect(to)
-        except ValueError as error:  # its key was revoked here: perhaps it is trusted again some day
+        except ValueError as error:  # its key was revoked here: it may be trusted again later
             self._refusals.count(str(to), "cannot-dial", str(error))
 
     def _on_keys(self, added: frozenset[str], removed: frozenset[str]) -> None:

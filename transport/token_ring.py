@@ -33,7 +33,7 @@ class SendRing(Generic[Payload]):
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.acked = 0
-        self.next_seq = 1  # what is sent next
+        self.next_seq = 1  # number of the next frame to send
         self.window = 0
         self.live = False
         self._frames: deque[Payload] = deque()
