@@ -15,8 +15,10 @@ ROOT = Path(__file__).parents[2]
 ADAPTERS = {
     "actors/cluster/checkpoint_store.py": "checkpoints in files",
     "actors/cluster/sealed.py": "writes whole folders or none",
+    "actors/engine/builtin.py": "decodes on threads of its own",
     "actors/engine/checkpoint.py": "reads model files",
     "actors/engine/checkpoint_files.py": "looks at model files",
+    "actors/engine/host.py": "the processors of this computer",
     "actors/engine/named_tensors.py": "reads model files",
     "actors/engine/own_server.py": "a server of ours",
     "actors/engine/remote.py": "the clock of the machine that a server is on",
