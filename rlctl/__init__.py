@@ -1,4 +1,4 @@
-"""The user's side: client library, command line, live view and reports of runs."""
+"""User side of Gleaner: client library, command line, live view and run reports."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """The client, when it is asked for: `integrations` live in environments that lack what it imports."""
+    """Import the client on first use: `integrations` run in environments that lack the client's imports."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, own = _PLACES[name]

@@ -1,7 +1,7 @@
-"""`rlctl`: the command line.
+"""Entry point of the command line `rlctl`.
 
-Owns which command's module is imported, and the last word on what goes wrong: a line on standard error and an
-exit code, never a traceback for something that a user can mend.
+Owns the choice of the command's module and the final error handling: a line on standard error and an exit
+code, never a traceback for an error that a user can fix.
 """
 
 import argparse
@@ -36,10 +36,10 @@ class _Version(argparse.Action):
 
 
 def parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The command line of the command that `words` call; where they call none, the list of all commands.
+    """The parser for the command named in `words`, or for the list of all commands where `words` names none.
 
-    Only the called command's module is imported; packages that bring commands are imported where the words
-    name none of `COMMANDS`.
+    Only the module of the named command is imported. Packages that add commands are imported where `words`
+    names none of `COMMANDS`.
     """
     root = argparse.ArgumentParser(
         prog="rlctl",
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     words = sys.argv[1:] if argv is None else argv
     args = parser(words).parse_args(words)
-    logging.getLogger().addHandler(logging.NullHandler())  # what a user must know is said by the command
+    logging.getLogger().addHandler(logging.NullHandler())  # the command prints what a user must know
     try:
         code: int = args.run(args)
         sys.stdout.flush()
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return problem.code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `rlctl logs | head`: whoever reads has seen enough
+    except BrokenPipeError:  # `rlctl logs | head`: the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except OSError as problem:
@@ -86,10 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def script() -> int:
-    """`main` as a process of its own: behind its last word no signal is heard, so its exit code stands."""
+    """Run `main` as a process; signals are ignored after it returns, so that the exit code stays the
+    command's."""
     try:
         code = main()
-    except KeyboardInterrupt:  # it came between the command's end and this line
+    except KeyboardInterrupt:  # raised between the command's end and this line
         code = INTERRUPTED
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,8 +1,8 @@
-"""The account of a run as people read it: device hours and money by price class, waste by cause, the price of
-a step and of a million trained tokens.
+"""Cost account of a run: device hours and money, waste by cause, price per step.
 
-Owns the figures, not the sums (`actors.training.account`). Pure. The report, the live view and what-ifs say
-the same of the same records.
+Device hours and money are listed by price class, and the price also per million trained tokens. Owns the
+presentation of the figures, not the sums (`actors.training.account`). Pure. The report, the live view and
+what-ifs give the same account for the same records.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ MILLION = 1e6
 class PriceClass(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts of one price.
 
-    gpu_hours: of devices, a host without any counts as one. per_gpu_hour: the price of one; None where there
-    was none. parts_hours: what they went to, of gpu_hours: "seeding", "waiting", "training", "weights",
-    "recovery", "evaluation" (between steps) and "other" for reserved ones, "busy" and "idle" for preemptible
-    ones; empty where that was not measured.
+    gpu_hours: of devices; a host without devices counts as one. per_gpu_hour: price of one device hour; None
+    where there is none. parts_hours: `gpu_hours` by use: "seeding", "waiting", "training", "weights",
+    "recovery", "evaluation" (between steps) and "other" for reserved hosts, "busy" and "idle" for preemptible
+    hosts; empty where the use was not measured.
     """
 
     host_hours: float
@@ -34,7 +34,8 @@ class PriceClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
-    """One step, from its begin to its end. per_million: of its trained tokens; None where there were none."""
+    """One step, from its start to its end. per_million: price of a million trained tokens; None for a step
+    without trained tokens."""
 
     step: int
     reserved: float
@@ -44,11 +45,11 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a whole run, or of the time that was asked for. Money is in `currency`.
+    """The account of a whole run, or of the requested time range. Money is in `currency`.
 
-    trained: response tokens that steps were trained on. wasted: tokens that none was trained on, by cause;
-    generated_twice is among them. per_step, per_million_tokens: all of the cost by the steps and by the
-    trained tokens; None where there were none.
+    trained: response tokens on which steps were trained. wasted: tokens on which no step was trained, by
+    cause; includes generated_twice. per_step, per_million_tokens: the total cost divided by the steps and by
+    the trained tokens; None where there are none.
     """
 
     currency: str
@@ -68,9 +69,10 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 def account_of(
     records: Sequence[AnyRecord], prices: Prices, begin_s: float = 0.0, end_s: float | None = None
 ) -> Account:
-    """The account of these records, each step by itself too.
+    """The account of these records, with each step.
 
-    begin_s, end_s: seconds of the run; None is the last record's. Steps that end within are counted.
+    begin_s, end_s: seconds of the run; None is the last record's time. Steps that end within the range are
+    counted.
     """
     last_s = max((record.t_s for record in records), default=0.0) if end_s is None else end_s
     steps = [step for step in whole_steps(records) if begin_s <= step.t_s <= last_s]
@@ -80,7 +82,7 @@ def account_of(
 
 
 def account(used: Used, prices: Prices, each_step: Sequence[StepCost] = ()) -> Account:
-    """The account of what was used."""
+    """The account of one usage record."""
     cost = sum(used.cost(prices))
     wasted = {cause: count for cause, count in sorted(used.wasted.items()) if count}
     if used.twice:
@@ -133,7 +135,8 @@ def _spent(used: Used) -> dict[str, float]:
 
 
 def _busy(used: Used) -> dict[str, float]:
-    """What nobody looked at is like what was looked at."""
+    """Scale measured hours to the whole: hours without a look at the fleet are assumed to be like the
+    others."""
     if not used.looked_s:
         return {}
     busy_s = used.preemptible_devices_s * min(1.0, used.busy_s / used.looked_s)

@@ -1,12 +1,11 @@
-"""Did a run keep its promises? Invariants I1 to I5, checked from what was journaled and trained.
+"""Audit of a run: invariants I1 to I5, checked from journals and training records.
 
-Pure: evidence goes in, violations come out. Where the evidence comes from is `rlctl.evidence`. Evidence that
-should be there and is not is a violation too, an unchecked one: nothing passes for want of a look, and
-nothing is called broken for want of one.
+Pure: evidence goes in, violations come out. `rlctl.evidence` reads the evidence. Missing evidence gives an
+unchecked violation: an invariant without evidence neither passes nor counts as broken.
 
-A host that dies with the trainer's copies takes the run back to its last checkpoint (`Rewound`); the steps
-after it are done again from the same samples. That is no violation: what was thrown away made no later
-version. The same step made from other samples is one.
+A host that dies with the trainer's copies returns the run to its last checkpoint (`Rewound`), and the later
+steps are done again from the same samples. That is no violation, because no later version was made from the
+discarded state. A repeated step with other samples is a violation.
 """
 
 import itertools
@@ -35,7 +34,7 @@ __all__ = [
 
 
 class State(StrEnum):
-    """What is known of an invariant."""
+    """State of an invariant."""
 
     HOLDS = "holds"
     BROKEN = "broken"
@@ -47,7 +46,7 @@ INVARIANTS = ("I1", "I2", "I3", "I4", "I5")
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that did not hold, or (`checked` is false) of which that is not known, in words."""
+    """A broken invariant, or (`checked` is false) an invariant that could not be checked, with a text."""
 
     invariant: str
     text: str
@@ -58,7 +57,7 @@ class Violation:
 
 
 def audit(evidence: Evidence) -> list[Violation]:
-    """Everything that did not hold or could not be checked, I1 first; empty when the run is whole."""
+    """All broken or unchecked invariants, I1 first; empty when the run is whole."""
     missing = dict.fromkeys(evidence.missing)
     found = [Violation(name, f"cannot be checked: {text}", checked=False) for name, text in missing]
     lacking = {name for name, _text in missing}
@@ -70,7 +69,7 @@ def audit(evidence: Evidence) -> list[Violation]:
 
 
 def states(violations: Sequence[Violation]) -> dict[str, State]:
-    """What is known of each invariant; a breach that was seen counts, whatever else was not."""
+    """The state of each invariant. An observed breach counts even where other parts could not be checked."""
     found = dict.fromkeys(INVARIANTS, State.HOLDS)
     for violation in violations:
         if violation.checked:
@@ -119,7 +118,7 @@ def _released(evidence: Evidence) -> dict[str, list[BatchLedger]]:
 
 
 def _taken_back(trained: Sequence[StepTrained | Rewound]) -> Counter[int | None]:
-    """How often each step was lost with the state that it had made, so that it had to be done again."""
+    """How often each step was lost with its state and had to be done again."""
     taken_back: Counter[int | None] = Counter()
     for index, event in enumerate(trained):
         if isinstance(event, Rewound):
@@ -268,5 +267,5 @@ CHECKS = (
     ("I4", _old_incarnations_silent, _nothing),
     ("I5", each_step_once, steps_that_lack),
 )
-"""Of each invariant: what contradicts it, whatever else is missing, and what only whole evidence can say:
-that something is not there."""
+"""For each invariant: the contradictions, which hold whatever else is missing, and the absences, which only
+complete evidence can show."""

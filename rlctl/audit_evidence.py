@@ -1,6 +1,6 @@
-"""What an audit is given: all that a stopped run left behind of what it did.
+"""Evidence for an audit: all records that a stopped run left of its work.
 
-Owns the shapes, and what both parts of the audit read from them. Pure.
+Owns the shapes, and the helpers that both parts of the audit share. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +12,12 @@ from actors.rollout.events import Counters
 from actors.rollout.messages import BatchLedger
 
 MAX_SHOWN = 3
-"""Examples named in one violation; the count tells the rest."""
+"""Examples named in one violation; the count gives the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSeen:
-    """A checkpoint directory: the step that it says it holds, the samples of that step, what is wrong."""
+    """A checkpoint directory: the step in its metadata, the samples of that step, its faults."""
 
     name: str
     step: int
@@ -27,14 +27,13 @@ class CheckpointSeen:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a stopped run left behind.
+    """All records of a stopped run.
 
-    ledgers: every batch, released or still open, as its journal tells. trained: what the StateManager
-    journaled, in order. finished: steps that the controller recorded, in order. fences: the incarnations that
-    held each registered name, in order. state_faults: broken invariants of the manager's own state.
-    missing: (invariant, text) for what could not be read. damaged: (place, fault) for each fault of a journal
-    that failed its verification, whatever it holds. staleness: the bound on the age of trained tokens, in
-    versions.
+    ledgers: every batch, released or still open, from its journal. trained: the StateManager's journal, in
+    order. finished: steps that the controller recorded, in order. fences: the incarnations that held each
+    registered name, in order. state_faults: broken invariants of the manager's own state. missing:
+    (invariant, text) for unreadable evidence. damaged: (place, fault) for each fault of a journal that failed
+    its verification, whatever it holds. staleness: the bound on the age of trained tokens, in versions.
     """
 
     steps: int
@@ -54,7 +53,7 @@ class Evidence:
 
 
 def lineage(trained: Sequence[StepTrained | Rewound]) -> dict[int, StepTrained]:
-    """What made each version in the end."""
+    """The batch that made each version in the end."""
     line: dict[int, StepTrained] = {}
     for event in trained:
         if isinstance(event, Rewound):

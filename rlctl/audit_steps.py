@@ -1,6 +1,6 @@
-"""I5 of the audit: each step was done exactly once, and checkpoints hold what was trained.
+"""I5 of the audit: each step was done exactly once, and checkpoints match it.
 
-Pure. What contradicts that is told apart from what only whole evidence can say, that something is not there.
+Pure. Contradictions are reported apart from absences, because only complete evidence can show an absence.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
-"""Publishing for a training loop that is not asynchronous: the client on a thread of its own.
+"""Blocking publisher for synchronous training loops: the client on its own thread.
 
-Owns that thread. What is published, and when a call returns, is `publishing`'s.
+Owns that thread. `publishing` defines what a publication does and when a call returns.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ class Publisher:
     """Publishes weights to a cluster; from one thread at a time. Use it in a `with` block, or `close` it.
 
     Args:
-        address: "tcp://HOST:PORT" of the head, or the folder of runs, whose newest one that runs is meant.
+        address: "tcp://HOST:PORT" of the head, or the folder of runs (its newest running run is used).
         keys, head_key: see `connect`.
-        host: of this machine's hosts the one whose agent serves; "" for a reserved one.
-        wait_s: for that agent, when the job has just begun.
+        host: host of this machine whose agent serves; "" for a reserved one.
+        wait_s: longest wait for that agent, when the job has just begun.
 
     Raises:
-        CannotPublish: there is no such cluster.
+        CannotPublish: the cluster does not exist.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Publisher:
         parts: OwnParts | None = None,
         model_changed: bool = False,
     ) -> Publication:
-        """Hand a version over; see `Cluster.publish`. When it returns the tensors may change again; what went
-        wrong with a version afterwards is raised by the next call, by `wait` or by `close`; that instances
-        could not load it, by the next call."""
+        """Publish a version; see `Cluster.publish`. The tensors may change again once it returns. A failure
+        of a version after that is raised by the next call, by `wait` or by `close`; a failed load on the
+        instances is raised by the next call."""
         self._last = self._do(
             self._cluster.publish(
                 weights,
@@ -93,14 +93,14 @@ class Publisher:
         return self._last
 
     def wait(self) -> None:
-        """Until instances may pull what was published last. Raises CannotPublish."""
+        """Wait until instances may pull the newest published version. Raises CannotPublish."""
         if self._last is not None:
             last, self._last = self._last, None
             self._do(_known(last))
 
     def close(self) -> None:
-        """Wait for the last version, and let the cluster go. Raises CannotPublish; a second call does
-        nothing."""
+        """Wait for the last version, and disconnect from the cluster. Raises CannotPublish; a second call
+        does nothing."""
         if not self._thread.is_alive():
             return
         try:

@@ -1,6 +1,6 @@
-"""What `rlctl top` shows: rates and shares from two looks at a cluster, sorted, and drawn.
+"""Boards of `rlctl top`: rates and shares between two polls, sorted and drawn.
 
-Pure: what the processes say of themselves goes in, lines and tables come out. Owns no clock and no terminal.
+Pure: process summaries go in, lines and tables come out. Owns no clock and no terminal.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from rlctl.process_table import mailbox
 from rlctl.wording import age, size
 from supervisor.system_messages import ActorState, SystemState
 
-LAG_SLOW_S = 0.1  # a loop held up so long is seen by everybody who asks its actors
+LAG_SLOW_S = 0.1  # a loop held up so long delays every caller of its actors
 LAG_BAD_S = 1.0
 KEYS = {"m": "mailbox", "r": "rate", "w": "waits", "f": "restarts", "n": "name"}
 """Keys of the live view, and what they sort by."""
@@ -33,7 +33,7 @@ class ActorLine:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLine:
-    """One process now. `cpu`: processor seconds a second since the look before; None on the first."""
+    """One process now. `cpu`: processor seconds per second since the previous poll; None on the first."""
 
     state: SystemState
     cpu: float | None
@@ -42,7 +42,7 @@ class ProcessLine:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A look at a cluster."""
+    """One poll of a cluster."""
 
     actors: Sequence[ActorLine]
     processes: Sequence[ProcessLine]
@@ -50,7 +50,7 @@ class Board:
 
     @property
     def rate(self) -> float:
-        """Messages handled a second by all."""
+        """Messages handled per second by all actors."""
         return sum(line.rate for line in self.actors)
 
 
@@ -65,12 +65,13 @@ SORTS: Mapping[str, Callable[[ActorLine], tuple[float, str]]] = {
 
 @dataclass(slots=True)
 class Meter:
-    """Makes boards of successive looks; remembers one look, so that it grows with the cluster alone."""
+    """Makes boards of successive polls; keeps one poll, so its size depends on the cluster alone."""
 
     _before: dict[tuple[str, str, int], SystemState] = field(default_factory=dict)
 
     def observe(self, seen: Processes) -> Board:
-        """The board of a look. On the first one the rates are those that the processes know themselves."""
+        """The board of a poll. On the first poll the rates are those that the processes measured
+        themselves."""
         before, self._before = self._before, {_key(state): state for state in seen.states}
         actors: list[ActorLine] = []
         processes: list[ProcessLine] = []
@@ -153,7 +154,7 @@ MARK = "▾"
 
 
 def render(board: Board, sort: str, width: int, height: int | None = None) -> RenderableType:
-    """The view. height: lines that the terminal has; None shows everything."""
+    """The view. height: lines of the terminal; None shows everything."""
     processes = sorted(board.processes, key=lambda line: (line.state.node != "head", line.state.node))
     actors = sorted(board.actors, key=SORTS[sort])
     rows = [_process_row(line) for line in processes]
@@ -178,7 +179,7 @@ def render(board: Board, sort: str, width: int, height: int | None = None) -> Re
 
 
 def _plans(board: Board) -> Sequence[Text]:
-    """What the Scheduler has planned for the next step, beside what the last one took."""
+    """The Scheduler's plan for the next step, beside the duration of the last one."""
     for line in board.actors:
         figures = line.actor.figures
         if line.actor.name == "cluster/scheduler" and figures.get("state") == "running":
@@ -190,7 +191,7 @@ def _plans(board: Board) -> Sequence[Text]:
 
 
 def _sorted_by(sort: str) -> Sequence[Column]:
-    """The columns of actors, the one that they are sorted by marked and never left out."""
+    """The columns of actors; the sort column is marked and never left out."""
     title = _TITLES[sort]
     return [Column(f"{title}{MARK}", column.right) if column.name == title else column for column in _ACTORS]
 
@@ -214,7 +215,7 @@ def _heading(board: Board) -> Text:
 
 
 def _costs(board: Board) -> list[Text]:
-    """What a job that runs here cost so far, as its controller tells it."""
+    """Cost of a job on this cluster so far, as its controller reports it."""
     lines = []
     for line in board.actors:
         figures = line.actor.figures

@@ -1,10 +1,10 @@
-"""The client library: talk to the actors of a cluster from outside of it.
+"""Client library: access to the actors of a cluster from outside.
 
     async with connect("tcp://10.0.0.1:7700", keys="keys/laptop", head_key=KEY) as cluster:
         job = await cluster.ask("cluster/scheduler", JobStatus(), expect=JobIs, deadline_s=2.0)
 
-Owns an actor system without actors: names resolve through the head's registry, asks are re-sent under one
-key until their deadline. To read an answer its message type must be imported.
+Owns an actor system without actors: names resolve through the head's registry, asks are re-sent under one key
+until their deadline. The message type of an answer must be imported before the answer is read.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from transport.keys import NodeKeys
 from transport.mesh import ZmqWire
 from transport.wire import Peer
 
-if TYPE_CHECKING:  # most commands only look: what generates and publishes is imported when it is used
+if TYPE_CHECKING:  # most commands only look: the modules that generate and publish are imported on use
     from actors.rollout.single_messages import Generate, Generated, VersionNotReady
     from rlctl.publishing import ModelConfig, Publication, Publishing, State
     from rlctl.publishing_parts import OwnParts, Ranks
@@ -42,20 +42,20 @@ LOOPBACK = "tcp://127.0.0.1:0"
 
 
 class Cluster(ClusterView):
-    """What a client may do. Asks raise `AskTimeout`, `Unreachable`, `Overloaded` or `Refused`."""
+    """Operations of a client. Asks raise `AskTimeout`, `Unreachable`, `Overloaded` or `Refused`."""
 
     def __init__(self, system: ActorSystem, heads: Sequence[Peer]) -> None:
         super().__init__(system, heads)
         self._publishing: Publishing | None = None
 
     async def find(self, name: str, deadline_s: float = DEADLINE_S) -> Address:
-        """Who holds `name`, with its incarnation. Raises AskTimeout where nobody does."""
+        """The address that holds `name`, with its incarnation. Raises AskTimeout where no actor holds it."""
         return await self._system.resolve(name, deadline_s)
 
     async def generate(self, request: "Generate") -> "Generated | VersionNotReady":
-        """Let the instances of the job continue a prompt; see docs/versions.md. Asked again with the same id
-        and contents it is the same request, also over the death of the manager. Raises Refused where the id
-        stands for other contents, or the prompt is too long."""
+        """Have the instances of the job continue a prompt; see docs/versions.md. A repeated ask with the same
+        id and contents is the same request, also after the manager dies. Raises Refused where the id was
+        already used with different contents, or the prompt is too long."""
         from actors.rollout.single_messages import Generated, VersionNotReady
 
         key = f"generate/{request.id}/{request.attempt}/{request.accepted}"
@@ -79,24 +79,25 @@ class Cluster(ClusterView):
         model_changed: bool = False,
     ) -> "Publication":
         """Have the instances of a job serve these weights as `version`; docs/weights.md, "From your own
-        trainer". It returns when they are copied into the shared memory of this host, whose agent does the
-        rest: from then on the tensors may change. The version before is waited for first.
+        trainer". It returns when the weights are copied into the shared memory of this host; the host's agent
+        does the rest, and the tensors may change again. The call waits for the previous version first.
 
         Args:
             weights: a state dict (dense tensors of any dtype, on any device, contiguous or not), or the
                 folder of a checkpoint (safetensors, one file or many with their index).
-            version: higher than those before; the same bytes under the same number again are fine.
+            version: higher than earlier ones; repeating the same bytes under the same number is allowed.
             config: the model's config.json; needed once for state dicts, a folder has its own.
-            host: whose agent serves it, where several are on this machine; "" for a reserved one.
-            wait_s: for that agent, when the job has just begun.
-            progress: told bytes copied and bytes in all, from another thread.
-            ranks: of a sharded trainer, which rank this is; default: as torch.distributed and torchrun say.
-                Every rank publishes what it has of each version, and the version is one when all have.
-            parts: what of the image's tensors the rank has, where they are not DTensors, which say so.
-            model_changed: tensors may have other names, shapes or dtypes than those of the version before.
+            host: host whose agent serves it, where this machine has several; "" for a reserved one.
+            wait_s: longest wait for that agent, when the job has just begun.
+            progress: called with bytes copied and total bytes, from another thread.
+            ranks: rank of this process in a sharded trainer; default: from torch.distributed or torchrun.
+                Every rank publishes its part of each version; the version is complete when all have.
+            parts: the rank's parts of the image's tensors; needed where they are not DTensors.
+            model_changed: tensor names, shapes or dtypes may differ from those of the previous version.
 
         Raises: CannotPublish, also where instances could not load an earlier version of this client's;
-            AskTimeout, Unreachable or Overloaded where the cluster does not answer."""
+            AskTimeout, Unreachable or Overloaded where the cluster does not answer.
+        """
         from rlctl.publishing import Publishing
 
         if self._publishing is None:
@@ -114,19 +115,19 @@ class Cluster(ClusterView):
         )
 
     async def tell(self, to: Address | str, message: Message) -> None:
-        """Tell an actor, at most once and without an answer."""
+        """Send a tell to an actor: at most once, without a reply."""
         await self._system.tell(to, message)
 
     async def probe(self, deadline_s: float = DEADLINE_S) -> None:
-        """Ask the head for a sign of life. Raises CommandError (exit code 3) where there is none."""
+        """Check that the head is alive. Raises CommandError (exit code 3) where it does not answer."""
         try:
             await self.names(deadline_s=deadline_s)
         except AskFailed as problem:
             raise nothing(no_head(self.head.endpoint, problem)) from problem
 
     async def head_hung(self, health: Health, cpu_s: Callable[[], float]) -> str:
-        """Check the health of the head's process for as long as it is well; why it is not. `cpu_s`: the
-        processor seconds that it has used."""
+        """Check the health of the head's process as long as it is healthy; return the failure. `cpu_s`:
+        processor seconds that the process has used."""
         links, clock = self._system.links, self._system.turn_clock
         pulse, heard_s = Pulse(health, clock.now()), -math.inf
         while True:
@@ -137,7 +138,7 @@ class Cluster(ClusterView):
                 pulse.beat(clock.now())
             if cause := pulse.look(clock.now(), cpu_s):
                 return cause
-            links.ask_life(self.head)  # without a link there is nobody to ask: the next question dials
+            links.ask_life(self.head)  # without a link there is no peer to ask: the next ask dials
 
 
 @asynccontextmanager
@@ -147,14 +148,14 @@ async def connect(
     """Join the cluster of the head at `endpoint` ("tcp://host:port") as a client.
 
     keys: this client's own, or the directory of them; needed where the head has some. head_key: the head's
-    public key (z85). Several endpoints, and as many keys, are separated by commas: the head may be at any.
-    Nothing is sent before the first question. Raises BadKeys.
+    public key (z85). Several endpoints, and as many keys, are separated by commas; the head may be at any of
+    them. Nothing is sent before the first ask. Raises BadKeys.
     """
     own = NodeKeys.load(keys) if isinstance(keys, Path | str) else keys
     incarnations = Incarnations(wall_ms)
     endpoints, head_keys = endpoint.split(","), head_key.split(",") if head_key else []
     heads = [Peer(*one) for one in zip(endpoints, head_keys or [""] * len(endpoints), strict=True)]
-    node = f"rlctl-{os.urandom(8).hex()}"  # ranks of a trainer begin in the same millisecond
+    node = f"rlctl-{os.urandom(8).hex()}"  # ranks of a trainer start in the same millisecond
     system = ActorSystem(
         node=node,
         process="client",
@@ -173,7 +174,7 @@ async def connect(
 
 @asynccontextmanager
 async def connect_to_run(run: RunDir) -> AsyncIterator[Cluster]:
-    """Join the cluster of a run of this machine. Raises CannotRun where its head does not run."""
+    """Join the cluster of a run on this machine. Raises CannotRun where its head does not run."""
     agent = find_agent(run.head)
     async with connect(
         agent.endpoint, Path(agent.keys) if agent.keys else None, head_key=agent.public_key

@@ -1,4 +1,4 @@
-"""How long a client of a cluster waits, unless it is told otherwise."""
+"""Default waits of a cluster client."""
 
 WAIT_S = 60.0
-"""For the agent of the host that publishes weights: a job that was just started has none yet."""
+"""Wait for the agent of the host that publishes weights: a job that was just started has none yet."""

@@ -1,7 +1,7 @@
-"""Tables that fit: which columns are shown in a terminal of some width, and which cells are cut.
+"""Tables that fit a terminal: choice of the shown columns and of the cut cells.
 
-Owns the choice and the lines. What is in the cells is each command's. Imports no terminal library: `rlctl ps`
-prints the lines as they are, and Rich draws a `Table` beside what else it draws.
+Owns the choice and the lines. Each command owns the contents of its cells. Imports no terminal library:
+`rlctl ps` prints the lines as they are, and Rich draws a `Table` beside its other output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Styled(str):
     style: str
 
     def __new__(cls, text: str, style: str) -> Styled:
-        """The text, and how a terminal shows it."""
+        """The text, with the terminal codes of its style."""
         made = super().__new__(cls, text)
         made.style = style
         return made
@@ -45,12 +45,12 @@ class Table(NamedTuple):
     lines: Sequence[Sequence[str]]
 
     def text(self, *, styled: bool) -> str:
-        """All lines, each with its end; `styled`: with the codes that a terminal understands."""
+        """All lines, each with its line end; `styled`: with terminal codes."""
         shown = _escaped if styled else str
         return "".join("".join(map(shown, line)) + "\n" for line in self.lines)
 
     def __rich__(self) -> Text:
-        """For Rich, beside what else it draws."""
+        """Yield the lines to Rich."""
         from rich.text import Text
 
         lines = [Text.assemble(*((str(piece), _style(piece)) for piece in line)) for line in self.lines]
@@ -58,7 +58,7 @@ class Table(NamedTuple):
 
 
 def fitted(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int) -> Table:
-    """The table with as many columns as `width` cells hold; its last column is cut, no other is."""
+    """The table with as many columns as `width` cells hold; only its last column is cut."""
     titles: Sequence[str] = [Styled(column.name, "bold") for column in columns]
     lines = [titles, *([_printable(cell) for cell in row] for row in rows)]
     widths = [max(cell_len(line[place]) for line in lines) for place in range(len(columns))]
@@ -74,7 +74,7 @@ def fitted(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int)
 
 
 def cell_len(text: str) -> int:
-    """Cells that it takes in a terminal."""
+    """Width of a text in terminal cells."""
     if text.isascii():
         return len(text)
     return sum(map(_cells, text))
@@ -104,7 +104,7 @@ def _line(cells: Sequence[tuple[Column, str, int]], width: int) -> list[str]:
 
 
 def _cut(cell: str, cells: int) -> str:
-    """As much of it as `cells` hold; its style stays."""
+    """The text, cut to `cells`; its style is kept."""
     if cell_len(cell) <= cells:
         return cell
     kept = str(cell)
@@ -114,7 +114,7 @@ def _cut(cell: str, cells: int) -> str:
 
 
 def _printable(cell: str) -> str:
-    """Without line ends and codes: a failure's text may hold any."""
+    """The text without line ends and codes: a failure's text may hold any."""
     if cell.isprintable():
         return cell
     return Styled("".join(it if it.isprintable() else "?" for it in cell), _style(cell))
@@ -130,7 +130,7 @@ def _escaped(piece: str) -> str:
 
 
 def _needed(widths: Sequence[int], last: int | None = None) -> int:
-    """Cells of these columns side by side, with the last one as small as it may be."""
+    """The width of these columns side by side, with the last one as small as allowed."""
     if not widths:
         return 0
     end = min(widths[-1], MIN_LAST) if last is None else widths[-1] + GAP

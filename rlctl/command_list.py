@@ -1,7 +1,7 @@
-"""The commands of `rlctl`, by name, each with the line that `rlctl --help` shows.
+"""Names of the `rlctl` commands, each with its line in `rlctl --help`.
 
-The module `rlctl.commands.NAME` declares and runs a command. It is imported when its command is called, so
-that no command takes the time of another one's imports. Imports nothing itself.
+The module `rlctl.commands.NAME` declares and runs a command. It is imported only when its command is called,
+so that no command pays for another one's imports. Imports nothing itself.
 """
 
 LOOKING = {

@@ -1,7 +1,7 @@
-"""A command's way to the head of a run on this machine: a socket in the head's state directory.
+"""Control client: socket to the head of a run on this machine.
 
-Owns the caller's side of `nodeagent.control_socket`. Imports no event loop, no codec and no runtime: that
-takes longer than a look may take.
+The socket is in the head's state directory. Owns the caller's side of `nodeagent.control_socket`. Imports no
+event loop, no codec and no runtime: that takes longer than a command may take.
 """
 
 import json
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from supervisor.system_messages import SystemState
 
 GREETING_S = 1.0
-"""Until the head greets; one that is stopped or held up is asked over the network then."""
-SLACK_S = 2.0  # beyond what the head itself waits for others
+"""Until the head greets; a head that is stopped or held up is then asked over the network."""
+SLACK_S = 2.0  # beyond the time that the head itself waits for other processes
 MAX_ANSWER_BYTES = 256 << 20
 
 
 class NoControl(Exception):
-    """Nobody greets on the socket; nothing has been asked."""
+    """The socket gives no greeting; no request was sent."""
 
 
 class Shown(NamedTuple):
-    """What processes say of themselves (their fields as JSON has them), and who is silent."""
+    """Summaries of processes (their fields as JSON has them), and the names of silent processes."""
 
     states: "Sequence[SystemState]"
     silent: "Sequence[str]"
 
 
 def look(state_dir: Path, deadline_s: float) -> Shown:
-    """What every process of the cluster says of itself. Raises NoControl, CommandError."""
+    """The summaries of all processes of the cluster. Raises NoControl, CommandError."""
     answer = _ask(state_dir, {"type": "Look", "deadline_s": deadline_s}, DEADLINE_S + 2 * deadline_s)
     states = [_shown(state) for state in cast("list[dict[str, object]]", answer["states"])]
     return Shown(states, cast("list[str]", answer["silent"]))
@@ -53,7 +53,7 @@ def kill(state_dir: Path, node: str, process: str, signal: int) -> None:
 
 
 def _shown(state: Mapping[str, object]) -> "SystemState":
-    """Read by the same names as the message that it was."""
+    """Attribute access to a decoded message by its field names."""
     actors = [SimpleNamespace(**actor) for actor in cast("list[dict[str, object]]", state["actors"])]
     return cast("SystemState", SimpleNamespace(**{**state, "actors": actors}))
 
@@ -84,7 +84,7 @@ def _ask(state_dir: Path, request: Mapping[str, object], answer_s: float) -> Map
 
 
 def _need_own(line: socket.socket) -> None:
-    """Raises OSError where the socket is another user's: this process does not act on what others say."""
+    """Raises OSError where the socket belongs to another user: this process must not act on such data."""
     credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _pid, uid, _gid = struct.unpack("3i", credentials)
     if uid != os.geteuid():
@@ -92,7 +92,7 @@ def _need_own(line: socket.socket) -> None:
 
 
 def _read(line: socket.socket, until_s: float) -> bytes:
-    """All that comes. Raises OSError (TimeoutError at `until_s`), ValueError."""
+    """Read until the end of the stream. Raises OSError (TimeoutError at `until_s`), ValueError."""
     data = bytearray()
     while not data.endswith(b"\n"):
         line.settimeout(max(until_s - time.monotonic(), 0.001))

@@ -1,8 +1,9 @@
-"""Who says what to whom, and what answers it: derived from the handlers and from where messages are made.
+"""Sender, receiver and answer of each message kind, derived from the source.
 
-Owns the derivation and the few facts that the source does not tell: the names under which actors are reached,
-who speaks from a module that is no actor's own, and what a handler that answers later answers with. A fact
-that is missing here is refused by name.
+The senders follow from where messages are constructed, the receivers and answers from the handlers. Owns the
+derivation and the few facts that the source does not contain: the names under which actors are reached, the
+actor that sends from a shared module, and the answer of a handler that replies later. A missing fact raises
+an error that names it.
 """
 
 import ast
@@ -36,7 +37,7 @@ NAMES = {
     "NoticeWatcher": "<node>/notices",
     "FoundWeights": "<node>/transfer of an engine by URL",
 }
-"""The name under which an actor is reached, by class; in the order of the page."""
+"""Name under which an actor is reached, by class; in the order of the page."""
 
 SPEAKERS = {
     "supervisor": "every process",
@@ -58,7 +59,8 @@ SPEAKERS = {
     "nodeagent.notices": "<node>/notices",
     "rlctl": "rlctl",
 }
-"""Who speaks from the modules below a package that are no actor's own; the longest prefix counts."""
+"""Sender of messages from the modules below a package that belong to no single actor; the longest prefix
+counts."""
 
 SAID_BY = {
     (SYSTEM, "Inspect"): ("rlctl", "<node>/agent"),
@@ -66,8 +68,8 @@ SAID_BY = {
     ("cluster/scheduler", "NodeSeen"): ("<node>/agent",),
     ("training/controller", "NodeSeen"): ("cluster/scheduler",),
 }
-"""Who says what to whom where the modules that make a kind do not tell: it has several receivers, or is made
-in a module that several share."""
+"""Sender and receiver of messages where their modules do not determine them: a message with several
+receivers, or one that a shared module constructs."""
 
 TO_SYSTEMS = {
     "Watch": "",
@@ -82,7 +84,7 @@ TO_SYSTEMS = {
     "ReadTap": "TapRecords",
     "StopTap": "TapRecords",
 }
-"""What every process answers beneath its actors, as `$system`, and with what ("": it is told)."""
+"""Messages that every process answers beneath its actors, as `$system`, with the answer ("": a tell)."""
 
 LATER = {
     "CloseSeeding": "Done",
@@ -100,11 +102,11 @@ LATER = {
     "ClaimNames": "LeaseGranted",
     "Unregister": "Done",
 }
-"""What a handler that returns nothing but `Deferred` answers with."""
+"""Answer of a handler that returns nothing but `Deferred`."""
 
 
 class Unsaid(Exception):
-    """A fact is missing from the tables of this module, or stands there for nothing."""
+    """A fact is missing from the tables of this module, or is not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """All lines by receiver; `answers`: kinds that only answer; `written`: kinds that nobody is told alone,
-    because they are journaled or stand inside others; `private`: what actors tell themselves, by actor."""
+    """All lines by receiver; `answers`: kinds that only answer; `written`: kinds that are never sent alone,
+    because they are journaled or are parts of others; `private`: messages that an actor sends itself, by
+    actor."""
 
     lines: dict[str, list[Line]]
     answers: list[type[Message]]
@@ -130,7 +133,7 @@ class Conversations:
 
 
 def conversations() -> Conversations:
-    """Everything that is said. Raises `Unsaid`."""
+    """All lines, answers and private messages. Raises `Unsaid`."""
     kinds = vocabulary.kinds()
     speakers = _Speakers(kinds)
     lines = {
@@ -157,7 +160,7 @@ def conversations() -> Conversations:
     answers = [cls for name, cls in kinds.items() if name in answering - said]
     written = [cls for name, cls in kinds.items() if name not in answering | said]
     inside = {part for cls in kinds.values() for part in struct_table.inside(cls)}
-    for cls in written:  # the journals of this floor are the registry's alone
+    for cls in written:  # the journals of `supervisor` are the registry's alone
         if (
             cls.__module__.startswith("supervisor.")
             and cls.__module__ != Registry.__module__
@@ -168,7 +171,7 @@ def conversations() -> Conversations:
 
 
 def _answer(kind: type[Message], handler: Callable[..., object]) -> str:
-    """The kind that a handler answers with, from its annotation; `Done` for one that returns nothing."""
+    """The answer kind of a handler, from its annotation; `Done` for a handler that returns nothing."""
     found = typing.get_type_hints(handler)["return"]
     alternatives = set(typing.get_args(found) or [found]) - {types.NoneType}
     later = Deferred in alternatives
@@ -184,7 +187,7 @@ def _answer(kind: type[Message], handler: Callable[..., object]) -> str:
 
 
 class _Speakers:
-    """Who makes messages of a kind: every module of the product that calls its class."""
+    """The modules that construct each kind: every module of the product that calls its class."""
 
     def __init__(self, kinds: Mapping[str, type[Message]]) -> None:
         owners = {cls.__module__: NAMES[cls.__name__] for cls in vocabulary.actors() if cls.__name__ in NAMES}
@@ -195,7 +198,8 @@ class _Speakers:
                 self._modules[kind].append(module)
 
     def of(self, kind: str, to: str) -> tuple[str, ...]:
-        """Who says `kind` to `to`, in the order of the page; `to` itself only where nobody else does."""
+        """Senders of `kind` to `to`, in the order of the page; `to` itself only where there is no other
+        sender."""
         if (to, kind) in SAID_BY:
             return SAID_BY[to, kind]
         order = ["rlctl", *NAMES.values()]

@@ -1,1 +1,1 @@
-"""One module a command: its arguments, its help, what it does and what it prints."""
+"""Commands of `rlctl`, one module each: arguments, help, action and output."""

@@ -1,4 +1,4 @@
-"""`rlctl audit`: did a run keep its promises?"""
+"""`rlctl audit`: checks a run's invariants."""
 
 import argparse
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def add(commands: Subparsers) -> None:
 
 
 def audit(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     run = runs.find(args.runs_dir, args.name)
     if run.driven():
         raise failed(f"{run.id} still runs: what it journals is not whole yet; wait for its end")

@@ -1,4 +1,4 @@
-"""`rlctl check`: settings and problems of one's own, before a run."""
+"""`rlctl check`: checks a user's settings and problems before a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _EXAMPLES = """\
   rlctl check job.toml --model ~/models/Qwen3-1.7B --json | jq '.tasks[].findings[]'"""
 
 MAX_SHOWN = 20
-"""Findings of one task in the terminal; --json has up to a thousand."""
+"""Findings of one task in the terminal; --json gives up to 1000."""
 
 
 def add(commands: Subparsers) -> None:
@@ -54,7 +54,7 @@ def add(commands: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     from rlctl import data_check  # loads tokenizers and verifiers
 
     config = settings(args)

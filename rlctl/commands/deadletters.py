@@ -1,4 +1,4 @@
-"""`rlctl deadletters`: messages that nobody got, why, and the newest of them."""
+"""`rlctl deadletters`: undeliverable messages by reason, with the newest samples."""
 
 import argparse
 import fnmatch
@@ -66,7 +66,7 @@ def add(commands: Subparsers) -> None:
 
 
 def deadletters(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     if not 0 <= args.limit <= MAX_LIMIT:
         raise usage(f"--limit {args.limit}: expected 0 to {MAX_LIMIT}")
     seen = ask_everywhere(args, ListDeadLetters(limit=MAX_LIMIT), DeadLettersOf)
@@ -86,14 +86,14 @@ def deadletters(args: argparse.Namespace) -> int:
 
 
 def only(answer: DeadLettersOf, reason: str) -> DeadLettersOf:
-    """What is left of an answer for the reasons of a glob."""
+    """The part of an answer whose reasons match a glob."""
     counts = {name: count for name, count in answer.counts.items() if fnmatch.fnmatchcase(name, reason)}
     samples = [one for one in answer.samples if one.reason in counts]
     return msgspec.structs.replace(answer, counts=counts, samples=samples)
 
 
 def count_rows(answers: Iterable[DeadLettersOf]) -> list[Sequence[str]]:
-    """How many, by process and reason, the most first."""
+    """Counts by process and reason, the highest first."""
     counts: Counter[tuple[str, str]] = Counter()
     for answer in answers:
         for reason, count in answer.counts.items():
@@ -110,7 +110,7 @@ def sample_rows(answers: Iterable[DeadLettersOf], limit: int) -> list[Sequence[s
 
 
 def as_json(seen: Everywhere[DeadLettersOf], limit: int) -> dict[str, object]:
-    """The same for machines."""
+    """The JSON object."""
     samples = [
         {
             "ago_s": ago_s,

@@ -1,4 +1,4 @@
-"""`rlctl describe ACTOR`: all that is known of one actor."""
+"""`rlctl describe ACTOR`: all known facts about one actor."""
 
 import argparse
 import difflib
@@ -40,8 +40,8 @@ _EXAMPLES = """\
   rlctl describe spot-1/engine --json
   rlctl describe head/agent --head tcp://10.0.0.1:7700 --head-key head.public --keys keys/laptop"""
 
-ATTEMPTS = 2  # its place may change between the two questions
-NEAR = 4  # names that are offered for one that nobody has
+ATTEMPTS = 2  # its process may change between the two asks
+NEAR = 4  # names that are suggested for an unknown one
 
 
 def add(commands: Subparsers) -> None:
@@ -60,7 +60,7 @@ def add(commands: Subparsers) -> None:
 
 
 def describe(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
 
     async def look() -> ActorDescribed:
         async with chosen_cluster(args) as cluster:
@@ -76,7 +76,7 @@ def describe(args: argparse.Namespace) -> int:
 
 
 async def find(cluster: Cluster, name: str, deadline_s: float) -> ActorDescribed:
-    """Ask the process in which `name` lives. Raises CommandError where there is no such actor, or where that
+    """Ask the process that hosts `name`. Raises CommandError where the actor does not exist, or where its
     process does not answer."""
     for _ in range(ATTEMPTS):
         addresses = await cluster.names()
@@ -98,7 +98,7 @@ async def find(cluster: Cluster, name: str, deadline_s: float) -> ActorDescribed
 
 
 def unknown(name: str, addresses: Iterable[Address]) -> CommandError:
-    """For a name that nobody holds."""
+    """The error for a name that no actor holds."""
     names = sorted(address.name for address in addresses)
     near = difflib.get_close_matches(name, names, NEAR, cutoff=0.5)
     near += [other for other in names if name in other and other not in near]

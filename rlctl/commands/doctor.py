@@ -1,4 +1,4 @@
-"""`rlctl doctor`: what this host has and lacks."""
+"""`rlctl doctor`: capabilities of this host and what it lacks."""
 
 import argparse
 from dataclasses import asdict
@@ -56,7 +56,7 @@ def add(commands: Subparsers) -> None:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     rows = [*examine(args.runs_dir), *examine_keys(args.keys, args.state_dir or usual(args.runs_dir))]
     missing = [row for row in rows if row.verdict == "missing"]
     if args.json:

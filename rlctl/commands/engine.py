@@ -1,7 +1,7 @@
 """`rlctl engine serve`: the builtin engine behind SGLang's protocol, as one process.
 
-Owns the arguments, the signals and the exit code; the server is `actors.engine.server`, loaded when it is
-started, as it needs torch.
+Owns the arguments, the signals and the exit code. The server is `actors.engine.server`; it is imported at its
+start, because it needs torch.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def add(commands: Subparsers) -> None:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     host, port = _listen(args.listen)
     key = _key(args.api_key_file)
     if key is None and not ip_address(host).is_loopback:
@@ -111,7 +111,7 @@ def serve(args: argparse.Namespace) -> int:
         raise usage(f"--grace {args.grace:g}: expected 0 to 3600")
     if args.exact and args.threads != 1:
         raise usage("--exact computes on one thread: leave --threads out")
-    sock = _bound(host, port)  # a port that is taken is told before the model is read
+    sock = _bound(host, port)  # a port in use is reported before the model is read
     from actors.engine.exact_decoder import NotExact
     from actors.engine.qwen3_config import BadCheckpoint
     from actors.engine.server.process import MAX_SLOTS, Settings
@@ -169,7 +169,7 @@ def _listen(text: str) -> tuple[str, int]:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Whoever connects is refused until the server listens."""
+    """A listening socket's address, reserved: connections are refused until the server listens."""
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

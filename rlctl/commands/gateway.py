@@ -1,4 +1,4 @@
-"""`rlctl gateway`: one URL in front of inference servers that run already."""
+"""`rlctl gateway`: one URL in front of running inference servers."""
 
 import argparse
 import json
@@ -69,8 +69,8 @@ def add(commands: Subparsers) -> None:
 
 
 def gateway(args: argparse.Namespace) -> int:
-    """Do it."""
-    from actors.rollout.gateway.engine_url import BadUrl, origin  # here: HTTP is for this command alone
+    """Run the command."""
+    from actors.rollout.gateway.engine_url import BadUrl, origin  # here: only this command needs HTTP
     from nodeagent.gateway_alone import GatewayOptions, run_gateway
     from nodeagent.gateway_door import address_of
 
@@ -98,14 +98,15 @@ def gateway(args: argparse.Namespace) -> int:
 
     with tempfile.TemporaryDirectory(prefix="gleaner-gateway-") as passing:
         state_dir = (args.state_dir or Path(passing)).absolute()
-        make_private(state_dir)  # journal and log have the prompts and responses of clients
+        make_private(state_dir)  # journal and log contain the prompts and responses of clients
         seat = Seat("gateway", "gateway", state_dir)
         options = GatewayOptions(seat, engines, config, args.tokenizer, told)
         return run_process(lambda stop: run_gateway(options, stop, RealSite()), "rlctl gateway")
 
 
 def settings_of(args: argparse.Namespace) -> Config:
-    """Those of the file and of `--set`, with the options over them. Raises ConfigError, CommandError."""
+    """The settings of the file and of `--set`, overridden by the options. Raises ConfigError,
+    CommandError."""
     config, defaults = load(args.config, args.set), Config()
     for section in config.__struct_fields__:
         if section != "gateway" and getattr(config, section) != getattr(defaults, section):

@@ -1,4 +1,4 @@
-"""`rlctl generate`: let the instances of a running job continue a prompt."""
+"""`rlctl generate`: has the instances of a running job continue a prompt."""
 
 import argparse
 from array import array
@@ -64,7 +64,7 @@ def add(commands: Subparsers) -> None:
 
 
 def generate(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     directory, longest = _of_run(args)
     tokens = _tokens(args, directory)
     request = Generate(
@@ -110,7 +110,7 @@ def generate(args: argparse.Namespace) -> int:
 
 
 def refusal(answer: VersionNotReady) -> str:
-    """In words."""
+    """The answer as text."""
     exact = "exactly version" if answer.exact else "version"
     applied = "nothing yet" if answer.applied is None else f"version {answer.applied}"
     advice = "ask again, or --wait" if answer.retryable else "it was replaced and does not come back"
@@ -118,7 +118,7 @@ def refusal(answer: VersionNotReady) -> str:
 
 
 def _of_run(args: argparse.Namespace) -> tuple[Path | None, int]:
-    """The folder of the tokenizer, None where it is not known, and the longest response of the job."""
+    """The folder of the tokenizer (None where it is unknown), and the longest response of the job."""
     if args.head:
         if args.prompt is not None and args.model is None:
             raise usage("--prompt needs --model DIR for a cluster that runs elsewhere; or give --tokens")

@@ -1,4 +1,4 @@
-"""`rlctl journal inspect|verify|export`: what actors wrote down, and whether it is whole."""
+"""`rlctl journal inspect|verify|export`: contents and integrity of actors' journals."""
 
 import argparse
 import sys
@@ -56,7 +56,7 @@ def add(commands: Subparsers) -> None:
 
 
 def journal(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     if args.tail < 0:
         raise usage(f"--tail {args.tail}: expected a number ≥ 0")
     places = journals.places(args.places)

@@ -1,4 +1,4 @@
-"""`rlctl keygen`: one key directory for each node, every one trusting all of them."""
+"""`rlctl keygen`: one key directory for each node, each trusting all the others."""
 
 import argparse
 import itertools
@@ -38,7 +38,7 @@ def add(commands: Subparsers) -> None:
 
 
 def keygen(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     names: list[str] = args.node or ["head"]
     for name in names:
         if not INSTANCE.fullmatch(name) or set(name) == {"."}:
@@ -72,7 +72,8 @@ def keygen(args: argparse.Namespace) -> int:
 
 
 def _trust(directory: Path, name: str, key: str) -> None:
-    """Trust it under its name; while an earlier key of that node is trusted, under a longer one."""
+    """Trust the key under the node's name, or under a longer name while an earlier key of that node is
+    trusted."""
     try:
         trust(directory, name, key)
     except NameTaken:

@@ -1,4 +1,4 @@
-"""`rlctl kill`: send a signal to a process of a cluster, to see it come back."""
+"""`rlctl kill`: sends a signal to a process of a cluster, to test its recovery."""
 
 import argparse
 import os
@@ -53,7 +53,7 @@ def add(commands: Subparsers) -> None:
 
 
 def kill(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     number = signal_number(args.signal)
     run = local_run(args)
     try:
@@ -72,7 +72,8 @@ def kill(args: argparse.Namespace) -> int:
 
 
 def _by_head(run: RunDir, name: str, number: signal.Signals) -> Target:
-    """Have the head of a run on this machine send it; hosts are left to this process. Raises NoControl."""
+    """Have the head of a run on this machine send the signal; this process signals hosts itself. Raises
+    NoControl."""
     target = resolve(name, control.look(run.head, LOOK_S).states)
     if target.process != AGENT:
         control.kill(run.head, target.node, target.process, int(number))
@@ -80,7 +81,7 @@ def _by_head(run: RunDir, name: str, number: signal.Signals) -> Target:
 
 
 async def _by_network(args: argparse.Namespace, number: signal.Signals) -> Target:
-    """The same, as a client of the cluster."""
+    """Send the signal as a client of the cluster."""
     async with chosen_cluster(args) as cluster:
         from actors.cluster.messages import KillChild
         from supervisor import Done
@@ -120,5 +121,5 @@ def signal_number(text: str) -> signal.Signals:
 
 
 def bad_signal(text: str) -> CommandError:
-    """For a signal that this system does not have."""
+    """The error for a signal that this system does not have."""
     return usage(f"--signal {text}: no such signal; use KILL, TERM, STOP, CONT, or a number")

@@ -1,4 +1,4 @@
-"""`rlctl log`: the figures of a run into TensorBoard or Weights & Biases."""
+"""`rlctl log`: sends the figures of a run to TensorBoard or Weights & Biases."""
 
 import argparse
 
@@ -44,7 +44,7 @@ def add(commands: Subparsers) -> None:
 
 
 def log(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     if not (args.tensorboard or args.wandb):
         raise usage("name a logger: --tensorboard, --wandb PROJECT, or both")
     run = runs.find(args.runs_dir, args.name)

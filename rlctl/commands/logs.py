@@ -1,4 +1,4 @@
-"""`rlctl logs`: what the processes of a run wrote, in the order of time."""
+"""`rlctl logs`: log lines of all processes of a run, in order of time."""
 
 import argparse
 import sys
@@ -41,7 +41,7 @@ def add(commands: Subparsers) -> None:
 
 
 def logs(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     if not 0 <= args.lines <= MAX_LINES:
         raise usage(f"-n {args.lines}: expected 0 to {MAX_LINES}")
     run = runs.find(args.runs_dir, args.run_name)

@@ -1,4 +1,4 @@
-"""`rlctl model new|show`: make a small model; look at a checkpoint."""
+"""`rlctl model new|show`: makes a small model, or describes a checkpoint."""
 
 import argparse
 import tempfile
@@ -49,7 +49,7 @@ def add(commands: Subparsers) -> None:
 
 
 def new(args: argparse.Namespace) -> int:
-    """Make one."""
+    """Make a model."""
     if args.directory.exists():
         raise usage(f"{args.directory} exists: choose another directory, or remove it")
     config = _settings(args)
@@ -61,7 +61,7 @@ def new(args: argparse.Namespace) -> int:
 
 
 def show(args: argparse.Namespace) -> int:
-    """Look at one."""
+    """Describe a checkpoint."""
     return _tell(models.show(args.directory), as_json=args.json)
 
 

@@ -1,4 +1,4 @@
-"""`rlctl preempt`: give a host its notice, as a cloud would."""
+"""`rlctl preempt`: gives a host a preemption notice, as a cloud would."""
 
 import argparse
 
@@ -44,7 +44,7 @@ def add(commands: Subparsers) -> None:
 
 
 def preempt(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     if not 0 <= args.notice < float("inf"):
         raise usage(f"--notice {args.notice:g}: expected a number of seconds ≥ 0")
 

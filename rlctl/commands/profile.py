@@ -1,4 +1,4 @@
-"""`rlctl profile`: what the ends of a run's steps waited for, stage after stage."""
+"""`rlctl profile`: critical path of a run's steps, stage by stage."""
 
 import argparse
 from pathlib import Path
@@ -39,7 +39,7 @@ def add(commands: Subparsers) -> None:
 
 
 def profile(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     run = runs.find(args.runs_dir, args.name)
     if not run.history.exists():
         raise nothing(f"{run.id} has no history yet: it never began to train")
@@ -61,7 +61,7 @@ def profile(args: argparse.Namespace) -> int:
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """`rlctl profile --json`. steps: each as it was measured; stages: over all of them."""
+    """`rlctl profile --json`. steps: each measured step; stages: over all steps."""
 
     steps: list[StepPath]
     stages: list[StageTime]
@@ -99,7 +99,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _whole(text: str) -> str:
-    """A picture that needs no page around it: with the page's colours in it."""
+    """The picture as an SVG file of its own, with the page's colours in it."""
     from importlib import resources
 
     style = resources.files("rlctl.report").joinpath("style.css").read_text(encoding="utf-8")

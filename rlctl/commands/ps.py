@@ -41,7 +41,7 @@ def add(commands: Subparsers) -> None:
 
 
 def ps(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     seen = look_at_processes(args)
     if args.json:
         print_plain_json({"processes": seen.states, "silent": seen.silent})

@@ -1,4 +1,4 @@
-"""`rlctl publish`: have the instances of a job serve a checkpoint."""
+"""`rlctl publish`: has the instances of a job serve a checkpoint."""
 
 import argparse
 import asyncio
@@ -74,7 +74,7 @@ def add(commands: Subparsers) -> None:
 
 
 def publish(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     if args.version < 0:
         raise usage(f"--version {args.version}: expected a number from 0 up")
     if not args.directory.is_dir():
@@ -125,7 +125,7 @@ def publish(args: argparse.Namespace) -> int:
 
 
 class _Told:
-    """Progress on standard error, in lines that are not many."""
+    """Progress on standard error, in few lines."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet, self._last_s = quiet, time.monotonic()
@@ -139,8 +139,8 @@ class _Told:
 
 
 async def _served(cluster: Cluster, version: int, wait_s: float) -> int:
-    """How many instances serve it, or newer ones: the first time that one does, or when the time is up.
-    Raises CannotPublish where they could not load it."""
+    """The number of instances that serve the version or a newer one: returns when the first one does, or when
+    the time is up. Raises CannotPublish where instances could not load it."""
     until_s = time.monotonic() + wait_s
     while True:
         try:

@@ -39,7 +39,7 @@ def add(commands: Subparsers) -> None:
 
 
 def report(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     run = runs.find(args.runs_dir, args.name)
     if not run.history.exists():
         raise nothing(f"{run.id} has no history yet: it never began to train")

@@ -1,4 +1,4 @@
-"""`rlctl resume`: go on with a run that was stopped, killed or failed."""
+"""`rlctl resume`: continues a run that was stopped, killed or failed."""
 
 import argparse
 from pathlib import Path
@@ -37,7 +37,7 @@ def add(commands: Subparsers) -> None:
 
 
 def resume(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     run = runs.find(args.runs_dir, args.name)
     if run.driven():
         raise failed(f"{run.id} runs already; watch it with `rlctl ps --run {run.id}`")
@@ -51,8 +51,8 @@ def resume(args: argparse.Namespace) -> int:
 
 
 def refuse_moved(run: RunDir) -> None:
-    """Raises CommandError for a folder that is not where the run was made: its journals name that place, and
-    its hosts would go on there."""
+    """Raises CommandError for a folder that was moved: its journals name the old place, and its hosts would
+    continue there."""
     job_file = run.head / "job.json"
     try:
         made_as = msgspec.json.decode(job_file.read_bytes(), type=JobSpec).run_dir
@@ -67,7 +67,7 @@ def refuse_moved(run: RunDir) -> None:
 
 
 def refuse_finished(run: RunDir) -> None:
-    """Raises CommandError where there is nothing left to do."""
+    """Raises CommandError where no work is left."""
     if not run.history.exists():
         return
     try:

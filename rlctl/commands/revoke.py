@@ -1,4 +1,4 @@
-"""`rlctl revoke`: trust a key no longer, and cut what it has open."""
+"""`rlctl revoke`: revokes a key and closes its connections."""
 
 import argparse
 from pathlib import Path
@@ -37,7 +37,7 @@ def add(commands: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     directories = chosen_directories(args)
     what = _meant(args.who)
     try:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _meant(who: str) -> str:
-    """`who`, or the key in the file of that name. Raises CommandError."""
+    """`who` itself, or the key in the file of that name. Raises CommandError."""
     file = Path(who)
     if not file.is_file():
         return who

@@ -1,4 +1,4 @@
-"""`rlctl reward try`: one response, scored as a job would."""
+"""`rlctl reward try`: scores one response as a job would."""
 
 import argparse
 import json
@@ -38,7 +38,7 @@ _EXAMPLES = """\
 
 MAX_RESPONSE_BYTES = 16 * 2**20
 MAX_LINES = 20
-"""Of a text that is shown; --json has all of it."""
+"""Characters of a shown text; --json has all of it."""
 
 
 def add(commands: Subparsers) -> None:
@@ -68,7 +68,7 @@ def add(commands: Subparsers) -> None:
 
 
 def try_(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     wanted = 1 if args.index is not None else 2
     if len(args.files) != wanted:
         what = "RESPONSE" if wanted == 1 else "PROBLEM and RESPONSE"
@@ -180,7 +180,7 @@ def _show(found: "Tried", entry: "Entry") -> None:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines for a terminal: no control character of what a model wrote reaches it."""
+    """Lines for a terminal, without the control characters of a model's output."""
     lines = text.strip("\n").split("\n")
     plain = ["".join(one if one.isprintable() else repr(one)[1:-1] for one in line) for line in lines]
     left = len(plain) - MAX_LINES

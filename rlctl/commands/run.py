@@ -93,7 +93,7 @@ def add(commands: Subparsers) -> None:
 
 
 def add_state_dir(parser: argparse.ArgumentParser) -> None:
-    """Where the journals of a cluster that runs elsewhere are."""
+    """Where the journals of an external cluster are."""
     parser.add_argument(
         "--state-dir", type=Path, action="append", default=[], metavar="DIR",
         help="with --head: a state directory of a host of that cluster, for the audit; may be repeated",
@@ -107,13 +107,13 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def add_view(parser: argparse.ArgumentParser) -> None:
-    """How progress is shown."""
+    """The mode of the progress display."""
     add_json(parser)
     parser.add_argument("--plain", action="store_true", help="lines instead of a live panel")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     config = settings(args)
     elsewhere = cluster_of(args)
     ready(config, args.runs_dir, elsewhere)
@@ -124,12 +124,12 @@ def run(args: argparse.Namespace) -> int:
     folder = runs.create(args.runs_dir, config)
     code = execute(folder, config, args, elsewhere)
     if code == USAGE and not folder.history.exists():
-        shutil.rmtree(folder.path)  # it could not begin: nothing is in it that anybody could want
+        shutil.rmtree(folder.path)  # the run could not begin: its folder holds nothing useful
     return code
 
 
 def ready(config: Config, place: Path, elsewhere: Elsewhere | None) -> None:
-    """Try all that can be tried before anything is made. Raises CommandError."""
+    """Check everything that can be checked before any file is made. Raises CommandError."""
     if problems := preflight.problems(config, place, here=elsewhere is None):
         raise usage(*problems)
     if elsewhere is not None:
@@ -142,7 +142,7 @@ def ready(config: Config, place: Path, elsewhere: Elsewhere | None) -> None:
 
 
 def settings(args: argparse.Namespace) -> Config:
-    """The settings with what the options say. Raises CommandError."""
+    """The settings, overridden by the options. Raises CommandError."""
     short = {"job.seed": args.seed, "fleet.trace": args.trace, "job.name": args.name}
     sets = [*args.set, *(f"{key}={value}" for key, value in short.items() if value is not None)]
     try:
@@ -164,7 +164,7 @@ def cluster_of(args: argparse.Namespace) -> Elsewhere | None:
 
 
 def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere: Elsewhere | None) -> int:
-    """Drive the run in its folder; the exit code."""
+    """Drive the run in its folder; return the exit code."""
     mode: Mode = "json" if args.json else "plain" if args.plain else "auto"
     ended: CommandError | None = None
     code = OK
@@ -198,9 +198,9 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
 
 
 def _model(folder: RunDir, config: Config, mode: Mode) -> models.Check | None:
-    """Make the model, or name the check of the one that the settings name: the head starts meanwhile. Raises
+    """Make the model, or return the check of the model that the settings name, while the head starts. Raises
     CommandError."""
-    if not config.model.path and folder.model.exists():  # a resume; it appeared whole
+    if not config.model.path and folder.model.exists():  # a resume: the model was written atomically
         return None
     announce("model", mode, sys.stdout)
     if config.model.path:
@@ -210,7 +210,7 @@ def _model(folder: RunDir, config: Config, mode: Mode) -> models.Check | None:
 
 
 def progress_printer(mode: Mode) -> models.OnProgress:
-    """Shows how far the warm start is."""
+    """Shows the progress of the warm start."""
     live = mode == "auto" and sys.stdout.isatty()
 
     def show(at: models.Progress) -> None:
@@ -228,8 +228,8 @@ def progress_printer(mode: Mode) -> models.OnProgress:
 
 
 def _report(folder: RunDir, ended: CommandError | None) -> tuple[Report | None, CommandError | None]:
-    """Write the report, where anything happened, and how the run ended. What ended it is told before what
-    kept its report from being written."""
+    """Write the report if the run has a history. Returns the report and the error that ended the run; that
+    error takes precedence over a failure of the report."""
     if not folder.history.exists():
         return None, ended
     try:
@@ -239,7 +239,8 @@ def _report(folder: RunDir, ended: CommandError | None) -> tuple[Report | None, 
 
 
 def _alone(made: Report | None, config: Config) -> CommandError | None:
-    """Of a job that came to its end, sooner than its settings let it wait, without what they require."""
+    """The error for a job that ended, before its settings' wait was over, without the instance that they
+    require."""
     if not config.fleet.require_instance or made is None or made.instances is None or made.instances.served:
         return None
     why = f": {made.instances.why}" if made.instances.why else ""
@@ -247,7 +248,7 @@ def _alone(made: Report | None, config: Config) -> CommandError | None:
 
 
 def _unscored(made: Report | None) -> CommandError | None:
-    """Of a job that came to its end without the score of a single sample."""
+    """The error for a job that ended without a score for any sample."""
     if made is None or made.verdicts is None or made.verdicts.scored:
         return None
     return unscored(f"no sample was scored: {made.verdicts.words}")
@@ -256,7 +257,7 @@ def _unscored(made: Report | None) -> CommandError | None:
 def _tell_outcome(
     folder: RunDir, as_json: bool, made: Report | None, ended: CommandError | None, code: int
 ) -> None:
-    """Show the figures; `code`: the exit code where nothing ended the run but itself."""
+    """Show the figures; `code`: the exit code of a run that ended by itself."""
     if as_json:
         result = {
             "kind": "result",

@@ -1,6 +1,6 @@
-"""`rlctl simulate`: what would this job cost, on those machines, with that availability?
+"""`rlctl simulate`: cost of a job on other machines, with given availability.
 
-Owns the arguments, what is printed and the exit code.
+Owns the arguments, the output and the exit code.
 """
 
 import argparse
@@ -61,9 +61,9 @@ PRESETS: dict[str, Words] = {
         boot_s=60.0,
     )
 }
-"""Machines of the settings that come with the package and need others than a laptop's."""
+"""Packaged settings that need other machines than a laptop."""
 WHAT_IF = "what-if"
-"""Folder in that of all runs for pages that nobody named a place for."""
+"""Folder, in that of all runs, for pages without a given place."""
 
 
 def add(commands: Subparsers) -> None:
@@ -115,7 +115,7 @@ def add(commands: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     config, words = _settings(args), _words(args)
     setting, notes = _setting(args, config, words)
     folder = _folder(args, config)
@@ -179,7 +179,7 @@ def _words(args: argparse.Namespace) -> Words:
 
 
 def _setting(args: argparse.Namespace, config: Config, words: Words) -> tuple[Setting, tuple[str, ...]]:
-    """The setting, and where its figures come from where that is not the tables. Raises CommandError."""
+    """The setting, and the source of its figures where that is not the tables. Raises CommandError."""
     setting = setting_of(config, words)
     if args.notice is not None and setting.trace is None:
         raise usage("--notice goes with a trace, which takes hosts away; give one with --trace")
@@ -231,9 +231,9 @@ def _print(asked: Asked, done: list[Simulated], folder: Path | None) -> None:
 
 
 class _Shown:
-    """Progress: JSON lines, a line that is written over in a terminal, or one now and then elsewhere."""
+    """Progress: JSON lines, one line overwritten in a terminal, or an occasional line elsewhere."""
 
-    EVERY_S = 5.0  # between two lines, where they are not written over
+    EVERY_S = 5.0  # between two lines, where they are not overwritten
 
     def __init__(self, as_json: bool) -> None:
         self._json = as_json
@@ -242,7 +242,7 @@ class _Shown:
         self._told_s = 0.0
 
     def progress(self, at: Progress) -> None:
-        """It went on."""
+        """Show an update."""
         began, stepped = at.run != self._at[0], (at.run, at.step) != self._at
         late = at.wall_s - self._told_s >= self.EVERY_S
         if not (self._live or began or late or (self._json and stepped)):
@@ -255,7 +255,7 @@ class _Shown:
             self._line(at)
 
     def over(self) -> None:
-        """No more comes."""
+        """Close the display."""
         if self._live and not self._json:
             sys.stderr.write("\r\x1b[K")
 

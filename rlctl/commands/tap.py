@@ -1,4 +1,4 @@
-"""`rlctl tap`: the messages of a cluster as they pass, decoded."""
+"""`rlctl tap`: live view of a cluster's messages, decoded."""
 
 import argparse
 import asyncio
@@ -61,7 +61,7 @@ def add(commands: Subparsers) -> None:
 
 
 def tap(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     for name, value in (("--count", args.count), ("--seconds", args.seconds)):
         if value is not None and not value > 0:
             raise usage(f"{name} {value}: expected a number above 0")
@@ -103,7 +103,7 @@ async def _show(cluster: Cluster, args: argparse.Namespace) -> int:
 
 
 def _print(records: TapRecords, out: Console, *, as_json: bool) -> None:
-    lag_s = time.time() - records.now_s  # turns the process's loop time into this machine's wall clock
+    lag_s = time.time() - records.now_s  # converts the process's loop time into this machine's wall clock
     for record in records.records:
         at_s = record.t_s + lag_s
         if as_json:
@@ -135,7 +135,7 @@ def line(record: TapRecord, at_s: float) -> Text:
 
 
 def as_object(record: TapRecord, records: TapRecords, at_s: float) -> dict[str, object]:
-    """The same for machines. `time`: seconds since 1970 by this machine's clock."""
+    """One message as a JSON object. `time`: seconds since 1970 by this machine's clock."""
     return {
         "time": at_s,
         "node": records.node,

@@ -1,7 +1,7 @@
-"""What the commands share: their parsers, the options that name runs and clusters, and printing.
+"""Shared parts of the commands: parsers, options for runs and clusters, printing.
 
-Owns no command. Every command imports this module, so the client, the terminal library and JSON are imported
-where they are used.
+Owns no command. Every command imports this module, so it imports the client, the terminal library and JSON
+only on use.
 """
 
 import argparse
@@ -31,7 +31,7 @@ R = TypeVar("R", bound="Message")
 
 
 class Subparsers(Protocol):
-    """What `argparse` gives for adding commands."""
+    """The object that `argparse` gives for adding commands."""
 
     def add_parser(
         self,
@@ -54,8 +54,8 @@ def add_command(
     description: str,
     examples: str,
 ) -> argparse.ArgumentParser:
-    """A command with help that teaches; `run` returns the exit code. help: its line in the help of the
-    command above it; `command_list` has those of `rlctl` itself."""
+    """A command with a detailed help text; `run` returns the exit code. help: the command's line in its
+    parent's help; `command_list` has the lines of `rlctl` itself."""
     parser = commands.add_parser(
         name,
         help=help,
@@ -84,7 +84,7 @@ def add_runs_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """The options that say which cluster is meant."""
+    """The options that choose the cluster."""
     parser.add_argument(
         "--run", dest="run_name", default="", metavar="RUN", help="id or path (default: what runs)"
     )
@@ -142,8 +142,8 @@ def address(text: str) -> str:
 
 
 def local_run(args: argparse.Namespace) -> "RunDir | None":
-    """The run of this machine that the options mean, None for `--head`. Raises CommandError where none runs,
-    or its head does not."""
+    """The run of this machine that the options choose, None for `--head`. Raises CommandError where none
+    runs, or its head does not."""
     if args.head:
         return None
     from rlctl.runs import find_driven
@@ -158,9 +158,9 @@ def local_run(args: argparse.Namespace) -> "RunDir | None":
 
 @asynccontextmanager
 async def chosen_cluster(args: argparse.Namespace) -> "AsyncIterator[Cluster]":
-    """The cluster that the options mean. Raises CommandError where it does not run or does not answer."""
+    """The chosen cluster. Raises CommandError where it does not run or does not answer."""
     driven = local_run(args)
-    from rlctl.client import connect, connect_to_run  # where no run goes on, the client is not needed
+    from rlctl.client import connect, connect_to_run  # the client is not needed where no run is active
     from supervisor import AskFailed, Refused
     from transport.keys import BadKeys
 
@@ -184,7 +184,7 @@ async def chosen_cluster(args: argparse.Namespace) -> "AsyncIterator[Cluster]":
 
 
 def add_deadline(parser: argparse.ArgumentParser) -> None:
-    """`--deadline`, of a look at every process."""
+    """`--deadline`, of a poll of every process."""
     parser.add_argument(
         "--deadline",
         type=float,
@@ -202,8 +202,8 @@ def deadline(args: argparse.Namespace) -> float:
 
 
 def look_at_processes(args: argparse.Namespace) -> "Shown | Processes":
-    """Every process of the chosen cluster, as it shows itself now: as the head of a run on this machine sees
-    it, or, where that has no socket for commands, as this process does over the network."""
+    """A summary of every process of the chosen cluster: from the socket of the head, for a run on this
+    machine, or from this process over the network where that head has no control socket."""
     run = local_run(args)
     if run is not None:
         from rlctl import control
@@ -219,7 +219,7 @@ def look_at_processes(args: argparse.Namespace) -> "Shown | Processes":
 
 
 def ask_everywhere(args: argparse.Namespace, question: "Message", expect: type[R]) -> "Everywhere[R]":
-    """What every process of the chosen cluster answers."""
+    """The answers of all processes of the chosen cluster."""
 
     async def look() -> "Everywhere[R]":
         async with chosen_cluster(args) as cluster:
@@ -229,13 +229,13 @@ def ask_everywhere(args: argparse.Namespace, question: "Message", expect: type[R
 
 
 def tell_silent(silent: Sequence[str], out: "Console") -> None:
-    """Name the actors whose processes did not answer."""
+    """The line that names the actors whose processes did not answer."""
     if silent:
         out.print(silent_line(silent))
 
 
 def silent_line(silent: Sequence[str]) -> str:
-    """Names the actors whose processes did not answer."""
+    """Print the actors whose processes did not answer."""
     return f"no answer from {', '.join(silent)}: just started or just gone, stopped, or stuck"
 
 
@@ -254,7 +254,7 @@ def print_json(value: object) -> None:
 
 
 def console() -> "Console":
-    """Standard output; a file or a pipe has no width to keep to."""
+    """Standard output; a file or a pipe has no width limit."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
@@ -262,6 +262,6 @@ def console() -> "Console":
 
 
 def print_errors(problem: CommandError) -> None:
-    """Its lines on standard error."""
+    """Print its lines on standard error."""
     for line in problem.lines:
         sys.stderr.write(f"error: {line}\n")

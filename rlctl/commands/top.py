@@ -1,4 +1,4 @@
-"""`rlctl top`: a cluster as it lives, refreshed until `q` or Ctrl-C."""
+"""`rlctl top`: live view of a cluster, refreshed until `q` or Ctrl-C."""
 
 import argparse
 import asyncio
@@ -50,7 +50,7 @@ _EXAMPLES = """\
   rlctl top --head tcp://10.0.0.1:7700 --head-key head.public --keys keys/laptop"""
 
 MIN_INTERVAL_S = 0.1
-ONCE_S = 1.0  # at most, between the two looks of --once
+ONCE_S = 1.0  # at most, between the two polls of --once
 
 
 def add(commands: Subparsers) -> None:
@@ -67,7 +67,7 @@ def add(commands: Subparsers) -> None:
 
 
 def top(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     if not args.interval >= MIN_INTERVAL_S:
         raise usage(f"--interval {args.interval:g}: expected {MIN_INTERVAL_S:g} or more")
 
@@ -87,7 +87,7 @@ def top(args: argparse.Namespace) -> int:
 async def _once(cluster: Cluster, args: argparse.Namespace) -> None:
     meter = Meter()
     await _board(cluster, meter, deadline(args))
-    await asyncio.sleep(min(args.interval, ONCE_S))  # shares and rates come from two looks
+    await asyncio.sleep(min(args.interval, ONCE_S))  # shares and rates need two polls
     _print(await _board(cluster, meter, deadline(args)), args)
 
 
@@ -119,7 +119,7 @@ def _print(board: Board, args: argparse.Namespace) -> None:
 
 
 def as_json(board: Board) -> dict[str, object]:
-    """The board for machines."""
+    """The board as a JSON object."""
     return {
         "processes": [
             {**msgspec.to_builtins(line.state), "cpu": line.cpu, "rate": line.rate}
@@ -145,22 +145,22 @@ async def _live(cluster: Cluster, args: argparse.Namespace) -> None:
             wake.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), args.interval)
-                continue  # a key: the same look, sorted anew
+                continue  # a key was pressed: the same poll, sorted anew
             try:
                 board = await _board(cluster, meter, deadline(args))
-            except AskFailed:  # the head does not answer: all that is known is who was there
+            except AskFailed:  # the head does not answer: only the last known processes are left
                 board = meter.observe(Processes([], [line.actor.name for line in board.actors]))
 
 
 @dataclass(slots=True)
 class _View:
-    """What the keys have asked for."""
+    """State set by the keys."""
 
     sort: str
     over: bool = False
 
     def press(self, keys: str) -> None:
-        """Keys were pressed."""
+        """Handle the pressed keys."""
         for key in keys.lower():
             self.over = self.over or key == "q"
             self.sort = KEYS.get(key, self.sort)
@@ -168,7 +168,7 @@ class _View:
 
 @contextmanager
 def _keys(pressed: Callable[[str], None]) -> Iterator[None]:
-    """Call `pressed` with what is typed, at once and unseen; nothing where nobody can type."""
+    """Call `pressed` with the typed keys, unbuffered and without echo; does nothing without a terminal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -189,5 +189,5 @@ def _keys(pressed: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         loop.remove_reader(terminal)
-        with contextlib.suppress(termios.error):  # it was closed
+        with contextlib.suppress(termios.error):  # the terminal was closed
             termios.tcsetattr(terminal, termios.TCSADRAIN, before)

@@ -1,4 +1,4 @@
-"""`rlctl tree`: who supervises whom, host by host."""
+"""`rlctl tree`: supervision tree of a cluster, host by host."""
 
 import argparse
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def add(commands: Subparsers) -> None:
 
 
 def tree(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     seen = look_at_processes(args)
     if args.json:
         print_plain_json({"hosts": _nested(seen.states), "silent": seen.silent})
@@ -56,7 +56,8 @@ def tree(args: argparse.Namespace) -> int:
 
 
 def trees(states: "Sequence[SystemState]") -> list[Tree]:
-    """One tree a host; the node agent's process is its root, child processes hang where they are children."""
+    """One tree for each host, with the node agent's process as its root; child processes are placed under
+    their supervisors."""
     hosts: dict[str, list[SystemState]] = {}
     for state in states:
         hosts.setdefault(state.node, []).append(state)
@@ -84,7 +85,7 @@ def _actors(base: Tree, state: "SystemState", by_pid: "dict[int, SystemState]", 
         if actor.parent:
             if actor.parent not in supervisors:
                 title = Text(f"{actor.parent}  {actor.strategy}".rstrip(), style="dim")
-                own = branches.get(actor.parent)  # a supervisor that another one has as its child
+                own = branches.get(actor.parent)  # a supervisor that is another one's child
                 if own is not None:
                     own.label = title
                 supervisors[actor.parent] = own or base.add(title)

@@ -1,4 +1,4 @@
-"""`rlctl trust`: admit a key to a node, while it runs; and the list of who is admitted."""
+"""`rlctl trust`: admits a key to a running node, or lists the trusted keys."""
 
 import argparse
 from pathlib import Path
@@ -44,7 +44,7 @@ def add(commands: Subparsers) -> None:
 
 
 def add_key_directory(parser: argparse.ArgumentParser) -> None:
-    """`--keys`, of the node whose list is meant."""
+    """`--keys`, of the node whose list is used."""
     parser.add_argument(
         "--keys",
         type=Path,
@@ -55,7 +55,7 @@ def add_key_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_directories(args: argparse.Namespace) -> list[Path]:
-    """The key directories that `--keys` means. Raises CommandError."""
+    """The key directories of `--keys`. Raises CommandError."""
     found = list(key_directories(args.keys))
     if not found:
         raise nothing(
@@ -66,7 +66,7 @@ def chosen_directories(args: argparse.Namespace) -> list[Path]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     if args.list and args.who:
         raise usage("--list shows who is trusted: leave WHO out")
     directories = chosen_directories(args)
@@ -107,7 +107,7 @@ def _trust(directory: Path, name: str, key: str) -> str:
 
 
 def _identify(who: str, keys: Path) -> tuple[str, str]:
-    """(name, key) of what the user named. Raises CommandError."""
+    """(name, key) of the user's argument. Raises CommandError."""
     given = Path(who)
     plain = given.name == who and who not in (".", "..")
     named = [folder / who for folder in (keys, keys.parent) if plain]
@@ -129,7 +129,7 @@ def _identify(who: str, keys: Path) -> tuple[str, str]:
 
 
 def _show(directories: list[Path], *, as_json: bool) -> int:
-    """Who is trusted where; exit code 1 when a file is damaged."""
+    """Print the trusted keys of each node; exit code 1 when a file is damaged."""
     try:
         found = [
             (directory, read_key(directory / "node.public"), listed(directory)) for directory in directories

@@ -1,4 +1,4 @@
-"""`rlctl waits`: what the actors of a cluster wait for, the longest wait first."""
+"""`rlctl waits`: waits of a cluster's actors, the longest first."""
 
 import argparse
 from collections.abc import Iterable, Sequence
@@ -73,7 +73,7 @@ def add(commands: Subparsers) -> None:
 
 
 def waits(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     if not 1 <= args.limit <= MAX_LIMIT:
         raise usage(f"--limit {args.limit}: expected 1 to {MAX_LIMIT}")
     seen = ask_everywhere(args, ListWaits(limit=args.limit), WaitsOf)
@@ -123,7 +123,7 @@ def expired_rows(answers: Iterable[WaitsOf], limit: int) -> list[Sequence[str]]:
 
 
 def as_json(seen: Everywhere[WaitsOf], limit: int) -> dict[str, object]:
-    """The same for machines; expired waits have their age in place of the process's clock."""
+    """The JSON object; expired waits have their age in place of the process's clock."""
     return {
         "waits": [_plain(wait, answer) for answer, wait in longest(seen.answers)[:limit]],
         "expired": [
@@ -145,7 +145,7 @@ def longest(answers: Iterable[WaitsOf]) -> list[tuple[WaitsOf, WaitState]]:
 
 
 def newest_expired(answers: Iterable[WaitsOf]) -> list[tuple[float, WaitsOf, ExpiredWait]]:
-    """All that expired, the newest first, each with its age in seconds and its process."""
+    """All expired waits, the newest first, each with its age in seconds and its process."""
     found = [(answer.now_s - gone.at_s, answer, gone) for answer in answers for gone in answer.expired]
     return sorted(found, key=lambda entry: entry[0])
 

@@ -1,5 +1,8 @@
-"""`rlctl weights export|import|pages|clean`: versions of weights on disk, as slime and Stitch have them; what
-the instances of this host serve; and what dead runs left in its memory."""
+"""`rlctl weights export|import|pages|clean`: weights on disk and in shared memory.
+
+Exports and imports versions in the layouts of slime and Stitch, shows the versions that the instances of this
+host serve, and frees the shared memory of dead runs.
+"""
 
 import argparse
 import mmap
@@ -57,7 +60,7 @@ _CLEAN = """\
 
 
 class Exported(msgspec.Struct):
-    """What was written. `tensors`: how many the version has; `changed`: how many of them are in its files."""
+    """Result of an export. `tensors`: tensors of the version; `changed`: tensors in its files."""
 
     path: str
     version: int
@@ -69,7 +72,8 @@ class Exported(msgspec.Struct):
 
 
 class Imported(msgspec.Struct):
-    """What was read. `deltas`: how many were applied to `base`; `root`: of our manifest of the outcome."""
+    """Result of an import. `deltas`: number of deltas applied to `base`; `root`: root of our manifest of the
+    result."""
 
     path: str
     version: int
@@ -144,7 +148,7 @@ def add(commands: Subparsers) -> None:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Write a version. Exit code 1 where the checkpoints are not what they should be."""
+    """Write a version. Exit code 1 where the checkpoints are invalid."""
     from actors.weights.disk_codec import DiskDeltaError
     from actors.weights.disk_layout import folder_of
     from actors.weights.disk_reader import Chain, index_of, read_image, versions_folder
@@ -190,7 +194,7 @@ def export(args: argparse.Namespace) -> int:
 
 
 def import_(args: argparse.Namespace) -> int:
-    """Read a version. Exit code 1 where the chain does not lead to it, whole and verified."""
+    """Read a version. Exit code 1 where the chain does not lead to it complete and verified."""
     from actors.weights.disk_codec import DiskDeltaError
     from actors.weights.disk_reader import chain_to, newest, read_image
     from actors.weights.disk_writer import write_checkpoint
@@ -249,7 +253,7 @@ def pages(args: argparse.Namespace) -> int:
 
 
 def clean(args: argparse.Namespace) -> int:
-    """Free what dead runs left. Exit code 0, also where there was nothing."""
+    """Free the memory of dead runs. Exit code 0, also where there was none."""
     from actors.cluster.job import SHARED_MEMORY
     from nodeagent.job_memory import QUIET_S
     from rlctl import left_memory
@@ -267,7 +271,7 @@ def clean(args: argparse.Namespace) -> int:
 
 
 class _Scratch:
-    """An image in a file that goes at the end: models may be larger than memory."""
+    """An image in a file that is deleted at the end: models may be larger than memory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
