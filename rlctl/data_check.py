@@ -1,7 +1,8 @@
-"""What is wrong with a job's own problems, row by row, before a GPU is rented for them.
+"""Data check: validates a job's own problems row by row before a run.
 
-Owns the walk over the rows and the list of findings. What a row means is `actors.reward.rows`; what a
-verifier needs of it is the verifier's `check`.
+Finds bad rows before a GPU is rented for them. Owns the walk over the rows and the list of findings.
+`actors.reward.rows` defines the meaning of a row; the verifier's `check` defines what the verifier needs of
+it.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,21 +27,21 @@ from actors.reward.verifiers.registry import PROGRAMS, PYTHON
 from configs.schema import Config, Task
 
 MAX_FINDINGS = 1000
-"""Of one task that are kept; the rest is counted."""
+"""Findings kept for one task; the rest is counted."""
 SOLUTION = "solution"
 """Name in a problem's `info` of a response that must score 1."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something wrong. place: file and line."""
+    """One finding. place: file and line."""
 
     place: str
     text: str
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """What was found in the data of one task. longest_tokens: of a prompt; 0 where no tokenizer was given.
-    solutions: reference solutions that were scored."""
+    """Findings in the data of one task. longest_tokens: longest prompt; 0 where no tokenizer was given.
+    solutions: number of scored reference solutions."""
 
     task: str
     data: str
@@ -54,7 +55,7 @@ class Checked(msgspec.Struct, kw_only=True):
     findings: list[Finding] = []
 
     def add(self, place: str, text: str) -> None:
-        """Note something wrong."""
+        """Add a finding."""
         self.found += 1
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(Finding(place, text))
@@ -132,7 +133,7 @@ def _solve(verifier: Verifier, entry: Entry, place: str, found: Checked) -> None
 
 
 def _split(task: Task, seed: int, found: Checked) -> None:
-    """How many problems each split has, and which are in both files."""
+    """Number of problems in each split, and the problems that are in both files."""
     if found.found:
         return  # it cannot be split while rows cannot be read
     try:

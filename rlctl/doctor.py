@@ -1,4 +1,4 @@
-"""What this host has and lacks for running Gleaner.
+"""Host checks of `rlctl doctor`: installed parts, missing parts and what to do.
 
 Owns the checks; each gives a row with a verdict and what to do. Changes nothing, and needs no run.
 """
@@ -37,7 +37,7 @@ LEAST_SHARED_BYTES = 64 << 20
 LEAST_DISK_BYTES = 1 << 30
 LEAST_FILES = 1024  # sockets and journals of a process; a head of a hundred hosts wants 4096
 WANTED_FILES = 4096
-LEAST_YEAR = 2024  # a clock before it was never set, and incarnations come from the clock
+LEAST_YEAR = 2024  # an earlier clock was never set, and incarnations come from the clock
 PROBE_S = 20.0  # one probe in a process of its own; importing torch from a cold disk takes most of it
 
 
@@ -95,7 +95,7 @@ def _packages() -> Iterator[Row]:
 
 
 def required_packages() -> list[tuple[str, str]]:
-    """(name, least version) of what the package itself asks for, read from its metadata or pyproject.toml."""
+    """(name, minimum version) of the package's requirements, read from its metadata or pyproject.toml."""
     try:
         wanted = importlib.metadata.requires("gleaner") or []
     except importlib.metadata.PackageNotFoundError:
@@ -205,7 +205,7 @@ def _isolation() -> Iterator[Row]:
 
 
 def _sandbox() -> Row:
-    """Which isolation works for what a model wrote, found by running a program in it."""
+    """The isolation that works for model-written programs, found by running a program in it."""
     try:
         host = detect()
     except NoSandbox as problem:
@@ -240,7 +240,7 @@ def _clock() -> Iterator[Row]:
 
 
 def _probe(argv: list[str]) -> tuple[str, bool]:
-    """What a command says, and whether it succeeded within `PROBE_S`."""
+    """Output of a command, and whether it succeeded within `PROBE_S`."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=PROBE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as problem:

@@ -1,7 +1,7 @@
-"""What `rlctl doctor` says of keys: who this host is, whom it trusts, and what travels unencrypted.
+"""Key checks of `rlctl doctor`: own key, trusted keys and unencrypted traffic.
 
-Owns the look at key directories and at the node agents that run here. A running agent is asked what it has in
-force, because that may be older than its files. Changes nothing.
+Owns the checks of key directories and of the node agents that run here. A running agent is asked for its
+trusted keys, because they may be older than its files. Changes nothing.
 """
 
 import os
@@ -28,8 +28,8 @@ Figures = dict[str, str | int | float]
 def examine_keys(
     folder: Path | None, state_dirs: list[Path], ask: Callable[[AgentFile], Figures | None] | None = None
 ) -> list[Row]:
-    """Every row. folder: a key directory or a folder of many, None for those of the running agents;
-    state_dirs: where agents may run."""
+    """Every row. folder: a key directory or a folder of several, None for those of the running agents;
+    state_dirs: directories where agents may run."""
     agents = list(_running(state_dirs))
     if folder is not None:
         directories = list(key_directories(folder)) or [folder]  # a missing one is named
@@ -46,7 +46,7 @@ def _running(state_dirs: list[Path]) -> Iterator[AgentFile]:
         try:
             yield find_agent(state_dir)
         except CannotRun:
-            continue  # nobody is there to be asked
+            continue  # no agent runs there
 
 
 def _directory(directory: Path) -> Iterator[Row]:
@@ -76,7 +76,7 @@ def _directory(directory: Path) -> Iterator[Row]:
 
 
 def _agent(agent: AgentFile, figures: Figures | None) -> Iterator[Row]:
-    """What a running node agent has in force."""
+    """The keys and settings in force at a running node agent."""
     if agent.keys:
         yield _allow_list(agent, figures)
     what = f"sockets of {agent.node}"
@@ -109,7 +109,7 @@ def _allow_list(agent: AgentFile, figures: Figures | None) -> Row:
 
 
 def _figures(agent: AgentFile) -> Figures | None:
-    """What its NodeAgent says of itself; None where it does not answer."""
+    """Summary of the host's NodeAgent; None where it does not answer."""
     try:
         state = run_async(inspect(agent, ANSWER_S))
     except (AskFailed, BadKeys):

@@ -1,7 +1,7 @@
-"""Drives a run from its settings to its report: head, job, live view, audit, and an end that leaves nothing.
+"""Driver of a run from its settings to its report: head, job, live view, audit, end.
 
-Owns the order of things and how a run ends. What each part does is in its own room. A run that did not
-finish can be resumed; only one that did gets its `End` record.
+Owns the order of the parts and how a run ends; each part has its own module. Every process is ended. A run
+that did not finish can be resumed; only a finished one gets its `End` record.
 """
 
 import asyncio
@@ -35,19 +35,19 @@ from supervisor import AskFailed, Done, Refused, Suspended
 
 SCHEDULER = "cluster/scheduler"
 SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers
-PROBE_S = 5.0  # for a head's sign of life before anything is made
+PROBE_S = 5.0  # for the head to answer before any file is made
 STATUS_S = 5.0
 STATUS_PERIOD_S = 0.5
-WAIT_S = 3600.0  # for space on a full disk, say
+WAIT_S = 3600.0  # for space on a full disk, for example
 HEAD_SILENCES = 3.0
-"""Times the silence that ends any other child process: after this one the run has to be resumed."""
-SILENT_S = 60.0  # without an answer from the scheduler; its restart takes a second
+"""Multiple of the silence that ends any other child process: after this one the run has to be resumed."""
+SILENT_S = 60.0  # longest time without an answer from the scheduler; its restart takes a second
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A cluster that runs already. state_dirs: where its hosts keep their journals, for the audit; database:
-    the URL of the head's, where they are in one. Several heads: see `client.connect`."""
+    """An external cluster. state_dirs: where its hosts keep their journals, for the audit; database: the URL
+    of the head's journals, where they are in one. Several heads: see `client.connect`."""
 
     endpoint: str
     head_key: str = ""
@@ -58,7 +58,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How progress is shown."""
+    """The mode of the progress display."""
 
     mode: Mode
     out: TextIO
@@ -71,8 +71,8 @@ async def drive(
     elsewhere: Elsewhere | None = None,
     check: Check | None = None,
 ) -> list[Violation]:
-    """Run the job to its end; the broken invariants, none when all is well. check: of its model; it goes on
-    while the head starts, and nothing is submitted before it is over.
+    """Run the job to its end; return the broken invariants, none when the run is sound. check: of its model;
+    it continues while the head starts, and the job is submitted only after it.
 
     Raises CommandError: the job failed, the head ended, or the user stopped it (INTERRUPTED).
     """
@@ -107,17 +107,18 @@ async def drive(
 
 
 def _loggers(run: RunDir, config: Config) -> Feed | None:
-    """What feeds the loggers of the settings; None where there is none."""
+    """The feed of the settings' loggers; None where there is none."""
     wanted = config.loggers
     if not (wanted.tensorboard or wanted.wandb):
         return None
     follower = HistoryFollower(run.history)
-    follower.poll()  # before a resume: they have it
+    follower.poll()  # before a resume: the loggers have these records
     return Feed(follower, lambda: open_sinks(run, config, wanted))
 
 
 class _Driven:
-    """A cluster that this run has a say in. `ended` is why its head ended; None where it is not ours."""
+    """A cluster that this run controls. `ended` is the cause of its head's end; None for an external
+    cluster."""
 
     def __init__(self, client: Cluster, ended: "asyncio.Task[CommandError | None] | None") -> None:
         self.client = client
@@ -180,7 +181,7 @@ async def probe(elsewhere: Elsewhere) -> None:
 
 
 async def _end_hung(head: Head, client: Cluster, config: Config) -> None:
-    """Kill a head that gives no sign of life: the run then ends as after any other end of its head."""
+    """Kill a head that no longer answers: the run then ends as after any other end of its head."""
     health = health_of(config, HEAD_SILENCES)
     if health is not None:
         head.kill(await client.head_hung(health, head.cpu_s))
@@ -227,14 +228,14 @@ async def _job_done(
 
 
 async def _call_off(cluster: Cluster) -> None:
-    """A cluster that goes on without us lets the job's hosts go."""
+    """Release the job's hosts of an external cluster, which keeps running."""
     with contextlib.suppress(AskFailed):
         ended = JobEnded(ok=False, reason="stopped on request")
         await cluster.ask(SCHEDULER, ended, expect=Done, deadline_s=STATUS_S)
 
 
 def _close_books(run: RunDir, config: Config, elsewhere: Elsewhere | None) -> list[Violation]:
-    """Audit what the run left behind and write its end into its history."""
+    """Audit the stopped run and write its end into its history."""
     state_dirs = elsewhere.state_dirs if elsewhere is not None else ()
     database = elsewhere.database if elsewhere is not None else ""
     writer = HistoryWriter(run.history)
@@ -280,12 +281,12 @@ class _Viewer:
         )
 
     async def finish(self) -> None:
-        """Show the end. Nobody has to read it: a closed pipe harms no run."""
+        """Show the end. A closed pipe does no harm to the run."""
         if self._showing is not None:
             with contextlib.suppress(BrokenPipeError):
                 await self._showing
 
     async def stop(self) -> None:
-        """No more will come."""
+        """Close the view."""
         self._over.set()
         await self.finish()

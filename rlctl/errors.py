@@ -1,4 +1,4 @@
-"""How a command ends that cannot do what was asked: an exit code, and lines that say why and what to do."""
+"""CommandError: ends a command with an exit code and lines that explain it."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,8 @@
-"""Evidence of a stopped run: journals, checkpoints and settings, read from its folder.
+"""Evidence of a stopped run: journals, checkpoints and settings from its folder.
 
-Owns where things lie: which files and which database. What the streams tell is `rlctl.testimony`'s, the
-verdict `rlctl.audit`'s; nothing is ever written. Every journal is verified before it is believed. What cannot
-be read, or is damaged, becomes an entry of `Evidence.missing`, under the invariants that it was needed for.
+Owns the locations: which files and which database. `rlctl.testimony` interprets the streams, and
+`rlctl.audit` gives the verdict. Nothing is written. Every journal is verified before it is used. An
+unreadable or damaged source becomes an entry of `Evidence.missing`, under the invariants that needed it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ COMMIT_FILE = "commit.msgpack"
 
 
 class _Commit(msgspec.Struct, frozen=True):
-    """What is needed of a checkpoint's commit."""
+    """The fields of a checkpoint's commit that the audit needs."""
 
     samples: tuple[TrainedSample, ...]
 
@@ -47,9 +47,8 @@ def gather(
 ) -> Evidence:
     """Read a run's evidence.
 
-    complete: whether the job said that it is done, so that every step is due. state_dirs: state directories
-    of hosts that lie elsewhere than under `nodes/`. database: the URL of the head's journals, where they are
-    in one.
+    complete: whether the job reported that it is done, so that every step is due. state_dirs: state
+    directories of hosts outside `nodes/`. database: the URL of the head's journals, where they are in one.
     """
     nodes = sorted(path for path in (run_dir / "nodes").glob("*") if path.is_dir())
     told = _streams([*nodes, *state_dirs], run_dir, database)
@@ -74,8 +73,8 @@ def _streams(state_dirs: Sequence[Path], run_dir: Path, database: str) -> Testim
 def _read(
     place: str | Path, named: Callable[[JournalView], Mapping[str, str]], told: Testimony, only: str = ""
 ) -> None:
-    """Verify a journal, then take what it holds of the streams that are needed. named: the streams of this
-    run by the names under which the journal keeps them. only: verify those whose name contains it."""
+    """Verify a journal, then read its needed streams. named: the streams of this run by the names under which
+    the journal keeps them. only: verify those whose name contains it."""
     found: Mapping[str, str] | None = None
     try:
         with view(place) as journal:

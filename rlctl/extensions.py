@@ -1,7 +1,8 @@
-"""Commands of packages above this one, which cannot be imported from here: they announce themselves.
+"""Commands of packages in higher layers, found by entry points.
 
-Owns the entry-point group `rlctl.commands`: each entry names a module with an `add(commands)`, like those of
-`rlctl.commands`. One that cannot be loaded is told on standard error and left out; the others work on.
+This package cannot import those packages, so they register themselves. Owns the entry-point group
+`rlctl.commands`: each entry names a module with an `add(commands)`, like those of `rlctl.commands`. A module
+that cannot be loaded is reported on standard error and left out; the others still work.
 """
 
 import sys
@@ -22,7 +23,7 @@ class Command(Protocol):
 
 
 def announced() -> Iterator[Command]:
-    """Every announced module that can be loaded, in the order of the entries' names."""
+    """Every registered module that can be loaded, in the order of the entries' names."""
     for entry in _entries():
         try:
             yield cast("Command", entry.load())
@@ -31,7 +32,7 @@ def announced() -> Iterator[Command]:
 
 
 def _entries() -> list[EntryPoint]:
-    """By name; of two packages that announce the same one, the first that Python finds."""
+    """By name; where two packages register the same name, the first that Python finds."""
     by_name: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
         by_name.setdefault(entry.name, entry)

@@ -1,6 +1,6 @@
-"""A what-if that goes on from a run that was measured: its history and journals give the models their times.
+"""Model times for a what-if, fitted to a measured run's history and journals.
 
-Owns which files of a run tell what, and the words of what came out. The regression is `sim.models.fit`'s.
+Owns the choice of the files and the text of the result. The regression is in `sim.models.fit`.
 """
 
 from collections.abc import Sequence
@@ -18,26 +18,26 @@ from sim.models.plant import Measured, Plant
 from sim.models.rig import Rig
 
 STEPS = "step-"
-"""Begins the names of batches that are trained; the others are evaluations."""
+"""Prefix of the names of training batches; the others are evaluations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What a run measured. told: lines for people, each with how far off it is."""
+    """Measurements of a run. told: lines for the user, each with the error of the fit."""
 
     measured: Measured
     lengths: LengthLaw
     told: tuple[str, ...]
 
     def plant(self, plant: Plant, *, keep_lengths: bool) -> Plant:
-        """The plant with what was measured. keep_lengths: somebody chose another law of responses."""
+        """The plant with the measured times. keep_lengths: the user chose another law of responses."""
         law = plant.law if keep_lengths else self.lengths
         return replace(plant, measured=self.measured, law=law)
 
 
 def fitted(run: RunDir, plant: Plant, reserved: Rig) -> Fitted:
-    """What the run measured. plant, reserved: what the simulation would assume of all that a run does not
-    tell. Raises CommandError where there is no history, or too little in it."""
+    """Measure the run. plant, reserved: the simulation's assumptions for everything that the run does not
+    contain. Raises CommandError where the history is missing or too short."""
     if not run.history.exists():
         raise nothing(f"{run.id} has no history yet: it never began to train")
     config = run.config()
@@ -66,7 +66,7 @@ def fitted(run: RunDir, plant: Plant, reserved: Rig) -> Fitted:
 
 
 def _lengths(run: RunDir, config: Config) -> list[list[int]]:
-    """Of the responses of each group that was trained, from the manager's ledger."""
+    """Response lengths of each group that was trained, from the manager's ledger."""
     ledgers: Sequence[BatchLedger] = gather(run.path, config, complete=False).ledgers
     groups: dict[str, list[int]] = {}
     for ledger in ledgers:

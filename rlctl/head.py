@@ -1,7 +1,7 @@
-"""The head of a run as a child process: started, watched, stopped in order, and nothing left behind.
+"""Head of a run as a child process: start, watch, ordered stop, clean-up.
 
-Owns the process and the mark by which whatever it started can be known again (`GLEANER_RUN` in the
-environment). All of it dies with this process, whatever kills that.
+Owns the process and the mark (`GLEANER_RUN` in the environment) that identifies every process it started. All
+of them die with this process, whatever kills it.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from rlctl.runs import RunDir
 from supervisor.process import PARENT_VARIABLE, last_words
 
 RUN_VARIABLE = "GLEANER_RUN"
-START_S = 60.0  # until the head says where it is; a cold disk and two busy cores are slow
+START_S = 60.0  # until the head reports its address; a cold disk and two busy cores are slow
 STOP_S = 45.0  # for an ordered end: it gives its hosts 12 s and itself 30 s
-VANISH_S = 5.0  # until those that die with their parents are gone
+VANISH_S = 5.0  # until processes that die with their parents are gone
 POLL_S = 0.1
 LAST_LINES = 3
 _RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\S+ (?:WARNING|ERROR|CRITICAL) ")
@@ -50,7 +50,7 @@ class Head:
         return self._process.pid
 
     async def ended(self) -> CommandError:
-        """Wait for its end and tell why it ended."""
+        """Wait for the head's end and return its cause."""
         code = await self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         how += f" ({self._killed_for})" if self._killed_for else ""
@@ -58,7 +58,7 @@ class Head:
         return usage(*lines) if code == NODE_USAGE else failed(*lines)
 
     async def found(self) -> AgentFile:
-        """Where it is reached. Raises CommandError where it ends, or says nothing, before that."""
+        """The head's address. Raises CommandError where the head ends, or does not report it in time."""
         ended = asyncio.create_task(self.ended())
         try:
             async with asyncio.timeout(START_S):
@@ -86,7 +86,8 @@ class Head:
         return used.user + used.system
 
     def kill(self, why: str = "") -> None:
-        """SIGKILL; all that it started dies with it, and `sweep` frees what that leaves. `why` is told."""
+        """SIGKILL; all processes that it started die with it, and `sweep` frees what they leave. `why` is
+        reported."""
         self._killed_for = self._killed_for or why
         if self._process.returncode is None:
             self._process.kill()
@@ -105,7 +106,7 @@ class Head:
         for file in (self._output, self._run.head / "logs" / "agent.log"):
             with contextlib.suppress(OSError):
                 lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
-                if file is not self._output:  # of a log what went wrong, without the tracebacks under it
+                if file is not self._output:  # of a log, the failure without tracebacks
                     lines = [line for line in lines if _RECORD.match(line)]
                 lines = [line for line in lines if last_words([line])]
                 if lines:
@@ -115,7 +116,7 @@ class Head:
 
 @asynccontextmanager
 async def running_head(run: RunDir, config: Config) -> AsyncIterator[Head]:
-    """Start the head of a run; at the end it is stopped, with everything that it started.
+    """Start the head of a run; at the end it is stopped with every process that it started.
 
     Call it on the main thread: a child is tied to the life of the thread that started it.
     """
@@ -144,10 +145,10 @@ async def running_head(run: RunDir, config: Config) -> AsyncIterator[Head]:
 
 
 async def sweep(run: RunDir) -> int:
-    """Wait until nothing of the run is left, kill what stays, free its shared memory, remove the files by
+    """Wait until no process of the run is left, kill the rest, free its shared memory, remove the files by
     which its hosts were found.
 
-    Returns how many processes had to be killed; none, unless something is wrong.
+    Returns the number of killed processes; none, unless something is wrong.
     """
     waited_s = 0.0
     while (left := remains(run)) and waited_s < VANISH_S:
@@ -164,7 +165,8 @@ async def sweep(run: RunDir) -> int:
 
 
 async def wait_for_remains(run: RunDir) -> None:
-    """Before a resume: let the processes of a killed `rlctl` die. Raises CommandError where they do not."""
+    """Before a resume: wait until the processes of a killed `rlctl` are dead. Raises CommandError where they
+    stay."""
     waited_s = 0.0
     while left := remains(run):
         if waited_s > VANISH_S:

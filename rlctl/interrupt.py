@@ -1,6 +1,7 @@
-"""How the user stops a command that runs for long: the first signal asks, the second one hurries.
+"""Interrupt: user signals during long commands; the first asks, the second hurries.
 
-Owns the signals of `rlctl` while it drives a run; what hurrying means is said by whoever can.
+Owns the signals of `rlctl` while it drives a run. The component that can end faster registers what hurrying
+does.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 
 class Interrupt(asyncio.Event):
-    """Set when the user asked for an end (Ctrl-C, SIGTERM, a terminal that was closed)."""
+    """Set when the user requested an end (Ctrl-C, SIGTERM, a closed terminal)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +40,7 @@ class Interrupt(asyncio.Event):
         self.set()
 
     async def unless(self, work: Coroutine[object, object, T]) -> T:
-        """What `work` gives. Raises CommandError (INTERRUPTED) where the user asks for an end first."""
+        """The result of `work`. Raises CommandError (INTERRUPTED) where the user requests an end first."""
         doing = asyncio.ensure_future(work)
         asked = asyncio.ensure_future(self.wait())
         try:
@@ -55,5 +56,5 @@ class Interrupt(asyncio.Event):
 
 
 def stopped() -> CommandError:
-    """The end that the user asked for."""
+    """The error for an end that the user requested."""
     return CommandError(INTERRUPTED, "stopped on request")

@@ -1,4 +1,4 @@
-"""What is wrong with a journal: its pages, its streams, its rows; and what this program cannot read.
+"""Faults of a journal: pages, streams, rows, and kinds that cannot be read.
 
 Owns the verification that `rlctl journal verify` shows and that an audit begins with. Reads, never writes.
 """
@@ -16,9 +16,9 @@ Shown = dict[str, Any]
 
 
 def faults(journal: JournalView, only: str) -> Iterator[Shown]:
-    """What is wrong: damage of the whole journal, then of each stream; then what this program cannot read.
+    """All faults: damage of the whole journal, then of each stream; then rows that this program cannot read.
 
-    Kinds that this program does not know at all are no fault: they may be another program's.
+    Unknown kinds are no fault: they may belong to another program.
     """
     try:
         journal.check()
@@ -36,7 +36,7 @@ def faults(journal: JournalView, only: str) -> Iterator[Shown]:
 
 
 def streams(journal: JournalView, only: str) -> Iterator[tuple[str, StreamRows]]:
-    """The streams whose name, as the journal shows it, contains `only`."""
+    """The streams whose displayed name contains `only`."""
     for name in journal.names():
         rows = journal.rows(name) if only in name else None
         if rows is not None:
@@ -44,6 +44,6 @@ def streams(journal: JournalView, only: str) -> Iterator[tuple[str, StreamRows]]
 
 
 def known(kind: str, version: int) -> bool | None:
-    """Whether this program understands it; None where it does not know the kind."""
+    """Whether this program understands the row; None where it does not know the kind."""
     ours = schema_of(kind)
     return None if ours is None else version <= ours

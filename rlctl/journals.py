@@ -1,7 +1,8 @@
-"""Journals as they are stored, for people and other programs: streams, rows as plain values, what is wrong.
+"""Stored journals for people and other programs: streams, plain rows, faults.
 
-Owns what `rlctl journal` tells; prints nothing, writes nothing, needs no actor. A row is shown as it was
-written (kind, version, fields), read by the reference `msgpack` package, so that no class of ours is needed.
+Owns the contents of `rlctl journal`'s output. Prints nothing, writes nothing, needs no actor. A row is shown
+as it was written (kind, version, fields), read by the reference `msgpack` package, so that no class of ours
+is needed.
 """
 
 import base64
@@ -25,12 +26,13 @@ from supervisor.journal_rows import Row, StreamRows, row_checksum
 __all__ = ["Shown", "describe", "faults", "known", "places", "plain", "record", "records", "streams"]
 
 DEFINED_IN = (provider, scheduler, evidence)
-"""Imported for the kinds that they define: only those can be told from what a newer program wrote."""
+"""Imported for the kinds that they define: without them a newer program's rows cannot be recognised."""
 MAX_DEPTH = 64  # of a message's fields; deeper ones are shown as text
 
 
 def places(given: Sequence[str]) -> list[str]:
-    """Files, URLs, and every journal file under the folders. Raises CommandError where one is neither."""
+    """Files, URLs, and every journal file under the folders. Raises CommandError where an argument is
+    neither."""
     found: list[str] = []
     for place in given:
         if is_url(place) or Path(place).is_file():
@@ -77,10 +79,10 @@ def records(journal: JournalView, only: str) -> Iterator[Shown]:
 
 
 def record(name: str, rows: StreamRows, row: Row) -> Shown:
-    """One row. `whole` is false where it fails its checksum; then `fields` may be anything."""
+    """One row. `whole` is false where it fails its checksum; then `fields` may hold anything."""
     try:
         fields = plain(msgpack.unpackb(row.body, raw=False, strict_map_key=False))
-    except Exception as problem:  # noqa: BLE001 (whatever a damaged row makes of a decoder)
+    except Exception as problem:  # noqa: BLE001 (a decoder may raise anything on a damaged row)
         fields = {"not MessagePack": repr(problem)}
     if isinstance(fields, dict):
         fields.pop("type", None)
@@ -98,7 +100,7 @@ def record(name: str, rows: StreamRows, row: Row) -> Shown:
 
 
 def plain(value: object, depth: int = 0) -> Any:
-    """MessagePack as JSON can say it: bytes as {"base64": …}, numbers that JSON lacks as text."""
+    """MessagePack as JSON values: bytes as {"base64": …}, numbers that JSON lacks as text."""
     if depth > MAX_DEPTH:
         return repr(value)
     if isinstance(value, bytes):

@@ -1,6 +1,6 @@
-"""What dead runs left in the shared memory of this host, for who frees it.
+"""Orphaned shared memory of dead runs.
 
-Owns how it is told. What may go is `nodeagent.job_memory`'s.
+Owns the report. `nodeagent.job_memory` decides what may be freed.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ COLUMNS = (
 
 
 class LeftSeen(msgspec.Struct):
-    """A folder. `freed_bytes`: of it, or what would be. `kept`: why something of it stays."""
+    """A folder. `freed_bytes`: bytes freed, or that would be freed. `kept`: why a part of it stays."""
 
     path: str
     image_bytes: int
@@ -32,7 +32,7 @@ class LeftSeen(msgspec.Struct):
 
 
 class LeftMemory(msgspec.Struct):
-    """All folders of this user's runs. `dry`: nothing was touched."""
+    """All folders of this user's runs. `dry`: nothing was changed."""
 
     folders: list[LeftSeen]
     freed_bytes: int
@@ -40,8 +40,8 @@ class LeftMemory(msgspec.Struct):
 
 
 def clean(root: Path, quiet_s: float, *, whole: bool, dry: bool) -> LeftMemory:
-    """Free the images of dead runs; `whole`: their host copies too. `dry`: say what would go. `quiet_s`: who
-    changed something since then is not dead."""
+    """Free the images of dead runs; `whole`: their host copies too. `dry`: only report what would be freed.
+    `quiet_s`: a run with a change in this time is not dead."""
     folders = [_cleaned(one, quiet_s, whole, dry) for one in job_memory.found(root, quiet_s)]
     return LeftMemory(folders, sum(one.freed_bytes for one in folders), dry)
 

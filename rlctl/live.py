@@ -1,7 +1,7 @@
-"""Live progress of a run in a terminal, as plain lines, or as JSON lines.
+"""Live progress of a run: a terminal panel, plain lines, or JSON lines.
 
-Owns following the history file and showing it. What the numbers are is `rlctl.progress`; this room has the
-clock and the terminal, and touches nothing of the run itself.
+Owns following the history file and showing it. `rlctl.progress` computes the numbers; this module has the
+clock and the terminal, and changes nothing of the run itself.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from rlctl.progress import PHASE_WORDS, Progress, cost_line, end_line, end_style
 from rlctl.wording import duration
 
 POLL_S = 0.2
-"""Between looks at the file: shorter than anyone notices."""
+"""Between polls of the file: shorter than a person notices."""
 MAX_EVENT_CELLS = 200
 """Width of an event; a cause can be a whole traceback."""
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -43,7 +43,7 @@ def follow(
     """Records of a history as they are written, until the run's end or until its processes are gone.
 
     history: its file, or a follower that has read a part of it. alive: whether the run's processes live;
-    after it says no, what they still wrote is read once more.
+    after it returns false, the file is read once more.
     """
     follower = history if isinstance(history, HistoryFollower) else HistoryFollower(history)
     while True:
@@ -58,7 +58,7 @@ def follow(
 
 
 def show(records: Iterable[AnyRecord], mode: Mode, out: TextIO, known: Progress | None = None) -> Progress:
-    """Show records until they end; returns what was learnt, beside what was `known` (before a resume).
+    """Show records until they end; return the state, which includes what was `known` (before a resume).
 
     mode: "live" draws a panel that changes in place; "plain" writes a line for each step and event, without
     control codes; "json" writes every record as one JSON object a line; "auto" is live where `out` is a
@@ -79,11 +79,11 @@ def show(records: Iterable[AnyRecord], mode: Mode, out: TextIO, known: Progress 
 
 
 def announce(phase: PhaseName, mode: Mode, out: TextIO) -> None:
-    """Say what a run does that has no history yet."""
+    """Print the phase of a run that has no history yet."""
     said = PHASE_WORDS[phase]
     if mode == "json":
         said = msgspec.json.encode(Phase(t_s=0.0, phase=phase)).decode()
-    with contextlib.suppress(BrokenPipeError):  # nobody has to read it
+    with contextlib.suppress(BrokenPipeError):  # a closed pipe is fine
         out.write(f"{said}\n")
         out.flush()
 
@@ -91,7 +91,7 @@ def announce(phase: PhaseName, mode: Mode, out: TextIO) -> None:
 def _show_live(records: Iterable[AnyRecord], console: Console, progress: Progress) -> Progress:
     heard_at = time.monotonic()
 
-    def panel() -> RenderableType:  # drawn by rich's own thread, also while no record comes
+    def panel() -> RenderableType:  # drawn by rich's own thread, also while no record arrives
         return render(progress, progress.t_s + time.monotonic() - heard_at)
 
     with Live(get_renderable=panel, console=console, refresh_per_second=4):
@@ -114,7 +114,7 @@ def render(progress: Progress, now_s: float) -> RenderableType:
     if progress.phase and progress.end is None:
         facts.add_row("now", progress.phase)
     facts.add_row("step", _bar(progress))
-    if progress.unserved:  # among the events it would pass
+    if progress.unserved:  # would be lost among the events
         facts.add_row("instances", Text(progress.unserved, style="bold red"))
     if progress.sick:
         facts.add_row("verifier", Text(progress.sick, style="bold red"))
@@ -148,7 +148,7 @@ def render(progress: Progress, now_s: float) -> RenderableType:
 
 
 def verdicts_line(sample: Sample) -> Text:
-    """Counts by status, those of failures first that say nothing of a response."""
+    """Counts by status, first those of failures that do not depend on the response."""
     counts = sorted((Counter(sample.verdicts) + Counter(sample.asked_again)).items())
     ours = [f"{count:,} {status}" for status, count in counts if status in OURS]
     others = [f"{count:,} {status}" for status, count in counts if status not in OURS]

@@ -1,7 +1,7 @@
-"""Reads the logs of many processes as one.
+"""Merged logs of many processes.
 
-Owns which files an actor, a process or a host writes to, and the order of their lines. Reads no more than the
-end of a file that is longer than what is asked for.
+Owns the files to which an actor, a process or a host writes, and the order of their lines. Of a file that is
+longer than the request it reads only the end.
 """
 
 import json
@@ -12,27 +12,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[,.]\d{3}")
-BYTES_A_LINE = 400  # more than most lines; how far back the last lines are looked for
-MAX_READ = 1 << 20  # of one file at a time
+BYTES_A_LINE = 400  # more than most lines; step by which the last lines are searched backwards
+MAX_READ = 1 << 20  # read at a time from one file
 IN_AGENT = ("registry", "cluster", "training/controller", "training/state")
 """Actors that live in a node agent's own process: their lines are in agent.log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: the process that wrote it, the time that it bears (or that of the line before), its text."""
+    """One line: the process that wrote it, its time (or that of the line before), its text."""
 
     source: str
     when: str
     text: str
 
     def as_json(self) -> str:
-        """For machines."""
+        """The line as a JSON object."""
         return json.dumps({"source": self.source, "when": self.when, "text": self.text})
 
 
 def files_of(nodes: Path, who: str) -> list[Path]:
-    """Log files of a host, a process, an actor, or (for "") of everybody."""
+    """Log files of a host, a process, an actor, or (for "") of all."""
     every = sorted([*nodes.glob("*/logs/*.log"), *nodes.glob("*/logs/*.out")])
     if not who:
         return every
@@ -60,7 +60,7 @@ class Logbook:
         self._files = list(files)
 
     def last(self, count: int) -> list[Line]:
-        """The last lines of all files together, by time; what follows them comes with `more`."""
+        """The last lines of all files together, by time; `more` returns the later ones."""
         lines: list[Line] = []
         for file in self._files:
             size = file.stat().st_size
@@ -70,7 +70,7 @@ class Logbook:
         return lines[-count:] if count else []
 
     def more(self, files: Iterable[Path]) -> list[Line]:
-        """Lines that were written since, by time; files that are new are read from their begin."""
+        """Lines written since, by time; new files are read from their start."""
         lines = [line for file in files for line in self._read(file)]
         return sorted(lines, key=lambda line: line.when)
 
@@ -92,7 +92,7 @@ class Logbook:
 
 
 def _lines(source: str, texts: Iterable[str], when: str) -> list[Line]:
-    """`when`: of lines before the first that bears a time; what was only printed bears none."""
+    """`when`: for lines before the first one with a time; plain output has no time."""
     lines = []
     for text in texts:
         found = _TIME.match(text)

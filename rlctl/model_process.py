@@ -1,7 +1,7 @@
-"""The process that makes a model, with torch, or checks one, without: `python -m rlctl.model_process ...`.
+"""Process `python -m rlctl.model_process ...` that makes or checks a model.
 
-Owns nothing but the way from its arguments to lines of JSON on standard output (`rlctl.models`). People use
-`rlctl model`.
+It makes a model with torch, and checks one without. Owns only the translation from its arguments to lines of
+JSON on standard output (`rlctl.models`). People use `rlctl model`.
 """
 
 from supervisor.process import die_with_parent
@@ -26,11 +26,11 @@ from configs.schema import Config
 from rlctl.models import Made, Progress, Said, Unusable
 
 TRIED_PROBLEMS = 64
-"""Problems whose prompts must fit the engine before a run begins; a later one that does not fit is refused
-there."""
+"""Problems whose prompts are checked against the engine's limit before a run begins; a later one that does
+not fit is refused there."""
 REPORT_EVERY = 5
 FLOAT32_BYTES = 4
-"""Of a parameter: the trainer holds its weights so."""
+"""Bytes of a parameter: the trainer holds its weights in this type."""
 
 
 def say(said: Said) -> None:
@@ -73,7 +73,7 @@ def describe(directory: Path, example: str = "") -> Made:
 
 
 def fit(directory: Path, config: Config) -> str:
-    """Word some problems with the model's tokenizer; an example of them.
+    """Render some problems with the model's tokenizer; return an example.
 
     Raises BadTask, BadTokenizer, and BadCheckpoint where prompts or responses do not fit the model.
     """
@@ -102,7 +102,7 @@ def fit(directory: Path, config: Config) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; failures that a user can mend become a line of JSON."""
+    """Entry point; failures that a user can fix become a line of JSON."""
     parser = argparse.ArgumentParser(prog="rlctl.model_process")
     parser.add_argument("what", choices=["new", "check", "show"])
     parser.add_argument("directory", type=Path)

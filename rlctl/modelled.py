@@ -1,7 +1,7 @@
-"""What a what-if is to be run on, from the words of a command line: model, machines, lengths, a trace.
+"""What-if setting from command-line options: model, machines, lengths, a trace.
 
-Owns the words and their refusals, and how a job's settings become those of a simulated one: with a token
-scale of s a token of a message stands for s tokens of the modelled model, so lengths are divided by it.
+Owns the options' syntax and errors, and the conversion of a job's settings to those of a simulated job. With
+a token scale of s, one message token represents s tokens of the modelled model, so lengths are divided by s.
 """
 
 import re
@@ -25,20 +25,20 @@ from sim.setting import Paces, Setting, refuse_hosts
 
 _RIG = re.compile(r"(?P<name>[a-z0-9_]+?)(?:x(?P<devices>\d+))?(?::tp(?P<tp>\d+))?")
 VOCABULARY = 128
-"""Of a made model: its tokenizer knows letters and few more."""
+"""Of a made model: its tokenizer knows letters and few other tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What was asked for, as typed; an empty text stands for what follows from the settings.
+    """The options as typed; an empty text means the value that follows from the settings.
 
     Attributes:
         model: a name of `sim/models/shapes.toml`. reserved, preemptible: `NAME[xDEVICES][:tpN]`.
         lengths: `MEDIAN,SIGMA,CORRELATION` of responses, in tokens of the model.
         token_scale, frame_rows: see `sim.models.batching`.
         gbit_s: of each host's network card. boot_s: of a machine, up to twice that of a preemptible one.
-        hours: virtual, at most. notice_s: that long before a trace takes a host away it is told; None: as the
-            trace says.
+        hours: virtual, at most. notice_s: time between the notice and a trace's removal of a host; None: as
+            in the trace.
     """
 
     model: str = ""
@@ -54,7 +54,8 @@ class Words:
 
 
 def setting_of(config: Config, words: Words) -> Setting:
-    """The setting of a what-if. Raises CommandError for words that mean nothing, or do not go together."""
+    """The setting of a what-if. Raises CommandError for invalid options, or options that do not fit
+    together."""
     reserved, preemptible = rig_of("--reserved", words.reserved), rig_of("--preemptible", words.preemptible)
     limit = config.rollout.max_new_tokens
     try:
@@ -88,7 +89,7 @@ def setting_of(config: Config, words: Words) -> Setting:
 
 
 def rig_of(option: str, text: str) -> Rig:
-    """What stands in a host: `h100x8:tp2` are eight H100 in groups of two. Raises CommandError."""
+    """The rig of a host: `h100x8:tp2` means eight H100 in groups of two. Raises CommandError."""
     found = _RIG.fullmatch(text)
     if found is None:
         raise usage(f"{option} {text!r}: expected NAME, NAMExDEVICES or NAMExDEVICES:tpN, as in h100x8:tp2")
@@ -100,7 +101,7 @@ def rig_of(option: str, text: str) -> Rig:
 
 
 def scaled_down(config: Config, scale: int) -> Config:
-    """The same job with lengths in tokens of messages. Raises ValueError for a scale that leaves nothing."""
+    """The same job with lengths in message tokens. Raises ValueError for a scale that leaves no tokens."""
     if scale == 1:
         return config
     if scale < 1 or scale > config.rollout.max_new_tokens:

@@ -1,6 +1,7 @@
-"""Makes, checks and describes models, in a process of its own: torch and transformers stay out of `rlctl`.
+"""Making, checking and describing models in a process of its own.
 
-Owns that process and what it says. The work is `rlctl.model_process`.
+The process keeps torch and transformers out of `rlctl`. Owns that process and its lines. The work is in
+`rlctl.model_process`.
 """
 
 import os
@@ -16,7 +17,7 @@ from rlctl.errors import CommandError, failed, usage
 from supervisor.process import PARENT_VARIABLE, last_words
 
 MAX_SAID = 4096
-"""Characters of an unforeseen failure that are shown; its end tells most."""
+"""Characters of an unforeseen failure that are shown, from its end."""
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
@@ -24,7 +25,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.
 
 
 class Progress(Said, frozen=True, kw_only=True):
-    """The warm start goes on. loss: nats a token."""
+    """Progress of the warm start. loss: nats a token."""
 
     step: int
     steps: int
@@ -32,7 +33,7 @@ class Progress(Said, frozen=True, kw_only=True):
 
 
 class Made(Said, frozen=True, kw_only=True):
-    """What is in a checkpoint directory that loads. example: a problem of the task, if one was asked for."""
+    """Contents of a checkpoint directory that loads. example: a problem of the task, if one was requested."""
 
     path: str
     parameters: int
@@ -47,7 +48,7 @@ class Made(Said, frozen=True, kw_only=True):
 
 
 class Unusable(Said, frozen=True, kw_only=True):
-    """It cannot be used. `text` says what, where and what to do."""
+    """The model cannot be used. `text` contains the fault, its place and the next step."""
 
     text: str
 
@@ -62,7 +63,7 @@ def make(out_dir: Path, config_file: Path, on_progress: OnProgress) -> Made:
 
 
 class Check:
-    """Looks at a checkpoint as the trainer will, and words some problems with it.
+    """Checks a checkpoint as the trainer will load it, and renders some problems with its tokenizer.
 
     Args:
         model_dir: the checkpoint. config_file: the settings of the job.
@@ -74,11 +75,11 @@ class Check:
         self._cancelled = False
 
     def run(self) -> Made:
-        """Do it; it takes seconds. Raises CommandError, also where it was cancelled."""
+        """Run the check; it takes seconds. Raises CommandError, also where it was cancelled."""
         return _ask(self._arguments, lambda _: None, self._began)
 
     def cancel(self) -> None:
-        """From another thread: end it at once, if it has not ended."""
+        """Cancel the check from another thread, if it still runs."""
         self._cancelled = True
         if self._process is not None:
             self._process.kill()
@@ -121,7 +122,7 @@ def _lines(process: "subprocess.Popen[str]") -> Iterator[Progress | Made | Unusa
         try:
             yield _decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue  # some library's own print
+            continue  # a library's own print
     said = process.stderr.read()
     if process.wait() != 0:
         lines = [line for line in said[-MAX_SAID:].splitlines() if last_words([line])]

@@ -1,6 +1,6 @@
-"""What is said when a run has ended: its figures, and where its files are.
+"""Final output of a run: its figures, and the places of its files.
 
-Owns the words of the end. Computes nothing.
+Owns the texts of the end. Computes nothing.
 """
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from rlctl.wording import duration
 
 
 def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
-    """Names and values, in the order in which people ask for them."""
+    """Names and values, in the order of interest."""
     tokens, cost = report.tokens, report.cost
     restarts = sum(restart.count for restart in report.restarts)
     found = [
@@ -95,8 +95,8 @@ def print_closing(report: Report, run: RunDir, console: Console) -> None:
 
 
 def style(report: Report) -> str:
-    """Of the sentence that says what came of the run: green where all was reached, red where an invariant
-    was broken."""
+    """Style of the sentence about the result: green where all goals were reached, red where an invariant was
+    broken."""
     if report.outcome is not None and report.outcome.reached:
         return "bold green"
     broken = report.ok is False and not unchecked_only(len(report.violations), report.unchecked)
@@ -111,7 +111,7 @@ def _instances(instances: Instances, steps: int) -> str:
 
 
 def _recovery(report: Report) -> str:
-    """What deaths and resumes cost of the time of all steps, "" where that was nothing."""
+    """Time of deaths and resumes as a part of all steps, "" where there was none."""
     lost_s = sum(time.recovery_s for time in report.step_times)
     whole_s = sum(time.step_s for time in report.step_times)
     return f"; recovery took {duration(lost_s)} ({lost_s / whole_s:.0%} of the steps' time)" if lost_s else ""

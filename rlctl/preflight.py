@@ -1,7 +1,7 @@
-"""What can be known to fail before a run begins: trace, keys, engines, addresses, disk, shared memory.
+"""Preflight: trace, keys, engines, addresses, disk and shared memory before a run.
 
-Owns the checks and their words. Nothing is written. Whether a model loads is for `rlctl.models.Check`, whose
-process reads it.
+Owns the checks and their texts. Nothing is written. `rlctl.models.Check` checks in its own process whether a
+model loads.
 """
 
 import errno
@@ -31,21 +31,21 @@ from transport.keys import (
 )
 
 BYTES_A_PARAMETER = 4
-"""The trainer's are float32; images of weights are that at most."""
+"""Bytes of a parameter: the trainer's are float32; images of weights are at most that."""
 STATE_COPIES = 3
 """Weights and two moments of AdamW."""
 IMAGES_A_HOST = 3
-"""Images of weights that one host holds at once, at most: one served, one pulled, one about to be dropped."""
+"""Images of weights on one host at once, at most: one served, one pulled, one about to be dropped."""
 MEMORY_SPARE_BYTES = 16 << 20
 FULL_BYTES = 1 << 20
-"""Less than this is none: a journal grows by pages, a checkpoint by files."""
+"""Less than this counts as none: a journal grows by pages, a checkpoint by files."""
 DISK_SPARE_BYTES = 128 << 20
 """Journals, logs and reports of a run of a few hundred steps."""
 
 
 def problems(config: Config, runs_dir: Path, *, here: bool = True) -> list[str]:
-    """One finished line for each thing that would stop the run. here: its hosts are processes of this
-    machine; those of a cluster check themselves what their engines need, when they get the job."""
+    """One finished line for each problem that would stop the run. here: the hosts are processes of this
+    machine; hosts of a cluster check their engines' needs themselves, when they get the job."""
     found = [*_settings(config), *_space(config, runs_dir)]
     if here:
         found += [*_ports(config), *_engines(config), *_rewards(config)]
@@ -82,8 +82,8 @@ def _settings(config: Config) -> Iterator[str]:
 
 
 def _rewards(config: Config) -> Iterator[str]:
-    """Functions of one's own that cannot be imported, services without their key. A trusted function is left
-    to the workers: it is not this process that trusts it."""
+    """User functions that cannot be imported, services without their key. A trusted function is left to the
+    workers, because only they trust it."""
     for task in config.task:
         name = (task.verifier or PYTHON) if task.data else ""
         if name not in (PYTHON, HTTP) or (name == PYTHON and config.reward.function.trusted):
@@ -108,7 +108,7 @@ def _engines(config: Config) -> Iterator[str]:
 
 
 def _ports(config: Config) -> Iterator[str]:
-    """Addresses that the head is to listen at, and cannot."""
+    """Addresses at which the head cannot listen."""
     places = {"network.bind": (config.network.bind, 0)}
     if config.gateway.listen:
         host, _, port = config.gateway.listen.rpartition(":")
@@ -165,7 +165,8 @@ def _space(config: Config, runs_dir: Path) -> Iterator[str]:
 
 
 def full_disks(folder: Path) -> list[str]:
-    """One finished line for each place of a run that has no space left: what failed may be without words."""
+    """One finished line for each place of a run that has no space left; the failure itself may not mention
+    it."""
     places = [place for place in (folder, SHARED_MEMORY) if place.is_dir()]
     return [
         f"{place}: no space is left there; free some, then resume the run"
@@ -175,7 +176,7 @@ def full_disks(folder: Path) -> list[str]:
 
 
 def weight_bytes(config: Config) -> int:
-    """Size of the model's weights: of the files there are, or an estimate from the dimensions."""
+    """Size of the model's weights: from its files, or an estimate from the dimensions."""
     model = config.model
     if model.path:
         return sum(file.stat().st_size for file in Path(model.path).glob("*.safetensors"))
@@ -185,7 +186,7 @@ def weight_bytes(config: Config) -> int:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them."""
+    """Bytes in readable form."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

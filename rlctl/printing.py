@@ -1,4 +1,4 @@
-"""Standard output of commands that must be quick: tables and JSON without a terminal library or a codec."""
+"""Fast standard output: tables and JSON without a terminal library or a codec."""
 
 import json
 import os
@@ -8,19 +8,19 @@ from types import SimpleNamespace
 from rlctl.columns import Table
 
 PIPE_WIDTH = 200  # cells of a line where there is no terminal
-TERMINAL_WIDTH = 80  # where a terminal does not say its own
+TERMINAL_WIDTH = 80  # where a terminal does not report its width
 _DUMB = (None, "", "dumb", "unknown")  # of TERM, for a terminal that knows no styles
 
 
 def print_plain_json(value: object) -> None:
-    """One JSON object; what a head said on its socket goes out as it came."""
+    """One JSON object; an answer from the head's socket is printed unchanged."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=_plain) + "\n")
 
 
 def _plain(value: object) -> object:
     if isinstance(value, SimpleNamespace):
         return vars(value)
-    import msgspec  # of a message it has itself decoded
+    import msgspec  # of a message that it decoded itself
 
     return msgspec.json.decode(msgspec.json.encode(value))
 
@@ -32,7 +32,7 @@ def print_table(table: Table) -> None:
 
 
 def screen_width() -> int:
-    """Cells of a line of standard output; a file or a pipe has no width to keep to."""
+    """Cells of a line of standard output; a file or a pipe has no width limit."""
     if not sys.stdout.isatty():
         return PIPE_WIDTH
     columns = os.environ.get("COLUMNS", "")

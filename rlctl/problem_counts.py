@@ -1,7 +1,7 @@
-"""How many problems a job's own data has, put into its settings before it starts.
+"""Problem counts of a job's own data, set in its settings before it starts.
 
-A job draws problems by number without reading them, so the numbers stand in its settings (`config.toml` of a
-run), and a resume draws the same ones.
+A job draws problems by number without reading them, so the counts are part of its settings (`config.toml` of
+a run), and a resume draws the same ones.
 """
 
 import msgspec
@@ -11,12 +11,12 @@ from actors.reward.source import BadTask
 from configs.schema import Config, Task
 
 MOST_HELDOUT = 1024
-"""Of a file of held-out problems, where the settings do not say how many: each evaluation runs them all."""
+"""Of a file of held-out problems, where the settings give no number: each evaluation runs them all."""
 
 
 def counted(config: Config) -> Config:
-    """The settings with the numbers of problems of each task that has data. Reads every row. Raises
-    `BadTask`, which names the file and the line."""
+    """The settings with the number of problems of each task that has data. Reads every row. Raises `BadTask`,
+    which names the file and the line."""
     if not any(task.data for task in config.task):
         return config
     tasks = tuple(_counted(task, config.job.seed) if task.data else task for task in config.task)

@@ -1,6 +1,6 @@
-"""The table of `rlctl ps`: a row for each actor and child process of a cluster.
+"""Table of `rlctl ps`: a row for each actor and child process of a cluster.
 
-Pure: what the processes say of themselves goes in.
+Pure: process summaries go in.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,8 @@ def rows(seen: "Shown | Processes") -> list[Sequence[str]]:
 
 
 def row(state: "SystemState", actor: "ActorState", *, suspected: bool = False) -> Sequence[str]:
-    """The cells of an actor or a child process; `suspected`: another process doubts that this one lives."""
+    """The cells of an actor or a child process; `suspected`: another process suspects that this one is
+    dead."""
     process = bool(actor.pid)
     shown_state = "suspect" if suspected and not process and actor.state == "running" else actor.state
     return [
@@ -69,13 +70,13 @@ def row(state: "SystemState", actor: "ActorState", *, suspected: bool = False) -
 
 
 def silent_row(name: str) -> Sequence[str]:
-    """An actor or a process that should be there, and does not answer."""
-    node = name.partition("/")[0] if name.endswith((f"/{AGENT}", ")")) else "?"  # of other names, who knows
+    """An expected actor or process that does not answer."""
+    node = name.partition("/")[0] if name.endswith((f"/{AGENT}", ")")) else "?"  # unknown for other names
     return [node, "?", name, "?", Styled("no answer", "bold red"), *("?" * 5), "-"]
 
 
 def mailbox(actor: "ActorState") -> Styled:
-    """How full it is."""
+    """How full the mailbox is."""
     limit = actor.mailbox_limit
     text = f"{actor.mailbox}/{limit}" if limit else str(actor.mailbox)
     full = actor.mailbox / limit if limit else 0.0

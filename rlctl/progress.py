@@ -1,6 +1,6 @@
-"""Where a run stands, from its history records.
+"""Progress of a run, from its history records.
 
-Pure: records go in through `Progress.observe`, numbers and lines of text come out. Knows no terminal and no
+Pure: records go in through `Progress.observe`, numbers and lines of text come out. Has no terminal and no
 clock (`rlctl.live` does); its time is the time of the records.
 """
 
@@ -29,7 +29,7 @@ from rlctl.report.verdict import findings, unchecked_only
 from rlctl.wording import duration
 
 RECENT_STEPS = 5
-"""Steps whose mean time, without recovery, is used for the time left: fewer would follow every hiccup."""
+"""Steps whose mean time, without recovery, gives the time left; fewer would follow every outlier."""
 RECENT_EVENTS = 6
 EVENT_WORDS = {"joined": "joined", "left": "left", "killed": "was killed", "noticed": "got its notice",
                "drained": "handed its work over", "spared": "stays after all",
@@ -47,7 +47,7 @@ PHASE_WORDS = {
 
 
 class Progress:
-    """What is known so far. Bounded, however long the run."""
+    """Present state. Bounded, however long the run."""
 
     def __init__(self) -> None:
         self.run_id = ""
@@ -133,7 +133,7 @@ class Progress:
 
 
 def _prices(record: Run) -> Prices:
-    """Of the run's settings; those of an older program may be others."""
+    """The run's settings as stored; an older program's may have other fields."""
     try:
         return msgspec.convert(record.config.get("prices", {}), Prices)
     except msgspec.ValidationError:
@@ -141,7 +141,7 @@ def _prices(record: Run) -> Prices:
 
 
 def cost_line(account: Account) -> str:
-    """An account in a line."""
+    """An account on one line."""
     parts = [f"{account.cost:,.4f} {account.currency}"]
     if account.per_million_tokens is not None:
         parts.append(f"{account.per_million_tokens:,.2f} a million trained tokens")
@@ -152,7 +152,7 @@ def cost_line(account: Account) -> str:
 
 
 def event_line(record: Node | Restart | FirstInstance | Verifier) -> str:
-    """A record in words."""
+    """A record as text."""
     if isinstance(record, Node):
         cause = f" ({' '.join(record.cause.split())})" if record.cause else ""
         return f"{record.node} {EVENT_WORDS[record.event]}{cause}"
@@ -168,7 +168,7 @@ def event_line(record: Node | Restart | FirstInstance | Verifier) -> str:
 
 
 def plain_line(progress: Progress, record: AnyRecord) -> str | None:
-    """The line for a record that was just observed, or None where it deserves none (samples)."""
+    """The line for a record that was just observed, or None for a record without one (samples)."""
     match record:
         case Run():
             text = f"run {record.run_id}: {record.steps} steps, seed {record.seed}"
@@ -202,7 +202,7 @@ def plain_line(progress: Progress, record: AnyRecord) -> str | None:
 
 
 def end_style(end: End) -> str:
-    """Of the line that tells the end."""
+    """Style of the line that reports the end."""
     broken = not end.ok and not unchecked_only(len(end.violations), end.unchecked)
     return "" if end.ok else "bold red" if broken else "bold yellow"
 

@@ -1,9 +1,8 @@
-"""`python -m rlctl.protocol_document [FILE]`: bring the tables of docs/protocol.md up to date.
+"""`python -m rlctl.protocol_document [FILE]`: updates the tables of docs/protocol.md.
 
-Owns the form of what is made from the structs: each stands between `<!-- made: NAME -->` and `<!-- end -->`
-in the page, whose other text is written by hand and kept. The words are the docstrings of the structs and of
-their fields; types, limits and defaults are their own, so the page cannot say anything else than what a
-decoder does.
+Owns the form of the generated parts: each is between `<!-- made: NAME -->` and `<!-- end -->` in the page;
+the other text is written by hand and kept. The texts are the docstrings of the structs and of their fields;
+types, limits and defaults are read from the structs, so the page always agrees with the decoder.
 """
 
 import re
@@ -22,7 +21,7 @@ _SLOT = re.compile(r"(<!-- made: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 class NoSlot(ValueError):
-    """The page asks for something that nobody makes, or lacks what is made."""
+    """The page has a slot without a generator, or lacks a generated part."""
 
 
 def updated(text: str) -> str:
@@ -35,7 +34,7 @@ def updated(text: str) -> str:
 
 
 def parts() -> dict[str, Callable[[], str]]:
-    """What is made, by the name of its slot."""
+    """Generators by the name of their slot."""
     said = conversations()
     return {
         "envelope": lambda: struct_table.array(envelope.Envelope),

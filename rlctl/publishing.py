@@ -1,8 +1,8 @@
-"""Publishing weights from a trainer of one's own: into the shared memory of its host, and on from there.
+"""Publishing weights from a user's trainer, through its host's shared memory.
 
-Owns the way from tensors to a version that instances serve: the host's TransferAgent is found, an image is
-written where it looks, and it is told. The copy is all that a trainer waits for; the agent hashes, serves and
-announces, also when the trainer has ended meanwhile.
+Owns the way from tensors to a served version: find the host's TransferAgent, write an image where the agent
+reads it, and notify the agent. The trainer waits for the copy only. The agent hashes, serves and announces,
+also when the trainer has ended meanwhile.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 MANAGER = "rollout/manager"
 READERS_S = 10.0
-"""Of a version that is to make way: so long they may take to let go of it."""
+"""Longest wait until instances release a version that is to be replaced."""
 OPEN_S = 60.0
-"""Until there is room for an image."""
+"""Longest wait until there is space for an image."""
 MAX_MINE = 64
-"""Versions of this client that it looks after; the oldest are forgotten."""
+"""Versions of this client that are tracked; the oldest are forgotten."""
 DESCRIBE_S = 900.0
-"""Until the agent has hashed and announced an image: 1 TB at 2 GB/s; of a sharded trainer, until all ranks
-have written, which is the longer part."""
+"""Longest wait until the agent has hashed and announced an image: 1 TB at 2 GB/s; of a sharded trainer, until
+all ranks have written, which is the longer part."""
 
 State = Mapping[str, "Tensor"]
 ModelConfig = bytes | str | Path | Mapping[str, object] | object | None
@@ -53,7 +53,7 @@ ModelConfig = bytes | str | Path | Mapping[str, object] | object | None
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A version that was handed over. `host`: its agent's. `copy_s`: what the trainer waited for the copy."""
+    """A published version. `host`: its agent's host. `copy_s`: time that the trainer waited for the copy."""
 
     version: int
     host: str
@@ -63,8 +63,8 @@ class Publication:
     announced: "asyncio.Task[Published]"
 
     async def known(self) -> Published:
-        """Wait until the manager knows of it, so that instances pull it from here on. Raises CannotPublish,
-        or what an ask raises."""
+        """Wait until the manager has registered it, so that instances pull it from here on. Raises
+        CannotPublish, or the errors of an ask."""
         try:
             return await asyncio.shield(self.announced)
         except Refused as refusal:
@@ -72,7 +72,7 @@ class Publication:
 
 
 class Publishing:
-    """See the module. One for each client; versions are published one after the other."""
+    """Publishes one version after the other; one for each client. See the module."""
 
     def __init__(self, cluster: Asks) -> None:
         self._cluster = cluster
@@ -80,7 +80,7 @@ class Publishing:
         self._home: Home | None = None
         self._before: Publication | None = None
         self._config = b""
-        self._mine: dict[int, None] = {}  # versions that were published here and may fail yet
+        self._mine: dict[int, None] = {}  # versions that were published here and may still fail
 
     async def publish(
         self,
@@ -98,7 +98,7 @@ class Publishing:
         """See `Cluster.publish`."""
         async with self._one:
             before, self._before = self._before, None
-            if before is not None:  # one image is hashed at a time: two more may lie in the store
+            if before is not None:  # one image is hashed at a time: two more may be in the store
                 await before.known()
             home = await self._at_home(host, wait_s)
             await self._require_new(version)
@@ -149,7 +149,7 @@ class Publishing:
         parts: OwnParts | None,
         model_changed: bool,
     ) -> Publication:
-        """What this rank has; the version is one when all ranks have handed theirs over."""
+        """This rank's part; the version is complete when all ranks have handed over theirs."""
         try:
             own = ranks if ranks is not None else Ranks.of_this_process()
             self._config = _config_of(config, self._config or home.model_config)
@@ -194,8 +194,8 @@ class Publishing:
         return self._home
 
     async def _require_new(self, version: int) -> None:
-        """Raises CannotPublish where a higher version is there, and where instances could not load one that
-        this client has published since: once. Before anything is copied."""
+        """Raises CannotPublish where a higher version exists, and, once, where instances could not load a
+        version that this client has published since. Runs before any copy."""
         if version < 0:
             raise CannotPublish(f"version {version}: versions are numbers from 0 up")
         seen = await self._cluster.ask(MANAGER, ListInstances(), expect=InstancesAre, deadline_s=ASK_S)
@@ -212,7 +212,7 @@ class Publishing:
 
 
 def failure_of(seen: InstancesAre, mine: Container[int]) -> str:
-    """What became of the newest of these versions that instances could not load; "" where they could."""
+    """The failure of the newest of these versions that instances could not load; "" where they could."""
     failed = [one for one in seen.failed if one.version in mine]
     if not failed:
         return ""
@@ -226,7 +226,7 @@ def _heard(told: Awaitable[Published]) -> "asyncio.Task[Published]":
         return await told
 
     task = asyncio.create_task(answer())
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever waits hears of it
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # a waiter gets the exception
     return task
 
 
@@ -290,7 +290,7 @@ def _write(
 
 
 def _seal(store: ImageStore, draft: Draft) -> None:
-    """What a trainer wrote under this number and never published makes way."""
+    """Removes an image that a trainer wrote under this number and never published."""
     try:
         draft.seal()
     except VersionConflict:

@@ -1,7 +1,7 @@
-"""The agent of a trainer's host: who it is, and where its images are.
+"""Transfer agent of a trainer's host, with the location of its images.
 
-Owns how a client finds it: by the hosts of the job that runs, and by the shared memory of the machine that
-the client runs on. Nothing is written.
+Owns how a client finds the agent: by the hosts of the running job, and by the shared memory of the client's
+machine. Nothing is written.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ LOOK_S = 0.2
 
 
 class CannotPublish(Exception):
-    """Nothing was published, and instances serve what they served; the text says why and what to do."""
+    """Nothing was published, and instances serve the same version as before; the text gives the reason and
+    the next step."""
 
 
 class Asks(Protocol):
@@ -38,8 +39,8 @@ class Asks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The agent of this host, where its images are, and the config of the model that it has. `join`: the
-    agent that makes one version of what the ranks of several hosts publish."""
+    """The agent of this host, the location of its images, and its config of the model. `join`: the agent that
+    makes one version of the parts that ranks on several hosts publish."""
 
     node: str
     agent: str
@@ -49,8 +50,8 @@ class Home:
 
 
 async def find_home(cluster: Asks, host: str = "", wait_s: float = WAIT_S) -> Home:
-    """The agent of this host: the named one's, a reserved one before others. Raises CannotPublish where there
-    is none after `wait_s`."""
+    """The agent of this host: of the named one, else preferably of a reserved one. Raises CannotPublish where
+    there is none after `wait_s`."""
     until_s = time.monotonic() + wait_s
     while True:
         try:

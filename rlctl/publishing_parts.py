@@ -1,7 +1,7 @@
-"""Publishing from a sharded trainer: each rank hands its own part over, and nothing is gathered.
+"""OwnParts: publishing from a sharded trainer, each rank its own part.
 
-Owns what a rank says of itself and of its tensors, and the write into the image of its host, of which the
-other ranks there write the rest. What makes one version of all parts is the agents'
+No tensor is gathered. Owns a rank's description of itself and of its tensors, and the write of its part into
+the host's image; other ranks of the host write the rest. The agents combine all parts into one version
 (`actors.weights.parts`).
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Which rank of how many publishes, and how many of them are on its host."""
+    """Number of this rank, number of all ranks, and ranks on this host."""
 
     rank: int
     ranks: int
@@ -35,8 +35,8 @@ class Ranks:
 
     @staticmethod
     def of_this_process() -> "Ranks":
-        """As torch.distributed and torchrun (LOCAL_WORLD_SIZE) have it. Raises ValueError where they do not
-        say."""
+        """From torch.distributed and torchrun (LOCAL_WORLD_SIZE). Raises ValueError where they do not give
+        it."""
         from torch import distributed
 
         here = os.environ.get("LOCAL_WORLD_SIZE", "")
@@ -50,8 +50,8 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class OwnParts:
-    """What this rank has of the image's tensors `whole` (`actors.engine.shards.layout_of`; the same on every
-    rank): `parts`, as `actors.weights.layout.fsdp_parts` and `megatron_layout.megatron_parts` tell them."""
+    """This rank's parts of the image's tensors `whole` (`actors.engine.shards.layout_of`; the same on every
+    rank): `parts`, from `actors.weights.layout.fsdp_parts` and `megatron_layout.megatron_parts`."""
 
     whole: Sequence[TensorSpec]
     parts: Sequence[Part]
@@ -63,7 +63,7 @@ def is_sharded(weights: object) -> bool:
 
 
 def shards_of(weights: "Mapping[str, Tensor]", parts: OwnParts | None, ranks: Ranks) -> "Shards":
-    """What this rank writes. Raises Unpublishable."""
+    """The ranges that this rank writes. Raises Unpublishable."""
     from actors.engine.shards import of_dtensors, of_parts
 
     if parts is not None:
@@ -72,7 +72,7 @@ def shards_of(weights: "Mapping[str, Tensor]", parts: OwnParts | None, ranks: Ra
 
 
 def write_shards(path: Path, shards: "Shards") -> None:
-    """Write them into the image that this file ends with. Raises OSError."""
+    """Write them into the image at the end of this file. Raises OSError."""
     with path.open("r+b") as file:
         mapped = mmap.mmap(file.fileno(), 0)
     shards.write(memoryview(mapped)[len(mapped) - shards.nbytes :])

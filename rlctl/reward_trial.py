@@ -1,6 +1,7 @@
-"""One response scored as a job's reward worker would, with what helps the author of a problem or a function.
+"""Trial score of one response, as in a job's reward worker, with details.
 
-Owns the times and the shape of what is shown. Does not own verifiers (`actors.reward.verifiers`).
+The details help the author of a problem or a function. Owns the times and the form of the output. Does not
+own verifiers (`actors.reward.verifiers`).
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ OUTSIDE = "none: the reward worker's own process"
 
 
 class Tried(msgspec.Struct, kw_only=True):
-    """What became of a response. score: None where it has none. start_s: of the sandbox with its imports,
+    """Result for a response. score: None where it has none. start_s: start of the sandbox with its imports,
     once a worker; wall_s, cpu_s: of this score. read, printed, refused: as in `Trial`."""
 
     task: str
@@ -55,14 +56,14 @@ def task_of(config: Config, name: str) -> Task:
 
 
 def problem_of(task: Task, config: Config, split: Split, index: int) -> Entry:
-    """A problem of a task's own. Raises BadTask."""
+    """A problem of the task's own data."""
     return source_of(task, config.job.seed).entry(split, index)
 
 
 def verifier_spec(
     config: Config, task: Task | None, verifier: str, params: Mapping[str, object]
 ) -> VerifierSpec:
-    """What the verifier is made from: of a task, or one by its name; params win."""
+    """Parameters of the verifier: of a task, or of one by its name; `params` take precedence."""
     if task is not None and not verifier:
         spec = spec_of(task, config)
     else:

@@ -1,7 +1,7 @@
-"""The folder of a run: its name, its files, who may drive it, and finding it again.
+"""RunDir: the folder of a run with its name, files, lock and lookup.
 
 Owns `runs/<id>/` as a place. One `rlctl` drives a run at a time: it holds a lock on the folder that the
-kernel drops with the process, whatever ends it. What is in the files is for those who write them.
+kernel drops with the process, whatever ends it. The modules that write the files own their contents.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rlctl.errors import failed, nothing, usage
 
-if TYPE_CHECKING:  # looks for a run need no settings, whose import is slow
+if TYPE_CHECKING:  # lookups of a run need no settings, whose import is slow
     from configs.schema import Config
 
 _ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
@@ -25,7 +25,7 @@ _ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """Where things of a run are."""
+    """Paths of a run."""
 
     path: Path
 
@@ -41,7 +41,7 @@ class RunDir:
 
     @property
     def history(self) -> Path:
-        """What happened, record by record."""
+        """The history, record by record."""
         return self.path / "history.jsonl"
 
     @property
@@ -56,7 +56,7 @@ class RunDir:
 
     @property
     def nodes(self) -> Path:
-        """State directories of the hosts that this machine plays."""
+        """State directories of the hosts that run on this machine."""
         return self.path / "nodes"
 
     @property
@@ -70,7 +70,7 @@ class RunDir:
 
     @property
     def lock_file(self) -> Path:
-        """Locked by whoever drives the run."""
+        """Locked by the process that drives the run."""
         return self.path / "lock"
 
     def config(self) -> "Config":
@@ -130,7 +130,7 @@ def create(runs_dir: Path, config: "Config") -> RunDir:
 
 
 def find(runs_dir: Path, name: str = "") -> RunDir:
-    """The run of an id (or the unique begin of one) or a path; "" is the newest. Raises CommandError."""
+    """The run of an id (or a unique prefix of one) or a path; "" is the newest. Raises CommandError."""
     if name and (os.sep in name or Path(name).is_dir()):
         path = Path(name).resolve()
         if not (path / "config.toml").is_file():
@@ -151,7 +151,7 @@ def find(runs_dir: Path, name: str = "") -> RunDir:
 
 
 def find_driven(runs_dir: Path, name: str = "") -> RunDir:
-    """A run that is being driven: the named one, or the newest such. Raises CommandError."""
+    """A run that is being driven: the named one, or the newest such run. Raises CommandError."""
     if name:
         run = find(runs_dir, name)
         if not run.driven():

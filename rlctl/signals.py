@@ -1,4 +1,4 @@
-"""The signals by which a user ends a command: Ctrl-C, SIGTERM, a terminal that was closed."""
+"""Signals by which a user ends a command: Ctrl-C, SIGTERM, a closed terminal."""
 
 import signal
 

@@ -1,7 +1,7 @@
-"""Runs a job on modelled machines, beside a baseline without preemptible ones: what would it cost?
+"""What-if runs: a job on modelled machines, beside a baseline without preemptible ones.
 
-Owns the order of the two runs, the progress with the time that is left, and the way a user stops it: what was
-computed until then is kept. The figures are `what_if`'s, the page `simulate_page`'s.
+Owns the order of the two runs, the progress with the time left, and a user's stop, which keeps the results so
+far. `what_if` computes the figures, `simulate_page` makes the page.
 """
 
 import signal
@@ -22,15 +22,15 @@ from sim.outcome import Outcome
 from sim.setting import Setting
 
 PIECE_WALL_S = 0.25
-"""Wall seconds of one piece: so long a user waits for his Ctrl-C, and a view for news."""
-FIRST_PIECE_S = 1.0  # virtual; the next ones follow from how fast it goes
+"""Wall seconds of one piece: the longest wait for a Ctrl-C, and between two updates."""
+FIRST_PIECE_S = 1.0  # virtual; the next ones follow from the measured speed
 FASTER, SLOWER = 2.0, 0.5
-LEAST_SHARE = 0.1  # of the first step, before anything is said of the time that is left
+LEAST_SHARE = 0.1  # of the first step, before the time left is shown
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress", tag_field="kind"):
-    """How far a run is, the `number`-th of `runs`. virtual_s: seconds of the cluster; wall_s: those that it
-    took; left_s: wall seconds to the end of this run, None while too little of it is there to tell."""
+    """Progress of the `number`-th of `runs`. virtual_s: seconds of the cluster; wall_s: wall seconds for
+    them; left_s: wall seconds to the end of this run, None while too little of it is done for an estimate."""
 
     run: str
     number: int
@@ -44,7 +44,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress", tag_fi
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """One run: what it left behind, its history in tokens of the modelled model, and its figures."""
+    """One run: its records, its history in tokens of the modelled model, and its figures."""
 
     name: str
     outcome: Outcome
@@ -78,7 +78,7 @@ class Stop:
 
 
 def baseline_of(setting: Setting) -> Setting:
-    """The same job, seed and reserved host, and nobody else: rollout on the training host alone."""
+    """The same job, seed and reserved host, with no other host: rollout on the training host alone."""
     tree = msgspec.to_builtins(setting.config)
     tree["fleet"] |= {"n_prem_max": 0, "trace": ""}
     return replace(setting, config=msgspec.convert(tree, Config), trace=None)
@@ -87,7 +87,7 @@ def baseline_of(setting: Setting) -> Setting:
 def simulate_all(
     settings: Mapping[str, Setting], stop: Stop, tell: Callable[[Progress], None]
 ) -> list[Simulated]:
-    """Each of them, in order; those that a user did not wait for are left out."""
+    """Each run, in order; runs after a user's stop are left out."""
     done: list[Simulated] = []
     for number, (name, setting) in enumerate(settings.items(), 1):
         if not stop.asked:
@@ -104,7 +104,7 @@ def simulate(
     number: int = 1,
     runs: int = 1,
 ) -> Simulated:
-    """One run, to its end, its virtual deadline, or the user's word."""
+    """One run, to its end, its virtual deadline, or the user's stop."""
     cluster = SimCluster(setting)
     began_s = time.perf_counter()
     cluster.begin()
@@ -126,7 +126,7 @@ def simulate(
 
 
 def share_of_first_step(cluster: SimCluster) -> float:
-    """How much there is of the first step's responses, and of the evaluation's before it; at most 1."""
+    """Finished share of the first step's responses, and of the evaluation's before it; at most 1."""
     setting = cluster.setting
     looks = [record for record in cluster.history if isinstance(record, Sample)]
     config, scale = setting.config, setting.plant.token_scale
@@ -136,8 +136,8 @@ def share_of_first_step(cluster: SimCluster) -> float:
 
 
 def progress_of(name: str, cluster: SimCluster, wall_s: float, number: int = 1, runs: int = 1) -> Progress:
-    """How far it is. The time that is left follows from the steps that have ended; in the first one, from the
-    responses that it has so far."""
+    """Progress. The time left follows from the steps that have ended; in the first step, from its responses
+    so far."""
     ended = [record for record in cluster.history if isinstance(record, Step)]
     steps, now_s = cluster.setting.config.job.steps, cluster.loop.now_s
     left_s = None

@@ -1,7 +1,7 @@
-"""What a what-if is shown as: a table for the terminal, a page with plots that needs nothing beside it.
+"""What-if output: a table for the terminal, a self-contained page with plots.
 
-Owns words and layout. Pure: figures and histories go in, text comes out. The plots are `what_if_plots`', the
-style is the report's.
+Owns the texts and the layout. Pure: figures and histories go in, text comes out. The plots are from
+`what_if_plots`, the style is the report's.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ MONEY = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for, as it is told. notes: lines about where figures come from."""
+    """The request as text. notes: lines about the sources of the figures."""
 
     config: Config
     words: Words
@@ -98,7 +98,7 @@ class Asked:
 
 
 def rows_of(asked: Asked, done: Sequence[Simulated]) -> list[str]:
-    """The table, line by line, and what it comes to."""
+    """The table, line by line, and its conclusion."""
     sparks = _sparks(done)
     names = [*[name for name, _ in ROWS], *sparks]
     columns = [
@@ -158,7 +158,7 @@ def page_of(asked: Asked, done: Sequence[Simulated]) -> str:
 
 
 def verdicts(done: Sequence[Simulated]) -> list[str]:
-    """The one run against the other, and what did not end."""
+    """The comparison of the two runs, and the runs that did not end."""
     return [*_unfinished(done), *_compared(done)]
 
 
@@ -190,7 +190,7 @@ def _lead(done: Sequence[Simulated]) -> str:
 
 
 def _tiles(done: Sequence[Simulated]) -> str:
-    """The figures that most come for, each with the other run's below it."""
+    """The most wanted figures, each with the other run's below it."""
     names = ("throughput", "tokens for the money", "a step", "instances in use", "T_seed at the end", "cost")
     cells = dict(ROWS) | {
         "throughput": lambda f: UNKNOWN if f.tokens_per_s is None else f"{short(f.tokens_per_s)} tokens/s",
@@ -255,7 +255,7 @@ def _spark(series: Sequence[Sequence[float]]) -> list[str]:
 
 
 def _t_seed(figures: Figures) -> str:
-    """Alone, a host rolls out to the end: then the window says nothing."""
+    """A host alone rolls out to the end: then the window has no meaning."""
     alone = figures.t_seed_s is None or not figures.peak_instances
     return UNKNOWN if alone else f"{figures.t_seed_s:.2f} s"
 

@@ -1,6 +1,7 @@
-"""Evidence of a simulated run: what the audit of every run is given, from the disks of a simulated cluster.
+"""Evidence of a simulated run, read from the disks of the simulated cluster.
 
-Owns the translation from `sim.outcome.Outcome`. Judges nothing (`rlctl.audit` does).
+It has the form that every audit takes. Owns the translation from `sim.outcome.Outcome`. Judges nothing
+(`rlctl.audit` does).
 """
 
 from rlctl.audit import CheckpointSeen, Evidence
@@ -9,7 +10,7 @@ from sim.outcome import Outcome
 
 
 def evidence(outcome: Outcome) -> Evidence:
-    """What a simulated run left behind, for `rlctl.audit.audit`."""
+    """The evidence of a simulated run, for `rlctl.audit.audit`."""
     told = Testimony(missing=[("I2", text) for text in outcome.unreadable])
     for stream in outcome.streams:
         if stream.name in NEEDED_FOR:

@@ -1,6 +1,6 @@
-"""A struct as a Markdown table: its fields, what may stand in them, and what they mean.
+"""Struct as a Markdown table: fields, allowed values and meanings.
 
-Owns the form and the words for types. The meaning of a field is the text under it in the source, that of a
+Owns the form and the names of types. The meaning of a field is the text under it in the source, that of a
 struct its docstring.
 """
 
@@ -27,7 +27,7 @@ _WORDS = {
 
 
 def words(cls: type) -> str:
-    """The docstring on one line, less what it says of single fields: that stands in the table."""
+    """The docstring on one line, without its texts about single fields, which are in the table."""
     return _cell(_split(cls)[0])
 
 
@@ -44,14 +44,14 @@ def map_(cls: type) -> list[str]:
 
 
 def _table(head: list[str], rows: Sequence[tuple[str, ...]]) -> str:
-    """Markdown; a column in which nothing stands is left out."""
+    """Markdown; an empty column is left out."""
     kept = [n for n in range(len(head)) if any(row[n] for row in rows)]
     lines = [[head[n] for n in kept], ["---"] * len(kept), *([row[n] for n in kept] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def inside(cls: type) -> list[type]:
-    """The structs that stand in the fields of `cls`, at any depth."""
+    """The structs inside the fields of `cls`, at any depth."""
     found: dict[type, None] = {}
 
     def look(kind: Any) -> None:
@@ -80,7 +80,8 @@ def _rows(cls: type) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _split(cls: type) -> tuple[str, dict[str, str]]:
-    """A docstring: what it says of the whole, and of fields, as in "`one`: text; `two`, `three`: text"."""
+    """A docstring, split into the text about the whole and the texts about fields, as in "`one`: text; `two`,
+    `three`: text"."""
     names = set(cls.__annotations__)
     whole, texts = [], {}
     for paragraph in (inspect.getdoc(cls) or "").split("\n\n"):

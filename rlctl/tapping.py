@@ -1,7 +1,7 @@
-"""Following the messages of a whole cluster: a tap in every process, read until nobody wants more.
+"""Tap on a whole cluster: the messages of every process, read until closed.
 
-Owns the taps: opens one wherever a process appears, reads them all beside each other so that a stuck process
-holds up no other, and closes them at the end. A process closes by itself what is not read.
+Owns the taps: opens one in every process that appears, reads them concurrently so that a stuck process does
+not delay others, and closes them at the end. A process closes a tap by itself when it is not read.
 """
 
 import asyncio
@@ -15,12 +15,13 @@ from supervisor.tap import ReadTap, StartTap, StopTap, TapRecords
 from transport.wire import Peer
 
 POLL_S = 0.25
-"""Between two looks at one process: live to the eye, and 250 records at the highest rate."""
+"""Between two polls of one process: live to the eye, and 250 records at the highest rate."""
 APPEAR_S = 2.0
-"""Between two looks for new processes."""
+"""Between two polls for new processes."""
 ANSWER_S = 2.0
 MAX_QUEUED = 1000
-"""Answers that wait to be shown; a slow terminal makes the processes skip, not this one grow."""
+"""Answers that wait to be shown; with a slow terminal the processes skip messages and this queue stays
+bounded."""
 
 
 def reader_name(number: int = 0) -> str:
@@ -30,7 +31,8 @@ def reader_name(number: int = 0) -> str:
 
 @asynccontextmanager
 async def tapping(cluster: Cluster, wanted: StartTap) -> AsyncIterator[AsyncIterator[TapRecords]]:
-    """`async with tapping(...) as passed: async for records in passed`: what passes anywhere, as it comes.
+    """`async with tapping(...) as passed: async for records in passed`: messages of all processes, as they
+    arrive.
 
     Raises Refused where a process has too many taps already.
     """
@@ -61,7 +63,7 @@ async def _look_out(
     queue: "asyncio.Queue[TapRecords | Refused]",
     followed: dict[Peer, asyncio.Task[None]],
 ) -> None:
-    """Follow every process that there is, and those that come."""
+    """Follow every process, and every new one."""
     while True:
         try:
             peers = await cluster.peers(ANSWER_S)
@@ -90,7 +92,7 @@ async def _follow(
     while True:
         try:
             answer = await cluster.ask_process(peer, read, expect=TapRecords, deadline_s=ANSWER_S)
-        except AskFailed:  # gone, stuck, or it has forgotten us: tried again when it is seen next
+        except AskFailed:  # gone, stuck, or without our tap: tried again when it is next seen
             return
         if answer.records or answer.skipped:
             await queue.put(answer)

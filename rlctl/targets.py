@@ -1,6 +1,6 @@
-"""Which process is meant by the name of an actor, a process or a host.
+"""Target process of a command, found by the name of an actor, process or host.
 
-Pure: what the processes say of themselves goes in.
+Pure: process summaries go in.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Target(NamedTuple):
 
 
 def resolve(name: str, states: "Sequence[SystemState]") -> Target:
-    """The process of a host's, an actor's or a process's name, in this order. Raises CommandError.
+    """The process for a host's, an actor's or a process's name, in this order. Raises CommandError.
 
     A child process that does not answer (it starts, or is stopped by a signal) is known from its parent.
     """

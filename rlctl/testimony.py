@@ -1,8 +1,8 @@
-"""Evidence from streams of messages: what journals say, whatever kept them.
+"""Evidence from message streams, independent of where journals are stored.
 
-Owns which stream tells what of a run. Reads nothing (`rlctl.evidence` reads files and databases, a simulated
-run hands its disks over) and judges nothing (`rlctl.audit` does). A stream that is not there becomes an entry
-of `Evidence.missing`, under the invariant that it was needed for.
+Owns which stream holds which evidence of a run. Reads nothing (`rlctl.evidence` reads files and databases, a
+simulated run passes its disks) and judges nothing (`rlctl.audit` does). A missing stream becomes an entry of
+`Evidence.missing`, under the invariant that needed it.
 """
 
 from collections.abc import Sequence
@@ -32,20 +32,20 @@ NEEDED_FOR = {
     CONTROLLER: ("I5",),
     REGISTRY: ("I4",),
 }
-"""The streams that are looked at, each with the invariants that cannot be checked without it."""
+"""The streams that are read, each with the invariants that cannot be checked without it."""
 
 
 @dataclass(slots=True)
 class Testimony:
-    """Streams by name; a name that two journals hold gives two contents. missing: (invariant, text) for what
-    could not be read. damaged: (place, fault) of journals that are not whole."""
+    """Streams by name; a name that is in two journals has two contents. missing: (invariant, text) for
+    unreadable evidence. damaged: (place, fault) of journals that are not whole."""
 
     streams: dict[str, list[StreamContent]] = field(default_factory=dict)
     missing: list[tuple[str, str]] = field(default_factory=list)
     damaged: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, name: str, content: StreamContent) -> None:
-        """What one journal holds of a stream."""
+        """One journal's contents of a stream."""
         self.streams.setdefault(name, []).append(content)
 
     def messages(self, name: str) -> list[Message]:
@@ -53,7 +53,7 @@ class Testimony:
         return [message for content in self.streams.get(name, []) for message in content.messages]
 
     def miss(self, where: str, advice: str = "") -> None:
-        """Note each stream that no journal holds, or that more than one does."""
+        """Note each stream that is in no journal, or in more than one."""
         for name in NEEDED_FOR:
             contents = self.streams.get(name, [])
             if not contents:
@@ -62,16 +62,16 @@ class Testimony:
                 self.lack(name, f"{len(contents)} journals hold the stream {name}")
 
     def lack(self, name: str, text: str) -> None:
-        """A stream cannot be relied on, and why."""
+        """A stream that cannot be relied on, and the reason."""
         self.missing += [(invariant, text) for invariant in NEEDED_FOR[name]]
 
 
 def evidence_of(
     told: Testimony, config: Config, *, complete: bool, checkpoints: Sequence[CheckpointSeen]
 ) -> Evidence:
-    """What `told` and the checkpoints amount to.
+    """The evidence in `told` and the checkpoints.
 
-    complete: whether the job said that it is done, so that every step is due.
+    complete: whether the job reported that it is done, so that every step is due.
     """
     state = _replayed(told.messages(MANAGER))
     ledgers = [message for message in told.messages(LEDGER) if isinstance(message, BatchLedger)]
@@ -97,7 +97,7 @@ def evidence_of(
 
 
 def _replayed(messages: Sequence[Message]) -> RolloutState:
-    """The manager's state, as the manager itself would rebuild it."""
+    """The manager's state, rebuilt as the manager itself would."""
     state = RolloutState()
     for message in messages:
         if isinstance(message, ManagerSnapshot):

@@ -1,8 +1,8 @@
-"""Every kind of message and every actor of the product, found by looking.
+"""All message kinds and actors of the product, found by search.
 
-Owns the search: a module of the floors below whose text names `Message` or `Actor` is imported, and what it
-defines is taken. Nothing is listed by hand, so nothing can be left out. Imports the engines and all else that
-they need: for documents and tests, never for a running process.
+Owns the search: a module of the lower layers whose text names `Message` or `Actor` is imported, and its
+definitions are taken. There is no list by hand, so nothing can be left out. Imports the engines and all their
+dependencies: for documents and tests, never for a running process.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from supervisor.message import Message, known_kinds
 
 ROOT = Path(__file__).parent.parent
 FLOORS = ("supervisor", "actors", "nodeagent", "rlctl")
-"""Where messages may be defined; those of chaos and bench are spoken by no run."""
+"""Packages that may define messages; no run uses those of chaos and bench."""
 
 _NAMES_ONE = re.compile(r"\b(?:Message|Actor)\b")
 
@@ -28,14 +28,14 @@ def kinds() -> dict[str, type[Message]]:
 
 
 def actors() -> list[type[Actor]]:
-    """Actor classes that handle anything, by module and name."""
+    """Actor classes with a handler, by module and name."""
     _import_all()
     found = {cls for cls in _below(Actor) if _is_ours(cls) and cls.handlers()}
     return sorted(found, key=lambda cls: (cls.__module__, cls.__qualname__))
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    """Every module of these floors and its file."""
+    """Every module of these packages and its file."""
     for floor in FLOORS:
         for path in sorted((ROOT / floor).rglob("*.py")):
             yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path

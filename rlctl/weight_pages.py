@@ -1,6 +1,6 @@
-"""Control pages of the instances of this host, for who looks at them.
+"""Control pages of this host's instances, read for display.
 
-Owns where they are, and how they are shown. What a page says is `actors.weights.control_page`'s.
+Owns their location and display. `actors.weights.control_page` defines the contents.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ COLUMNS = (
 
 
 class PageSeen(msgspec.Struct):
-    """A page. `alive`: its writer lives; where it does not, the state is the last that it told. Versions are
-    -1 where there is none; roots are hexadecimal, "" there."""
+    """A page. `alive`: its writer lives; of a dead writer, the state is the last one written. Versions are -1
+    where there is none; roots are hexadecimal, "" there."""
 
     path: str
     alive: bool
@@ -53,7 +53,7 @@ class PagesSeen(msgspec.Struct):
 
 
 def find(path: Path | None) -> list[Path]:
-    """The pages that are meant: this one, those of this folder, or those of all runs on this host."""
+    """The chosen pages: this one, those of this folder, or those of all runs on this host."""
     if path is None:
         return sorted(SHARED_MEMORY.glob(f"gleaner-*/weights/*{SUFFIX}"))
     if path.is_dir():
@@ -62,7 +62,7 @@ def find(path: Path | None) -> list[Path]:
 
 
 def read(paths: Sequence[Path]) -> tuple[PagesSeen, list[str]]:
-    """What they say, and what is wrong with the others."""
+    """The contents of readable pages, and the faults of the others."""
     seen, problems = PagesSeen([]), []
     for path in paths:
         try:

@@ -1,6 +1,6 @@
-"""What a simulated job came to: throughput, where the time of a step went, instances, tokens per money.
+"""Figures of a simulated job: throughput, step times, instances, tokens per money.
 
-Pure: records of a history and prices go in, `Figures` come out. Where they are shown is not known here.
+Pure: records of a history and prices go in, `Figures` come out. Does not know where they are shown.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from rlctl.report.step_times import PARTS, step_times
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean seconds of a step by what they went to; see `actors.training.records.Step`."""
+    """Mean seconds of a step by use; see `actors.training.records.Step`."""
 
     seeding_s: float
     waiting_s: float
@@ -28,11 +28,11 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. None where it did not come far enough to tell.
+    """One run. None where the run ended too early for the figure.
 
     Attributes:
-        steps: that ended. training_s: from the first step's begin to the last one's end; the rest of the
-            figures are of this time. tokens: response tokens of trained samples.
+        steps: ended steps. training_s: from the first step's start to the last one's end; the other figures
+            cover this time. tokens: response tokens of trained samples.
         tokens_per_s: those by that time. t_seed_s: Algorithm 1's last choice.
         instances: preemptible hosts in use, the mean over time; peak_instances: the most at a time.
         migrations: dispatches of a request after its first one; moves: those to balance load.
@@ -82,7 +82,7 @@ def _scaled(record: AnyRecord, scale: int) -> AnyRecord:
 
 
 def figures_of(records: Sequence[AnyRecord], config: Config) -> Figures:
-    """The figures of a run that went on to wherever it is; its records are `in_model_tokens`."""
+    """The figures of a run up to its present end; its records are `in_model_tokens`."""
     story = story_of(records)
     steps = story.steps
     begin_s = begin_of(story)
@@ -116,12 +116,12 @@ def figures_of(records: Sequence[AnyRecord], config: Config) -> Figures:
 
 
 def begin_of(story: Story) -> float:
-    """When the first step began: from here on every second is in a step."""
+    """Start of the first step: from then on every second belongs to a step."""
     return story.steps[0].t_s - story.steps[0].step_s if story.steps else 0.0
 
 
 def ratio(ours: float | None, theirs: float | None) -> float | None:
-    """How many times as much; None where one of them is not known."""
+    """Ratio of the two; None where one of them is unknown."""
     return ours / theirs if ours is not None and theirs else None
 
 

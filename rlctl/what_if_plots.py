@@ -1,6 +1,7 @@
-"""The plots of a what-if: the job and its co-located baseline on the same axes.
+"""Plots of a what-if: the job and its co-located baseline on the same axes.
 
-Owns what is drawn and how. Pure: stories go in, SVG comes out, in the colours of the report's page.
+Owns the contents and the form of the plots. Pure: stories go in, SVG comes out, in the colours of the
+report's page.
 """
 
 import bisect
@@ -21,9 +22,9 @@ from rlctl.what_if import begin_of
 from rlctl.wording import short
 
 RUN_COLOURS = ("accent", "reserved")
-"""Of the job, and of what it is held against."""
+"""Of the job, and of its baseline."""
 UNITS = ((7200.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
-"""From how many seconds on a time axis is in what."""
+"""Units of a time axis, each with the seconds from which it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def progress_plot(lines: Sequence[Line], trace: Trace | None) -> str:
 
 
 def step_plot(lines: Sequence[Line]) -> str:
-    """Seconds of each step by what they went to, side by side on one scale."""
+    """Seconds of each step by use, side by side on one scale."""
 
     def draw(figure: Any) -> None:
         panels = figure.subplots(1, len(lines), sharey=True, squeeze=False)[0]
@@ -94,7 +95,7 @@ def step_plot(lines: Sequence[Line]) -> str:
 
 
 def seeding_plot(line: Line) -> str:
-    """Algorithm 1: the seeding window of each next step, and the preemptible hosts that it wished for."""
+    """Algorithm 1: the seeding window of each next step, and the preemptible hosts that it requested."""
 
     def draw(figure: Any) -> None:
         window, wished = figure.subplots(1, 2)
@@ -116,7 +117,7 @@ def seeding_plot(line: Line) -> str:
 
 
 def money_plot(lines: Sequence[Line], config: Config) -> str:
-    """Trained tokens for one unit of the currency, from the first step's begin to each step's end."""
+    """Trained tokens for one unit of the currency, from the first step's start to each step's end."""
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
@@ -152,7 +153,7 @@ def tokens_per_unit(story: Story, config: Config) -> list[float]:
 
 
 def time_unit(span_s: float) -> tuple[float, str]:
-    """In what an axis of so many seconds is read best: its seconds and its name."""
+    """The best unit for an axis of so many seconds: its seconds and its name."""
     return next((unit_s, name) for least_s, unit_s, name in UNITS if span_s >= least_s)
 
 
@@ -166,7 +167,7 @@ def _trained(story: Story, begin_s: float) -> tuple[list[float], list[int]]:
 
 
 def _hosts(panel: Any, story: Story, trace: Trace | None, unit_s: float) -> None:
-    """In use, exactly, from joins and ends; on offer, as the trace says, whose clock begins with the first
+    """In use, exactly, from joins and ends; on offer, as in the trace, whose clock starts with the first
     step."""
     begin_s = begin_of(story)
     lives = [life for life in story.lives if life.role == PREEMPTIBLE]

@@ -1,8 +1,8 @@
-"""How quantities read, alike in the terminal and in the report. Pure."""
+"""Text forms of quantities, alike in the terminal and in the report. Pure."""
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: "4 min 05 s"."""
+    """Seconds in readable form: "4 min 05 s"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -19,7 +19,7 @@ def age(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as people say them: "512 MB"."""
+    """Bytes in readable form: "512 MB"."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}"

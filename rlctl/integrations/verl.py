@@ -1,8 +1,8 @@
-"""verl's rollout by way of the gateway: `VERL_USE_EXTERNAL_MODULES=rlctl.integrations.verl` and
-`rollout.name=gleaner`.
+"""verl's rollout through the gateway: classes for verl's registries.
 
-Owns the classes that verl's registries take: the replica, the load balancer, the rollout that a trainer's
-worker updates. Adapter: it is imported in verl's own environment and nowhere else. Settings, under
+Enabled by `VERL_USE_EXTERNAL_MODULES=rlctl.integrations.verl` and `rollout.name=gleaner`. Owns the classes
+that verl's registries take: the replica, the load balancer, and the rollout that a trainer's worker updates.
+Adapter: it is imported in verl's own environment and nowhere else. Settings, under
 `actor_rollout_ref.rollout.custom.gleaner`: `url`; `weights_dir`, a folder that trainer and engines share;
 `api_key` ("") and `deadline_s` (3600), of one request.
 """
@@ -33,7 +33,7 @@ from rlctl.integrations.verl_words import Tokens
 
 NAME = "gleaner"
 MAX_CONCURRENCY = 4096
-"""Requests at once through one replica's actor; verl's agent loops bound themselves far below."""
+"""Concurrent requests through one replica's actor; verl's agent loops stay far below it."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,14 +46,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RolloutSettings(Protocol):
-    """What is read of verl's RolloutConfig."""
+    """The fields that are read of verl's RolloutConfig."""
 
     custom: object
     response_length: int
 
 
 def settings_of(config: RolloutSettings) -> Settings:
-    """Raises ValueError, which says where in verl's settings ours belong."""
+    """Raises ValueError, which names the place of our settings in verl's."""
     custom = OmegaConf.to_container(OmegaConf.create(config.custom or {}), resolve=True)
     try:
         return msgspec.convert(custom[NAME], Settings)
@@ -87,7 +87,7 @@ def _output(tokens: Tokens) -> TokenOutput:
 
 
 class GatewayReplica(RolloutReplica):  # type: ignore[misc]
-    """A replica that is the gateway: it starts no engine and takes no GPU, in whatever mode verl asks."""
+    """A replica that is the gateway: it starts no engine and takes no GPU, whatever mode verl requests."""
 
     async def init_standalone(self) -> None:
         """As verl's, without a pool of GPUs and workers of its own."""
@@ -100,7 +100,7 @@ class GatewayReplica(RolloutReplica):  # type: ignore[misc]
         await self.launch_servers()
 
     async def launch_servers(self) -> None:
-        """An actor that talks to the gateway."""
+        """An actor that sends requests to the gateway."""
         settings = settings_of(self.config)
         server = ray.remote(num_cpus=0)(VerlServer)
         self._server_handle = server.options(
@@ -112,15 +112,15 @@ class GatewayReplica(RolloutReplica):  # type: ignore[misc]
 
 
 def server_name(replica_rank: int, suffix: str = "") -> str:
-    """The name of a replica's actor, in verl's manner."""
+    """The name of a replica's actor, in verl's style."""
     return f"{NAME}_server_{replica_rank}_0{suffix}"
 
 
 class GatewayBalancer(GlobalRequestLoadBalancer):  # type: ignore[misc]
-    """verl's balancer, told apart by incarnation: the release of a request that began before a server left
-    and came back does not count against the one that is there now.
+    """verl's balancer, with an incarnation for each server: a request that began before a server left and
+    came back does not lower the count of the present incarnation.
 
-    For `LLMServerManager(load_balancer_cls=...)`. What `acquire_server` names is `<server>#<incarnation>`.
+    For `LLMServerManager(load_balancer_cls=...)`. `acquire_server` returns `<server>#<incarnation>`.
     """
 
     def __init__(self, servers: dict[str, object], **settings: object) -> None:
@@ -133,13 +133,13 @@ class GatewayBalancer(GlobalRequestLoadBalancer):  # type: ignore[misc]
         return f"{server_id}#{self._incarnations[server_id]}", handle
 
     def release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """As verl's; of an earlier incarnation it changes nothing."""
+        """As verl's; a release of an earlier incarnation changes nothing."""
         server, _, incarnation = server_id.rpartition("#")
         if incarnation == str(self._incarnations.get(server)):
             super().release_server(server, request_id)
 
     def add_servers(self, servers: dict[str, object]) -> None:
-        """As verl's; one that is there already keeps its count."""
+        """As verl's; a server that is already registered keeps its count."""
         new = {server: handle for server, handle in servers.items() if server not in self._inflight_requests}
         for server in new:
             self._incarnations[server] = self._incarnations.get(server, 0) + 1
@@ -147,8 +147,8 @@ class GatewayBalancer(GlobalRequestLoadBalancer):  # type: ignore[misc]
 
 
 class GatewayRollout(base.BaseRollout):  # type: ignore[misc]
-    """What a worker of verl's trainer holds: it writes the weights where the engines can read them and has
-    the gateway serve them. All ranks read the weights (that is a collective), rank 0 writes."""
+    """The rollout that a worker of verl's trainer holds: it writes the weights where the engines can read
+    them and has the gateway serve them. All ranks read the weights (a collective), rank 0 writes."""
 
     def __init__(
         self, config: object, model_config: object, device_mesh: object, replica_rank: int = -1
@@ -174,8 +174,8 @@ class GatewayRollout(base.BaseRollout):  # type: ignore[misc]
         base_sync_done: bool = True,
         **kwargs: object,
     ) -> None:
-        """Full tensors under their Hugging Face names. Raises NotImplementedError for deltas and adapters,
-        and what the gateway refuses."""
+        """Take full tensors under their Hugging Face names. Raises NotImplementedError for deltas and
+        adapters, and the gateway's refusals."""
         if wire_format != "named_tensors":
             raise NotImplementedError(f"{NAME}: wire_format {wire_format!r}; it takes named_tensors")
         if peft_config is not None and base_sync_done:
@@ -190,11 +190,11 @@ class GatewayRollout(base.BaseRollout):  # type: ignore[misc]
         folders = Folders(Path(self._weights_dir), like=Path(self.model_config.local_path))
         folder = await folders.write(stream, global_steps)
         await self._gateway.update_weights(str(folder), global_steps)
-        await self._gateway.close()  # the next update may come on another loop
+        await self._gateway.close()  # the next update may run on another loop
 
 
 def register() -> None:
-    """Make `rollout.name=gleaner` known to verl in this process; again changes nothing."""
+    """Register `rollout.name=gleaner` with verl in this process; a repeated call changes nothing."""
     RolloutReplicaRegistry.register(NAME, lambda: GatewayReplica)
     base._ROLLOUT_REGISTRY[NAME, "async"] = f"{__name__}.GatewayRollout"
 

@@ -1,8 +1,8 @@
-"""What verl takes for a rollout server: the gateway, behind the methods that verl calls on its servers.
+"""GatewayServer: the gateway behind the methods that verl calls on its servers.
 
 Owns the gate of admission (verl closes it around an update of weights), the requests under way and the
-retries towards the gateway. verl wraps the class in a Ray actor; nothing here needs Ray or verl. Adapter:
-touches HTTP.
+retries towards the gateway. verl wraps the class in a Ray actor; this module needs neither Ray nor verl.
+Adapter: uses HTTP.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ WEIGHTS_DEADLINE_S = 720.0
 MAX_SAID = 500
 """Characters of a refusal that are shown."""
 MAX_BODY_BYTES = 2 << 30
-"""Of an answer: the longest response, with the experts of each token in each layer."""
+"""Size of an answer: the longest response, with the experts of each token in each layer."""
 
 
 class GatewayRefused(RuntimeError):
-    """The gateway said no; its words are in the message."""
+    """The gateway refused; its text is in the message."""
 
 
 class GatewayAway(TimeoutError):
-    """The gateway did not serve the request in time; what was last heard is in the message."""
+    """The gateway did not serve the request in time; the last failure is in the message."""
 
 
 class Gateway:
@@ -48,16 +48,16 @@ class Gateway:
         self._session: aiohttp.ClientSession | None = None
 
     async def generate(self, ask: Ask, told_steps: int | None) -> Tokens:
-        """All tokens of one request. Asked again under the same rid while the gateway is away, which makes no
-        second generation. Raises GatewayRefused, GatewayAway and CannotRead."""
+        """All tokens of one request. While the gateway is away the ask is repeated under the same rid, which
+        makes no second generation. Raises GatewayRefused, GatewayAway and CannotRead."""
         return tokens_of(await self.post("/generate", ask, self._deadline_s), told_steps)
 
     async def abort(self, rid: str) -> None:
-        """End one request; it answers with what it has."""
+        """End one request; it answers with the tokens that it has."""
         await self.post("/abort_request", {"rid": rid}, CONTROL_DEADLINE_S)
 
     async def flush_cache(self) -> None:
-        """Drop what the engines remember of prompts."""
+        """Flush the prefix caches of the engines."""
         await self.post("/flush_cache", {}, CONTROL_DEADLINE_S)
 
     async def update_weights(self, folder: str, version: int | None) -> None:
@@ -68,7 +68,7 @@ class Gateway:
         await self.post("/update_weights_from_disk", body, WEIGHTS_DEADLINE_S)
 
     async def post(self, route: str, body: Ask | dict[str, str], deadline_s: float) -> bytes:
-        """The answer's body; asks again where that may help. Raises GatewayRefused and GatewayAway."""
+        """The body of the answer; retries where a retry may help. Raises GatewayRefused and GatewayAway."""
         heard = "nothing"
         try:
             async with asyncio.timeout(deadline_s):
@@ -98,7 +98,7 @@ class Gateway:
             self._session = aiohttp.ClientSession(
                 headers={"Content-Type": "application/json", **self._headers},
                 timeout=aiohttp.ClientTimeout(total=None),  # the deadline is that of the whole ask
-                connector=aiohttp.TCPConnector(limit=0),  # verl bounds what is under way
+                connector=aiohttp.TCPConnector(limit=0),  # verl bounds the requests under way
             )
         return self._session
 
@@ -112,8 +112,8 @@ class Gateway:
 class GatewayServer:
     """The methods that verl calls on a rollout server, in its names.
 
-    Memory is the engines' own: verl's wishes to put it to sleep are taken and change nothing, as these GPUs
-    are not the trainer's.
+    Memory belongs to the engines: verl's calls to put it to sleep are accepted and change nothing, because
+    these GPUs are not the trainer's.
     """
 
     def __init__(self, url: str, api_key: str, response_length: int, deadline_s: float) -> None:
@@ -136,7 +136,7 @@ class GatewayServer:
         mm_processor_kwargs: Mapping[str, object] | None = None,
         priority: int = 0,
     ) -> Tokens:
-        """Tokens in, tokens out. Behind a closed gate it waits, or is told at once that it is aborted."""
+        """Tokens in, tokens out. Behind a closed gate the request waits, or returns at once as aborted."""
         if image_data or video_data or audio_data or mm_processor_kwargs:
             raise CannotAsk(f"{request_id}: the gateway takes token ids, no images, video or audio")
         ask = ask_of(request_id, prompt_ids, sampling_params, response_length=self._response_length)
@@ -157,7 +157,7 @@ class GatewayServer:
     async def abort_all_requests(
         self, reset_prefix_cache: bool = True, reject_request: bool = False
     ) -> dict[str, int | list[str]]:
-        """Close the gate and end what is under way through this server, and nothing of anybody else."""
+        """Close the gate and end the requests under way through this server, and no others."""
         self._open.clear()
         self._rejects = reject_request
         ended = sorted(self._under_way)
@@ -175,11 +175,11 @@ class GatewayServer:
         self._open.set()
 
     async def set_global_steps(self, global_steps: int) -> None:
-        """What answers are stamped with whose weights' version is no number."""
+        """The step in answers whose weights' version is not a number."""
         self._global_steps = global_steps
 
     async def clear_kv_cache(self) -> None:
-        """Drop what the engines remember of prompts."""
+        """Flush the prefix caches of the engines."""
         await self._gateway.flush_cache()
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:

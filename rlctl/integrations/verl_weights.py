@@ -1,6 +1,7 @@
-"""Versions of the weights as folders that engines read: a Hugging Face checkpoint each, renamed when whole.
+"""Weight versions as Hugging Face checkpoint folders, renamed when complete.
 
-Owns the folders under one directory and how many are kept. Adapter: torch and files, in a trainer's process.
+Engines read them. Owns the folders under one directory and the number of kept ones. Adapter: torch and files,
+in a trainer's process.
 """
 
 import json
@@ -13,16 +14,14 @@ import torch
 from safetensors.torch import save_file
 
 KEPT = 2
-"""Versions: the one that is served and the one that is being written; engines copy what they load."""
+"""Kept versions: the served one and the one that is being written; engines copy what they load."""
 SHARD_BYTES = 4 << 30
 INDEX = "model.safetensors.index.json"
 
 
 class Folders:
-    """Args:
-    root: where the versions lie; shared by the trainer and the engines.
-    like: the checkpoint whose config and tokenizer files go with the weights.
-    """
+    """Args: root: folder of the versions, shared by the trainer and the engines. like: the checkpoint whose
+    config and tokenizer files go with the weights."""
 
     def __init__(self, root: Path, like: Path, shard_bytes: int = SHARD_BYTES) -> None:
         self._root = root

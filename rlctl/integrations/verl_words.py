@@ -1,6 +1,6 @@
-"""What verl's servers are asked and answer, in the words of the gateway's `/generate`.
+"""Translation between verl's requests and answers and the gateway's `/generate`.
 
-Owns the translation, both ways, and its refusals. Pure: neither verl nor HTTP is known here.
+Owns the translation, both ways, and its refusals. Pure: imports neither verl nor HTTP.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,19 @@ import msgspec
 
 ABORTED = "aborted"
 STOP_REASONS = {"stop": "completed", "length": "completed", "abort": ABORTED}
-"""verl's word for the type of SGLang's finish reason, as verl's own vLLM server says it."""
+"""verl's name for the type of SGLang's finish reason, as in verl's own vLLM server."""
 
 
 class CannotAsk(ValueError):
-    """verl asked for what the gateway does not make; asking again does not help."""
+    """verl requested something that the gateway does not make; a retry does not help."""
 
 
 class CannotRead(ValueError):
-    """The gateway's answer is not what its contract says."""
+    """The gateway's answer breaks its contract."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`sampling_params` of `/generate`; each is sent, so that no default of a server counts."""
+    """`sampling_params` of `/generate`; each is sent, so that no default of a server applies."""
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -39,7 +39,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `/generate`. rid: repeated, it is the same request (no second generation)."""
+    """The body of `/generate`. rid: a repeated rid is the same request (no second generation)."""
 
     rid: str
     input_ids: list[int]
@@ -72,7 +72,8 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """The fields of verl's TokenOutput. Steps: the weights' versions where they are numbers, else as told."""
+    """The fields of verl's TokenOutput. Steps: the weights' versions where they are numbers, else
+    unchanged."""
 
     token_ids: list[int]
     log_probs: list[float]
@@ -86,14 +87,14 @@ class Tokens(msgspec.Struct, frozen=True):
 def ask_of(
     rid: str, prompt_ids: Sequence[int], sampling_params: Mapping[str, object], *, response_length: int
 ) -> Ask:
-    """Of what verl gives `generate`. Raises CannotAsk, which names the parameter.
+    """The body for the arguments of verl's `generate`. Raises CannotAsk, which names the parameter.
 
     `response_length` is the limit where `sampling_params` has neither `max_tokens` nor `max_new_tokens`.
     """
     given = dict(sampling_params)
     if given.pop("prompt_logprobs", None) is not None:
         raise CannotAsk("prompt_logprobs: the gateway gives log-probs of what it makes, not of prompts")
-    given.pop("logprobs", None)  # they always come
+    given.pop("logprobs", None)  # always present
     limits = [given.pop(name) for name in ("max_tokens", "max_new_tokens") if name in given]
     given["max_new_tokens"] = next((limit for limit in limits if limit is not None), response_length)
     if "seed" in given:
@@ -108,7 +109,7 @@ def ask_of(
 
 
 def tokens_of(body: bytes, told_steps: int | None) -> Tokens:
-    """Of an answer of `/generate`. Raises CannotRead."""
+    """The TokenOutput fields of an answer of `/generate`. Raises CannotRead."""
     try:
         meta = msgspec.json.decode(body, type=Answer).meta_info
     except msgspec.DecodeError as problem:

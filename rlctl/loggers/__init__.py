@@ -1,5 +1,5 @@
-"""A run's figures in TensorBoard or Weights & Biases: adapters at the edge of its history.
+"""Adapters that send a run's history to TensorBoard or Weights & Biases.
 
-They read what the run writes anyway, in the process of whoever watches it: a service that is slow, full or
-gone costs figures there, never the run.
+They read the run's history, in the process that watches the run: a service that is slow, full or gone loses
+figures there and never affects the run.
 """

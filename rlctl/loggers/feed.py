@@ -1,7 +1,7 @@
-"""Feeds the loggers of a run from its history, on a thread of its own, while the run goes on.
+"""Feed: sends a run's history to its loggers, on a thread of its own.
 
-Owns the thread and what becomes of a logger that fails: it is told once and gets nothing more; the others and
-the run go on. The history is a file, so a slow logger is behind, and nothing is kept in memory for it.
+Owns the thread and the handling of a failed logger: its failure is reported once and it gets no more figures;
+the others and the run go on. The history is a file, so a slow logger only lags, and no memory is held for it.
 """
 
 import sys
@@ -14,16 +14,17 @@ from rlctl.loggers.figures import figures_of
 from rlctl.loggers.sink import Sink, SinkFailed
 
 CLOSE_S = 30.0
-"""What a logger may still take after the run's end; it is left alone then."""
+"""Time for a logger after the run's end; then the feed stops waiting for it."""
 
 
 def say(line: str) -> None:
-    """Tell whoever watches."""
+    """Report a line to the user."""
     sys.stderr.write(f"{line}\n")
 
 
 def feed(records: Iterable[AnyRecord], sinks: Sequence[Sink], tell: Callable[[str], None] = say) -> int:
-    """Give every record's figures to every sink, and close them; how many records had figures."""
+    """Send every record's figures to every sink, and close them; return the number of records with
+    figures."""
     working, count = list(sinks), 0
     for record in records:
         figures = figures_of(record)
@@ -44,11 +45,11 @@ def feed(records: Iterable[AnyRecord], sinks: Sequence[Sink], tell: Callable[[st
 
 
 class Feed:
-    """Feeds what the history gets from now on.
+    """Sends the records that the history gets from now on.
 
     Args:
-        follower: has read what the loggers have already.
-        open_sinks: makes them, on the feed's thread: a service may let one wait.
+        follower: has read the records that the loggers already have.
+        open_sinks: makes the sinks, on the feed's thread: a service may block.
     """
 
     def __init__(
@@ -62,11 +63,12 @@ class Feed:
         self._thread = threading.Thread(target=self._run, name="loggers", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         self._thread.start()
 
     def stop(self, within_s: float = CLOSE_S) -> None:
-        """No more will come: what is there is written out. One that takes longer is told and left."""
+        """Finish after the last record: all remaining figures are written. A logger that takes longer is
+        reported and abandoned."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join(within_s)

@@ -1,7 +1,7 @@
-"""Which figures of a history a logger shows, and under which names.
+"""Figures of a history that a logger shows, with their names.
 
-Pure. Names are `group/name`, with the unit where there is one. Figures of steps and evaluations stand over
-the step; figures of looks at the fleet over seconds of the run.
+Pure. Names are `group/name`, with the unit where there is one. The x axis is the step for figures of steps
+and evaluations, and seconds of the run for figures of polls of the fleet.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Figures:
 
 
 def figures_of(record: AnyRecord) -> Figures | None:
-    """The figures of one record; None where it has none (a host came, an actor was restarted)."""
+    """The figures of one record; None where it has none (a host joined, an actor was restarted)."""
     match record:
         case Step():
             return Figures("step", record.step, record.t_s, _numbers(record, "train"))
@@ -46,7 +46,7 @@ def figures_of(record: AnyRecord) -> Figures | None:
 
 
 def _numbers(record: Step | Sample | End, group: str) -> dict[str, float]:
-    """Every field that is a number, so that a new one needs no word here."""
+    """Every numeric field, so that a new field needs no entry here."""
     found: dict[str, float] = {}
     for name in record.__struct_fields__:
         value = getattr(record, name)

@@ -1,4 +1,4 @@
-"""What a logger is to the feed: the port that TensorBoard and Weights & Biases stand behind."""
+"""Sink: port between the feed and a logger (TensorBoard, Weights & Biases)."""
 
 from typing import Protocol
 
@@ -6,18 +6,18 @@ from rlctl.loggers.figures import Figures
 
 
 class SinkFailed(RuntimeError):
-    """A logger cannot be used, or not any longer; its message says what to do."""
+    """A logger cannot be used, or no longer; its message gives the next step."""
 
 
 class Sink(Protocol):
-    """Takes figures in the order of the history. Calls come from one thread, and may block."""
+    """Takes figures in the order of the history. Calls are made from one thread, and may block."""
 
     @property
     def where(self) -> str:
-        """Where a person finds them."""
+        """Where a person finds the figures."""
 
     def write(self, figures: Figures) -> None:
         """Take them. Raises SinkFailed."""
 
     def close(self) -> None:
-        """Write out what is kept back. Raises SinkFailed."""
+        """Write the buffered figures. Raises SinkFailed."""

@@ -1,6 +1,6 @@
-"""TensorBoard: event files in a folder; `tensorboard --logdir` shows them.
+"""TensorBoard sink: event files in a folder; `tensorboard --logdir` shows them.
 
-Adapter; needs the package `tensorboard`, and imports torch, whose writer it is.
+Adapter; needs the package `tensorboard`, and imports torch, which has its writer.
 """
 
 from pathlib import Path
@@ -10,9 +10,9 @@ from rlctl.loggers.sink import SinkFailed
 
 
 class TensorBoardSink:
-    """Event files in `folder`; each time that a run is begun or resumed adds one, and TensorBoard joins them.
+    """Event files in `folder`; each start or resume of the run adds one, and TensorBoard joins them.
 
-    began_at: seconds since 1970 of the run's begin; the times of its figures follow from it. Raises
+    began_at: start of the run in seconds since 1970; the times of its figures follow from it. Raises
     SinkFailed.
     """
 

@@ -1,6 +1,6 @@
-"""Weights & Biases: a run of the same id there, or in files beside ours where it works offline.
+"""Weights & Biases sink: a run of the same id there, or offline files.
 
-Adapter; needs the package `wandb`. What it sends, it sends from a process of its own.
+Adapter; needs the package `wandb`, which sends from a process of its own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class WandbSink:
-    """The run `run_id` of `project`; a resumed one goes on there. `offline`: files in `folder`/wandb that
-    `wandb sync` sends later; nothing is asked of the network. Raises SinkFailed."""
+    """The run `run_id` of `project`; a resumed run continues there. `offline`: files in `folder`/wandb that
+    `wandb sync` sends later; the network is not used. Raises SinkFailed."""
 
     def __init__(
         self, project: str, run_id: str, folder: Path, config: Mapping[str, object], *, offline: bool
@@ -68,6 +68,6 @@ class WandbSink:
         """See `Sink`."""
         try:
             self._run.finish()
-            self._end_service()  # what it still holds is on disk, or sent, only then
+            self._end_service()  # only then are the buffered figures on disk, or sent
         except (self._error, OSError) as problem:
             raise SinkFailed(f"Weights & Biases: {problem}") from problem

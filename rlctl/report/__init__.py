@@ -13,7 +13,7 @@ from rlctl.report.model import Report, report_of, story_of
 def make(run: str | Path) -> Report:
     """Write report.json and report.html into a run's folder and return the numbers.
 
-    Works for a run that is still going or was stopped. Raises HistoryError where the folder has no readable
+    Works for a run that is still running or was stopped. Raises HistoryError where the folder has no readable
     history.jsonl, ConfigError where its config.toml is damaged, OSError where it cannot be written.
     """
     from rlctl.report.page import page_of  # loads matplotlib, a second that other commands need not pay
@@ -39,7 +39,7 @@ def _settings(file: Path, records: list[AnyRecord]) -> Config | None:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """Whoever opens the file sees the old page or the new one, never half of one."""
+    """Replace the file atomically: a reader sees the old page or the new one, never a part of one."""
     draft = file.with_name(f".{file.name}.draft")
     try:
         draft.write_bytes(content)

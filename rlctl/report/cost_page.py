@@ -1,6 +1,6 @@
-"""What a run cost, as a section of its report: by price class, by what it went to, by step; and its waste.
+"""Cost section of a run's report: by price class, use and step, with waste.
 
-Owns words, layout and the picture. Pure.
+Owns the texts, the layout and the picture. Pure.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
-"""What the ends of a run's steps waited for: seconds by stage, over all steps that were measured.
+"""Critical path of a run: seconds by stage, over all measured steps.
 
-Owns the sums and the picture. Pure: records of a history go in, numbers and SVG come out.
+The path is what the ends of steps waited for. Owns the sums and the picture. Pure: records of a history go
+in, numbers and SVG come out.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stage_times(paths: Sequence[StepPath]) -> list[StageTime]:
-    """In the order of the stages; nothing of no step."""
+    """In the order of the stages; empty without steps."""
     if not paths:
         return []
     seconds = {stage: [path.stages.get(stage, 0.0) for path in paths] for stage in STAGES}
@@ -59,7 +60,7 @@ def newest(paths: Sequence[StepPath]) -> list[StepPath]:
 
 def path_plot(paths: Sequence[StepPath]) -> str:
     """The mean step from left to right, a row for each stage: its bar begins where the one above it ends. The
-    thin line goes to what it took at most."""
+    thin line ends at its longest time."""
     from rlctl.report import plots  # loads matplotlib
 
     times = [one for one in stage_times(paths) if one.most_s >= LEAST_S]

@@ -1,7 +1,7 @@
-"""The numbers of a run, computed from its history.
+"""Report: the numbers of a run, computed from its history.
 
-Pure: records go in, a `Report` (the form of report.json) and a `Story` (what the plots draw) come out. A run
-that has not ended gives what is known so far; what only the end can tell is None, never a guess.
+Pure: records go in, a `Report` (the form of report.json) and a `Story` (the input of the plots) come out. For
+a run that has not ended, figures that need the end are None, never a guess.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 class Reward(Part, frozen=True, kw_only=True):
     """Mean rewards, over the samples that have a score; None where there is none. first, last: held-out
-    problems before the first and after the last step. tasks: the same two of each task, of a job with
+    problems before the first and after the last step. tasks: the same two for each task of a job with
     several."""
 
     first: float | None
@@ -64,9 +64,9 @@ def reward_of(evals: Sequence[Eval], per_step: list[float | None]) -> Reward:
 
 
 class Tokens(Part, frozen=True, kw_only=True):
-    """Response tokens. collected: logged by the manager, each once. lost: collected ones that stand nowhere.
-    generated_twice: arrived under a dispatch that had been taken back, and dropped. The last two are None
-    until the run has ended and its journals were checked."""
+    """Response tokens. collected: logged by the manager, each once. lost: collected tokens that are in no
+    record. generated_twice: arrived under a dispatch that had been taken back, and dropped. The last two are
+    None until the run has ended and its journals were checked."""
 
     collected: int
     lost: int | None
@@ -74,16 +74,16 @@ class Tokens(Part, frozen=True, kw_only=True):
 
 
 class Requests(Part, frozen=True, kw_only=True):
-    """migrated: dispatches of a request after its first one, each from its last collected token; moved: those
-    that were made to balance load, as of the last look at the fleet."""
+    """migrated: dispatches of a request after its first one, each from its last collected token; moved:
+    dispatches that were made to balance load, as of the last poll of the fleet."""
 
     migrated: int
     moved: int = 0
 
 
 class WeightsPulled(Part, frozen=True, kw_only=True):
-    """How versions of the weights came to instances: as what changed (`delta_`), or as images (`whole_`), as
-    of the last look at the fleet. image_bytes: what images of all of them would have been."""
+    """How instances received weight versions: as deltas (`delta_`), or as images (`whole_`), as of the last
+    poll of the fleet. image_bytes: bytes of all of them as images."""
 
     delta_versions: int
     delta_bytes: int
@@ -111,8 +111,7 @@ class Cost(Part, frozen=True, kw_only=True):
     """Money at the prices of the settings, for the run's own seconds; the head is not charged.
 
     reserved: every reserved host for the whole run; preemptible: each host while it was up.
-    at_reserved_price: the same host hours, had every one cost the reserved price. What it went to is in
-    `Report.account`.
+    at_reserved_price: the same host hours at the reserved price. `Report.account` has the hours by use.
     """
 
     currency: str
@@ -125,10 +124,10 @@ class Cost(Part, frozen=True, kw_only=True):
 
 
 class Report(Part, frozen=True, kw_only=True):
-    """report.json. ok: None while the run has not ended. violations: invariants that did not hold, of which
-    the number that `unchecked` gives could not be checked. wall_s: seconds that the run was up. instances:
-    None where the settings ask for no preemptible host, or cannot be read. verdicts: None where there was
-    none. critical_path: of the steps that were measured."""
+    """report.json. ok: None while the run has not ended. violations: invariants that did not hold;
+    `unchecked` of them could not be checked. wall_s: seconds that the run was up. instances: None where the
+    settings ask for no preemptible host, or cannot be read. verdicts: None where there was none.
+    critical_path: of the steps that were measured."""
 
     format: int = 1
     run_id: str
@@ -202,9 +201,10 @@ def story_of(records: Sequence[AnyRecord]) -> Story:
 
 
 def lives_of(records: Sequence[AnyRecord], end_s: float) -> list[Life]:
-    """Stays of all hosts, by the time they began. A resume ends every stay: the hosts went with the run.
+    """Stays of all hosts, by their start time. A resume ends every stay, because the hosts ended with the
+    run.
 
-    A stay ends when its host was killed or left; a drained host that was never heard of again ended there.
+    A stay ends when its host was killed or left; a drained host without a later record ended there.
     """
     up: dict[str, Node] = {}
     drained: dict[str, float] = {}
@@ -285,7 +285,7 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
 
 
 def weights_of(samples: Sequence[Sample]) -> WeightsPulled | None:
-    """Sums over the lives of the manager, each of which counts from nought; None where nothing was pulled."""
+    """Sums over the lives of the manager, each of which counts from 0; None where nothing was pulled."""
     sums: Counter[str] = Counter()
     before: dict[str, int] = {}
     for sample in samples:
@@ -305,8 +305,8 @@ def weights_of(samples: Sequence[Sample]) -> WeightsPulled | None:
 
 
 def preemptions_of(nodes: Sequence[Node]) -> Preemptions:
-    """Count the preemptions; a host that was killed after its notice counts as noticed, one whose notice came
-    to nothing does not."""
+    """Count the preemptions; a host that was killed after its notice counts as noticed; a host whose notice
+    was withdrawn does not."""
     noticed: set[str] = set()
     killed = notices = 0
     for record in nodes:
@@ -333,7 +333,7 @@ def restarts_of(records: Sequence[AnyRecord]) -> list[RestartCount]:
 
 
 def cost_of(account: Account, config: Config) -> Cost:
-    """The account in the shape of the first reports."""
+    """The account in the format of the first reports."""
     hours = account.reserved.host_hours + account.preemptible.host_hours
     return Cost(
         currency=account.currency,

@@ -1,6 +1,6 @@
-"""The report as one HTML page that needs nothing beside it.
+"""Report page: one self-contained HTML file.
 
-Owns words and layout. Pure: numbers and pictures go in, HTML comes out. Every text that came from outside
+Owns the texts and the layout. Pure: numbers and pictures go in, HTML comes out. Every text from outside
 (names, causes, settings) is escaped.
 """
 

@@ -1,8 +1,8 @@
-"""The plots of a report, as SVG text that takes its colours from the page.
+"""Plots of a report, as SVG text that takes its colours from the page.
 
-Owns what is drawn and how. Pure: a `Story` goes in, SVG comes out. Colours are named, not fixed: every
-placeholder becomes a CSS variable, so that one picture serves the light and the dark scheme. A long run is
-thinned: no plot draws more than a few hundred marks of a kind.
+Owns the contents and the form of the plots. Pure: a `Story` goes in, SVG comes out. Colours are named, not
+fixed: every placeholder becomes a CSS variable, so that one picture serves the light and the dark scheme. A
+long run is thinned: no plot draws more than a few hundred marks of a kind.
 """
 
 import bisect
@@ -33,7 +33,7 @@ SEEN_S = 0.005
 MAX_RESTARTED = 6
 """Actors and processes with a row of restarts; the table of restarts has all."""
 MAX_HOSTS = 16
-"""Hosts that get a row of their own; beyond it the rows would be unreadable and the counts say enough."""
+"""Hosts that get a row of their own; more rows would be unreadable, and the counts suffice."""
 
 # Placeholders: colours that matplotlib carries through to the SVG, where they become var(--name).
 COLOURS = {
@@ -108,8 +108,8 @@ def reward_plot(story: Story) -> str:
 
 
 def fleet_plot(story: Story, name: str = "") -> str:
-    """Hosts over time with what befell them, throughput, migrations; one time axis for all. `name`: tells it
-    from another one on the same page."""
+    """Hosts over time with their events, throughput, migrations; one time axis for all. `name`: distinguishes
+    the plot from another one on the same page."""
     names = sorted({life.node for life in story.lives if life.role == PREEMPTIBLE}, key=_natural)
     rows = names if len(names) <= MAX_HOSTS else []
     restarted = _restarted(story)
@@ -148,7 +148,7 @@ def fleet_plot(story: Story, name: str = "") -> str:
 
 
 def step_time_plot(story: Story, name: str = "") -> str:
-    """Seconds of each step by what they went to; a long run is averaged over neighbouring steps. `name`: see
+    """Seconds of each step by use; a long run is averaged over neighbouring steps. `name`: see
     `fleet_plot`."""
 
     def draw(figure: Any) -> None:
@@ -186,7 +186,7 @@ def step_bars(axes: Any, times: Sequence[StepTime]) -> None:
 
 
 def seeding_plot(story: Story, name: str = "") -> str:
-    """Algorithm 1: the seeding window, and the preemptible hosts that it wished for, of each next step."""
+    """Algorithm 1: the seeding window, and the preemptible hosts that it requested, of each next step."""
 
     def draw(figure: Any) -> None:
         window, wished = figure.subplots(2, 1, sharex=True)
@@ -211,7 +211,7 @@ def _restarted(story: Story) -> list[str]:
 
 
 def _rows(panel: Any, story: Story, hosts: Sequence[str], restarted: Sequence[str]) -> None:
-    """A row for each preemptible host: a bar while it was up, a mark for what happened. Below them a row for
+    """A row for each preemptible host: a bar while it was up, a mark for each event. Below them a row for
     each actor or process that was restarted, a mark for each time."""
     names = [*hosts, *restarted]
     row = {name: index for index, name in enumerate(hosts)}
@@ -278,8 +278,8 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def svg(name: str, label: str, height_in: float, draw: Callable[[Any], None]) -> str:
-    """A picture that `draw` draws into a figure, for a page that has `style.css`. name: unlike the others of
-    its page; label: for who cannot see it."""
+    """A picture that `draw` draws into a figure, for a page that has `style.css`. name: unique on the page;
+    label: for screen readers."""
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):  # ids of two pictures on a page must differ
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         FigureCanvasSVG(figure)

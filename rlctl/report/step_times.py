@@ -1,6 +1,6 @@
-"""Where the time of each step went, as it is shown and written into report.json.
+"""Step times as shown and written into report.json, by part.
 
-Owns the shape, and what is in none of the recorded parts. Pure.
+Owns the form, and the time that is in none of the recorded parts. Pure.
 """
 
 from bisect import bisect_right
@@ -12,7 +12,7 @@ from actors.training.account import PARTS as RECORDED
 from actors.training.records import Restart, Step
 
 PARTS = (*RECORDED, "other")
-"""In the order in which they are drawn, from below."""
+"""In drawing order, from below."""
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_times(steps: Sequence[Step], restarts: Sequence[Restart]) -> list[StepTime]:
-    """Of these `whole_steps`. restarts: of the whole run, in their order, whatever resumes lie between."""
+    """Times of these `whole_steps`. restarts: of the whole run, in order, across resumes."""
     at_s = [restart.t_s for restart in restarts]
     found = []
     for step in steps:

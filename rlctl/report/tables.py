@@ -1,4 +1,4 @@
-"""Tables, figures and remarks of a page of HTML. Pure; every text that came from outside is escaped."""
+"""Tables, figures and remarks of an HTML page. Pure; all outside text is escaped."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -7,7 +7,7 @@ Cell = str | int | float
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: set[int]) -> str:
-    """A table with this head; the columns of `numbers` stand to the right."""
+    """A table with this head; the columns of `numbers` are aligned right."""
 
     def cell(tag: str, index: int, value: Cell) -> str:
         text = f"{value:,}" if isinstance(value, int) else str(value)
@@ -21,10 +21,10 @@ def table(names: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: set[int
 
 
 def figure(svg: str, caption: str) -> str:
-    """A picture with what it says."""
+    """A picture with its caption."""
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def absent(text: str) -> str:
-    """What stands where there is nothing to show."""
+    """A remark in place of missing contents."""
     return f'<p class="muted">{escape(text)}</p>'

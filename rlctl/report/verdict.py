@@ -1,7 +1,7 @@
-"""What came of a run, in a sentence: whether the reward rose, whether any preemptible instance served, and
-whether any sample was scored.
+"""Verdict on a run in one sentence: reward, preemptible instances, scores.
 
-Pure. `reached` is true where all was reached that a run is for; nothing else is shown in green.
+It reports whether the reward rose, whether any preemptible instance served, and whether any sample was
+scored. Pure. `reached` is true where all goals of a run were reached; only then is the sentence green.
 """
 
 import math
@@ -20,8 +20,8 @@ ERRORS = 2.0
 
 class Instances(msgspec.Struct, frozen=True, kw_only=True):
     """Preemptible instances. served: one has, at any time. first_s: how long that took, from the first
-    weights; busy_steps: finished steps in which one had requests, at one of the looks at the fleet. why:
-    where none has served, what is known of the reason."""
+    weights; busy_steps: finished steps in which one had requests, at one of the polls of the fleet. why:
+    where none has served, the known reason."""
 
     served: bool
     first_s: float | None
@@ -30,9 +30,9 @@ class Instances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdicts of samples, also of those that were made again or asked for again. counts: by status
-    (`actors.reward.verdicts`). scored: whether any sample has a score. failure: the text of the last one that
-    says nothing of its sample, a failure of the verifier, its sandbox or its worker."""
+    """Verdicts of samples, including repeated ones. counts: by status (`actors.reward.verdicts`). scored:
+    whether any sample has a score. failure: the text of the last failure of the verifier, its sandbox or its
+    worker, which does not depend on the sample."""
 
     counts: dict[str, int]
     scored: bool
@@ -55,7 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def instances_of(firsts: Sequence[FirstInstance], samples: Sequence[Sample], steps: int) -> Instances:
-    """What became of preemptible instances; steps: the finished ones, the last evaluation is in none.
+    """State of the preemptible instances; steps: the finished ones, which do not contain the last evaluation.
     Histories of older programs have the samples alone."""
     first = next((one for one in firsts if one.served), None)
     busy = {sample.step for sample in samples if sample.busy}
@@ -70,7 +70,7 @@ def instances_of(firsts: Sequence[FirstInstance], samples: Sequence[Sample], ste
 
 
 def verdicts_of(end: End | None, samples: Sequence[Sample]) -> Verdicts | None:
-    """The verdicts of a run: of its last look at the fleet, or of its end where that has more of them. None
+    """The verdicts of a run: of its last poll of the fleet, or of its end where that has more of them. None
     where there was none, and in histories of older programs."""
     last = next((one for one in reversed(samples) if one.verdicts or one.asked_again), None)
     found = dict(last.verdicts) if last is not None else {}
@@ -115,12 +115,12 @@ def outcome_of(
 
 
 def unchecked_only(violations: int, unchecked: int) -> bool:
-    """Whether nothing is known to be broken, but not everything could be checked."""
+    """Whether no invariant is known to be broken, but some could not be checked."""
     return 0 < violations == unchecked
 
 
 def findings(violations: int, unchecked: int) -> str:
-    """What an audit found, in words. unchecked: how many of the violations could not be checked."""
+    """The findings of an audit as text. unchecked: number of violations that could not be checked."""
     broken = violations - unchecked
     parts = [f"{unchecked} could not be checked"] if unchecked else []
     if broken or not parts:
