@@ -1,7 +1,8 @@
-"""Aims: a few faults together that lead to a recovery path where single ones seldom go.
+"""Aims: groups of faults that together lead to a rare recovery path.
 
-Owns the compositions, one a path of `coverage`. Pure. Which run gets one, and when, is `swarm`'s. A schedule
-that has one in it is a schedule as any other: it is replayed and shrunk fault by fault.
+Single faults seldom lead there. Owns the compositions, one for each path of `coverage`. Pure. `swarm` decides
+which run gets one, and when. A schedule with an aim is an ordinary schedule: it is replayed and shrunk fault
+by fault.
 """
 
 import random
@@ -28,12 +29,12 @@ from chaos.faults import (
 )
 
 Compose = Callable[[random.Random, str, float], tuple[AnyFault, ...]]
-"""The faults of an aim, from a generator, the name of a preemptible host, and the time at which it begins."""
+"""Faults of an aim, from a generator, the name of a preemptible host, and the start time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """path: of `coverage.PATHS`, where it leads. how: in words. lasts_s: until the last of it is over."""
+    """path: target in `coverage.PATHS`. how: description. lasts_s: until its last fault is over."""
 
     path: str
     how: str
@@ -42,8 +43,8 @@ class Aim:
 
 
 def _broken_pull(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """Some five seconds go by until the host is there again and pulls. Over this line an image of 1.2 GB in
-    four chunks takes 7 to 14 s, so each reset finds some chunks there and others not."""
+    """The host needs some five seconds until it is back and pulls. Over this line an image of 1.2 GB in four
+    chunks takes 7 to 14 s, so each reset finds some chunks present and others missing."""
     rate_bytes_s = round(rng.uniform(85e6, 170e6))
     first_s, gap_s = rng.uniform(8.5, 10.0), rng.uniform(2.0, 3.0)
     resets = (_ms(at_s + first_s + number * gap_s) for number in range(3))
@@ -55,19 +56,20 @@ def _broken_pull(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, 
 
 
 def _stale_stream(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """Frozen or cut off for longer than the manager's patience, then heard again with what its ring holds."""
+    """Frozen or cut off for longer than the manager's patience, then connected again with the contents of its
+    ring."""
     if rng.random() < 0.5:
         return (Zombie(at_s=at_s, host=host, process="engine", for_s=_ms(rng.uniform(FROZEN_DEAD_S, 12.0))),)
     return (Partition(at_s=at_s, a="@head", b=host, for_s=_ms(rng.uniform(7.0, 12.0))),)
 
 
 def _lost_ground(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """The actor that the manager stands on."""
+    """An actor on which the manager depends."""
     return (CrashActor(at_s=at_s, host="@head", process="rollout", actor="balancer"),)
 
 
 def _clock_back(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """What starts after this bears an older incarnation than what it follows."""
+    """Components that start after this have an older incarnation than their predecessors."""
     by_s = rng.choice((-30.0, -3600.0, -86_400.0))
     kill_s = _ms(at_s + rng.uniform(0.2, 2.0))
     return (
@@ -77,19 +79,19 @@ def _clock_back(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, .
 
 
 def _long_notice(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """Time enough to end what it decodes."""
+    """Time enough to finish its running requests."""
     return (Notice(at_s=at_s, host=host, notice_s=rng.choice((30.0, 120.0))),)
 
 
 def _worn_out(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """More deaths than the supervisor of a host takes."""
+    """More deaths than the supervisor of a host tolerates."""
     return (
         RestartStorm(at_s=at_s, host=host, process="engine", kills=8, every_s=_ms(rng.uniform(0.8, 1.5))),
     )
 
 
 def _lost_state(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """A step is on record, and the memory with its state is gone before the checkpoint."""
+    """A step is on record, and the memory with its state is lost before the checkpoint."""
     return (
         KillOnMessage(
             at_s=at_s, host="@reserved", process="agent", message="SaveState", moment="replied",
@@ -99,7 +101,7 @@ def _lost_state(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, .
 
 
 def _unsent(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """The manager dies between the commit of a dispatch and its sending: the instance never hears of it."""
+    """The manager dies between the commit of a dispatch and its sending: the instance never receives it."""
     return (
         KillOnMessage(
             at_s=at_s, host="@head", process="rollout", message="Dispatch", count=rng.randint(1, 4),
@@ -109,18 +111,20 @@ def _unsent(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
 
 
 def _worn_line(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """Between an instance and its manager much is lost and much comes twice, while it streams."""
+    """Between an instance and its manager many messages are lost and many are duplicated, while it
+    streams."""
     loss, duplicate = _ms(rng.uniform(0.1, 0.25)), _ms(rng.uniform(0.1, 0.25))
     return (BadLink(at_s=at_s, a="@head", b=host, for_s=15.0, loss=loss, duplicate=duplicate),)
 
 
 def _still(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """Nobody but the service manager of its host can end it."""
+    """Only the service manager of its host can end the process."""
     return (Hang(at_s=at_s, host="@reserved", process="agent"),)
 
 
 def _no_room(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """Somebody else has all shared memory of a host that comes back, and pulls some ten seconds later."""
+    """Another process uses all shared memory of a host that comes back; the host pulls some ten seconds
+    later."""
     return (
         KillHost(at_s=at_s, host=host),
         DiskFull(at_s=_ms(at_s + 0.1), host=host, for_s=_ms(rng.uniform(13.0, 16.0)), memory=True),
@@ -128,7 +132,7 @@ def _no_room(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]
 
 
 def _failing_load(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """The engine serves what it had, and tries again."""
+    """The engine serves its old weights, and tries again."""
     return (FailLoad(at_s=at_s, host=host, count=rng.randint(1, 2)),)
 
 
@@ -150,5 +154,5 @@ BY_PATH: Mapping[str, Aim] = {aim.path: aim for aim in AIMS}
 
 
 def _ms(seconds: float) -> float:
-    """As drawn schedules have it."""
+    """Parameters as in drawn schedules."""
     return round(seconds, 3)

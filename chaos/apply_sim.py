@@ -1,7 +1,7 @@
-"""Carries out a schedule in a simulated cluster, and counts what really happened.
+"""Applies a schedule to a simulated cluster, and counts the faults that fired.
 
-Owns the way from a fault to the cluster's methods, the choice of a target, and the two counts: a fault that
-found its target fired, one that did not was missed. What heals after a time is healed here too.
+Owns the mapping from a fault to the cluster's methods, the choice of a target, and the two counts: a fault
+that found its target fired, any other was missed. This module also ends faults that last for a time.
 """
 
 from collections import Counter
@@ -39,15 +39,15 @@ from chaos.faults import (
 from chaos.shapes import named
 
 RESERVED_BACK_S = 5.0
-"""A reserved host that was switched off without a time comes back after this one: it is reserved."""
+"""Time until a reserved host comes back that was switched off without a given time: it is reserved."""
 
 
 class Cluster(Protocol):
-    """What a schedule needs of a simulated cluster. Each method that breaks something answers whether it
-    could: whether the host is up, and the process runs."""
+    """Operations that a schedule needs of a simulated cluster. Each method that breaks something returns
+    whether it could: whether the host is up, and the process runs."""
 
     def at(self, when_s: float, work: Callable[[], object]) -> None:
-        """Do this at that virtual time."""
+        """Call this at that virtual time."""
 
     def hosts(self, role: str) -> Sequence[str]:
         """Hosts of a role that are up, by name."""
@@ -94,10 +94,10 @@ class Cluster(Protocol):
     def good_link(self, a: str, b: str) -> None: ...
     def reset(self, a: str, b: str) -> bool: ...
     def notice(self, host: str, notice_s: float) -> bool:
-        """It is told now, and gone when the time is over."""
+        """The host gets the notice now, and is gone when the time is over."""
 
     def false_notice(self, host: str, notice_s: float, back_s: float, *, hint: bool) -> bool:
-        """It is told now, and told `back_s` later that nothing comes of it."""
+        """The host gets the notice now; `back_s` later the notice is withdrawn."""
 
     def clock_jump(self, host: str, by_s: float) -> bool: ...
     def fill_disk(self, host: str) -> bool: ...
@@ -114,33 +114,33 @@ class Cluster(Protocol):
         """`done` is called for each answer that was spoiled."""
 
     def sick_verifier(self, how: str) -> bool:
-        """No score comes until `well_verifier`."""
+        """No score is returned until `well_verifier`."""
 
     def well_verifier(self) -> None:
-        """Scores come again."""
+        """Scores are returned again."""
 
 
 class Faults:
-    """Carries one schedule out. `fired` and `missed` count by kind, `shapes` what fired by its shape
-    (`chaos.shapes`); they are whole when the run is over."""
+    """Applies one schedule. `fired` and `missed` count by kind, `shapes` counts the fired faults by shape
+    (`chaos.shapes`); the counts are complete when the run is over."""
 
     def __init__(self, cluster: Cluster, faults: Sequence[AnyFault]) -> None:
         self.fired: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
         self.on_strike: Callable[[AnyFault, str], None] | None = None
-        """Told of each fault when it fires or misses, for who writes a story of the run."""
+        """Called with each fault when it fires or misses, for a story of the run."""
         self._cluster = cluster
         self._faults = faults
 
     def arm(self) -> None:
-        """Enter every fault into the cluster's time. The stays of hosts are its provider's to follow."""
+        """Enter every fault into the cluster's time. The provider follows the stays of hosts."""
         for fault in self._faults:
             if not isinstance(fault, Stay):
                 self._cluster.at(fault.at_s, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
 
     def resolve(self, where: str) -> str:
-        """The host that a place means now; "" where there is none."""
+        """The host that a place refers to now; "" where there is none."""
         if not where.startswith("@"):
             return where
         role, _, number = where[1:].partition("/")
@@ -163,11 +163,11 @@ class Faults:
             self.on_strike(fault, "fires")
 
     def _hit(self, fault: AnyFault) -> Callable[[], None]:
-        """What lies in wait calls this when it strikes."""
+        """Faults that wait for an event call this when they fire."""
         return lambda: self._fired(fault)
 
     def _begin(self, fault: AnyFault) -> bool | None:
-        """Whether it fired; None for what lies in wait and says so itself."""
+        """Whether the fault fired; None for a fault that waits for an event and reports itself."""
         cluster, host = self._cluster, self.resolve(getattr(fault, "host", ""))
         match fault:
             case KillZone():
@@ -277,4 +277,4 @@ class Faults:
 
 
 def void(_: object) -> None:
-    """For calls whose answer nobody wants."""
+    """For calls whose result is not needed."""

@@ -1,8 +1,8 @@
-"""Availability traces as faults: one `Stay` for each time that a host was on offer, and back again.
+"""Availability traces as faults: one `Stay` for each offer of a host, and back.
 
-Owns the two translations. Pure. The format of traces is `configs.trace`; the real ones are cut and made
-faster here, because a simulated job of minutes should see what a cloud does in hours, and thinned, because a
-few hosts should see what befalls dozens.
+Owns the two translations. Pure. The format of traces is `configs.trace`. Real traces are cut and sped up
+here, because a simulated job of minutes should meet the events of hours in a cloud. They are also thinned,
+because a few hosts should meet the events of dozens.
 """
 
 import heapq
@@ -20,8 +20,8 @@ SHORTEST_S = 0.001  # of a stay, and of a notice
 def stays(trace: Trace, *, from_s: float, for_s: float, speed: float, hosts: int) -> tuple[Stay, ...]:
     """The stays of `for_s` seconds of a trace from `from_s` on, `speed` times as fast.
 
-    hosts: so many are on offer at a time, at most. Of a larger fleet those are taken that come first, and of
-    those that come together the ones that go first: a few hosts see much of what befell many.
+    hosts: maximum of simultaneous offers. Of a larger fleet the earliest are taken, and of those with the
+    same start the ones that end first: a few hosts meet many of the events of a large fleet.
     """
     if speed <= 0 or for_s <= 0:
         raise ValueError(f"speed {speed:g} and for_s {for_s:g} must be above 0")
@@ -67,8 +67,8 @@ def _thinned(found: Iterable[Stay], hosts: int) -> tuple[Stay, ...]:
 
 
 def as_trace(faults: Iterable[AnyFault], name: str) -> Trace | None:
-    """The trace that the stays among `faults` make; None without any. Stays of one host that overlap are
-    joined, because an offer cannot be made twice."""
+    """The trace of the stays among `faults`; None without any. Overlapping stays of one host are joined,
+    because an offer cannot be made twice."""
     events: list[TraceEvent] = []
     for host, spans in _joined(fault for fault in faults if isinstance(fault, Stay)).items():
         for stay in spans:
@@ -79,12 +79,12 @@ def as_trace(faults: Iterable[AnyFault], name: str) -> Trace | None:
             events.append(TraceEvent(end_s, Event.REMOVE, host))
     if not events:
         return None
-    order = {Event.REMOVE: 0, Event.ADD: 1, Event.NOTICE: 2}  # a host may go and come in one moment
+    order = {Event.REMOVE: 0, Event.ADD: 1, Event.NOTICE: 2}  # a host may go and return in one moment
     return Trace(name, tuple(sorted(events, key=lambda it: (it.t_s, order[it.event], it.instance))))
 
 
 def _joined(found: Iterable[Stay]) -> dict[str, list[Stay]]:
-    """By host, in order, none touching the next."""
+    """By host, in order, no two adjacent or overlapping."""
     joined: dict[str, list[Stay]] = {}
     for stay in sorted(found, key=lambda it: (it.host, it.at_s, it.for_s)):
         spans = joined.setdefault(stay.host, [])

@@ -1,8 +1,8 @@
-"""What a job can bear by its own settings, so that a schedule leaves it able to end (I8).
+"""Bounds: faults that a job can survive by its own settings, so that it ends (I8).
 
-Owns the bounds and the choice of faults that fit in them. Pure. A supervisor that is made to give up on a
-reserved host fails the job, as it should: that is a promise of its own, and no drawn schedule may ask for it
-by chance. On preemptible hosts it may: the host goes, and another comes.
+Owns the bounds and the choice of faults that fit in them. Pure. A supervisor that gives up on a reserved host
+fails the job, as it should. That is a separate promise, and a drawn schedule must not require it by chance.
+On preemptible hosts it may: the host goes, and another one replaces it.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from configs.schema import Config
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """kills: deaths of processes of one host that stays, within `within_s`. storm: kills of one storm on a
+    """kills: deaths of processes of one permanent host, within `within_s`. storm: kills of one storm on a
     preemptible host. zombie_s, partition_s, disk_full_s: longest times."""
 
     kills: Annotated[int, Meta(ge=1)] = 4
@@ -39,12 +39,13 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def bounds_of(config: Config) -> Bounds:
-    """Those of a job: one death less than its supervisors take, for what fails by itself after a kill."""
+    """The bounds of a job: one death less than its supervisors tolerate, for a failure that follows from a
+    kill."""
     return Bounds(kills=max(config.fleet.restarts - 1, 1), within_s=config.fleet.restarts_within_s)
 
 
 def bearable(faults: Iterable[AnyFault], bounds: Bounds) -> list[AnyFault]:
-    """The faults in order, without those that would be one death too many on a host that stays."""
+    """The faults in order, without those that would be one death too many on a permanent host."""
     deaths: dict[str, list[float]] = {}
     lurking: Counter[str] = Counter()
     kept: list[AnyFault] = []
@@ -62,22 +63,22 @@ def bearable(faults: Iterable[AnyFault], bounds: Bounds) -> list[AnyFault]:
 
 
 def _deaths(fault: AnyFault) -> tuple[str, list[float]]:
-    """On whose host processes die by a fault, and when; one that lurks may strike at any time, and one that
-    stands still may be ended at any time."""
+    """The host on which a fault ends processes, and when. A fault that waits for an event may fire at any
+    time, and a process that is frozen may be ended at any time."""
     match fault:
         case RestartStorm():
             return fault.host, [fault.at_s + n * fault.every_s for n in range(fault.kills)]
         case KillProcess() | KillHost() | CrashActor():
             return fault.host, [fault.at_s]
         case Zombie():
-            return fault.host, [fault.over_s]  # it ends itself when it hears that it was replaced
+            return fault.host, [fault.over_s]  # it ends itself when it learns that it was replaced
         case KillInCommit() | KillOnMessage() | Hang():
             return fault.host, []
     return "", []
 
 
 def _one_name(host: str) -> str:
-    """One name for a host that stays, however it is called; one for all that do not."""
+    """One name for a permanent host, whatever its aliases; one for all preemptible hosts."""
     named = {"head": "@head", "reserved-1": "@reserved"}.get(host, "@preemptible")
     return host.partition("/")[0] if host.startswith("@") else named
 

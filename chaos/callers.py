@@ -1,8 +1,9 @@
-"""Programs of somebody else's that send single requests to a simulated cluster, and do not trust it.
+"""Callers: external programs that send single requests to a simulated cluster.
 
-Owns what they ask for and when, how patient they are, and how they ask again: the same, only the rest, and
-what must be refused (a prefix that is none, an id for other contents). They tell what they asked and got as
-facts; whether that is right is `chaos.invariants.singles`' to say. Their draws are of the seed alone.
+They do not trust the cluster. Owns the requests and their times, the callers' patience, and the repeats: the
+same request, only the rest, and requests that must be refused (a prefix that is not one, an id with different
+contents). Callers record asks and answers as facts; `chaos.invariants.singles` judges them. All draws depend
+on the seed alone.
 """
 
 import asyncio
@@ -19,15 +20,15 @@ from configs.schema import Config
 from supervisor import ActorSystem, AskFailed, Message, Refused
 
 MANAGER = "rollout/manager"
-BEGIN_S = 6.0  # a cluster is up and has its job by then; some come before it has weights
-GAP_S = 1.5  # mean pause of one caller behind an answer
+BEGIN_S = 6.0  # a cluster is up and has its job by then; some requests arrive before it has weights
+GAP_S = 1.5  # mean pause of one caller after an answer
 WAITS_S = (0.0, 0.0, 1.0, 5.0, 15.0)
 DEADLINES_S = (4.0, 10.0, 20.0, 30.0)
-PATIENCE_S = (0.4, 30.0)  # shorter than most answers take: what was lost is what is asked for again
+PATIENCE_S = (0.4, 30.0)  # shorter than most answers take: lost requests are asked again
 AGAIN_S = 0.3
-MAX_NOT_READY = 4  # asks of one request to which the gate is closed, then the caller gives it up
+MAX_NOT_READY = 4  # asks of one request with a closed gate, then the caller gives the request up
 AHEAD = (-1, 0, 0, 1, 1, 2)
-"""Versions that are asked for, from the newest that the caller has heard of."""
+"""Requested versions, relative to the newest that the caller has received."""
 SEEDS = 2**62
 
 
@@ -35,8 +36,8 @@ class Caller:
     """One program, in an actor system of its own; `run` it. It asks for one request at a time.
 
     Args:
-        name: no other caller of the run has it. rng: for this one alone.
-        see: told of each ask and of what became of it. now: virtual seconds, as facts have them.
+        name: unique among the callers of the run. rng: for this one alone.
+        see: called with each ask and its result. now: virtual seconds, as in facts.
     """
 
     def __init__(
@@ -84,7 +85,8 @@ class Caller:
         return replace(request, exact_version=version) if gate else request
 
     def _once_more(self, request: Generate, answer: Generated | None) -> Generate:
-        """The same request behind its answer: whole, the rest of it, or what must be refused."""
+        """A request that repeats this one after its answer: whole, the rest of it, or one that must be
+        refused."""
         rng = self._rng
         have = answer.tokens if answer is not None else b""
         count = rng.randint(1, max(len(have) // 4, 1))
@@ -103,7 +105,7 @@ class Caller:
         return again
 
     async def _insist(self, system: ActorSystem, request: Generate) -> Generated | None:
-        """Ask until there is an answer, or no reason to hope for one; None for that."""
+        """Ask until there is an answer, or no further hope for one (None)."""
         rng, not_ready = self._rng, 0
         while True:
             found = await self._ask(system, request)
@@ -131,7 +133,7 @@ class Caller:
         except Refused as problem:
             refusal = str(problem)
         except AskFailed:
-            pass  # lost, or nobody there: what became of it is not known
+            pass  # lost, or no receiver: the result is unknown
         found = Answered(self._now(), self._name, asked_s, request, answer, refusal)
         self._see(found)
         return found

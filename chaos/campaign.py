@@ -1,7 +1,7 @@
-"""Runs a campaign: every seed once, side by side; what fails is shrunk; the end is a tally.
+"""Campaign: every seed once, in parallel; failures are shrunk; a tally at the end.
 
-Owns the order of work and who is told of progress. The runs are `workers`', the sums `tally`'s, what is shown
-is the command's.
+Owns the order of work and the progress callbacks. `workers` runs the seeds, `tally` sums them up, the command
+prints.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from chaos.tally import CampaignTold, RunTold, tally
 from chaos.workers import Worker, run_all
 
 MAX_SHRUNK = 3
-"""Failing seeds that are shrunk: more of them seldom tell more, and each takes tens of runs."""
+"""Failing seeds that are shrunk: more of them seldom add information, and each takes tens of runs."""
 SHRINK_RUNS = 80
 
 
@@ -37,14 +37,14 @@ class Minimal:
 
 
 OnRun = Callable[[RunTold, int, int], None]
-"""A run is over: how it went, how many are, how many there will be."""
+"""A run is over: its result, the number of finished runs, the total."""
 
 
 async def campaign(
     loaded: Loaded, source: str, seeds: range, *, workers: int, on_run: OnRun, runs: list[RunTold]
 ) -> CampaignTold:
-    """Run these seeds. source: the campaign's name or file, for the workers. `runs` has what is over, also of
-    a campaign that is cancelled."""
+    """Run these seeds. source: the campaign's name or file, for the workers. `runs` holds the finished runs,
+    also of a cancelled campaign."""
     began_s = time.monotonic()
     orders = [Order(campaign=source, seed=seed, availability=loaded.availability) for seed in seeds]
     async with aclosing(run_all(orders, count=workers, run_s=loaded.campaign.run_s)) as answers:
@@ -55,7 +55,7 @@ async def campaign(
 
 
 def span(seeds: range) -> str:
-    """As it is written: `A:B`."""
+    """In the form `A:B`."""
     return f"{seeds.start}:{seeds.stop}"
 
 
@@ -98,7 +98,7 @@ def first_broken(runs: Iterable[RunTold]) -> list[RunTold]:
 
 
 def as_json(told: CampaignTold, shrunk: Sequence[Minimal]) -> bytes:
-    """For machines: the tally, and the minimal schedules beside it."""
+    """The tally as JSON, with the minimal schedules."""
     tree = msgspec.to_builtins(told)
     tree["minimal"] = [
         {

@@ -1,7 +1,8 @@
-"""What hunts found: which check caught which planted bug, in which seed. A file, and its table for people.
+"""Results of hunts: which check caught which planted bug, in which seed.
 
-Owns both forms and where they lie in a checkout: tests/chaos/caught.toml, which a test hunts again, and the
-table in docs/reliability.md, which is made from it and from nothing else. Hunts nothing (`hunt` does).
+Owns the file and the table, and their places in a checkout: tests/chaos/caught.toml, which a test hunts
+again, and the table in docs/reliability.md, which is generated from the file only. Hunts nothing (`hunt`
+does).
 """
 
 import tomllib
@@ -20,15 +21,15 @@ BEGIN, END = "<!-- hunt: begin -->\n", "<!-- hunt: end -->\n"
 
 
 class Caught(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a hunt of one planted bug found.
+    """Result of a hunt for one planted bug.
 
     Args:
         name: of the bug.
-        seeds: how many were run until then, the catching one included.
-        check: which noticed; "" where nothing did.
+        seeds: number of seeds run until then, the catching one included.
+        check: the check that caught it; "" where none did.
         seed: the first one that caught it.
-        at_s: virtual seconds of that run at which the check noticed.
-        text: what it said.
+        at_s: virtual seconds of that run at which the check failed.
+        text: text of the violation.
     """
 
     name: str
@@ -52,7 +53,7 @@ def read(path: Path = TABLE) -> dict[str, Caught]:
 
 
 def write(found: Iterable[Caught], path: Path = TABLE) -> dict[str, Caught]:
-    """Put these in the place of older ones of the same bugs; bugs that are no more are left out."""
+    """Replace older results of the same bugs; drop bugs that no longer exist."""
     known = read(path) | {it.name: it for it in found}
     rows = {name: known[name] for name in BY_NAME if name in known}
     head = "# Made by `python -m chaos.hunt --write`: what catches each planted bug, and in which seed.\n\n"
@@ -61,7 +62,7 @@ def write(found: Iterable[Caught], path: Path = TABLE) -> dict[str, Caught]:
 
 
 def table(caught: Mapping[str, Caught], mutations: Sequence[Mutation] = MUTATIONS) -> str:
-    """As Markdown, with a line above that counts."""
+    """As Markdown, with a line of counts above."""
     count = sum(bool(it.check) for it in caught.values())
     rows = [
         f"Of {len(mutations)} planted bugs {count} are caught.",
@@ -81,14 +82,14 @@ def table(caught: Mapping[str, Caught], mutations: Sequence[Mutation] = MUTATION
 
 
 def broken_in(mutation: Mutation) -> str:
-    """What a hunt of this bug breaks, in words."""
+    """Faults of a hunt for this bug, as text."""
     if mutation.lead:
         return mutation.lead
     return ", ".join(f"`{kind}`" for kind in mutation.faults) or "everything"
 
 
 def put_in(page: str, text: str) -> str:
-    """The page with this between its markers. Raises ValueError for a page without them."""
+    """The page with this text between its markers. Raises ValueError for a page without them."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -97,5 +98,5 @@ def put_in(page: str, text: str) -> str:
 
 
 def taken_out(page: str) -> str:
-    """What stands between the markers of a page; "" without them."""
+    """The text between the markers of a page; "" without them."""
     return page.partition(BEGIN)[2].partition(END)[0]

@@ -1,7 +1,8 @@
-"""Which recovery paths there are, and how often a campaign took each: what was never taken was not tested.
+"""Coverage: recovery paths, and how often a campaign took each.
 
-Owns the names, and from which count each is read. Pure: counts go in by name, a report comes out. A campaign
-in which a named path was never taken is invalid, whatever its checks said.
+A path that was never taken was not tested. Owns the names, and the counts that show each path. Pure: counts
+go in by name, a report comes out. A campaign in which a named path was never taken is invalid, whatever its
+checks reported.
 
 The counts are made where the recovery happens: by links, streams, journals, supervisors, pools (the metrics
 show most of them in production too), and by `chaos.observe_sim` from messages and commits.
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A way in which the system recovers. counts: the names of the counts that show it; any of them does."""
+    """A path of recovery. counts: names of the counts that show it; any of them suffices."""
 
     name: str
     meaning: str
@@ -129,5 +130,5 @@ def never_taken(counts: Mapping[str, int], wanted: Iterable[str]) -> list[str]:
 
 
 def unknown(wanted: Iterable[str]) -> list[str]:
-    """Names that are no path."""
+    """Names that are not in `PATHS`."""
     return sorted(set(wanted) - BY_NAME.keys())

@@ -1,6 +1,7 @@
-"""Hears what the control links of all processes hand up to their actors, by the numbers that the sender gave.
+"""Observer of envelopes that control links deliver to actors, by sender's number.
 
-Owns the hook into `transport.link_hearing`. Judges nothing: `chaos.invariants.links` does.
+Covers all processes. Owns the hook into `transport.link_hearing`. Judges nothing: `chaos.invariants.links`
+does.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,17 +16,17 @@ from transport.link_upkeep import Upkeep
 from transport.wire import Route
 
 Session = tuple[int, int, int]
-"""The process that hears, by the order of their starts, and the lives of the two ends: of the one that hears,
-of the one that sends. A life is a number that its own process never had before."""
+"""The receiving process, numbered by start order, and the lives of the two ends: of the receiver, of the
+sender. A life is a number that its process never had before."""
 Told = Callable[[Session, LinkEnd, Data, Sequence[int]], None]
-"""The session, the end that heard, the frame, and the numbers of what was handed up; never none."""
+"""The session, the receiving end, the frame, and the numbers of the delivered envelopes; never none."""
 
 
 @contextmanager
 def deliveries(told: Told) -> Iterator[None]:
-    """Within this, `told` hears of every frame of which something was handed up."""
+    """Within this context, `told` is called for every frame with a delivered envelope."""
     plain_init, plain_data = Hearing.__init__, Hearing._data
-    handed: list[Envelope] = []  # of the frame that is heard now
+    handed: list[Envelope] = []  # of the frame that is being received
     processes: dict[Hearing, int] = {}
 
     def init(hearing: Hearing, table: LinkTable, upkeep: Upkeep, deliver: OnEnvelope) -> None:
@@ -53,7 +54,8 @@ def deliveries(told: Told) -> Iterator[None]:
 
 
 def numbers_of(frame: Data, handed: Sequence[Envelope]) -> Sequence[int]:
-    """The sender's numbers of envelopes of a frame. Raises ValueError for one that is not of it."""
+    """The sender's numbers of the delivered envelopes of a frame. Raises ValueError for an envelope that is
+    not in it."""
     if len(handed) == len(frame.envelopes):
         return range(frame.first, frame.first + len(handed))
     at, numbers = 0, []

@@ -1,7 +1,7 @@
-"""Draws the numbers of one fault: which host, which process, how long, how much.
+"""Draws the parameters of one fault: host, process, duration, amount.
 
-Owns the ranges that are drawn from, one method a kind. Pure. Which kinds are on and how often they come is
-`swarm`'s; what fits together is `bounds`'.
+Owns the ranges, with one method for each kind. Pure. `swarm` chooses the kinds and their rates; `bounds`
+chooses which faults fit together.
 """
 
 import random
@@ -54,9 +54,9 @@ SICKNESSES: tuple[Sickness, ...] = ("raise", "hang", "crash")
 
 
 class Terrain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where faults can strike. `zones`: of preemptible hosts. `head_returns`: a head that was killed is
-    started again and resumes the job. `ranks`: processes of the trainer's gang beside its first. `callers`:
-    programs that send single requests (`chaos.callers`)."""
+    """Targets of faults. `zones`: of preemptible hosts. `head_returns`: a killed head is started again and
+    resumes the job. `ranks`: processes of the trainer's gang beside its first. `callers`: programs that send
+    single requests (`chaos.callers`)."""
 
     preemptible: Annotated[int, Meta(ge=0, le=1000)] = 3
     zones: tuple[str, ...] = ("a", "b")
@@ -66,7 +66,7 @@ class Terrain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Drawer:
-    """One method a kind; each draws the numbers of one fault at a given time."""
+    """One method for each kind; each draws the parameters of one fault at a given time."""
 
     def __init__(self, rng: random.Random, terrain: Terrain, horizon_s: float, bounds: Bounds) -> None:
         self._rng = rng
@@ -112,7 +112,7 @@ class Drawer:
         return round(self._rng.uniform(low, high), 3)
 
     def _length(self, at_s: float, low: float, high: float) -> float:
-        """Of something that is over by the horizon."""
+        """Duration of a fault that is over by the horizon."""
         left_s = max(self._horizon_s - at_s, low)
         return self._between(low, max(min(high, left_s), low))
 
@@ -174,7 +174,7 @@ class Drawer:
         if self._terrain.callers and self._rng.random() < 0.5:
             return self._kill_on_call(at_s)
         host, process = self._place()
-        if process in RANKS:  # messages are not what it lives by
+        if process in RANKS:  # it does not depend on messages
             process = "trainer"
         seat = host.partition("/")[0], process
         moment = self._rng.choice(MOMENT_SHARES)

@@ -1,8 +1,8 @@
-"""One example of every struct that travels or is journaled, made from its types alone.
+"""Examples: one of every sent or journaled struct, made from its types alone.
 
 Owns the choice of values: a value depends on the path to its field and on nothing else, so a field that is
 added moves no other one, and two fields of a struct never hold the same. Every optional field is filled.
-Knows no message by name.
+Names no message.
 """
 
 import zlib
@@ -14,7 +14,7 @@ from msgspec import inspect as types
 S = TypeVar("S", bound=msgspec.Struct)
 
 ELEMENTS = 2
-"""Items of an example's lists and maps, at least: one alone hides what separates them."""
+"""Minimum of items in an example's lists and maps: a single item hides the separators."""
 
 
 def example(cls: type[S]) -> S:
@@ -71,7 +71,7 @@ def _value(kind: types.Type, path: str) -> Any:
 
 
 def _alternatives(kind: types.Type) -> list[types.Type]:
-    """What a field may hold besides nil."""
+    """Types of a field besides nil."""
     if not isinstance(kind, types.UnionType):
         return [kind]
     return [it for it in kind.types if not isinstance(it, types.NoneType)]

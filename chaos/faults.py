@@ -1,12 +1,12 @@
-"""Every fault that chaos knows: what is broken, where, for how long; as typed values with a JSON form.
+"""Faults: all kinds as typed values with place, duration and JSON form.
 
-Owns the shapes and their ranges. Breaks nothing (`apply_sim` does in simulated clusters), draws nothing
-(`swarm` does) and knows no schedule (`schedule`). Every fault that breaks something for a time says for how
-long, so a schedule alone tells when the last of it is over.
+Owns the shapes and their ranges. Does not inject faults (`apply_sim` does in simulated clusters), draws none
+(`swarm` does) and knows no schedule (`schedule`). Every temporary fault contains its duration, so a schedule
+alone determines when the last of it is over.
 
 **Where.** A host by its name (`spot-2`, `reserved-1`, `head`), or by its place among those that are up when
 the fault fires: `@preemptible`, or `@preemptible/1` for the second one by name (counted round). A fault whose
-target is not there does not fire, and is counted as missed, never as fired.
+target does not exist does not fire, and is counted as missed, never as fired.
 """
 
 from typing import Annotated, Literal, get_args
@@ -30,22 +30,23 @@ ScorerFault = Literal["hang", "crash", "lie"]
 Sickness = Literal["raise", "hang", "crash"]
 
 FROZEN_DEAD_S = 10.0
-"""A process that is silent for longer was given up by its peers (`liveness.dead_s` is 5 s, twice that is
+"""A process that is silent for longer was declared dead by its peers (`liveness.dead_s` is 5 s, twice that is
 safe)."""
 FAIL_LOAD = "fail_load"
-"""A kind that is not drawn alone, but comes with an aim (`chaos.aims`)."""
+"""A kind that is not drawn alone, but as a part of an aim (`chaos.aims`)."""
 STAY = "stay"
 """The kind that is not drawn but cut out of availability traces: see `Stay`."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of all: `at_s` is the time of the run at which it begins (or from which on it lies in wait)."""
+    """Base of all: `at_s` is the time of the run at which the fault begins (or from which on it waits for its
+    event)."""
 
     at_s: Seconds
 
     @property
     def over_s(self) -> float:
-        """When nothing of it is broken any longer, as far as the schedule decides it."""
+        """Time at which no effect of it is left, as far as the schedule determines it."""
         return self.at_s
 
 
@@ -66,8 +67,8 @@ class CrashActor(Fault, frozen=True, kw_only=True, tag="crash_actor"):
 
 
 class KillHost(Fault, frozen=True, kw_only=True, tag="kill_host"):
-    """Power off: every process and the memory of a host are gone, its disk stays; then it is started again at
-    the same address. `back_s`: how long it is away; 0 leaves that to whoever provides hosts."""
+    """Power off: every process and the memory of a host are lost, its disk stays; then the host is started
+    again at the same address. `back_s`: how long it is away; 0 leaves that to the provider of hosts."""
 
     host: Where
     back_s: Seconds = 0.0
@@ -98,8 +99,8 @@ class KillOnMessage(Fault, frozen=True, kw_only=True, tag="kill_on_message"):
 
 
 class KillInCommit(Fault, frozen=True, kw_only=True, tag="kill_in_commit"):
-    """Power cut of a process in the middle of a commit of its journal: what was not committed is gone, and
-    with `torn` the last write is there in part."""
+    """Power cut of a process in the middle of a commit of its journal: uncommitted data is lost, and with
+    `torn` the last write is there in part."""
 
     host: Where
     process: Process
@@ -107,7 +108,7 @@ class KillInCommit(Fault, frozen=True, kw_only=True, tag="kill_in_commit"):
 
 
 class Freeze(Fault, frozen=True, kw_only=True, tag="freeze"):
-    """SIGSTOP, then SIGCONT after `for_s`: shorter than anybody gives it up."""
+    """SIGSTOP, then SIGCONT after `for_s`: a shorter time than any peer needs to declare it dead."""
 
     host: Where
     process: Process
@@ -119,8 +120,8 @@ class Freeze(Fault, frozen=True, kw_only=True, tag="freeze"):
 
 
 class Zombie(Fault, frozen=True, kw_only=True, tag="zombie"):
-    """SIGSTOP until everybody has given the process up and replaced it, then SIGCONT: it goes on as if
-    nothing had been, with what it held and what lies in its sockets."""
+    """SIGSTOP until all peers have declared the process dead and replaced it, then SIGCONT: it continues with
+    its old state and with the contents of its sockets."""
 
     host: Where
     process: Process
@@ -132,7 +133,8 @@ class Zombie(Fault, frozen=True, kw_only=True, tag="zombie"):
 
 
 class Hang(Fault, frozen=True, kw_only=True, tag="hang"):
-    """SIGSTOP for good: the process neither ends nor goes on, until its parent or service manager ends it."""
+    """SIGSTOP for good: the process neither ends nor continues, until its parent or service manager ends
+    it."""
 
     host: Where
     process: Process
@@ -152,7 +154,7 @@ class Slow(Fault, frozen=True, kw_only=True, tag="slow"):
 
 
 class Partition(Fault, frozen=True, kw_only=True, tag="partition"):
-    """Nothing gets from host `a` to host `b` (`both`: nor back), without a word to either, for `for_s`."""
+    """Every packet from host `a` to host `b` (`both`: and back) is dropped silently, for `for_s`."""
 
     a: Where
     b: Where
@@ -167,7 +169,7 @@ class Partition(Fault, frozen=True, kw_only=True, tag="partition"):
 class BadLink(Fault, frozen=True, kw_only=True, tag="bad_link"):
     """A bad network between two hosts, in both directions, for `for_s`: `loss` and `duplicate` are shares of
     messages, `delay_s` and `jitter_s` are added to each; much jitter reorders messages across connections
-    (never inside one). `bytes_per_s`: rate of the link, 0 leaves it."""
+    (never inside one). `bytes_per_s`: rate of the link, 0 leaves it unchanged."""
 
     a: Where
     b: Where
@@ -191,7 +193,7 @@ class Reset(Fault, frozen=True, kw_only=True, tag="reset"):
 
 
 class Notice(Fault, frozen=True, kw_only=True, tag="notice"):
-    """A preemption notice to a host; it is killed when `notice_s` are over, whatever it did with them."""
+    """A preemption notice to a host; it is killed after `notice_s`, whatever its state."""
 
     host: Where
     notice_s: Seconds
@@ -202,8 +204,8 @@ class Notice(Fault, frozen=True, kw_only=True, tag="notice"):
 
 
 class FalseNotice(Fault, frozen=True, kw_only=True, tag="false_notice"):
-    """A cloud says that a host goes away in `notice_s` (`hint`: that it may), and takes it back sooner, after
-    `back_s`."""
+    """A cloud announces that a host goes away in `notice_s` (`hint`: that it may), and withdraws it sooner,
+    after `back_s`."""
 
     host: Where
     notice_s: Seconds
@@ -223,8 +225,8 @@ class ClockJump(Fault, frozen=True, kw_only=True, tag="clock_jump"):
 
 
 class DiskFull(Fault, frozen=True, kw_only=True, tag="disk_full"):
-    """The disk of a host takes nothing for `for_s`, or (`memory`) its shared memory: also that of a host that
-    is off, when it is back."""
+    """The disk of a host accepts no writes for `for_s`, or (`memory`) its shared memory: also that of a host
+    that is off, when it is back."""
 
     host: Where
     for_s: Length
@@ -243,24 +245,25 @@ class CorruptChunk(Fault, frozen=True, kw_only=True, tag="corrupt_chunk"):
 
 
 class FailLoad(Fault, frozen=True, kw_only=True, tag=FAIL_LOAD):
-    """The next `count` loads of newer weights into the engine of a host fail; it keeps what it serves. Of one
-    version fewer loads fail than make the manager give it up, which would rightly end the job."""
+    """The next `count` loads of newer weights into the engine of a host fail; it keeps its present weights.
+    The count stays below the failed loads of one version after which the manager gives that version up, which
+    would rightly end the job."""
 
     host: Where
     count: Count = 1
 
 
 class BadScorer(Fault, frozen=True, kw_only=True, tag="bad_scorer"):
-    """The next `count` answers of reward workers: never come, come as the death of the worker, or are no
-    verdict at all."""
+    """The next `count` answers of reward workers never arrive, arrive as the death of the worker, or are not
+    verdicts."""
 
     how: ScorerFault
     count: Count = 1
 
 
 class SickVerifier(Fault, frozen=True, kw_only=True, tag="sick_verifier"):
-    """For `for_s` no score comes of any reward worker: each raises, hangs or ends its process. Problems
-    come."""
+    """For `for_s` no reward worker returns a score: each raises, hangs or ends its process. New problems
+    still arrive."""
 
     how: Sickness
     for_s: Length
@@ -284,9 +287,9 @@ class RestartStorm(Fault, frozen=True, kw_only=True, tag="restart_storm"):
 
 
 class Stay(Fault, frozen=True, kw_only=True, tag=STAY):
-    """A preemptible host is on offer from `at_s` on, for `for_s`; with `notice_s` it is told that long before
-    its end, else it vanishes. An availability trace is a set of these: where there is one, preemptible hosts
-    come and go by it alone. Its clock is the trace's, which begins with the first step."""
+    """A preemptible host is on offer from `at_s` on, for `for_s`; with `notice_s` it gets a notice that long
+    before its end, else it vanishes. An availability trace is a set of these; with a trace, preemptible hosts
+    follow it alone. Its clock is the trace's, which begins with the first step."""
 
     host: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     for_s: Length

@@ -1,9 +1,4 @@
-"""Hang detector of a worker process: judges a run by the processor time that the worker used.
-
-A run that waits for a core on a busy machine is not hung, however long it waits. A run is hung when it used
-up its processor time, or when it neither runs nor waits for a core or a disk for `blocked_s` at a stretch.
-Pure: samples go in, a reason comes out. `workers` takes the samples.
-"""
+"""Hang detector of a worker process, by the processor time that the worker used."""
 
 from dataclasses import dataclass
 
@@ -21,7 +16,7 @@ class HangDetector:
     """Judges one run.
 
     Args:
-        begun: the sample at the begin of the run.
+        begun: the sample at the start of the run.
         processor_s: processor seconds that the run may use.
         blocked_s: seconds that the run may be blocked without any progress.
     """

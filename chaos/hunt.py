@@ -1,6 +1,7 @@
-"""Hunts the planted bugs: runs a campaign on each until a check notices, and tells after how many seeds.
+"""Hunts planted bugs: runs a campaign on each until a check catches it.
 
-Owns the hunt. `python -m chaos.hunt [NAME ...]` runs it; with `--write` it keeps what it found (`caught`).
+Reports the number of seeds. Owns the hunt. `python -m chaos.hunt [NAME ...]` runs it; with `--write` it keeps
+the results (`caught`).
 """
 
 import argparse
@@ -22,7 +23,7 @@ from chaos.tally import RunTold
 from chaos.workers import run_all
 
 SEEDS = 40
-"""Seeds until a bug counts as not caught."""
+"""Seeds after which a bug counts as not caught."""
 
 
 async def hunt(
@@ -43,7 +44,7 @@ async def hunt(
             done += 1
             noticed = [found for found in told.broken if check in ("", found.check)]
             if noticed:
-                # the end of a job that failed brings what cannot be looked at any more, too
+                # the end of a failed job also gives violations for parts that can no longer be checked
                 found = min(noticed, key=lambda it: it.check not in mutation.caught_by)
                 return Caught(
                     name=mutation.name, seeds=done, check=found.check, seed=told.seed,
@@ -53,7 +54,7 @@ async def hunt(
 
 
 def orders(loaded: Loaded, mutation: Mutation, seeds: Sequence[int]) -> Iterator[Order]:
-    """The runs in which this bug is hunted. Without it they must be clean."""
+    """The runs in which this bug is hunted. They must be clean without the bug."""
     for seed in seeds:
         yield Order(
             campaign=mutation.campaign, seed=seed, schedule=focused(loaded, seed, mutation), stop_at=""
@@ -61,7 +62,7 @@ def orders(loaded: Loaded, mutation: Mutation, seeds: Sequence[int]) -> Iterator
 
 
 def focused(loaded: Loaded, seed: int, mutation: Mutation) -> Schedule:
-    """A schedule of the faults that lead to this bug; where it names none, what the campaign draws."""
+    """A schedule of the faults that lead to this bug; where it names none, the campaign's draw."""
     if mutation.lead:
         return lead(mutation.lead, seed)
     if not mutation.faults:
@@ -74,7 +75,7 @@ def focused(loaded: Loaded, seed: int, mutation: Mutation) -> Schedule:
 
 
 async def control(mutation: Mutation, seeds: Sequence[int], *, workers: int = 1) -> list[RunTold]:
-    """The same runs with nothing planted."""
+    """The same runs without the bug."""
     loaded = load(mutation.campaign)
     answers = run_all(orders(loaded, mutation, seeds), count=workers, run_s=loaded.campaign.run_s)
     async with aclosing(answers):

@@ -1,1 +1,1 @@
-"""Commands of this floor; `rlctl` finds them by the entry points of the group `rlctl.commands`."""
+"""Commands of `chaos`, registered as entry points of the group `rlctl.commands`."""

@@ -1,7 +1,6 @@
-"""`rlctl chaos`: break a cluster of real processes on this machine, and see whether it recovers.
+"""`rlctl chaos`: injects faults into a cluster of real processes on this machine.
 
-Owns the arguments, what is printed and the exit code. Everything that is slow to import is imported when a
-command runs.
+Owns the arguments, the output and the exit code. Slow imports happen when a command runs.
 """
 
 import argparse
@@ -46,7 +45,7 @@ tried on virtual time, by the thousand, with `rlctl sim run`. See docs/chaos.md 
 _LIST_EXAMPLES = "  rlctl chaos list --json"
 CHAOS_DIR = Path("runs/chaos")
 IMPOSSIBLE = "impossible"
-"""Stands for every kind of fault that this machine cannot do."""
+"""Option value for every kind of fault that this machine cannot inject."""
 
 
 def add(commands: Subparsers) -> None:
@@ -85,7 +84,7 @@ def add(commands: Subparsers) -> None:
 
 
 def chaos_list(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     from chaos.real import campaign as campaigns
 
     found = {name: campaigns.load(name) for name in campaigns.names()}
@@ -98,7 +97,7 @@ def chaos_list(args: argparse.Namespace) -> int:
 
 
 def chaos_run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     from chaos.netns import NoNamespaces, why_not
     from chaos.real import abilities
     from chaos.real import campaign as campaigns
@@ -161,7 +160,7 @@ def _folder(out: Path | None, campaign: "Campaign", seed: int) -> Path:
 
 
 def _make_room(json_file: Path | None) -> None:
-    """Before minutes are spent on what cannot be written in the end. Raises CommandError."""
+    """Check that the output can be written before minutes are spent. Raises CommandError."""
     if json_file is None or str(json_file) == "-":
         return
     try:
@@ -174,7 +173,7 @@ def _make_room(json_file: Path | None) -> None:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and a closed terminal end it; nothing does while the cluster is taken down."""
+    """Ctrl-C, SIGTERM and a closed terminal end the campaign; the teardown of the cluster ignores them."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         for each in numbers:

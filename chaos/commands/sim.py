@@ -1,7 +1,6 @@
 """`rlctl sim run|replay|list`: campaigns of faults against the simulated cluster.
 
-Owns the arguments, what is printed and the exit code. Everything that is slow to import is imported when a
-command runs.
+Owns the arguments, the output and the exit code. Slow imports happen when a command runs.
 """
 
 import argparse
@@ -195,7 +194,7 @@ def _run(args: argparse.Namespace) -> int:
     progress.end()
     out = console()
     again = " ".join([args.campaign, *(f"--availability {quote(path)}" for path in args.availability)])
-    for line in told_lines(told, again):  # before the search: whoever ends that has the report
+    for line in told_lines(told, again):  # before the search: a user who ends the search has the report
         out.print(line, markup=False)
     shrunk = []
     if whole and not args.no_shrink:

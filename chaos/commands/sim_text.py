@@ -1,6 +1,6 @@
-"""What `rlctl sim` prints: progress with the time left, the tally, a violation with what it means, the lists.
+"""Output of `rlctl sim`: progress with time left, tally, violations, lists.
 
-Owns the words. Pure but for the progress line, which has a stream and a clock.
+Owns the texts. Pure except for the progress line, which has a stream and a clock.
 """
 
 import time
@@ -18,13 +18,13 @@ from chaos.tally import CampaignTold, RunTold
 from rlctl.wording import duration
 
 SHOWN = 5
-"""Failing seeds told in full; the others are counted, and stand in the JSON."""
+"""Failing seeds printed in full; the others are counted, and are in the JSON."""
 EVERY_S = 0.5
 """Between two changes of the progress line."""
 
 
 class Progress:
-    """One line on a terminal, a line now and then elsewhere."""
+    """One line on a terminal, an occasional line elsewhere."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -56,14 +56,14 @@ class Progress:
         self._out.flush()
 
     def end(self) -> None:
-        """The line is done with."""
+        """End the line."""
         if self._out.isatty():
             self._out.write("\r" + " " * 100 + "\r")
             self._out.flush()
 
 
 def told_lines(told: CampaignTold, source: str) -> Iterator[str]:
-    """A campaign's end. source: what `--campaign` was given, and what else a replay must be told."""
+    """Report of a campaign. source: the value of `--campaign`, and the other options that a replay needs."""
     yield (
         f"{told.campaign}: {told.runs} runs of seeds {told.seeds}, {told.virtual_s / 3600:.1f} simulated "
         f"hours in "
@@ -88,7 +88,7 @@ def told_lines(told: CampaignTold, source: str) -> Iterator[str]:
 
 
 def replay_lines(replayed: Replayed, trace: Path | None) -> Iterator[str]:
-    """A replay's end."""
+    """Report of a replay."""
     yield from replayed.tail
     if trace is not None:
         yield f"{replayed.lines} lines of trace in {trace}"
@@ -102,7 +102,7 @@ def replay_lines(replayed: Replayed, trace: Path | None) -> Iterator[str]:
 
 
 def list_lines() -> Iterator[str]:
-    """What there is."""
+    """The lists of campaigns, faults, checks and paths."""
     yield "campaigns (rlctl sim run --campaign NAME)"
     for name in names():
         campaign = load(name).campaign

@@ -1,1 +1,1 @@
-"""Fuzzing of every decoder: what none of them may do, whatever the bytes."""
+"""Fuzzing of every decoder, with the rules that hold for any bytes."""

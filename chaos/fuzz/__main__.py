@@ -1,9 +1,10 @@
-"""`python -m chaos.fuzz [--seconds S] [--target NAME] [--corpus FOLDER]`: fuzz every decoder with atheris.
+"""Fuzzes every decoder with atheris.
 
-Guided by the coverage of our own code, each target in a process of its own for its share of the time. Beyond
-1 GiB of memory or 5 s for one input a target is broken. What breaks one is written into the corpus, which
-`tests/chaos/test_chaos_fuzz.py` replays; what covers more is kept there too, within bounds.
-Needs the extra `fuzz` (atheris).
+Usage: `python -m chaos.fuzz [--seconds S] [--target NAME] [--corpus FOLDER]`. Guided by the coverage of our
+own code; each target runs in a process of its own for its share of the time. A target is broken beyond 1 GiB
+of memory or 5 s for one input. An input that breaks a target is written into the corpus, which
+`tests/chaos/test_chaos_fuzz.py` replays; inputs that cover more code are kept there too, within bounds. Needs
+the extra `fuzz` (atheris).
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Inputs that were worth keeping: what once broke a decoder, and what reaches far into one.
+"""Fuzz corpus: inputs that broke a decoder or reached far into one.
 
 Owns the layout, `<folder>/<target>/<first digits of the SHA-256>`, and its bounds.
 """
@@ -12,21 +12,21 @@ from chaos.fuzz.target import Target
 MAX_INPUT_BYTES = 16 << 10
 """The largest input that is kept beside others; a find is kept whatever its size."""
 MAX_KEPT = 16
-"""Inputs kept of a target that broke nothing."""
+"""Kept inputs of a target without finds."""
 
 
 def targets(scratch: Path) -> list[Target]:
-    """Every target there is; files that they need lie in `scratch`."""
+    """All targets; their files are in `scratch`."""
     return [*wires.targets(), *deltas.targets(), *files.targets(scratch)]
 
 
 def inputs(folder: Path, target: str) -> list[bytes]:
-    """What is kept of a target, in a stable order."""
+    """The kept inputs of a target, in a stable order."""
     return [path.read_bytes() for path in sorted((folder / target).glob("*"))]
 
 
 def keep(folder: Path, target: str, data: bytes, *, find: bool) -> Path | None:
-    """Write an input down, unless the bounds say no; a find is always kept."""
+    """Write an input to the corpus, unless it exceeds the bounds; a find is always kept."""
     kept = folder / target
     if not find and (len(data) > MAX_INPUT_BYTES or len(list(kept.glob("*"))) >= MAX_KEPT):
         return None

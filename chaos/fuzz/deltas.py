@@ -1,4 +1,4 @@
-"""Fuzz targets: what says how weights changed, from whoever relays it."""
+"""Fuzz targets for weight deltas, which any peer may relay."""
 
 import msgspec
 
@@ -19,7 +19,7 @@ from actors.weights.manifest import Manifest
 from chaos.fuzz.target import Target, WrongAccept, same
 from transport.bulk_frames import Chunk
 
-_BASE = bytes(range(256)) * 8 + b"end"  # a chunk whose length is no multiple of an element's
+_BASE = bytes(range(256)) * 8 + b"end"  # a chunk whose length is not a multiple of an element's
 _GUARD = bytes(64)
 
 
@@ -119,7 +119,7 @@ def _disk_indexes() -> list[bytes]:
 
 
 def _disk_header(data: bytes) -> None:
-    """The header's JSON; the file is as long as its last tensor says, which here is the only one."""
+    """The header's JSON; the last tensor's entry gives the file's length, which here is the only one."""
     header = read_header(data, HEADER_LENGTH.size + len(data) + 700)
     text = write_header(header.tensors, header.metadata)[HEADER_LENGTH.size :]
     again = read_header(text, HEADER_LENGTH.size + len(text) + 700)

@@ -1,4 +1,4 @@
-"""Fuzz targets: everything that is read from a file which somebody else may have written.
+"""Fuzz targets for files that another process may have written.
 
 Each target owns its files in the scratch directory that it is given.
 """
@@ -29,12 +29,12 @@ from transport.keys import BadKeys, NodeKeys
 
 PUBLIC = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 SECRET = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs"
-"""The key pair of the CURVE specification (rfc.zeromq.org/spec/26); nobody's."""
+"""The key pair of the CURVE specification (rfc.zeromq.org/spec/26); not in use."""
 STREAM = "rollout/manager"
 
 
 def targets(scratch: Path) -> list[Target]:
-    """All of them; what they read lies in `scratch`."""
+    """All of them; their files are in `scratch`."""
     return [
         Target("keys", _keys(scratch), (BadKeys,), lambda: [_PAIR]),
         Target("journal", _journal(scratch), (JournalError,), lambda: [_made_journal(scratch)]),
@@ -150,7 +150,7 @@ def _histories() -> list[bytes]:
 
 
 def _control_page(data: bytes) -> None:
-    """A checksum stands between bytes and what they say: what is taken is what was written."""
+    """A checksum protects the bytes: a value that is accepted is a value that was written."""
     same(encode(decode(data), int.from_bytes(data[8:16], "little")), data[:512])
 
 

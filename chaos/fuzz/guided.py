@@ -1,7 +1,8 @@
-"""The process of one target under atheris: `python -m chaos.fuzz.guided TARGET FOLDER OPTION...`.
+"""Process of one target under atheris.
 
-Owns which code is watched for coverage: our own and the parsers in Python that it calls. Watching all that is
-imported takes a minute before the first input. libFuzzer ends the process.
+Usage: `python -m chaos.fuzz.guided TARGET FOLDER OPTION...`. Owns the choice of the code that is watched for
+coverage: our own and the Python parsers that it calls. Watching all imports takes a minute before the first
+input. libFuzzer ends the process.
 """
 
 import sys
@@ -24,7 +25,7 @@ def main(name: str, work: str, options: list[str]) -> None:
     def one(data: bytes) -> None:
         target.accepts(data)
 
-    for seed in target.seeds():  # loops that are compiled when they are first needed take no input's time
+    for seed in target.seeds():  # loops that are compiled on first use do not count in an input's time
         target.accepts(seed)
     atheris.Setup([sys.argv[0], work, *options], one)
     atheris.Fuzz()

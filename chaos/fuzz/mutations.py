@@ -1,13 +1,13 @@
-"""Bytes that are almost right, drawn from a seed.
+"""Mutations: bytes that are almost valid, drawn from a seed.
 
-Owns the ways in which they are wrong. Pure: the same seed and the same originals give the same bytes.
+Owns the kinds of errors. Pure: the same seed and the same originals give the same bytes.
 """
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 
 MAX_BYTES = 1 << 16
-"""What a mutation may grow to: long enough for every length field to lie."""
+"""Size limit of a mutation: long enough for wrong values in every length field."""
 
 MARKERS = bytes(
     [0x00, 0x80, 0x90, 0xA0, 0xC0, 0xC1, 0xC4, 0xC6, 0xC7, 0xCF, 0xD3, 0xDB, 0xDD, 0xDF, 0xE0, 0xFF]

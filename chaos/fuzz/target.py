@@ -1,7 +1,7 @@
-"""What it means to fuzz a decoder: give it bytes, and judge.
+"""Target: a decoder under fuzzing, with the verdict on each input.
 
-Owns the verdict. A decoder may refuse with the errors that it names; anything else that it raises is a find,
-and so is a *wrong accept*: a value that does not come back equal from its own encoding.
+Owns the verdict. A decoder may refuse with the errors that it declares. Any other exception is a find, and so
+is a *wrong accept*: a value that is not equal after encoding and decoding.
 """
 
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 
 class WrongAccept(AssertionError):
-    """Bytes were taken for a value that is not the same once it is encoded and decoded again."""
+    """The decoder accepted bytes as a value that changes when it is encoded and decoded again."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """One decoder. `take(data)` decodes and judges; it raises one of `refusals` for what the decoder refuses,
-    `WrongAccept`, or what the decoder should not have raised. `seeds` are accepted ones."""
+    """One decoder. `take(data)` decodes and judges; it raises one of `refusals` for a refused input,
+    `WrongAccept`, or an unexpected exception of the decoder. `seeds` are accepted inputs."""
 
     name: str
     take: Callable[[bytes], None]

@@ -1,4 +1,4 @@
-"""Fuzz targets: everything that arrives on a socket or through a pipe."""
+"""Fuzz targets for bytes that arrive on a socket or through a pipe."""
 
 import struct
 
@@ -20,7 +20,7 @@ from transport import bulk_frames, control_frame, envelope, stream_control, toke
 from transport.refusal import FrameError
 
 SECRET = bytes(32)
-_PART = struct.Struct("<H")  # what parts the bytes of a fuzzer into the parts of a message
+_PART = struct.Struct("<H")  # separates the parts of a message in a fuzzer's bytes
 
 
 def targets() -> list[Target]:
@@ -47,7 +47,7 @@ def joined(parts: list[bytes]) -> bytes:
 
 
 def parted(data: bytes) -> list[bytes]:
-    """The other way round, for any bytes: two parts, the first one's length before it."""
+    """The inverse, for any bytes: two parts, with the first one's length before it."""
     if len(data) < _PART.size:
         return [data]
     end = _PART.size + _PART.unpack_from(data)[0]
@@ -169,7 +169,7 @@ def _bulk_answers() -> list[bytes]:
 def _manifest(data: bytes) -> None:
     value = Manifest.decode(data)
     same(value, Manifest.decode(value.encode()))
-    if value.encode() not in _manifests():  # a key that is said twice, or one more, is the same manifest
+    if value.encode() not in _manifests():  # a repeated or an extra key is the same manifest
         raise WrongAccept("another manifest has the root of this one")
 
 
@@ -184,7 +184,7 @@ def _manifests() -> list[bytes]:
 
 
 def _pipe(data: bytes) -> None:
-    """One byte that tells the direction, then a frame."""
+    """One byte for the direction, then a frame."""
     side, frame = data[:1], data[1:]
     if len(frame) < pipe.PREFIX.size:
         raise pipe.BadFrame("short")
@@ -208,7 +208,7 @@ def _pipes() -> list[bytes]:
 
 
 def _experts(data: bytes) -> None:
-    """Two bytes that tell how many rows, then what an engine said of them."""
+    """Two bytes with the number of rows, then an engine's report about them."""
     count, raw = int.from_bytes(data[:2], "little"), data[2:]
     same(raw, table(raw, count).astype("<i4").tobytes())
 
@@ -219,7 +219,7 @@ def _expert_tables() -> list[bytes]:
 
 
 def _tool_calls(data: bytes) -> None:
-    """Text of a model: what is told of it does not depend on how it is cut."""
+    """Text of a model: the result does not depend on how the text is cut."""
     text = data.decode(errors="replace")
     for form in (HERMES, MISTRAL):
         same(_calls_in(form, [text]), _calls_in(form, list(text)))

@@ -1,7 +1,7 @@
-"""What must hold whatever dies, as named checks: of runs on real processes and of simulated ones.
+"""Invariants under any fault, as named checks of real and simulated runs.
 
-`stopped_run.broken` judges what a real run left behind. `jury.Jury` watches a simulated run while it goes on
-and judges it at its end; `catalogue` lists its checks.
+`stopped_run.broken` judges the records of a real run. `jury.Jury` watches a simulated run while it runs and
+judges it at its end; `catalogue` lists its checks.
 """
 
 from chaos.invariants.stopped_run import broken

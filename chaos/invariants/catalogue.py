@@ -1,6 +1,7 @@
-"""Every check of a simulated run, in order, and the jury that they make.
+"""Jury: all checks of a simulated run, in order.
 
-Owns the list. A new check is written in a room of its own or beside its like, and entered in `jury_of`.
+Owns the list. A new check is written in a module of its own or beside a similar one, and entered in
+`jury_of`.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,25 +34,25 @@ CHECKS: tuple[type[Check], ...] = (
 )  # fmt: skip
 MANAGER = "rollout/manager"
 MAX_FOUND = 50
-"""Violations kept of one run; what comes after the first ones follows from them, most often."""
+"""Violations kept of one run; later ones mostly follow from the first."""
 
 
 class Jury:
-    """Watches one run. `found` is what does not hold, in the order in which it was seen."""
+    """Watches one run. `found` has the violations, in the order of detection."""
 
     def __init__(self, checks: Iterable[Check], shadow: Shadow) -> None:
         self.found: list[Found] = []
         self._checks = tuple(checks)
-        self._seeing: dict[type[Fact] | type[Message], list[Check]] = {}  # by what is seen, or said
+        self._seeing: dict[type[Fact] | type[Message], list[Check]] = {}  # by type of fact or message
         self._shadow = shadow
         self.on_fact: Callable[[Fact], None] | None = None
-        """Told of everything before the checks see it: for who writes a story of the run."""
+        """Called with every fact before the checks see it: for a story of the run."""
         self.on_found: Callable[[Found], None] | None = None
-        """Told of each violation, when it is seen."""
+        """Called with each violation, when it is found."""
 
     def see(self, fact: Fact) -> None:
-        """Something happened. The checks see a commit first as it stood before (a release forgets), then the
-        shadow follows it, event by event."""
+        """Take a fact. The checks get a commit while the shadow still has the state before it (a release
+        forgets state); then the shadow applies it, event by event."""
         if self.on_fact is not None:
             self.on_fact(fact)
         if isinstance(fact, Committed) and fact.stream == MANAGER:
@@ -60,13 +61,13 @@ class Jury:
                 for name, text in self._shadow.apply(message):
                     self._add(name, fact.at_s, text)
             if fact.snapshot:
-                self._shown(replace(fact, messages=()))  # it says again what the events before it said
+                self._shown(replace(fact, messages=()))  # a snapshot repeats the events before it
             return
         self._shown(fact)
 
     def close(self, evidence: Evidence, ending: Ending) -> list[Found]:
-        """The run is over: everything that was found. First what stood still: what is missing at the end of
-        a job that did not end follows from that."""
+        """The run is over; return all violations. Standstills come first, because missing results of a job
+        that did not end follow from them."""
         for check in sorted(self._checks, key=lambda it: it.name != EveryStepEnds.name):
             for text in check.end(evidence, ending):
                 self._add(check.name, ending.virtual_s, text)
@@ -124,5 +125,5 @@ def jury_of(
 
 
 def explanation(name: str) -> str:
-    """What a check means, for whoever sees it fail."""
+    """What a check means, for a person who sees it fail."""
     return next((check.explained() for check in CHECKS if check.name == name), name)

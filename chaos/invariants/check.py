@@ -1,4 +1,4 @@
-"""What a check is: a name, what it says in plain words, what it sees, and what it finds.
+"""Check: name, promise, the facts that it takes, and its violations.
 
 Owns the shape that every check of `catalogue` has. To write a new one, see docs/chaos.md.
 """
@@ -13,7 +13,7 @@ from supervisor import Message
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something that does not hold. at_s: when it was seen; at the end of the run, its length."""
+    """A violation. at_s: time of detection; at the end of the run, its length."""
 
     check: str
     at_s: float
@@ -24,16 +24,16 @@ class Found:
 
 
 class Check:
-    """One invariant. Subclasses say in `promise` what must hold and in `meaning` what it is worth to a user,
-    and yield a text for each thing that does not hold; one instance judges one run.
+    """One invariant. Subclasses state in `promise` what must hold and in `meaning` its value to a user, and
+    yield a text for each violation; one instance judges one run.
 
-    A text names who and what, with the numbers of both sides: whoever reads it has nothing else.
+    A text names the objects, with the numbers of both sides, because its reader has no other source.
     """
 
     sees: tuple[type[Fact], ...] = (Fact,)
     """The kinds of facts that `see` is called with."""
     hears: tuple[type[Message], ...] = (Message,)
-    """Of messages that are `Said`, the kinds that it is called with: most facts are such messages."""
+    """Kinds of `Said` messages with which `see` is called: most facts are such messages."""
     name = ""
     promise = ""
     meaning = ""
@@ -44,17 +44,17 @@ class Check:
         return heard and isinstance(fact, self.sees)
 
     def see(self, fact: Fact) -> Iterable[str]:
-        """Something happened. Called in the order of events; must not keep what grows with the run, but for
-        what is open."""
+        """Take a fact. Called in the order of events; must not keep data that grows with the run, except open
+        items."""
         return ()
 
     def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
-        """The run is over; `evidence` is what its journals and checkpoints hold."""
+        """The run is over; `evidence` is from its journals and checkpoints."""
         return ()
 
     @classmethod
     def explained(cls) -> str:
-        """For a person who sees it fail for the first time."""
+        """Explanation for a person who sees it fail for the first time."""
         return f"{cls.name}: {cls.promise}. {cls.meaning}"
 
 

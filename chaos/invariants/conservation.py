@@ -1,8 +1,8 @@
-"""Work conservation: no slot stays free while a request could use it, and no engine stores requests.
+"""Work conservation: no slot is free while a request could use it.
 
-Owns the time for which an instance had a free slot and nothing on its way to it. Which instances may get
-requests is read from the manager's reports to the LoadBalancer; what waits and what decodes, from the
-journal.
+Engines also store no requests. Owns the time for which an instance had a free slot and no request on its way
+to it. The manager's reports to the LoadBalancer give the instances that may get requests; the journal gives
+the waiting and the running requests.
 """
 
 from collections import Counter
@@ -27,14 +27,14 @@ from chaos.invariants.shadow import Shadow, ShadowRequest
 
 MANAGER = "rollout/manager"
 LOOK_S = 0.25
-"""Between two looks. A round trip from the manager to the balancer is far shorter."""
+"""Between two checks. A round trip from the manager to the balancer is far shorter."""
 IDLE_S = 3.0
-"""A slot that is free for so long, with nothing on its way, was forgotten."""
+"""A slot that is free for so long, with no request on its way, was forgotten."""
 
 
 @dataclass(slots=True)
 class _Instance:
-    """What the manager has reported of one. placed: requests that are meant for it and not in the journal."""
+    """The manager's report about one instance. placed: requests for it that are not yet in the journal."""
 
     incarnation: int
     slots: int
@@ -139,7 +139,8 @@ class WorkConserved(Check):
 
     @staticmethod
     def _eligible(request: ShadowRequest) -> bool:
-        """It waits for an instance. A single request that lost one may have to run alone: it is left out."""
+        """The request waits for an instance. A single request that lost one may have to run alone: it is left
+        out."""
         if request.finished or request.dropped or request.due:
             return False
         return not (request.batch.startswith(BATCH) and request.attempts)

@@ -1,7 +1,8 @@
-"""What can be seen of a run from outside: messages, commits, acknowledgements, looks at what could grow.
+"""Facts: external observations of a run.
 
-Owns the shapes. A fact is what somebody who stands beside the actors sees; none of it is an actor's opinion
-of itself. In a simulated run `chaos.observe_sim` makes them.
+They are messages, commits, acknowledgements, and polls of sizes that could grow. Owns the shapes. A fact is
+observed outside the actors; none is an actor's own report about itself. In a simulated run
+`chaos.observe_sim` makes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class Committed(Fact, frozen=True):
-    """A journal took these messages: from now on they are there whatever dies."""
+    """A journal committed these messages: from now on they survive any death."""
 
     host: str
     stream: str
@@ -42,7 +43,7 @@ class Said(Fact, frozen=True):
 
 
 class FramesAcknowledged(Fact, frozen=True):
-    """An instance was told that its frames up to `seq` are journaled: it may forget them."""
+    """An instance received the notice that its frames up to `seq` are journaled, so it may drop them."""
 
     stream: str
     incarnation: int
@@ -50,9 +51,9 @@ class FramesAcknowledged(Fact, frozen=True):
 
 
 class HandedUp(Fact, frozen=True):
-    """A process handed messages of one frame of a control link to its actors. session: of two lives, whose
-    numbers begin at 1; first, count: the numbers that the frame covers; numbers: of those that were handed
-    up, in order."""
+    """A process delivered envelopes of one frame of a control link to its actors. session: of two lives, with
+    numbers from 1; first, count: the numbers that the frame covers; numbers: of the delivered envelopes, in
+    order."""
 
     link: str
     session: tuple[int, ...]
@@ -62,7 +63,7 @@ class HandedUp(Fact, frozen=True):
 
 
 class PutOnRecord(Fact, frozen=True):
-    """A trainer asks that a step be put on record. newest: the step of the newest whole state on its host
+    """A trainer requests that a step be recorded. newest: the step of the newest whole state on its host
     then, in memory or on disk, by the bytes that are there; -1: there is none."""
 
     host: str
@@ -71,8 +72,8 @@ class PutOnRecord(Fact, frozen=True):
 
 
 class ServedImage(Fact, frozen=True):
-    """The bytes from which an instance serves, at the moment that it says so. digest: of the bytes that are
-    there; published: of those that were published under that version and root, None where none were."""
+    """The bytes that an instance serves, at the moment of its announcement. digest: of these bytes;
+    published: of the bytes published under that version and root, None where there are none."""
 
     host: str
     version: int
@@ -82,7 +83,7 @@ class ServedImage(Fact, frozen=True):
 
 
 class LateWait(Fact, frozen=True):
-    """A registered wait whose deadline passed `late_s` ago, and nobody has done or said anything."""
+    """A registered wait passed its deadline `late_s` ago, and no component has acted or reported it."""
 
     process: str
     who: str
@@ -92,9 +93,9 @@ class LateWait(Fact, frozen=True):
 
 
 class StoodStill(Fact, frozen=True):
-    """A process has stood still for `for_s`, of the time in which the one that is to end it ran; that one has
-    a limit. ended: how the process ended, "" while it lives. others: what else explains that end, if
-    anything does (a fault, the end of its parent or host, an order to stop)."""
+    """A process has been frozen for `for_s`, measured in the running time of the process that must end it
+    within a limit. ended: how the process ended, "" while it lives. others: another cause of that end, if
+    there is one (a fault, the end of its parent or host, an order to stop)."""
 
     process: str
     for_s: float
@@ -104,8 +105,9 @@ class StoodStill(Fact, frozen=True):
 
 
 class DeclaredDead(Fact, frozen=True):
-    """The head says that a host was killed. stood_still_s: how long the head stood still until now, or until
-    shortly before. lives: the host's node agent has run all the time since before, and could be heard."""
+    """The head declares that a host was killed. stood_still_s: how long the head was frozen until now, or
+    until shortly before. lives: the host's node agent has run all the time since before, and was
+    reachable."""
 
     host: str
     stood_still_s: float
@@ -113,7 +115,7 @@ class DeclaredDead(Fact, frozen=True):
 
 
 class Measured(Fact, frozen=True):
-    """Something that could grow, and its stated limit."""
+    """A size that could grow, and its stated limit."""
 
     process: str
     what: str
@@ -122,7 +124,7 @@ class Measured(Fact, frozen=True):
 
 
 class Failed(Fact, frozen=True):
-    """An exception that nobody caught reached the loop of a process."""
+    """An uncaught exception reached the loop of a process."""
 
     process: str
     text: str
@@ -136,7 +138,7 @@ class Asked(Fact, frozen=True):
 
 
 class Answered(Fact, frozen=True):
-    """What became of that ask of `asked_s`: its answer, or the words of its refusal; neither: it was lost."""
+    """The result of that ask of `asked_s`: its answer, or the text of its refusal; neither: it was lost."""
 
     caller: str
     asked_s: float
@@ -147,8 +149,8 @@ class Answered(Fact, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended. ended: the job said that it is done, and well. waits: the oldest waits when it was cut
-    off. quiet_s: virtual seconds between the end of the last fault and the end of the run."""
+    """How a run ended. ended: the job reported that it is done and succeeded. waits: the oldest waits when it
+    was cut off. quiet_s: virtual seconds between the end of the last fault and the end of the run."""
 
     ended: bool
     virtual_s: float
