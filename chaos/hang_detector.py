@@ -1,4 +1,9 @@
-"""Hang detector of a worker process, by the processor time that the worker used."""
+"""Hang detector of a worker process, by the processor time that the worker used.
+
+A run that waits for a core on a busy machine is not hung, however long it waits. A run is hung when it used
+up its processor time, or when it neither runs nor waits for a core or a disk for `blocked_s` at a stretch.
+Pure: samples go in, a reason comes out. `workers` takes the samples.
+"""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
-"""Schedules that lead to where a planted bug shows, for what chance alone meets too seldom in a short job.
+"""Leads: schedules that lead to the place where a planted bug has an effect.
 
-Owns the scripts: which faults follow each other, with times and targets that a seed draws. They are faults
-like any others, and what they break the job must bear; only how often they meet is not left to chance.
-Pure: one seed gives one schedule.
+Chance alone seldom gets there in a short job. Owns the scripts: which faults follow each other, with times
+and targets that a seed draws. They are ordinary faults, and the job must survive them; only their frequency
+is not left to chance. Pure: one seed gives one schedule.
 """
 
 import random
@@ -43,7 +43,7 @@ def _at(rng: random.Random, low: float, high: float) -> float:
 
 
 def _dispatches_that_never_leave(rng: random.Random) -> list[AnyFault]:
-    """The manager dies between the commit of a dispatch and its sending: the instance never hears of it."""
+    """The manager dies between the commit of a dispatch and its sending: the instance never receives it."""
     return [
         KillOnMessage(
             at_s=_at(rng, low, low + 6.0), host="@head", process="rollout", message="Dispatch",
@@ -54,7 +54,7 @@ def _dispatches_that_never_leave(rng: random.Random) -> list[AnyFault]:
 
 
 def _other_verdicts_after_a_restart(rng: random.Random) -> list[AnyFault]:
-    """The manager and the reward workers die; whoever scores again finds something else."""
+    """The manager and the reward workers die; the second scoring gives a different result."""
     at_s = _at(rng, 12.0, 22.0)
     return [
         KillProcess(at_s=at_s, host="@head", process="rollout"),
@@ -64,7 +64,8 @@ def _other_verdicts_after_a_restart(rng: random.Random) -> list[AnyFault]:
 
 
 def _a_host_lost_before_its_checkpoint(rng: random.Random) -> list[AnyFault]:
-    """Checkpoints are slow to come, and the memory with the newest states is gone before."""
+    """Checkpoints are written slowly, and the memory with the newest states is lost before one is
+    complete."""
     at_s = _at(rng, 18.0, 40.0)
     return [
         Slow(at_s=BEGIN_S, host="@reserved", process="agent", factor=16.0, for_s=60.0),
@@ -73,7 +74,7 @@ def _a_host_lost_before_its_checkpoint(rng: random.Random) -> list[AnyFault]:
 
 
 def _a_manager_that_is_silent(rng: random.Random) -> list[AnyFault]:
-    """Nobody acknowledges for a while, and instances decode on."""
+    """Acknowledgements stop for a while, and instances decode on."""
     return [
         Freeze(at_s=_at(rng, low, low + 4.0), host="@head", process="rollout", for_s=_at(rng, 3.0, 4.0))
         for low in (8.0, 16.0, 24.0)
@@ -81,7 +82,8 @@ def _a_manager_that_is_silent(rng: random.Random) -> list[AnyFault]:
 
 
 def _instances_that_are_given_up_and_live(rng: random.Random) -> list[AnyFault]:
-    """Cut off for longer than the manager's patience, then heard again with what they decoded meanwhile."""
+    """Cut off for longer than the manager's patience, then connected again with the tokens decoded
+    meanwhile."""
     return [
         Partition(
             at_s=_at(rng, 11.0, 16.0), a="@head", b=f"@preemptible/{number}", for_s=_at(rng, 12.0, 18.0)
@@ -96,7 +98,7 @@ def _instances_that_are_gone(rng: random.Random) -> list[AnyFault]:
 
 
 def _a_bad_network(rng: random.Random) -> list[AnyFault]:
-    """Between the hosts that say most to each other messages vanish, come twice, and connections break."""
+    """Between the hosts with the most traffic, messages are lost or duplicated, and connections break."""
     faults: list[AnyFault] = []
     for other in ("@reserved", "@preemptible/0", "@preemptible/1"):
         at_s = _at(rng, 7.0, 10.0)
@@ -111,7 +113,7 @@ def _a_bad_network(rng: random.Random) -> list[AnyFault]:
 
 
 def _a_trainer_that_starts_again(rng: random.Random) -> list[AnyFault]:
-    """Its process dies in step after step; it finds what it had sealed."""
+    """Its process dies in step after step; the successor finds the sealed state."""
     return [
         KillProcess(at_s=_at(rng, low, low + 5.0), host="@reserved", process="trainer")
         for low in (20.0, 30.0, 40.0)
@@ -119,7 +121,7 @@ def _a_trainer_that_starts_again(rng: random.Random) -> list[AnyFault]:
 
 
 def _a_trainer_that_dies_behind_its_step(rng: random.Random) -> list[AnyFault]:
-    """The step is sealed, and whoever waits for it is not told."""
+    """The step is sealed, and its waiter gets no reply."""
     return [
         KillOnMessage(
             at_s=BEGIN_S, host="@reserved", process="trainer", message="SaveState", count=rng.randint(1, 2),
@@ -129,12 +131,12 @@ def _a_trainer_that_dies_behind_its_step(rng: random.Random) -> list[AnyFault]:
 
 
 def _verifiers_that_hang(rng: random.Random) -> list[AnyFault]:
-    """Every worker of rewards hangs, again and again: whoever waits behind them waits past its deadline."""
+    """Every reward worker hangs, again and again: the scores queued behind pass their deadline."""
     return [BadScorer(at_s=_at(rng, 11.0, 15.0), how="hang", count=12)]
 
 
 def _a_verifier_that_is_sick(rng: random.Random) -> list[AnyFault]:
-    """Nothing is scored for a while, and single answers of the workers are none, before and behind it."""
+    """No score for a while, and before and after it single answers of the workers are invalid."""
     return [
         BadScorer(at_s=_at(rng, 7.0, 9.0), how="crash", count=40),
         SickVerifier(at_s=_at(rng, 12.0, 20.0), how="raise", for_s=_at(rng, 2.0, 6.0)),
@@ -143,7 +145,7 @@ def _a_verifier_that_is_sick(rng: random.Random) -> list[AnyFault]:
 
 
 def _verdicts_that_are_none(rng: random.Random) -> list[AnyFault]:
-    """A few answers of the workers are no verdicts, now and then: too few for a verifier that is sick."""
+    """A few invalid answers of the workers, now and then: too few for a sick verifier."""
     return [BadScorer(at_s=_at(rng, low, low + 3.0), how="lie", count=3) for low in (9.0, 14.0, 19.0, 24.0)]
 
 
@@ -166,7 +168,7 @@ def _a_head_that_stands_still(rng: random.Random) -> list[AnyFault]:
 
 
 def _processes_that_stand_still(rng: random.Random) -> list[AnyFault]:
-    """For good: one that the job cannot do without, and one that it can."""
+    """For good: one that the job needs, and one that it does not."""
     needed: tuple[str, Process] = rng.choice((("@head", "rollout"), ("@reserved", "trainer")))
     return [
         Hang(at_s=_at(rng, 8.0, 14.0), host=needed[0], process=needed[1]),

@@ -1,6 +1,7 @@
-"""Well-formed messages that nobody may believe: other majors, sessions that never were, lies in every field.
+"""Well-formed messages with false contents, which a receiver must not trust.
 
-Owns their content. How they get to a port is `socket_attacks`.
+Examples: other majors, unknown sessions, false values in every field. Owns their content. `socket_attacks`
+sends them to a port.
 """
 
 import random
@@ -19,9 +20,9 @@ from transport import control_frame
 LIFE = 77
 NOBODY = "nobody"
 ENVELOPE: list[Any] = ["Inspect", 1, 0, NOBODY, 1, NOBODY, 0, 0, "", 0, "", b"\x80"]
-"""An envelope that is believed, to an actor that is not there."""
+"""A valid envelope, to an actor that does not exist."""
 EMPTY = 4 << 20
-"""Empty arrays in one frame: a byte each, and seventy in Python if somebody makes them."""
+"""Empty arrays in one frame: a byte each, and seventy in Python if they are decoded."""
 
 
 def messages(rng: random.Random) -> Iterator[list[bytes]]:
@@ -30,7 +31,7 @@ def messages(rng: random.Random) -> Iterator[list[bytes]]:
     yield [rng.randbytes(1000)]
     yield [bytes(5)] * 40
     yield [msgpack.packb(rng.random())]
-    yield [b"\x91" * 100_000]  # nested without an end
+    yield [b"\x91" * 100_000]  # nested without end
     crowd = b"\xdd" + EMPTY.to_bytes(4) + b"\x90" * EMPTY
     yield [crowd]
     yield [b"\x99" + link("DATA", 0, LIFE, 1, 0, 64)[1:] + crowd]
@@ -40,15 +41,15 @@ def messages(rng: random.Random) -> Iterator[list[bytes]]:
     yield [msgpack.packb(["XX", control_frame.MAJOR, 0, 1, LIFE, 0, 1, 0, 64])]
     data = link("DATA", 0, LIFE, 1, 0, 64, [ENVELOPE])
     yield [data]  # before any hello
-    yield [link("HELLO", 0, LIFE, 5, 1, 0, 64)]  # goes on with what never was
-    yield [link("HELLO", 0, LIFE, 0, 1, 0, 64)]  # an honest hello: from now on it is believed
-    yield [link("WELCOME", 0, 5, LIFE, 0, 64)]  # that nobody waits for
-    yield [link("ACK", 0, LIFE, 2**40, 64, True, 2**60)]  # of what was never sent
+    yield [link("HELLO", 0, LIFE, 5, 1, 0, 64)]  # continues a session that never existed
+    yield [link("HELLO", 0, LIFE, 0, 1, 0, 64)]  # an honest hello: from now on the link is trusted
+    yield [link("WELCOME", 0, 5, LIFE, 0, 64)]  # for a hello that was never sent
+    yield [link("ACK", 0, LIFE, 2**40, 64, True, 2**60)]  # for frames that were never sent
     yield [link("DATA", 0, LIFE, 2**50, 0, 64, [ENVELOPE])]  # far behind a gap
     yield [link("DATA", 0, LIFE, 1, 0, 64, [ENVELOPE] * 5000)]  # more than a batch
     yield [link("DATA", 0, LIFE, 1, 0, 64, [5, None, ["Ping"], "x"])]
     yield [link("DATA", 0, LIFE + 1, 5, 0, 64, [ENVELOPE])]  # of another life
-    yield [data]  # an old one again
+    yield [data]  # the earlier one again
     for number, changed in enumerate(_lies(), start=5):
         fields = [*ENVELOPE, *[None] * (max(changed) - len(ENVELOPE) + 1)]
         for index, value in changed.items():
@@ -57,14 +58,14 @@ def messages(rng: random.Random) -> Iterator[list[bytes]]:
     yield [link("GONE", 0, LIFE)]
     yield from _stream_lies()
     yield [bytes((16 << 20) + 1)]  # longer than a frame may be
-    yield [bytes(17 << 20)]  # so long that the connection is cut; nothing comes after it
+    yield [bytes(17 << 20)]  # so long that the connection is cut; no later message arrives
 
 
 def _lies() -> Iterator[dict[int, Any]]:
-    """What is wrong in an envelope, by position."""
+    """False values in an envelope, by position."""
     yield {0: "NoSuchKind"}
     yield {0: 7}
-    yield {0: "Failure", 2: 3, 7: 2**60}  # an answer to nothing
+    yield {0: "Failure", 2: 3, 7: 2**60}  # an answer without a request
     yield {2: "shout"}
     yield {4: -1}
     yield {11: b"\xc1"}
@@ -80,13 +81,13 @@ def _lies() -> Iterator[dict[int, Any]]:
             message = msgspec.structs.replace(example(cls), **fields)
             yield {0: kind_of(message), 5: SYSTEM, 11: encode_body(message)}
     yield {5: "x" * 300}
-    yield {12: "more", 13: bytes(1000)}  # a newer minor version: skipped, and nobody of that name is here
+    yield {12: "more", 13: bytes(1000)}  # a newer minor version: skipped, and the receiver does not exist
 
 
 def _stream_lies() -> Iterator[list[bytes]]:
-    """Token frames and hellos of streams that nobody wants."""
+    """Token frames and hellos of streams without a subscriber."""
     for head, rows in (
-        ([1, NOBODY, 1, 1, 3], bytes(13)),  # three rows announced, one brought
+        ([1, NOBODY, 1, 1, 3], bytes(13)),  # three rows announced, one sent
         ([1, NOBODY, 1, 1, 2**31], b""),
         ([9, NOBODY, 1, 1, 1], bytes(13)),
         ([1, NOBODY, 1, 2**62, 1], bytes(13)),
@@ -100,7 +101,7 @@ def _stream_lies() -> Iterator[list[bytes]]:
 
 
 def link(kind: str, minor: int, *fields: Any) -> bytes:
-    """A frame of a control link, whatever its fields hold."""
+    """A frame of a control link, with any values in its fields."""
     packed: bytes = msgpack.packb(
         [control_frame.MAGIC, control_frame.MAJOR, minor, control_frame.Type[kind].value, *fields]
     )

@@ -1,4 +1,4 @@
-"""Messages at which processes are killed: where something of weight happens, and in whom.
+"""Messages at which processes are killed: those with important effects, by process.
 
 Owns the lists from which `drawing` draws. Pure.
 """
@@ -25,7 +25,7 @@ GOT: Mapping[Seat, tuple[str, ...]] = {
     ("@preemptible", "engine"): ("Dispatch", "ServeWeights", "Registered", "Fetched"),
     ("@preemptible", "agent"): ("NodeWork",),
 }  # fmt: skip
-"""Messages at which something of weight happens in the process that gets them."""
+"""Messages with an important effect in the process that receives them."""
 SENT: Mapping[Seat, tuple[str, ...]] = {
     ("@head", "rollout"): ("Dispatch", "Dispatch", "ServeWeights", "Score"),
     ("@head", "agent"): ("SubmitBatch", "TrainStep", "ReleaseBatch", "GetProblems"),
@@ -35,12 +35,14 @@ SENT: Mapping[Seat, tuple[str, ...]] = {
     ("@preemptible", "engine"): ("RegisterInstance", "Fetch", "Serving"),
     ("@preemptible", "agent"): ("NodeHello",),
 }
-"""And in the process that sends them: what it committed before has happened, and nobody hears of it."""
+"""Messages with an important effect in the process that sends them: its commit has happened, and the message
+is lost."""
 
 CALLED: tuple[tuple[Process, str, Moment], ...] = (
     ("rollout", "Generate", "received"), ("rollout", "Generate", "replied"),
     ("rollout", "Generate", "replied"), ("rollout", "PublishVersion", "received"),
     ("rollout", "PublishVersion", "replied"), ("agent", "PublishVersion", "sent"),
 )  # fmt: skip
-"""What more there is on the head where single requests are sent. Others draw what they drew without it."""
+"""Further messages on the head where single requests are sent. Other campaigns draw the same as without this
+list."""
 MOMENT_SHARES: tuple[Moment, ...] = ("received", "replied", "replied", "sent")

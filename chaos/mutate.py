@@ -1,7 +1,7 @@
-"""Plants a bug: production source, changed in memory as it is imported, never on disk.
+"""Planted bug: production source, changed in memory at import, never on disk.
 
-Owns the import hook. What is planted is `mutations`'. It must be installed before the module that it changes
-is imported, so it is meant for processes of its own (`chaos.worker`), and it imports nothing of ours.
+Owns the import hook. `mutations` has the bugs. The hook must be installed before the changed module is
+imported, so it is meant for processes of its own (`chaos.worker`), and it imports nothing of ours.
 """
 
 import importlib.abc
@@ -16,7 +16,7 @@ from types import CodeType, ModuleType
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """`old` stands exactly once in the source of `module`; `new` takes its place."""
+    """`old` occurs exactly once in the source of `module`; `new` replaces it."""
 
     module: str
     old: str
@@ -24,11 +24,12 @@ class Edit:
 
 
 class CannotPlant(ValueError):
-    """An edit does not fit the source as it is: the text is gone, or there twice, or the module is loaded."""
+    """An edit does not fit the present source: the text is missing, or occurs twice, or the module is
+    loaded."""
 
 
 def changed(source: str, edits: Sequence[Edit]) -> str:
-    """The source with the edits made. Raises CannotPlant."""
+    """The source with the edits applied. Raises CannotPlant."""
     for edit in edits:
         count = source.count(edit.old)
         if count != 1:
@@ -49,7 +50,8 @@ def source_of(module: str) -> tuple[str, Path]:
 
 
 def plant(edits: Sequence[Edit]) -> None:
-    """From now on these modules are imported with the edits. Raises CannotPlant for what does not fit."""
+    """From now on these modules are imported with the edits. Raises CannotPlant for an edit that does not
+    fit."""
     by_module: dict[str, list[Edit]] = {}
     for edit in edits:
         by_module.setdefault(edit.module, []).append(edit)
@@ -64,7 +66,7 @@ def plant(edits: Sequence[Edit]) -> None:
 
 
 class _Planter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the changed modules before anybody else does."""
+    """Finds the changed modules before the other finders do."""
 
     def __init__(self, codes: dict[str, tuple[CodeType, str]]) -> None:
         self._codes = codes

@@ -1,9 +1,9 @@
-"""Hosts as network namespaces on one machine: own addresses, own routes, own shared memory, one switch.
+"""Hosts as network namespaces on one machine: own addresses, routes, shared memory.
 
-Owns the namespaces that it makes, and nothing else of the machine: the switch is a bridge in a namespace of
-its own, and no namespace has a name. Each lives by one holder process that ends with this one, so the kernel
-takes all of it away, whatever kills us. What can be done to the wires (cuts, cables, rates, resets) is
-`chaos.wires`'. Needs root and Linux's `ip`, `unshare` and `nsenter`.
+One switch joins them. Owns the namespaces that it makes, and nothing else of the machine: the switch is a
+bridge in a namespace of its own, and no namespace has a name. One holder process keeps each namespace and
+ends with this process, so the kernel removes all of them, whatever kills us. `chaos.wires` changes the wires
+(cuts, cables, rates, resets). Needs root and Linux's `ip`, `unshare` and `nsenter`.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ MAX_HOSTS = 250
 COMMAND_S = 30.0  # of one `ip`; they take milliseconds on a quiet machine
 SHARED_MEMORY = Path("/dev/shm")
 _UP = "up"
-# A reverse path filter would drop what comes from a host that we have no route to: half of a one-way cut.
+# A reverse path filter would drop packets from a host without a route back: half of a one-way cut.
 _HOLDER = """\
 for dir; do mount -t tmpfs tmpfs "$dir" || exit 1; done
 for filter in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 2>/dev/null >"$filter"; done
@@ -35,12 +35,12 @@ ip link set lo up && echo up && exec cat"""
 
 
 class NoNamespaces(Exception):
-    """This machine gives us no namespaces, or a command in one failed; says which and why."""
+    """This machine gives us no namespaces, or a command in one failed; the text names it and the cause."""
 
 
 @functools.cache
 def why_not() -> str:
-    """Why there can be no hosts here; "" where there can be. Tried: a container may let us make namespaces,
+    """Why there can be no hosts here; "" where there can be. This is tried: a container may allow namespaces,
     and neither mount a disk nor join two hosts in them."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
@@ -57,7 +57,7 @@ def why_not() -> str:
 
 class _Namespace:
     """A network namespace with a mount namespace, kept by a process that waits for the end of its input.
-    `within`: another one, whose mounts it begins with."""
+    `within`: another namespace, whose mounts it begins with."""
 
     def __init__(self, private: Sequence[Path] = (), within: "_Namespace | None" = None) -> None:
         argv = ["unshare", "--net", "--mount", "sh", "-c", _HOLDER, "holder", *map(str, private)]
@@ -67,7 +67,7 @@ class _Namespace:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for us, who take it down in order
+            start_new_session=True,  # Ctrl-C is for this process, which stops the holder in order
         )
         assert self._holder.stdout is not None
         if self._holder.stdout.readline().strip() != _UP:
@@ -84,7 +84,7 @@ class _Namespace:
         return ["nsenter", f"--target={self.pid}", "--net", "--mount", f"--wd={Path.cwd()}", *argv]
 
     def command(self, *argv: str) -> str:
-        """Run a command in here; what it printed. Raises NoNamespaces."""
+        """Run a command in here; return its output. Raises NoNamespaces."""
         done = subprocess.run(
             self.inside(argv), capture_output=True, text=True, timeout=COMMAND_S, check=False
         )
@@ -93,12 +93,12 @@ class _Namespace:
         return done.stdout
 
     def path(self, path: Path) -> Path:
-        """Where `path` of in here is seen from outside, for plain reading and writing. SQLite and others that
-        resolve links themselves would end at the outer file."""
+        """Path by which `path` of this namespace is seen from outside, for plain reading and writing. SQLite
+        and other programs that resolve links themselves would end at the outer file."""
         return Path(f"/proc/{self.pid}/root") / path.absolute().relative_to("/")
 
     def close(self) -> None:
-        """Let go. The namespace lives on while other processes are in it, then the kernel removes it."""
+        """Release it. The namespace lives on while other processes are in it, then the kernel removes it."""
         self._holder.kill()
         self._holder.communicate()
 
@@ -110,14 +110,14 @@ class _Namespace:
 
 
 class Host:
-    """A namespace with an address on the switch. Processes in it see its `private` folders empty, as a
-    machine of its own would."""
+    """A namespace with an address on the switch. Processes in it see its `private` folders empty, as on a
+    machine of its own."""
 
     def __init__(self, name: str, address: str, port: str, space: _Namespace) -> None:
         self.name = name
         self.address = address
         self.port = port
-        """Of the switch, where its cable ends."""
+        """Interface of the switch to which its cable leads."""
         self._space = space
 
     @property
@@ -130,7 +130,7 @@ class Host:
         return self._space.inside(argv)
 
     def path(self, path: Path) -> Path:
-        """Where a file of this host is seen from outside; see `_Namespace.path`."""
+        """Path by which a file of this host is seen from outside; see `_Namespace.path`."""
         return self._space.path(path)
 
     def popen(
@@ -150,7 +150,7 @@ class Host:
         )
 
     def received_bytes(self) -> int:
-        """What came over the wire so far."""
+        """Bytes received over the wire so far."""
         links = json.loads(self.ip("-json", "-statistics", "link", "show", "dev", "eth0"))
         return int(links[0]["stats64"]["rx"]["bytes"])
 
@@ -159,7 +159,7 @@ class Host:
         return self._space.command("ip", *args)
 
     def command(self, *argv: str) -> str:
-        """Run a command here; what it printed. Raises NoNamespaces where it fails."""
+        """Run a command here; return its output. Raises NoNamespaces where it fails."""
         return self._space.command(*argv)
 
     def processes(self) -> list[int]:
@@ -170,7 +170,7 @@ class Host:
 
 
 def _network_of(pid: int) -> str:
-    """What names the network namespace of a process; "" where it is gone."""
+    """Name of the network namespace of a process; "" where it is gone."""
     try:
         return os.readlink(f"/proc/{pid}/ns/net")
     except OSError:
@@ -180,11 +180,11 @@ def _network_of(pid: int) -> str:
 class Switch:
     """Joins hosts. A context manager: at its end every namespace goes.
 
-    Whoever starts processes in a host ends them; those that are left keep their namespace, unconnected.
+    The component that starts processes in a host ends them; remaining ones keep their namespace, unconnected.
 
     Args:
-        disks: file systems of their own, in memory: folder and size, bytes. All hosts that come later see
-            them, and nobody outside does.
+        disks: file systems of their own, in memory: folder and size, bytes. All later hosts see them, and no
+            process outside does.
     """
 
     def __init__(self, disks: Mapping[Path, int] | None = None) -> None:
@@ -193,7 +193,7 @@ class Switch:
         self._closing = contextlib.ExitStack()
         self._space = self._closing.enter_context(_Namespace())
         self.wires = Wires(self._space.command)
-        """What can be done to the connections of its hosts."""
+        """Faults on the connections of its hosts."""
         try:
             for folder, size_bytes in (disks or {}).items():
                 self._space.command("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder))
@@ -205,7 +205,7 @@ class Switch:
 
     @property
     def hosts(self) -> Sequence[Host]:
-        """All of them, in the order in which they came."""
+        """All of them, in order of creation."""
         return self._hosts
 
     def host(self, name: str, private: Sequence[Path] = (SHARED_MEMORY,)) -> Host:
@@ -224,7 +224,7 @@ class Switch:
         return host
 
     def processes(self) -> dict[str, list[int]]:
-        """The pids on every host, by its name: one look at all of them."""
+        """The pids on every host, by its name, in one poll."""
         hosts = {_network_of(host.keeper): host for host in self._hosts}
         hosts.pop("", None)
         found: dict[str, list[int]] = {host.name: [] for host in self._hosts}
@@ -235,11 +235,11 @@ class Switch:
         return found
 
     def path(self, path: Path) -> Path:
-        """Where a file on one of the `disks` is seen from outside; see `_Namespace.path`."""
+        """Path by which a file on one of the `disks` is seen from outside; see `_Namespace.path`."""
         return self._space.path(path)
 
     def cut(self, one: Host, other: Host) -> None:
-        """Part two hosts: whatever one sends to the other is dropped without a word."""
+        """Part two hosts: packets from either to the other are dropped silently."""
         self.wires.block(one, other)
         self.wires.block(other, one)
 
@@ -248,7 +248,7 @@ class Switch:
         self.wires.unblock_all()
 
     def close(self) -> None:
-        """Take it all down."""
+        """Remove everything."""
         self._closing.close()
 
     def __enter__(self) -> "Switch":

@@ -1,9 +1,8 @@
-"""Stands beside a simulated cluster and turns what it sees into facts: messages, commits, acknowledgements,
-waits, sizes, served bytes.
+"""Observer of a simulated cluster: turns its events into facts.
 
-Owns the hooks into the simulation and the period of the looks. Judges nothing; it feeds the jury and the
-count of recoveries. What it does is the same in every run, so it does not disturb that one seed is one
-history.
+The facts are messages, commits, acknowledgements, waits, sizes and served bytes. Owns the hooks into the
+simulation and the polling period. Judges nothing; it feeds the jury and the count of recoveries. It acts the
+same in every run, so one seed is still one history.
 """
 
 import asyncio
@@ -53,14 +52,14 @@ from transport.link_end import LinkEnd
 from transport.stream_receiver import StreamReceiver
 
 LOOK_S = 1.0
-"""Between two looks at waits and sizes."""
+"""Between two polls of waits and sizes."""
 WAITS = 8
-"""Oldest waits told of a job that stands still."""
+"""Oldest waits reported for a job that makes no progress."""
 LATE_S = 3.0
 """A wait may pass its deadline by so much before it is silent: its owner sweeps once a beat, and a loop that
 is held up sweeps later."""
 TOLD_OF = ("rollout/manager", "rollout/manager/ledger", "training/state", "training/controller", "registry")
-"""Streams whose messages the checks read; of the others they want to know who wrote."""
+"""Streams whose messages the checks read; of the others they need only the writer."""
 
 
 class Observer:
@@ -84,7 +83,7 @@ class Observer:
         self._findings = 0
 
     def begin(self) -> None:
-        """From now on."""
+        """Start observing."""
         self._cluster.watch(self._seen)
         self._cluster.cloud.on_withdrawn = self.recoveries.withdrawn
         for host in self._cluster.hosts.values():
@@ -92,7 +91,7 @@ class Observer:
         self._cluster.loop.call_later(LOOK_S, self._look_again)
 
     def end(self) -> None:
-        """The run is over, and everything still there."""
+        """The run is over, and all its processes still exist."""
         asyncio._set_running_loop(self._cluster.loop.world)
         try:
             self._look()
@@ -104,7 +103,7 @@ class Observer:
         self.recoveries.watchdogs(self._standstills.watchdogs)
 
     def _oldest_waits(self, count: int) -> list[str]:
-        """Of all living processes, as a person would read them."""
+        """Waits of all living processes, in readable form."""
         found: list[tuple[float, str]] = []
         for process, system in self._cluster.systems.items():
             for wait in system.waits.snapshot(count):
@@ -112,7 +111,7 @@ class Observer:
                 found.append((-wait.since_s, text))
         return [text for _, text in sorted(found)[:count]]
 
-    # -- what is told --
+    # -- messages and commits --
 
     def _seen(self, seen: Seen) -> None:
         process = seen.process
@@ -140,7 +139,7 @@ class Observer:
         self._jury.see(fact)
 
     def called(self, fact: Fact) -> None:
-        """What a program outside of the cluster asks of it and gets, until the job is over."""
+        """Asks and answers of a program outside of the cluster, until the job is over."""
         if self._cluster.ended is None:
             if isinstance(fact, Answered):
                 self.recoveries.answered(fact)
@@ -156,7 +155,7 @@ class Observer:
         count = len(frame.envelopes)
         self._jury.see(HandedUp(self._now_s, link, session, frame.first, count, numbers))
 
-    # -- looks --
+    # -- polls --
 
     def _look_again(self) -> None:
         self._look()
@@ -245,7 +244,7 @@ class Observer:
             )
 
     def _image(self, host: Host, version: int) -> bytes | None:
-        """The bytes that lie in a host's store; None where they are gone again."""
+        """The bytes of an image in a host's store; None where they were removed."""
         path = str(places.store_dir(self._cluster.job, host.name) / f"v{version:09d}.image")
         if not host.memory.exists(path):
             return None
@@ -267,13 +266,14 @@ class Observer:
 
 
 def digest_of(image: bytes) -> bytes:
-    """To tell two images apart."""
+    """Distinguishes two images."""
     return xxhash.xxh3_128_digest(image)
 
 
 @contextmanager
 def acknowledgements(told: Callable[[str, int, int], None]) -> Iterator[None]:
-    """Within this, `told` hears of every acknowledgement of frames before the instance does."""
+    """Within this context, `told` is called for every acknowledgement of frames before the instance receives
+    it."""
     plain = StreamReceiver.acknowledge
 
     def acknowledge(receiver: StreamReceiver, stream: str, incarnation: int, seq: int) -> None:

@@ -1,4 +1,4 @@
-"""What a worker process is told, a line each: which run of which campaign, and with which faults.
+"""Order: one line to a worker process with the campaign, the seed and the faults.
 
 Owns the shape. The answer is a `tally.RunTold`, on a line too.
 """
@@ -9,8 +9,8 @@ from chaos.schedule import Schedule
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Run this seed of this campaign; with another schedule than the drawn one, where one is given.
-    availability: see `plan.load`. stop_at: no further than to the first violation of that check, "": any."""
+    """Run this seed of this campaign, with another schedule than the drawn one where one is given.
+    availability: see `plan.load`. stop_at: stop at the first violation of that check, "": of any."""
 
     campaign: str
     seed: int

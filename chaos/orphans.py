@@ -1,7 +1,7 @@
-"""Proof that nothing of a run is left on this machine: no process, no shared memory, no open port, no file
-that names a process.
+"""Orphans: proof that a run left nothing on this machine.
 
-Owns the looking; kills nothing.
+Nothing means no process, no shared memory, no open port, no file that names a process. Owns the search; kills
+nothing.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _LISTENS = re.compile(r"listens at tcp://(\S+):(\d+)")
 
 
 def left_behind(run: RunDir) -> list[str]:
-    """What is left of a run, in words; empty when it is wholly gone."""
+    """Remains of a run, as texts; empty when it is wholly gone."""
     found = {process.pid: process for process in [*remains(run), *naming(run.path)]}
     return [
         *map(_describe, found.values()),
@@ -32,7 +32,7 @@ def left_behind(run: RunDir) -> list[str]:
 
 
 def open_ports(root: Path) -> list[str]:
-    """Addresses that a log below `root` says a process listens at, and at which one does."""
+    """Addresses at which a process listens, of those that a log below `root` names."""
     said = {
         (host.strip("[]"), int(port))
         for log in root.rglob("logs/*.log")
@@ -47,7 +47,7 @@ def open_ports(root: Path) -> list[str]:
 
 
 def stale_files(root: Path) -> list[Path]:
-    """Files below `root` that say where a process is."""
+    """Files below `root` that name the address of a process."""
     processes = root.rglob(f"{PROCESSES}/*.json")
     locks = [path for path in root.rglob(LOCK_FILE) if path.stat().st_size]
     return sorted([*root.rglob(AGENT_FILE), *processes, *locks])

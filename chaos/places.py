@@ -1,4 +1,4 @@
-"""Where faults strike: the processes and actors of each role, from which `drawing` draws. Pure."""
+"""Places of faults: processes and actors of each role, for `drawing`. Pure."""
 
 from chaos.faults import Process
 
@@ -23,4 +23,4 @@ HANGS: tuple[tuple[str, Process], ...] = (
     ("@reserved", "agent"), ("@reserved", "transfer"), ("@reserved", "trainer"),
     ("@preemptible", "agent"), ("@preemptible", "transfer"), ("@preemptible", "engine"),
 )  # fmt: skip
-"""Every process: each is as likely to stand still for good as the others."""
+"""Every process: each is as likely to freeze for good as the others."""

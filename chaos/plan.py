@@ -1,6 +1,6 @@
-"""A campaign: which job is run how often, what is broken in it, and which recovery paths must be seen.
+"""Campaign plan: the job, the number of runs, the faults, the required paths.
 
-Owns the TOML of `configs/campaigns/*.toml` and its refusals. Runs nothing (`campaign` does).
+Owns the TOML of `configs/campaigns/*.toml` and its errors. Runs nothing (`campaign` does).
 """
 
 import random
@@ -25,13 +25,13 @@ from configs.schema import Config
 from configs.trace import Trace, TraceError
 
 CAMPAIGNS = PRESETS / "campaigns"
-"""Folder of the campaigns that come with the package."""
+"""Folder of the packaged campaigns."""
 REAL = "real-"
-"""Begins the names of those for real processes, which `rlctl chaos` runs."""
+"""Prefix of the names of campaigns on real processes, which `rlctl chaos` runs."""
 
 
 class BadCampaign(ValueError):
-    """A campaign that cannot be run; `str` says which file, what is wrong and what to do."""
+    """An invalid campaign; `str` names the file, the fault and the next step."""
 
 
 class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,11 +40,11 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Args:
         about: one sentence for people.
         seeds: "A:B", from A to before B.
-        deadline_s: virtual seconds by which every job must have ended; beyond it, it stands still.
+        deadline_s: virtual seconds by which every job must have ended; beyond it, it makes no progress.
         run_s: processor seconds of one run; beyond it the run hangs, which is a violation too.
-        settings: those of the job (`configs.schema`), by section.
+        settings: of the job (`configs.schema`), by section.
         draws: settings of which each run has one of these values, by its seed.
-        terrain, options: what is drawn from. bounds: none given: what the settings can bear.
+        terrain, options: what is drawn from. bounds: default: from the settings.
         traces: availability traces (CSV files, or folders of them, relative to the campaign's file) of which
             pieces are replayed.
         paths: recovery paths that the campaign must take.
@@ -73,12 +73,12 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def wanted_shapes(self) -> tuple[str, ...]:
-        """And in which shapes: in all that those kinds have."""
+        """And in which shapes: in all shapes of those kinds."""
         return wanted(self.wanted_faults, head_returns=self.terrain.head_returns)
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign with what it names: its settings, checked, and its traces, read. availability: of `load`."""
+    """A campaign with its settings, checked, and its traces, read. availability: of `load`."""
 
     name: str
     campaign: Campaign
@@ -98,14 +98,14 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def drawn(self, values: Mapping[str, Mapping[str, object]], which: str) -> Config:
-        """The settings with these in their places. Raises ConfigError."""
+        """The settings with these values in their places. Raises ConfigError."""
         tree: dict[str, dict[str, object]] = msgspec.to_builtins(self.config)
         for section, settings in values.items():
             tree.setdefault(section, {}).update(settings)
         return from_tree(tree, f"{self.name}: {which}")
 
     def schedule(self, seed: int) -> Schedule:
-        """What is broken in the run of this seed."""
+        """The schedule of the run of this seed."""
         bounds = self.campaign.bounds or bounds_of(self.config)
         return draw(seed, self.campaign.terrain, self.campaign.options, bounds, self.traces)
 
@@ -150,7 +150,7 @@ def load(name: str, availability: Sequence[str] = ()) -> Loaded:
 
 
 def _following(campaign: Campaign, availability: Sequence[str], where: str) -> Campaign:
-    """The same with these traces, in every run: whoever names them wants to see them. Raises BadCampaign."""
+    """The same with these traces, in every run, because the user asked for them. Raises BadCampaign."""
     if not campaign.terrain.preemptible:
         raise BadCampaign(
             f"{where}: has no preemptible hosts (terrain.preemptible) that could follow a trace"
@@ -165,7 +165,7 @@ def _following(campaign: Campaign, availability: Sequence[str], where: str) -> C
 
 
 def names() -> list[str]:
-    """Simulated campaigns that come with the package."""
+    """Packaged simulated campaigns."""
     return sorted(path.stem for path in CAMPAIGNS.glob("*.toml") if not path.stem.startswith(REAL))
 
 

@@ -1,7 +1,7 @@
-"""The processes of a run on this machine: which there are, and signals to exactly one of them.
+"""Processes of a run on this machine, and signals to exactly one of them.
 
-Owns the way from a host and a kind of process to a pid. A process belongs to a run by the mark in its
-environment, which every descendant of the run's head inherits; its command line tells what it is. Signals are
+Owns the mapping from a host and a kind of process to a pid. A process belongs to a run by the mark in its
+environment, which every descendant of the run's head inherits; its command line gives its kind. Signals are
 bound to the process that was found: a pid that was reused meanwhile is left alone.
 """
 
@@ -43,7 +43,7 @@ class Proc:
         return is_alive(self.process)
 
     def stopped(self) -> bool:
-        """Whether a SIGSTOP holds it."""
+        """Whether it is stopped by a SIGSTOP."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return bool(self.process.status() == psutil.STATUS_STOPPED)
         return False
@@ -57,14 +57,14 @@ class Proc:
         self.process.send_signal(number)
 
     def descendants(self) -> list[psutil.Process]:
-        """Everything that it started, and so on down."""
+        """All its descendants."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return list(self.process.children(recursive=True))
         return []
 
 
 def processes(run: RunDir) -> list[Proc]:
-    """Every living process of a run that its command line tells apart."""
+    """Every living process of a run whose command line gives its kind."""
     found = []
     for process in remains(run):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -80,7 +80,8 @@ def find(run: RunDir, kind: str, node: str = "") -> list[Proc]:
 
 
 def identify(process: psutil.Process, argv: Sequence[str]) -> Proc | None:
-    """What a command line says: `-m nodeagent start --name N`, `-m nodeagent.process KIND --node N`."""
+    """The kind and host in a command line: `-m nodeagent start --name N`, `-m nodeagent.process KIND --node
+    N`."""
     for module, word, flag in (("nodeagent", "start", "--name"), ("nodeagent.process", "", "--node")):
         if module not in argv or flag not in argv[:-1]:
             continue
@@ -99,8 +100,8 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def end_now(pids: Iterable[int]) -> int:
-    """SIGKILL, and wait until they are gone, a moment at most; how many there were. A zombie has let its
-    files go."""
+    """SIGKILL, and wait until they are gone, a moment at most; return their number. A zombie has closed its
+    files."""
     found = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -76,7 +76,7 @@ def _directory(directory: Path) -> Iterator[Row]:
 
 
 def _agent(agent: AgentFile, figures: Figures | None) -> Iterator[Row]:
-    """The keys and settings in force at a running node agent."""
+    """Keys and encryption in force at a running node agent."""
     if agent.keys:
         yield _allow_list(agent, figures)
     what = f"sockets of {agent.node}"

@@ -56,14 +56,14 @@ def task_of(config: Config, name: str) -> Task:
 
 
 def problem_of(task: Task, config: Config, split: Split, index: int) -> Entry:
-    """A problem of the task's own data."""
+    """A problem of the task's own data. Raises BadTask."""
     return source_of(task, config.job.seed).entry(split, index)
 
 
 def verifier_spec(
     config: Config, task: Task | None, verifier: str, params: Mapping[str, object]
 ) -> VerifierSpec:
-    """Parameters of the verifier: of a task, or of one by its name; `params` take precedence."""
+    """Spec of the verifier: of a task's, or of one by its name; `params` take precedence."""
     if task is not None and not verifier:
         spec = spec_of(task, config)
     else:

@@ -1,7 +1,7 @@
-"""Once and in order: what control links promise to the actors, from the numbers of what was handed up.
+"""Once and in order: delivery on control links, by numbers of delivered envelopes.
 
-Owns the count by session. How many are known already is counted here anew, from the
-frames; no line of `transport.session` is used.
+Owns the count by session. The envelopes already known are counted here anew, from the frames; no line of
+`transport.session` is used.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from chaos.invariants.check import Check
 from chaos.invariants.facts import Fact, HandedUp
 
 MAX_SESSIONS = 4096
-"""Those that are remembered, the newest: a run has hundreds."""
+"""Sessions that are remembered, the newest: a run has hundreds."""
 
 
 class OnceAndInOrder(Check):

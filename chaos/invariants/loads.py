@@ -1,6 +1,6 @@
 """Versions that are given up: only where instances could not load them.
 
-Owns the count of loads that failed, as the manager heard of them.
+Owns the count of failed loads, from the reports that the manager received.
 """
 
 from collections import Counter

@@ -1,6 +1,7 @@
-"""I8, I9 and no silent wait: everything ends, nothing grows without bound, nobody waits unheard.
+"""I8, I9 and no silent wait: a job ends, sizes are bounded, late waits are reported.
 
-Owns what is seen of time and of size. The limits are stated in production code; whoever measures brings them.
+Owns the observations of time and of size. The limits are defined in production code; the observer passes them
+in.
 """
 
 from collections.abc import Iterable
@@ -91,7 +92,7 @@ class NoSilentWait(Check):
 
 
 class NoStrayFailure(Check):
-    """Nothing fails where nobody looks."""
+    """No exception is left uncaught."""
 
     sees = (Failed,)
     name = "no stray failure"

@@ -1,7 +1,7 @@
-"""I7: every reward counts once, from the journal, the verdicts and the samples that were handed out; and a
-sample whose verifier failed has none, and is not trained on.
+"""I7: every reward counts once.
 
-What runs in a sandbox is not looked at here: a simulated scorer runs nothing.
+Checked from the journal, the verdicts and the samples that were handed out. A sample whose verifier failed
+has no reward, and is not trained on. This check covers no sandbox: a simulated scorer runs no program.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""I1, I2 and I3: what becomes of requests and their tokens, from the journal, the dispatches and the
-acknowledgements.
+"""I1, I2 and I3: requests and their tokens, from end to end.
 
-Owns the comparison of what was said and trained with the shadow of the token log, and of responses with what
-the modelled engine must have generated, token by token.
+Checked from the journal, the dispatches and the acknowledgements. Owns the comparison of messages and
+training steps with the shadow of the token log, and of responses with the tokens that the modelled engine
+must have generated.
 """
 
 from array import array
@@ -24,12 +24,13 @@ with, and its length; None where those weights are not known."""
 
 
 def still_open(evidence: Evidence, shadow: Shadow) -> Iterator[BatchLedger]:
-    """The ledgers of batches that the job ended with: they were never released, so no commit told them."""
+    """The ledgers of batches with which the job ended: they were never released, so no commit contains
+    them."""
     return (ledger for ledger in evidence.ledgers if ledger.batch in shadow.versions)
 
 
 def audited(name: str, evidence: Evidence) -> Iterator[str]:
-    """What `rlctl audit` says of one invariant."""
+    """Violations of one invariant from `rlctl audit`."""
     return (violation.text for violation in audit(evidence) if violation.invariant == name)
 
 
@@ -114,8 +115,8 @@ class EachRequestOnce(Check):
 
 
 def wrong_token(known: ShadowRequest, response_of: ResponseOf | None) -> int | None:
-    """The first position whose token is not the one that belongs there; None for none."""
-    if response_of is None or not known.made:  # one whose time was up before its first token
+    """The first position with a wrong token; None for none."""
+    if response_of is None or not known.made:  # its time was up before its first token
         return None
     ends = [start for start, _, _ in known.made[1:]] + [len(known.tokens)]
     for (start, _, root), end in zip(known.made, ends, strict=True):
@@ -221,7 +222,7 @@ class OnPolicy(Check):
                 yield f"step {event.step}: {sample.request} belongs to {batch}"
 
     def _ledger(self, ledger: BatchLedger) -> Iterator[str]:
-        """The versions that the spans bear are those that made their tokens."""
+        """The versions in the spans are those that made their tokens."""
         for request in ledger.requests:
             known = self._shadow.requests.get(request.request)
             borne: list[tuple[int, int]] = []

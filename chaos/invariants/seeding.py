@@ -22,7 +22,7 @@ MANAGER = "rollout/manager"
 TRAINER = "training/trainer"
 LATE_S = 0.5
 """From the moment at which a window should end to the order that ends it: two messages, and a turn of each
-actor. What the manager's answer needed beyond the time that it was given is not counted."""
+actor. The time of the manager's answer beyond its budget is not counted."""
 
 
 class SeedingEnds(Check):
@@ -48,7 +48,7 @@ class SeedingEnds(Check):
         self._late_s = 0.0  # of the manager's answers in this window
         self._preemptible: set[tuple[str, int]] = set()
         self._serving: dict[tuple[str, int], int] = {}  # the version
-        self._served_s: float | None = None  # since when one serves that of the window
+        self._served_s: float | None = None  # since when an instance serves the window's version
 
     def see(self, fact: Fact) -> Iterable[str]:
         if not isinstance(fact, Said):
@@ -72,10 +72,10 @@ class SeedingEnds(Check):
             self._served_s = fact.at_s
 
     def _sent(self, fact: Said) -> Iterable[str]:
-        """By the trainer."""
+        """A message from the trainer."""
         message = fact.message
         if isinstance(message, TakeGroups):
-            if self._asked is not None:  # lost, or the manager began anew: it is given the whole time again
+            if self._asked is not None:  # lost, or the manager restarted: it gets the whole time again
                 self._late_s += fact.at_s - self._asked[0]
             self._asked = fact.at_s, message.wait_s
             if self._version is not None and self._began_s is None:
@@ -94,7 +94,7 @@ class SeedingEnds(Check):
             self._version = self._began_s = None
 
     def _reported(self, message: Message) -> None:
-        """By the manager, of its instances."""
+        """A report from the manager about its instances."""
         if isinstance(message, ForgetAll):
             self._preemptible.clear()
             self._serving.clear()

@@ -1,8 +1,9 @@
-"""The token log once more, told by the journal alone and kept by other code than the manager's.
+"""Shadow: second copy of the token log, built from the journal by separate code.
 
-Owns which tokens each request has, from the events in the order of their commits. It knows the rules of
-`actors.rollout.state` in their shortest form and shares no line with it, so a mistake there is not made here
-again. What the manager journaled and refused is refused here for a reason of its own, or it is a difference.
+Owns the tokens of each request, from the events in the order of their commits. It has the rules of
+`actors.rollout.state` in their shortest form and shares no line with it, so a mistake there is not repeated
+here. An event that the manager journaled and refused must be refused here for a separate reason; otherwise it
+is a difference.
 """
 
 import hashlib
@@ -32,14 +33,14 @@ from actors.rollout.events import (
 from supervisor import Message
 
 Fault = tuple[str, str]
-"""An invariant, and what does not hold."""
+"""An invariant, and the violation."""
 FINISHED, ABORTED, NO_TOKEN = 2, 4, 8
 """Flags of a row (docs/protocol.md); written again here on purpose."""
 
 
 @dataclass(slots=True)
 class ShadowRequest:
-    """One request as the journal tells it."""
+    """One request according to the journal."""
 
     id: str
     batch: str
@@ -48,19 +49,20 @@ class ShadowRequest:
     limit: int
     tokens: "array[int]" = field(default_factory=lambda: array("I"))
     holder: tuple[str, int, int] | None = None  # instance, incarnation, ticket
-    decodes: bool = False  # its holder has made a row of it
+    decodes: bool = False  # its instance has sent a row of it
     finished: bool = False
-    score: float | None = None  # also of one that is unscored
+    score: float | None = None  # also of an unscored sample
     judged: bool = False  # it has its verdict
     attempts: int = 0
     dropped: bool = False  # it does not count, and no step may train on it
     again: int = 0
-    due: bool = False  # its time is up
+    due: bool = False  # its deadline has passed
     problem: int | None = None  # of the training split
     min_version: int | None = None
     under: tuple[int, bytes | None] = (0, None)  # version and root of its newest dispatch
     made: list[tuple[int, int, bytes | None]] = field(default_factory=list)
-    """From which position on which version made it, with its root (None: the journal does not tell it)."""
+    """(position, version, root) for each span: the version that made the tokens from that position on, with
+    its root (None: the journal does not contain it)."""
 
     def admits(self, version: int) -> bool:
         """Whether it may have tokens of this version."""
@@ -68,7 +70,7 @@ class ShadowRequest:
 
     @property
     def crc(self) -> int:
-        """As a ledger tells it."""
+        """Checksum of the tokens, as in a ledger."""
         return zlib.crc32(self.tokens.tobytes())
 
 
@@ -78,12 +80,12 @@ class _Stream:
     last_seq: int = 0
     gone: bool = False
     tickets: dict[int, str] = field(default_factory=dict)  # live ones
-    past: set[int] = field(default_factory=set)  # taken back: what still comes under them is dropped
+    past: set[int] = field(default_factory=set)  # taken back: later rows under them are dropped
     newest_ticket: int = 0
 
 
 class Shadow:
-    """Feed it every event of the stream `rollout/manager` that is committed."""
+    """Apply every committed event of the stream `rollout/manager` to it."""
 
     def __init__(self) -> None:
         self.requests: dict[str, ShadowRequest] = {}
@@ -97,7 +99,7 @@ class Shadow:
         self._events: dict[str, BatchSubmitted] = {}
 
     def apply(self, event: Message) -> Iterator[Fault]:
-        """What is wrong with this event, given those before it: the invariant, and a text."""
+        """Apply an event; return its violations, given the events before it: the invariant, and a text."""
         match event:
             case BatchSubmitted():
                 yield from self._submitted(event)
@@ -136,10 +138,10 @@ class Shadow:
                 if event.batch in self._batches:
                     self.roots.setdefault(event.batch, event.weights.root)
             case ManagerSnapshot() | _:
-                return  # says again what the events before it said
+                return  # repeats the events before it
 
     def journaled(self, stream: str, incarnation: int) -> int | None:
-        """The last frame of this incarnation that is in the journal; None for one that is not alive."""
+        """The last frame of this incarnation that is in the journal; None for a dead one."""
         known = self.streams.get(stream)
         return None if known is None or known.incarnation != incarnation else known.last_seq
 
@@ -224,7 +226,7 @@ class Shadow:
     def _joined(self, event: InstanceJoined) -> Iterator[Fault]:
         known = self.streams.get(event.instance)
         if known is not None and known.incarnation >= event.incarnation:
-            return  # refused, or one that registered again
+            return  # refused, or registered again
         if known is not None:
             self._gone(event.instance, known.incarnation)
         self.streams[event.instance] = _Stream(event.incarnation)
@@ -246,7 +248,7 @@ class Shadow:
         for ticket, name in zip(event.tickets, event.requests, strict=True):
             request = self.requests.get(name)
             if known is None or request is None:
-                continue  # overtaken by an end or a release: nobody has it
+                continue  # overtaken by an end or a release: no instance has it
             if request.holder is not None:
                 yield "I1", f"{name} was dispatched to {event.instance} while {request.holder[0]} has it"
             elif request.finished or request.dropped:
@@ -282,7 +284,7 @@ class Shadow:
                 self._left(self.requests[name])
 
     def _renewed(self, event: TicketsRenewed) -> Iterator[Fault]:
-        """The same instance goes on with them under other weights."""
+        """The same instance continues them with other weights."""
         known = self._alive(event.instance, event.incarnation)
         for ticket in event.tickets if known is not None else ():
             assert known is not None
@@ -332,13 +334,13 @@ class Shadow:
 
     @staticmethod
     def _left(request: ShadowRequest) -> None:
-        """Nobody decodes it any more: where its time is up, that is its end."""
+        """No instance decodes it any more: after its deadline that is its end."""
         if request.due and request.holder is None and not request.dropped:
             request.finished = True
 
     def _scored(self, event: Scored) -> None:
         request = self.requests.get(event.request)
-        if request is None or request.dropped:  # a verdict that comes too late is not counted
+        if request is None or request.dropped:  # a late verdict is not counted
             return
         if request.finished and not request.judged:
             request.score, request.judged = event.score, True

@@ -1,7 +1,8 @@
-"""What callers get for their single requests, by the terms of docs/versions.md: the id is the request.
+"""Single requests: answers to callers, by the terms of docs/versions.md.
 
-Owns the comparison of every answer and refusal with what was asked, with the answers before it, and with the
-token log as the journal tells it. Single requests are batches of one: I1 to I4 hold for them as for others.
+The id identifies the request. Owns the comparison of every answer and refusal with the request, with earlier
+answers, and with the token log in the journal. Single requests are batches of one: I1 to I4 hold for them as
+for others.
 """
 
 import hashlib
@@ -20,15 +21,15 @@ from chaos.invariants.shadow import Shadow, ShadowRequest
 from rlctl.audit import Evidence
 
 BATCH = "generate-"
-"""Begins the batch of a single request (docs/protocol.md); written again here on purpose."""
+"""Prefix of the batch of a single request (docs/protocol.md); written again here on purpose."""
 ASKED_AGAIN = "was asked again"
 LATE_S = 20.0
-"""Behind its own deadline and the last fault, a request that somebody still asks for has an answer."""
+"""After its own deadline and the last fault, a request that a caller still asks for has an answer."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """first: as it was asked for first. begun_s: when the journal had it; answered: what its caller got."""
+    """first: the first ask. begun_s: time of its commit in the journal; answered: its caller's answer."""
 
     first: Generate
     asked_s: float
@@ -196,7 +197,7 @@ class SingleRequests(Check):
 
 
 def contents(request: Generate) -> Generate:
-    """What makes it the same request: all but the times, and what the caller has of it."""
+    """Fields that make it the same request: all but the times, and the caller's prefix."""
     return replace(request, wait_s=0.0, deadline_s=1.0, accepted=0, accepted_sha256=b"", attempt=1)
 
 
@@ -208,7 +209,7 @@ def admits(request: Generate, version: int) -> bool:
 
 
 def gate_of(request: Generate) -> str:
-    """In words."""
+    """The gate as text."""
     if request.exact_version is not None:
         return f"exactly {request.exact_version}"
     return "any version" if request.min_version is None else f"{request.min_version} or later"

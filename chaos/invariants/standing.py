@@ -1,4 +1,7 @@
-"""Processes that stand still: each is ended in time and by name, and blames nobody when it goes on."""
+"""Frozen processes: each is ended in time and by name, and accuses no other process.
+
+A frozen process must not declare others dead when it continues.
+"""
 
 from collections.abc import Iterable
 
@@ -6,7 +9,7 @@ from chaos.invariants.check import Check
 from chaos.invariants.facts import DeclaredDead, Fact, StoodStill
 
 NAMED = ("no heartbeat for", "no sign of life")
-"""What the end of a process says that was found to stand still."""
+"""Words in the exit cause of a process that was found frozen."""
 
 
 class HungIsEnded(Check):

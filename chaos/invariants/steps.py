@@ -1,6 +1,6 @@
-"""I5 and I6: each step is done once and from the same samples, and what is served is what was published.
+"""I5 and I6: each step is done once from the same samples; served is published.
 
-Owns what the journals say of steps and what the weights' bytes say of versions.
+Served bytes equal published bytes. Owns the journals' records of steps and the versions' bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -68,11 +68,11 @@ class EachStepOnce(Check):
         made = tuple(sorted((sample.request, sample.count, sample.crc) for sample in event.samples))
         if self._made.setdefault(event.step, made) != made:
             yield f"step {event.step} was done again from other samples"
-        # sums in floating point depend on their order, which the modelled trainer does not show
+        # floating-point sums depend on their order, which the modelled trainer does not show
         before = self._batches.setdefault(event.step, (made, event.micro_batches))
         if before[0] == made and before[1] != event.micro_batches:
             yield f"step {event.step} was done again from the same samples in other micro-batches than before"
-        # the same samples on the same weights give the same bits: they are trained in the same order again
+        # the same samples on the same weights give the same bits only in the same training order
         base = self._root.get(event.step - 1, b"")
         how = (event.step, made, base)
         if base and self._roots.setdefault(how, event.root) != event.root:

@@ -1,4 +1,4 @@
-"""What must hold of a run after any fault: I1 to I5, and a history and a report that tell the same.
+"""Invariants of a stopped run: I1 to I5, and agreement of its history and report.
 
 Owns the comparison of the run's own account with its journals. The invariants are `rlctl.audit`'s.
 """
@@ -16,7 +16,7 @@ from rlctl.runs import RunDir
 
 
 def broken(run: RunDir, *, complete: bool = True) -> list[str]:
-    """Everything that does not hold of a stopped run, in words. complete: it ended; every step is due."""
+    """All violations of a stopped run, as texts. complete: it ended; every step is due."""
     evidence = gather(run.path, run.config(), complete=complete)
     records = read_history(run.history)
     faults = [str(violation) for violation in audit(evidence)]

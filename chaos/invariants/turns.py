@@ -1,4 +1,4 @@
-"""Which problems were trained on: none has a second turn before every problem was there to be drawn.
+"""Turns of training problems: no problem repeats before every problem was drawn.
 
 Owns the count. A part of I1.
 """
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Set
 
 
 class Turns:
-    """problems: of the training split; None where that is not known: then nothing is checked."""
+    """problems: of the training split; None where that is unknown: then nothing is checked."""
 
     def __init__(self, problems: int | None) -> None:
         self._problems = problems
         self._step_of: dict[int, int] = {}
 
     def trained(self, step: int, problems: Set[int]) -> Iterator[str]:
-        """A step was trained on these; what is wrong with that."""
+        """A step was trained on these; return the violations."""
         again = sorted(one for one in problems if self._step_of.get(one, step) != step)
         self._step_of |= dict.fromkeys(sorted(problems), step)
         if self._problems is not None and max(self._step_of, default=0) + 1 < self._problems:
@@ -22,5 +22,5 @@ class Turns:
                 yield f"step {step} was trained on problem {one} again, and not all problems were drawn yet"
 
     def rewound(self, step: int) -> None:
-        """What was trained after this step counts no more."""
+        """Steps trained after this one no longer count."""
         self._step_of = {problem: last for problem, last in self._step_of.items() if last <= step}

@@ -1,8 +1,7 @@
-"""Planted bugs: each takes a safeguard out of production code, and a campaign must notice.
+"""Planted bugs: each removes a safeguard of production code; a campaign must catch it.
 
-Owns the list. How a bug is planted is `chaos.mutate`; which campaign hunts it, and how long, is `chaos.hunt`.
-An edit is a piece of the source as it stands; a test fails as soon as one fits no longer, so the list follows
-the code.
+Owns the list. `chaos.mutate` plants a bug; `chaos.hunt` chooses the campaign and its length. An edit is a
+piece of the present source; a test fails as soon as one no longer fits, so the list follows the code.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
-"""Planted bugs below the actors: token streams, control links, incarnations, waits (`transport`,
-`supervisor`, `nodeagent`)."""
+"""Planted bugs below the actors: token streams, control links, incarnations, waits.
+
+They are in `transport`, `supervisor` and `nodeagent`.
+"""
 
 from chaos.mutate import Edit
 from chaos.mutations.mutation import Mutation

@@ -1,4 +1,4 @@
-"""What a planted bug is: the safeguard that it takes out, how, and what leads to where it shows.
+"""Mutation: a planted bug with its safeguard, edits and the way to its effect.
 
 Owns the shape. Imports nothing of the product: a worker process reads it before the bug is planted.
 """
@@ -14,13 +14,13 @@ class Mutation:
 
     Args:
         name: of the bug, in words.
-        safeguard: what is taken out, in words.
-        edits: where. Where several safeguards guard the same thing, all of them are taken out: one alone
+        safeguard: what is removed, as text.
+        edits: where. Where several safeguards protect the same property, all are removed: one alone
             would rightly change nothing.
         caught_by: the checks that may notice; which one did is measured (`chaos.caught`).
         faults: kinds that lead there; a hunt has only these on, where any are named.
         campaign: the one that hunts it.
-        lead: a schedule that leads there (`chaos.leads`), for what chance alone meets too seldom.
+        lead: a schedule that leads there (`chaos.leads`), where chance alone is too rare.
     """
 
     name: str

@@ -1,5 +1,7 @@
-"""Planted bugs in what a request is promised: which weights make its tokens, and that its id is one request
-(`actors.rollout`)."""
+"""Planted bugs in the guarantees of a request: its weights, and one request per id.
+
+They are in `actors.rollout`.
+"""
 
 from chaos.mutate import Edit
 from chaos.mutations.mutation import Mutation

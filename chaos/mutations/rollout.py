@@ -1,4 +1,7 @@
-"""Planted bugs in what rollout keeps of requests, tokens and rewards (`actors.rollout`, `actors.engine`)."""
+"""Planted bugs in the rollout's state of requests, tokens and rewards.
+
+They are in `actors.rollout` and `actors.engine`.
+"""
 
 from chaos.mutate import Edit
 from chaos.mutations.mutation import Mutation

@@ -1,5 +1,7 @@
-"""Planted bugs in steps, their records and their weights (`actors.training`, `actors.cluster`,
-`actors.weights`)."""
+"""Planted bugs in steps, their records and their weights.
+
+They are in `actors.training`, `actors.cluster` and `actors.weights`.
+"""
 
 from chaos.mutate import Edit
 from chaos.mutations.mutation import Mutation

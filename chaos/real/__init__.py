@@ -1,5 +1,5 @@
-"""Chaos on real processes: a cluster in network namespaces, broken and watched until it is well again.
+"""Chaos on real processes: faults in a cluster of network namespaces, with recovery.
 
-`faults` says what can be broken here, `campaign` and `plan` what is broken in which order, `cluster` and
-`job` run what is broken, `breaker` breaks and mends, `nemesis` waits for recoveries, `verdict` judges.
+`faults` lists the faults, `campaign` and `plan` choose them and their order, `cluster` and `job` run the
+target, `breaker` breaks and mends, `nemesis` waits for recoveries, `verdict` judges.
 """

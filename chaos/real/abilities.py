@@ -1,7 +1,8 @@
-"""What can be broken on this machine: kinds of faults whose tools or kernel parts are not there.
+"""Abilities: kinds of faults that this machine cannot inject.
 
-Owns the trying: each ability is tried on two hosts that are made for it and taken away again, a second in
-all. A container may have namespaces and lack a TUN device; a kernel may be built without socket destruction.
+Their tools or kernel parts are missing. Owns the trials: each ability is tried on two temporary hosts, a
+second in all. A container may have namespaces and lack a TUN device; a kernel may be built without socket
+destruction.
 """
 
 import sys
@@ -29,7 +30,7 @@ sys.exit("connections cannot be destroyed from outside (CONFIG_INET_DIAG_DESTROY
 
 
 def impossible() -> dict[str, str]:
-    """Kinds of faults that cannot be done here, and why, in words. Raises NoNamespaces where none can."""
+    """Kinds of faults that are impossible here, with the reason. Raises NoNamespaces where all are."""
     with Switch() as switch:
         one, other = switch.host("one"), switch.host("other")
         return {

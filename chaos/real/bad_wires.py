@@ -1,6 +1,6 @@
-"""Bad links between hosts: the processes that carry their packets, and the routes that lead there.
+"""Bad links between hosts: the processes that carry their packets, and the routes.
 
-Owns those processes. What they do to packets is `packets`'; cuts and rates are `chaos.wires`'.
+Owns those processes. `packets` defines the effect on packets; `chaos.wires` makes cuts and rates.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ QUEUE_PACKETS = 2000
 
 
 class NoBadWire(RuntimeError):
-    """It could not be made; says why."""
+    """The link could not be made; the text gives the cause."""
 
 
 class BadWire:
@@ -32,7 +32,7 @@ class BadWire:
         argv += ["--flips", str(quality.flips)]
         self._process = subprocess.Popen(
             argv,
-            stdin=subprocess.PIPE,  # its end is the forwarder's: nothing is left of us, however we end
+            stdin=subprocess.PIPE,  # the forwarder ends with its input, however this process ends
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -51,7 +51,7 @@ class BadWire:
             raise
 
     def mend(self) -> dict[str, int]:
-        """Take it away; what happened to packets meanwhile, by what it was. A second call gives nothing."""
+        """Remove it; return the counts of affected packets. A second call returns none."""
         if self._process.poll() is not None:
             return {}
         try:
@@ -73,7 +73,7 @@ class BadWires:
         self._wires: list[BadWire] = []
 
     def make(self, one: Host, other: Host, quality: Quality, seed: str) -> BadWire:
-        """A bad wire from now on. Raises NoBadWire, NoNamespaces."""
+        """Make a bad link. Raises NoBadWire, NoNamespaces."""
         wire = BadWire(one, other, f"bad{next(self._numbers)}", quality, seed)
         self._wires.append(wire)
         return wire

@@ -1,9 +1,8 @@
-"""Breaks and mends: which hosts and processes a fault means, and how it is done to them.
+"""Breaker: injects and mends faults on hosts and processes.
 
-Owns the way from a fault to its deed, and the deeds that are done to processes and to what they hold. Those
-on wires are `wire_breaker`'s, those on files `spoils`'. When one is due and whether the cluster recovered is
-the nemesis'. What cannot be broken because it is not there is `Missed`, and so is what turns out to have
-broken nothing.
+Owns the mapping from a fault to its hosts and processes, and the faults of processes and their resources.
+`wire_breaker` has those of wires, `spoils` those of files. The nemesis decides when one is due and whether
+the cluster recovered. A fault without a target is `Missed`, and so is one without an effect.
 """
 
 import contextlib
@@ -42,7 +41,7 @@ from chaos.real.torn import tear
 from chaos.real.wire_breaker import WireBreaker
 
 COMMAND_S = 60.0
-WRITTEN_S = 20.0  # until an image is written somewhere; every step has one
+WRITTEN_S = 20.0  # until some process writes an image; every step has one
 WATCH_S = 0.0005  # an image of a small model is written within a few milliseconds
 
 
@@ -50,9 +49,9 @@ class Breaker:
     """See the module.
 
     Args:
-        cluster: what is broken.
+        cluster: the target.
         steps: how many steps the jobs have done so far.
-        seed: of what is drawn while a fault lasts (which packets, which byte).
+        seed: of the draws during a fault (which packets, which byte).
     """
 
     def __init__(self, cluster: Cluster, steps: Callable[[], int], seed: int) -> None:
@@ -62,7 +61,7 @@ class Breaker:
         self._struck = 0
 
     def strike(self, fault: AnyRealFault) -> Strike:
-        """Break it. Raises Missed, NoNamespaces, NoBadWire, OSError."""
+        """Inject the fault. Raises Missed, NoNamespaces, NoBadWire, OSError."""
         self._struck += 1
         match fault:
             case KillProcess():
@@ -105,8 +104,8 @@ class Breaker:
         return Strike(0.0, lambda: {"killed": 1}, gone=gone)
 
     def _kill_agent(self, node: Node) -> Strike:
-        """All of its processes die with it, and its neighbours are told so by the kernel; it is started again
-        as an init system would."""
+        """All of its processes die with it, and the kernel notifies its neighbours; it is started again as an
+        init system would."""
         gone = tuple(node.host.processes())
         if node.process is None:
             raise Missed(f"{node.name} has no node agent now")
@@ -118,7 +117,7 @@ class Breaker:
         gone = tuple(node.host.processes())
         if not gone:
             raise Missed(f"nothing runs on {name}")
-        wires.unplug(node.host)  # first: nobody is told by a connection that closes
+        wires.unplug(node.host)  # first, so that no neighbour sees a closed connection
         self._cluster.kill_host(node)
         self._cluster.forget_memory(name)
 
@@ -158,7 +157,7 @@ class Breaker:
         return Strike(for_s, mend)
 
     def _hang(self, proc: Proc) -> Strike:
-        """Nobody wakes it: the cluster is well again when another has its place."""
+        """No process wakes it: the cluster is well again when another one has its place."""
         node = self._node(proc.node)
         gone = (proc.pid, *(child.pid for child in proc.descendants() if proc.kind == AGENT))
         before = self._named_ends(node, proc.kind)
@@ -171,7 +170,7 @@ class Breaker:
         return Strike(0.0, lambda: {"stopped": 1}, gone=gone, wrong=wrong)
 
     def _named_ends(self, node: Node, kind: str) -> int:
-        """Of processes of this host that were killed for standing still; of agents by their watchdog."""
+        """Number of processes of this host that were killed for being frozen; of agents by their watchdog."""
         if kind == AGENT:
             return node.hung
         logs = (self._cluster.seen_state(node.name) / "logs").glob("*")
@@ -212,7 +211,8 @@ class Breaker:
         return Strike(0.0, lambda: {"bytes": 1}, gone=tuple(proc.pid for proc in holders))
 
     def _kill_in_weights(self, node: Node) -> Strike:
-        """Whoever writes the image is stopped when one is seen, so that it is still there at the kill."""
+        """The writer of the image is stopped when the image appears, so that it is still there at the
+        kill."""
         writer = self._proc(node.name, "trainer" if node.name == RESERVED else "transfer")
         memory, until_s = self._cluster.memory(node.name), time.monotonic() + WRITTEN_S
         while not (left := _stopped_in_weights(writer, memory)):
@@ -225,7 +225,7 @@ class Breaker:
     # -- places --
 
     def _drawn(self) -> str:
-        """What is drawn while this fault lasts is drawn from this."""
+        """Seed of the draws during this fault."""
         return f"{self._seed}/{self._struck}"
 
     def _node(self, name: str) -> Node:
@@ -245,7 +245,7 @@ class Breaker:
 
     @contextmanager
     def _held(self, node: Node) -> Iterator[None]:
-        """Nothing is started again meanwhile: the agent is stopped."""
+        """No process is started again meanwhile: the agent is stopped."""
         agent = node.process
         if agent is None:
             raise Missed(f"{node.name} has no node agent now")
@@ -257,7 +257,7 @@ class Breaker:
 
 
 def _stopped_in_weights(writer: Proc, memory: Path) -> int:
-    """Stop who writes an image now; how many are being written, 0 where it goes on."""
+    """Stop the writer of an image; return the number of unfinished images, 0 where it was let go on."""
     if not unfinished_images(memory):
         return 0
     writer.signal(signal.SIGSTOP)

@@ -1,6 +1,6 @@
-"""A campaign on real processes: its settings, from TOML, and by name those that come with the package.
+"""Campaign on real processes: settings from TOML, and the packaged ones by name.
 
-Owns names, types, ranges and what a refusal says. What is drawn from it is `plan`'s.
+Owns names, types, ranges and the errors. `plan` draws from it.
 """
 
 import tomllib
@@ -37,18 +37,18 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Args:
         on: "processes"; campaigns of simulated clusters have another form.
-        about: what it is for, one line.
-        faults: how many are struck; 0: as many as `minutes` allow.
-        minutes: no fault is struck later than this.
+        about: its purpose, one line.
+        faults: number of injected faults; 0: as many as `minutes` allow.
+        minutes: no fault is injected later than this.
         pause_s: between a recovery and the next fault; drawn between the two.
         recover_within_s: from the mending of a fault to the recovery; later is a violation.
         within_s: the same for single kinds.
         weights: how often each kind is drawn, beside the others. A kind that is not named is not drawn.
-        at_least: kinds that are struck before any is struck a second time (default: all of `weights`); a
+        at_least: kinds that are injected before any is injected a second time (default: all of `weights`); a
             campaign in which one of them never fired is invalid.
-        steps_left: a fault is struck only while a job has that many steps to go; else the next job is
-            waited for.
-        without: kinds that are left out all the same: what a machine cannot do.
+        steps_left: a fault is injected only while a job has that many steps left; else the campaign waits for
+            the next job.
+        without: kinds that are left out all the same, because a machine cannot inject them.
         paths: recovery paths that must have been taken, or the campaign is invalid (`chaos.real.paths`).
         fleet: the hosts.
         job: settings of each job, as in the file of a run.
@@ -108,7 +108,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def gateway(self) -> bool:
-        """Whether its jobs have one."""
+        """Whether its jobs have a gateway."""
         return bool(self.job.get("gateway", {}).get("listen"))
 
     @property
@@ -125,7 +125,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise BadCampaign(f"campaign {self.name}: {problem}") from problem
 
     def deadline_s(self, kind: str) -> float:
-        """How long a recovery from this kind may take."""
+        """Time limit of a recovery from this kind."""
         return self.within_s.get(kind, self.recover_within_s)
 
     def settings(self, model: str, seed: int) -> Config:
@@ -137,16 +137,16 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class BadCampaign(ValueError):
-    """A campaign that cannot be used; `str` says where and why."""
+    """An invalid campaign; `str` gives the place and the reason."""
 
 
 def names() -> list[str]:
-    """Campaigns on processes that come with the package."""
+    """Packaged campaigns on processes."""
     return sorted(path.stem for path in FOLDER.glob("*.toml") if _is_real(path))
 
 
 def load(path: str) -> Campaign:
-    """Read a campaign: a file, or the name of one that comes with the package. Raises BadCampaign."""
+    """Read a campaign: a file, or the name of a packaged one. Raises BadCampaign."""
     file = Path(path)
     if not file.exists() and (FOLDER / f"{path}.toml").exists():
         file = FOLDER / f"{path}.toml"
@@ -161,7 +161,7 @@ def load(path: str) -> Campaign:
 
 
 def read(text: str, name: str) -> Campaign:
-    """From TOML; `name` stands in front of what is wrong. Raises BadCampaign."""
+    """From TOML; `name` begins the error text. Raises BadCampaign."""
     try:
         tree = tomllib.loads(text)
         if "on" not in tree:
@@ -181,7 +181,7 @@ def read(text: str, name: str) -> Campaign:
 
 
 def _is_real(path: Path) -> bool:
-    """Whether the file says that it is a campaign on processes."""
+    """Whether the file is a campaign on processes."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8")).get("on") == "processes"
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):

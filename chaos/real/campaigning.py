@@ -1,7 +1,8 @@
-"""Runs a campaign on real processes from an empty folder to its verdict, and leaves nothing but the folder.
+"""Run of a campaign on real processes, from an empty folder to its verdict.
 
-Owns the order: a cluster, a model, the nemesis, an ordered end, a look at what is left, the books of every
-job. Whatever comes in between (a violation, Ctrl-C, a defect of ours), the cluster is taken down.
+It leaves nothing but the folder. Owns the order: a cluster, a model, the nemesis, an ordered end, a search
+for orphans, the audit of every job. The cluster is taken down in any case (a violation, Ctrl-C, a defect of
+ours).
 """
 
 import contextlib
@@ -29,15 +30,15 @@ from rlctl.evidence import gather
 
 MIB = 1 << 20
 BOOKS_KEPT = 8
-"""Jobs whose journals are still on the disks of the hosts (they keep those of the newest 16); the books of an
-earlier one were checked by its own `rlctl run`, at its end."""
+"""Jobs whose journals are still on the disks of the hosts (they keep those of the newest 16); the records of
+an earlier one were checked by its own `rlctl run`, at its end."""
 MAX_DEFECTS = 10
 
 
 def run(campaign: Campaign, seed: int, root: Path, tell: Callable[[Account], None]) -> CampaignTold:
     """See the module. root: an empty folder that keeps journals, logs and histories.
 
-    Raises NoNamespaces, ClusterFailed, JobsFailed, ConfigError where nothing could be begun.
+    Raises NoNamespaces, ClusterFailed, JobsFailed, ConfigError where the start failed.
     """
     began_s = time.monotonic()
     size = (campaign.fleet.preemptible, campaign.fleet.disk_mib * MIB)
@@ -70,7 +71,8 @@ def run(campaign: Campaign, seed: int, root: Path, tell: Callable[[Account], Non
 
 @contextmanager
 def _kept_if_cut_short(cluster: Cluster) -> Iterator[None]:
-    """Whoever stopped it, or asks why it failed, wants to read the hosts' logs; their disks go with them."""
+    """A user who stopped it, or looks for the cause of a failure, needs the hosts' logs; the hosts' disks are
+    removed."""
     try:
         yield
     except BaseException:
@@ -81,7 +83,7 @@ def _kept_if_cut_short(cluster: Cluster) -> Iterator[None]:
 
 
 def _end(cluster: Cluster, unfinished: Job | None) -> Iterator[str]:
-    """Take the cluster down as its owner would; what did not go as it should."""
+    """Take the cluster down as its owner would; return the failures."""
     if unfinished is not None:  # the campaign gave up on it; so it is no fault of the ordered end
         unfinished.process.kill()
         unfinished.process.wait()
@@ -125,7 +127,7 @@ def _broken(job: Job, disks: Sequence[Path]) -> Iterator[str]:
 
 
 def _logs(roots: Iterable[Path]) -> Iterator[list[str]]:
-    """The lines of every log below these folders, and of what the drivers of jobs said."""
+    """The lines of every log below these folders, and of the output of the jobs' drivers."""
     for root in roots:
         for log in sorted(root.glob("logs/*")):
             if log.is_file():

@@ -1,8 +1,8 @@
-"""A cluster of node agents on hosts of their own, kept up as an init system would keep them.
+"""Cluster of node agents on hosts of their own, restarted as by an init system.
 
-Owns the namespaces, keys and disks, and what is seen of the processes from outside. A node agent that ends
-without having been told so is started again at the same address (`node`). Whatever happens, `close` ends
-every process of every host and takes the hosts away; so does the end of this process, however it comes.
+Owns the namespaces, keys and disks, and the outside view of the processes. A node agent that ends without an
+order is started again at the same address (`node`). In any case `close` ends every process of every host and
+removes the hosts; so does the end of this process.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ __all__ = ["DRIVER", "HEAD", "RESERVED", "Cluster", "ClusterFailed", "Node"]
 DRIVER = "laptop"
 """The host from which jobs are driven; nothing is broken there."""
 PORT = 7700
-"""Of every node agent: who is started again is started at the same address."""
+"""Port of every node agent: a restarted agent gets the same address."""
 KEYGEN_S = 60.0
-STOP_S = 60.0  # an agent gives itself 30 s for an ordered end, and is reached late on a busy machine
+STOP_S = 60.0  # an agent gives itself 30 s for an ordered end, and is slow to respond on a busy machine
 GONE_S = 5.0  # for a killed agent to be collected
 
 
 class ClusterFailed(RuntimeError):
-    """It could not be set up or taken down; says which part and why."""
+    """The cluster could not be set up or taken down; the text gives the part and the cause."""
 
 
 class Cluster:
@@ -112,7 +112,7 @@ class Cluster:
             node.start()
 
     def tend(self) -> list[str]:
-        """Start agents again that ended by themselves; what was done, in words."""
+        """Restart agents that ended by themselves; return the actions as text."""
         return [told for node in self.nodes.values() if (told := node.tend())]
 
     def listening(self, name: str) -> bool:
@@ -122,7 +122,7 @@ class Cluster:
         return False
 
     def processes(self) -> list[Proc]:
-        """Every process of the nodes that its command line tells apart."""
+        """Every process of the nodes whose command line gives its kind."""
         found = []
         for name, pids in self.switch.processes().items():
             for pid in pids if name in self.nodes else ():
@@ -138,7 +138,7 @@ class Cluster:
         return next((proc for proc in self.processes() if (proc.node, proc.kind) == (node, kind)), None)
 
     def kill_host(self, node: Node) -> int:
-        """SIGKILL to everything there; how many processes there were. Its agent is not started again."""
+        """SIGKILL to everything there; return the number of processes. Its agent is not started again."""
         node.wanted = False
         killed = end_now(node.host.processes())
         if node.process is not None:
@@ -146,12 +146,12 @@ class Cluster:
         return killed
 
     def forget_memory(self, name: str) -> None:
-        """What a power failure does to a host's shared memory."""
+        """Clear a host's shared memory, as a power failure does."""
         for path in self.memory(name).iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def stop_in_order(self) -> list[str]:
-        """SIGTERM to every agent, the head's last; whoever did not end in order, in words."""
+        """SIGTERM to every agent, the head's last; return those that did not end in order."""
         wrong = []
         for names in ([name for name in self.nodes if name != HEAD], [HEAD]):
             asked = [self.nodes[name] for name in names]
@@ -174,7 +174,7 @@ class Cluster:
         return wrong
 
     def left(self) -> list[str]:
-        """What is left on the hosts after an ordered end: processes, shared memory; in words."""
+        """Remains on the hosts after an ordered end: processes, shared memory; as texts."""
         found = []
         for node in self.nodes.values():
             for pid in node.host.processes():
@@ -197,7 +197,8 @@ class Cluster:
             end_now(host.processes())
 
     def keep_disks(self) -> list[Path]:
-        """Copy the state directories to where they outlive the hosts; the copies. Raises OSError."""
+        """Copy the state directories to a place that outlives the hosts; return the copies. Raises
+        OSError."""
         kept = []
         for name in self.nodes:
             copy = self.root / "kept" / name
@@ -207,12 +208,12 @@ class Cluster:
         return kept
 
     def mend(self) -> None:
-        """Undo everything that is in force on the wires."""
+        """Undo all faults on the wires."""
         self.bad_wires.undo()
         self.switch.wires.undo()
 
     def close(self) -> None:
-        """End everything, whatever state it is in; what fails on the way keeps nothing else from ending."""
+        """End everything, whatever its state; a failure on the way does not prevent the rest."""
         with contextlib.ExitStack() as closing:
             closing.callback(self.switch.close)
             closing.callback(self._collect)

@@ -1,8 +1,8 @@
-"""What can be broken in a cluster of real processes, and what can only be broken there.
+"""Faults on real processes, with those that are only possible there.
 
-Owns the list, and the faults that need a real machine. All others are `chaos.faults`'; their `at_s` is
-the time of the campaign at which they were struck. Hosts are named here, never `@preemptible`: the hosts of
-this cluster are known before it begins.
+Owns the list, and the faults that need a real machine. All others are `chaos.faults`'; their `at_s` is their
+time in the campaign. Hosts are named here, never `@preemptible`: the hosts of this cluster are known before
+it begins.
 """
 
 import msgspec
@@ -39,13 +39,13 @@ class Unplug(Fault, frozen=True, kw_only=True, tag="unplug"):
 
 class DamagedImage(Fault, frozen=True, kw_only=True, tag="damaged_image"):
     """One byte of the newest image of weights in a host's shared memory is changed, and the processes that
-    hold it are killed: whoever starts again must not serve what it finds."""
+    hold it are killed: their successors must not serve the damaged image."""
 
     host: Where
 
 
 class MemoryFull(Fault, frozen=True, kw_only=True, tag="memory_full"):
-    """The shared memory of a host has no room left, for `for_s`: no image of weights fits into it."""
+    """The shared memory of a host has no free space, for `for_s`: no image of weights fits into it."""
 
     host: Where
     for_s: Length
@@ -56,8 +56,9 @@ class MemoryFull(Fault, frozen=True, kw_only=True, tag="memory_full"):
 
 
 class KillInWeights(Fault, frozen=True, kw_only=True, tag="kill_in_weights"):
-    """A host is hit while an image of weights is being written in its memory: on the trainer's host, which
-    publishes it, the node agent is killed and all with it; elsewhere the process that pulls it."""
+    """A host is hit while an image of weights is written in its memory. On the trainer's host, which
+    publishes the image, the node agent and all its processes are killed; elsewhere the process that pulls
+    it."""
 
     host: Where
 
@@ -76,7 +77,7 @@ KINDS: tuple[str, ...] = (
 
 
 def broken_s(fault: AnyRealFault) -> float:
-    """How long it lasts from its begin, as far as the fault itself says."""
+    """Its duration, as far as the fault itself determines it."""
     return fault.over_s - fault.at_s
 
 
@@ -88,7 +89,7 @@ def places(fault: AnyRealFault) -> tuple[str, ...]:
 
 
 def words(fault: AnyRealFault) -> str:
-    """What is broken, for people, in a few words."""
+    """The fault as a short text."""
     match fault:
         case KillProcess():
             return f"kill {fault.host}/{fault.process}"
@@ -146,5 +147,5 @@ def kind_of(fault: AnyRealFault) -> str:
 
 
 def struck_at(fault: AnyRealFault, at_s: float) -> AnyRealFault:
-    """The same with the time at which it was struck."""
+    """The same with the time of its injection."""
     return msgspec.structs.replace(fault, at_s=at_s)

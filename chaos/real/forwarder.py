@@ -1,9 +1,9 @@
-"""Carries the packets between two hosts, badly: `python -m chaos.real.forwarder`, one process a bad link.
+"""Forwarder: carries the packets of one bad link between two hosts.
 
-Owns two TUN devices, one in each host; what one takes in comes out of the other, after `packets` had its way.
-The kernel here has no netem. When this process ends, for whatever reason, the devices and the routes over
-them go with it, and the hosts use their cables again; connections live on. Ends when its input does; then its
-last line is what happened, as JSON.
+`python -m chaos.real.forwarder`, one process for each link. Owns two TUN devices, one in each host; packets
+from one leave the other, after `packets` changed them. The kernel here has no netem. When this process ends,
+for any reason, the devices and the routes over them go with it, and the hosts use their cables again;
+connections survive. Ends when its input does; its last line has the counts, as JSON.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def tun(pid: int, name: str) -> int:
 
 
 def carry(there: int, back: int, wires: tuple[Wire, Wire], told: int) -> None:
-    """Until `told` has nothing more to say."""
+    """Until the end of the input `told`."""
     devices = (there, back)
     while True:
         now_s = time.monotonic()
@@ -70,7 +70,7 @@ def _take(device: int, wire: Wire, now_s: float) -> None:
     for _ in range(READS):
         try:
             packet = os.read(device, MAX_PACKET_BYTES)
-        except OSError:  # nothing more, or the device is not up (yet)
+        except OSError:  # no more packets, or the device is not up (yet)
             return
         if packet[0] >> 4 == 4:  # the hosts have no IPv6 addresses; the kernel asks for some all the same
             wire.put(packet, now_s)
@@ -79,7 +79,7 @@ def _take(device: int, wire: Wire, now_s: float) -> None:
 def _give(device: int, packet: bytes) -> None:
     try:
         os.write(device, packet)
-    except OSError:  # it is not up, or its queue is full: the packet is lost, as packets are
+    except OSError:  # it is not up, or its queue is full: the packet is lost, as on a network
         return
 
 

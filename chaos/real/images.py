@@ -1,8 +1,8 @@
-"""I6 from outside: what an instance serves is what the trainer's host published.
+"""I6 from outside: an instance serves the image that the trainer's host published.
 
-Owns the comparing, byte by byte, of the image that an engine says it serves with the image of that version on
-the trainer's host; a version that is there no longer cannot be compared, and is none that is served for long.
-An image on a host that nobody serves yet may be damaged: whoever starts next has to find out.
+Owns the comparison, byte by byte, of an engine's served image with the image of that version on the trainer's
+host. A version without an image there cannot be compared, and is not served for long. An image on a host that
+no instance serves yet may be damaged: the next process that starts has to detect it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from chaos.real.cluster import RESERVED, Cluster
 
 
 def strange_images(cluster: Cluster, versions: Mapping[str, int]) -> list[str]:
-    """Instances that serve something else than was published, in words. versions: that of each engine whose
+    """Instances whose served image differs from the published one, as texts. versions: of each engine whose
     life is known to be the present one."""
     found = []
     for spot in cluster.spots:
@@ -26,7 +26,7 @@ def strange_images(cluster: Cluster, versions: Mapping[str, int]) -> list[str]:
 
 
 def _image(memory: Path, version: int) -> bytes | None:
-    """That of the job that runs; None where it is not there (any more)."""
+    """Image of the running job; None where it does not exist (any more)."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for path in memory.glob(f"gleaner-*/weights/v{version:09d}/model.safetensors"):
             return path.read_bytes()

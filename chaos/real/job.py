@@ -1,7 +1,7 @@
-"""The jobs of a campaign: one `rlctl run` after the other on the driver's host, and what they tell.
+"""Jobs of a campaign: one `rlctl run` after the other on the driver's host.
 
-Owns the driving process and the reading of histories. Progress is counted over all jobs, so that a job that
-ends while a recovery is waited for does no harm.
+Owns the driving process and the reading of histories. Progress is counted over all jobs, so a job may end
+while the campaign waits for a recovery.
 """
 
 import subprocess
@@ -21,14 +21,14 @@ from rlctl.report.model import Report
 from rlctl.runs import RunDir, every
 
 MODEL_S = 180.0  # to make one; seconds on a quiet machine
-_TIED = (  # `rlctl` that dies with us, as the node agents do
+_TIED = (  # `rlctl` dies with this process, as the node agents do
     "import sys; from supervisor.process import die_with_parent; die_with_parent(); "
     "from rlctl.__main__ import script; sys.exit(script())"
 )
 
 
 class JobsFailed(RuntimeError):
-    """A model could not be made, or a job not be driven; says why."""
+    """A model could not be made, or a job not driven; the text gives the cause."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +49,7 @@ class Job:
     code: int | None = None
 
     def take(self, records: Sequence[AnyRecord]) -> None:
-        """What its history tells beyond what was known."""
+        """New records of its history."""
         for record in records:
             match record:
                 case Step():
@@ -70,8 +70,8 @@ class Job:
 
 @dataclass(slots=True)
 class Progress:
-    """Over all jobs: what is done, and what the newest look at the fleet showed. `looks`: how many there
-    were, so that a new one can be told from an old one."""
+    """Over all jobs: finished work, and the newest poll of the fleet. `looks`: number of polls, which
+    identifies a new one."""
 
     steps: int = 0
     tokens: int = 0
@@ -139,7 +139,7 @@ class Jobs:
         self.now = Job(number, process, output, known)
 
     def look(self) -> Progress:
-        """Read what came, and take note of an end."""
+        """Read new records, and note the end of the job."""
         job = self.now
         if job is not None:
             code = job.process.poll()
@@ -183,6 +183,6 @@ class Jobs:
 
 
 def last_lines(file: Path, count: int = 3) -> list[str]:
-    """Of what a command said."""
+    """Last lines of a command's output."""
     lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-count:]
