@@ -1,7 +1,7 @@
-"""Counts recoveries from what processes show of themselves and from the messages that pass.
+"""Recoveries: counts from process summaries and from messages.
 
-Owns the way from a production count to its name in `coverage`. A process that dies takes its counts with it,
-so they are read again and again, and the last reading of each life stands.
+Owns the mapping from a production count to its name in `coverage`. The counts of a process die with it, so
+they are read again and again, and the last reading of each life is kept.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ FIGURES: Mapping[str, str] = {
     "pulls_without_room": "weights.no_room",
     "workers_lost": "rewards.deaths",
 }
-"""What actors tell in their summaries."""
+"""Figures in the actors' summaries."""
 RECOVERIES: Mapping[str, str] = {
     Recovery.ASK_SENT_AGAIN: "asks.resent",
     Recovery.ASK_REPEATED: "asks.repeated",
@@ -63,23 +63,23 @@ STRATEGIES = ("one_for_one", "one_for_all", "rest_for_one")
 
 
 class Recoveries:
-    """See the module. `process` names one life of one process. `stays`: how many a trace ended: of hosts that
-    it took away, and of hosts that it gave notice, each once."""
+    """See the module. `process` names one life of one process. `stays`: number of ended stays of a trace: of
+    hosts that it removed, and of hosts that it gave notice, each once."""
 
     def __init__(self) -> None:
         self.stays = 0
         self._noticed: set[str] = set()  # hosts whose stay was counted by its notice
-        self._read: dict[tuple[str, ...], int] = {}  # what was read last, by whose count it is
+        self._read: dict[tuple[str, ...], int] = {}  # last readings, by the owner of the count
         self._seen: Counter[str] = Counter()
         self._takers: dict[str, set[int]] = {}
         self._asked_as: dict[str, int] = {}  # incarnation of the worker that registers, by its process
-        self._epochs: dict[tuple[str, int], str] = {}  # under which it is registered
+        self._epochs: dict[tuple[str, int], str] = {}  # epoch of its registration
         self._manager = 0  # its incarnation
         self._began: dict[str, int] = {}  # the manager that began a single request, by its batch
         self._lost: set[str] = set()  # single requests whose answer was lost
 
     def shown(self, process: str, state: SystemState) -> None:
-        """What a process shows of itself now."""
+        """Take the present summary of a process."""
         for actor in state.actors:
             life = (process, actor.name, str(actor.incarnation))
             for figure, name in FIGURES.items():
@@ -98,11 +98,11 @@ class Recoveries:
                 self._keep((name, process), state.vitals.recoveries.get(kind, 0))
 
     def lost(self, process: str, messages: int) -> None:
-        """What ended links of a process had on their way, in sum."""
+        """Totals of lost in-flight messages when links of a process ended."""
         self._keep(("links.lost", process), messages)
 
     def said(self, fact: Said) -> None:
-        """A message passed."""
+        """Take a message."""
         message = fact.message
         match message:
             case Dispatch() if fact.direction == "out":
@@ -141,7 +141,7 @@ class Recoveries:
                 return
 
     def answered(self, fact: Answered) -> None:
-        """A caller asked for a single request, and this became of it."""
+        """Take a caller's ask for a single request, and its result."""
         request, answer = fact.request, fact.answer
         match answer:
             case Generated():
@@ -160,7 +160,7 @@ class Recoveries:
                 self._lost.add(request.id)
 
     def committed(self, fact: Committed) -> None:
-        """A commit."""
+        """Take a commit."""
         if fact.stream == MANAGER:
             self._manager = max(self._manager, fact.incarnation)
         for message in fact.messages:
@@ -184,7 +184,7 @@ class Recoveries:
                 self._seen["requests.kept"] += len(message.tickets)
 
     def withdrawn(self, host: str) -> None:
-        """The provider took a host away that was up, as its trace says."""
+        """The provider removed a running host, as its trace demands."""
         self.stays += host not in self._noticed
         self._noticed.discard(host)
 
@@ -193,18 +193,18 @@ class Recoveries:
         self._seen["restarts.gave_up"] += 1
 
     def watchdogs(self, count: int) -> None:
-        """So many node agents were ended by their service managers, at the end."""
+        """Take the number of node agents that their service managers ended, at the end."""
         self._seen["hosts.watchdog"] += count
 
     def disks(self, counts: Mapping[str, int]) -> None:
-        """What happened to the disks, at the end."""
+        """Take the events of the disks, at the end."""
         for what, count in counts.items():
             name = DISKS.get(what)
             if name is not None:
                 self._seen[name] += count
 
     def counts(self) -> dict[str, int]:
-        """All of it, by the names of `coverage`."""
+        """All counts, by the names of `coverage`."""
         total = Counter(self._seen)
         for key, value in self._read.items():
             total[key[0]] += value

@@ -1,6 +1,6 @@
-"""Runs one seed again and writes its story down, up to the first violation.
+"""Replay: runs one seed again and writes its story, up to the first violation.
 
-Owns where it goes: a file, or the last lines of it in memory. Its lines are `story`'s.
+Owns the output: a file, or the last lines in memory. `story` makes the lines.
 """
 
 from collections import deque

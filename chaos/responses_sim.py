@@ -1,6 +1,6 @@
-"""What the modelled engines must have generated: from a request's seed and the weights that it was made with.
+"""Expected responses of modelled engines, from a request's seed and its weights.
 
-Owns the weights that were published in a run, by their root, as far as somebody looked at the images.
+Owns the weights that were published in a run, by their root, as far as their images were observed.
 """
 
 import logging
@@ -28,7 +28,8 @@ class Responses:
             log.warning("published under %s: %s", root.hex()[:12], problem)
 
     def of(self, seed: int, root: bytes, count: int) -> bytes | None:
-        """The first `count` tokens of a response, u32; None for weights that nobody saw published."""
+        """The first `count` tokens of a response, u32; None for weights whose publication was not
+        observed."""
         weights = self._weights.get(root) if self._follow else b""
         if weights is None:
             return None

@@ -1,6 +1,6 @@
-"""A schedule: what is broken in one run and when, in order; as TOML.
+"""Schedule: the faults of one run, in order of time; as TOML.
 
-Owns the order and the form. What a fault is stands in `faults`.
+Owns the order and the form. `faults` defines the faults.
 """
 
 import tomllib
@@ -15,7 +15,7 @@ from chaos.faults import KINDS, AnyFault, kind_of, to_json
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is broken in one run, sorted by time. `seed`: what it was drawn from; it seeds the cluster too."""
+    """Faults of one run, sorted by time. `seed`: seed of the draws; it seeds the cluster too."""
 
     seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
     faults: tuple[AnyFault, ...] = ()
@@ -31,7 +31,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class BadSchedule(ValueError):
-    """A schedule that cannot be read: `str` says where and what is wrong."""
+    """An unreadable schedule: `str` gives the place and the fault."""
 
 
 def in_order(faults: Iterable[AnyFault]) -> tuple[AnyFault, ...]:
@@ -45,7 +45,7 @@ def dump(schedule: Schedule) -> str:
 
 
 def load(text: str, name: str) -> Schedule:
-    """From TOML; `name` stands in front of what is wrong. Raises BadSchedule."""
+    """From TOML; `name` begins the error text. Raises BadSchedule."""
     try:
         schedule = msgspec.convert(tomllib.loads(text), Schedule)
     except tomllib.TOMLDecodeError as problem:

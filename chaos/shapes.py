@@ -1,4 +1,4 @@
-"""Shapes: what a fault was, finer than its kind. A kind that only ever fired in one of them is half tried.
+"""Shapes: variants of a kind of fault. A kind that fired in one shape is half tried.
 
 Owns their names. Pure. `apply_sim` counts a shape where it counts the kind; a campaign that wants a kind
 wants all of its shapes.
@@ -44,8 +44,8 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
     "bad_scorer": ("hang", "crash", "lie"),
     "sick_verifier": ("raise", "hang", "crash"),
 }
-"""By kind, in the order in which they are told. Jitter is what reorders: messages of different connections
-overtake each other. `replied`: between the commit and the reply."""
+"""By kind, in display order. Jitter reorders: messages of different connections overtake each other.
+`replied`: between the commit and the reply."""
 
 
 def shapes_of(fault: AnyFault) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-"""The fewest faults that still fail: delta debugging over the faults of a schedule.
+"""Shrinking: fewest faults that still fail, by delta debugging of a schedule.
 
-Owns the search. Pure: whether a schedule fails is asked of the caller (a whole simulated run, most often), so
-the search spares questions: halves first, then ever smaller pieces, and no set is asked about twice.
+Owns the search. Pure: the caller tests whether a schedule fails (mostly by a whole simulated run), so the
+search saves tests: halves first, then ever smaller pieces, and no set is tested twice.
 
 Law (tests/chaos/test_chaos_shrink.py): the result fails, and it would not with any one fault less - unless
-the questions ran out, which the result says.
+the tests ran out, which the result states.
 """
 
 import itertools
@@ -19,7 +19,8 @@ MAX_QUESTIONS = 300
 
 @dataclass(frozen=True, slots=True)
 class Shrunk(Generic[T]):
-    """What is left. minimal: no single item of it can be dropped; False where the questions ran out first."""
+    """The remaining items. minimal: no single item of it can be dropped; False where the tests ran out
+    first."""
 
     items: tuple[T, ...]
     questions: int
@@ -27,7 +28,7 @@ class Shrunk(Generic[T]):
 
 
 class _Spent(Exception):
-    """No question is left."""
+    """No test is left."""
 
 
 class _Asked(Generic[T]):
@@ -52,9 +53,9 @@ class _Asked(Generic[T]):
 def shrink(
     items: Sequence[T], fails: Callable[[Sequence[T]], bool], *, max_questions: int = MAX_QUESTIONS
 ) -> Shrunk[T]:
-    """The smallest part of `items`, in their order, for which `fails` still says yes.
+    """The smallest part of `items`, in their order, for which `fails` is still true.
 
-    Raises ValueError where `fails` says no to all of them: then there is nothing to search for.
+    Raises ValueError where `fails` is false for all of them: then there is nothing to search for.
     """
     asked = _Asked(items, fails, max_questions)
     kept = list(range(len(items)))
@@ -78,8 +79,8 @@ def shrink(
 
 
 def _without_a_piece(asked: _Asked[T], kept: list[int], pieces: int) -> list[int] | None:
-    """`kept` less the first of its `pieces` parts that can be missed; one part alone is tried first where it
-    is the smaller question."""
+    """`kept` less the first of its `pieces` parts that is not needed; one part alone is tried first where
+    that test is smaller."""
     bounds = [len(kept) * part // pieces for part in range(pieces + 1)]
     for begin, end in itertools.pairwise(bounds):
         alone = kept[begin:end]

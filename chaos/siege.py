@@ -1,7 +1,6 @@
-"""A process under attack, seen from outside: does it live, does it answer, and what did it cost.
+"""Siege: measures a process under attack from outside: alive, responsive, cost.
 
-Owns the measuring. What is thrown is `socket_attacks`; what the process counts itself is for whoever asks
-it.
+Owns the measuring. `socket_attacks` makes the attacks; the caller reads the process's own counts.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ ASK_EVERY_S = 0.02
 SETTLE_S = 60.0
 """Stopped handshakes are cut after 2 s, sessions without a connection after 5 s; more on a busy host."""
 SPARE_DESCRIPTORS = 4
-"""What a process may open of its own in that time: a log that is rotated, a journal's side file."""
+"""Descriptors that a process may open of its own in that time: a rotated log, a journal's side file."""
 
 
 @dataclass(slots=True)
@@ -42,7 +41,7 @@ async def besiege(
         await asyncio.sleep(ASK_EVERY_S)
     await thrown
     until = time.monotonic() + SETTLE_S
-    # one reading decides: connections that wait to be accepted come and go after it, what is lost stays in it
+    # one reading decides: connections that wait to be accepted are temporary, leaked ones stay in it
     while (descriptors := process.num_fds()) > before_descriptors + SPARE_DESCRIPTORS:
         if time.monotonic() > until:
             break
@@ -60,6 +59,6 @@ async def _ask(ask: Callable[[], Awaitable[None]], verdict: Verdict) -> None:
     verdict.asks += 1
     try:
         await ask()
-    except Exception as problem:  # noqa: BLE001 (whatever it is, it is what the verdict is about)
+    except Exception as problem:  # noqa: BLE001 (any failure is part of the verdict)
         verdict.failures.append(f"{type(problem).__name__}: {problem}")
     verdict.slowest_s = max(verdict.slowest_s, time.monotonic() - began)

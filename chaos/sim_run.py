@@ -1,7 +1,7 @@
-"""One simulated run under faults: a cluster, a schedule, a jury, and what they tell at the end.
+"""Simulated run under faults: a cluster, a schedule, a jury, and the results.
 
-Owns the putting together and the period at which the jury is asked whether to go on. One seed and one
-schedule give one history.
+Owns the assembly and the period at which the jury is asked whether to continue. One seed and one schedule
+give one history.
 """
 
 import random
@@ -40,7 +40,7 @@ STRIDE_S = 1.0
 TRACE_NAME = "drawn"
 RESERVED_RIG, PREEMPTIBLE_RIG = Rig("t4"), Rig("cpu")
 TOKEN_SCALE = 8
-"""Tokens of the model that one token of a message stands for: decoding one takes as long as eight."""
+"""Tokens of the model per message token: decoding one message token takes as long as eight."""
 LENGTHS = LengthLaw(median=60.0 * TOKEN_SCALE, sigma=0.6, correlation=0.5)
 """Long enough that most requests meet a fault, with a tail up to the job's limit."""
 
@@ -53,9 +53,9 @@ def run(
     tell: Callable[[str], None] | None = None,
     stop_at: str | None = None,
 ) -> RunTold:
-    """Run a job under the faults of its seed, or under `schedule`. tell: gets the story of the run, line by
-    line (`chaos.story`). stop_at: end at the first violation of that check, "" of any; None goes on to the
-    end of the job."""
+    """Run a job under the faults of its seed, or under `schedule`. tell: receives the story of the run, line
+    by line (`chaos.story`). stop_at: end at the first violation of that check, "" of any; None continues to
+    the end of the job."""
     drawn = schedule if schedule is not None else loaded.schedule(seed)
     setting = setting_of(loaded, seed, drawn)
 
@@ -78,7 +78,7 @@ def run(
             tell(line_of_found(one))
         if stop_at is not None and stop_at in ("", one.check):
             reached.append(one)
-            cluster.loop.stop()  # when what can run at this instant has run
+            cluster.loop.stop()  # when everything that can run at this instant has run
 
     jury.on_found = found
     if tell is not None:
@@ -138,7 +138,7 @@ def run(
 
 
 def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> Setting:
-    """What a run of this seed is made of."""
+    """Setting of the run of this seed."""
     campaign = loaded.campaign
     trace = as_trace(schedule.faults, TRACE_NAME)
     config: Config = loaded.config_of(seed)

@@ -1,7 +1,7 @@
-"""What a careless or hostile neighbour sends to a listening port. Every attack is bounded in time and size.
+"""Attacks on a listening port by a careless or hostile neighbour.
 
-Owns the bytes. An attack gets a port and a random generator; what it sends is nobody's message: no actor of
-the process may ever see anything of it.
+Every attack is bounded in time and size. Owns the bytes. An attack gets a port and a random generator; its
+bytes are no valid message: they must never reach an actor of the process.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ from transport.zap import ROUTING_MARK
 Attack = Callable[[int, random.Random], None]
 
 FLOOD = 300
-"""Connections that stand at once: more than a process has peers, fewer than it has descriptors."""
+"""Concurrent connections: more than a process has peers, fewer than it has descriptors."""
 ENDLESS_S = 1.0
 BLOCK = b"a" * 65536
 
 
 def random_bytes(port: int, rng: random.Random) -> None:
-    """No protocol at all."""
+    """Random bytes without a protocol."""
     for size in (1, 10, 64, 4096, 100_000):
         with zmtp.Raw(port) as raw:
             raw.push(rng.randbytes(size))
 
 
 def half_greetings(port: int, _rng: random.Random) -> None:
-    """A handshake that stops somewhere."""
+    """A handshake that stops at some point."""
     for part in (zmtp.SIGNATURE[:5], zmtp.SIGNATURE, zmtp.GREETING[:30], zmtp.GREETING, zmtp.CURVE_GREETING):
         with zmtp.Raw(port) as raw:
             raw.push(part)
@@ -41,7 +41,7 @@ def half_greetings(port: int, _rng: random.Random) -> None:
 
 
 def endless(port: int, _rng: random.Random) -> None:
-    """Bytes without an end of anything, for as long as they are taken (at most 8 MiB, a second)."""
+    """Bytes without an end of anything, for as long as the socket accepts them (at most 8 MiB, a second)."""
     for begin in (b"", zmtp.GREETING):
         with zmtp.Raw(port) as raw:
             until = time.monotonic() + ENDLESS_S
@@ -52,7 +52,7 @@ def endless(port: int, _rng: random.Random) -> None:
 
 
 def huge_lengths(port: int, rng: random.Random) -> None:
-    """A whole handshake, then a frame that announces more than it may, or more than it brings."""
+    """A whole handshake, then a frame that announces more than allowed, or more than it contains."""
     for length in (100 << 20, 1 << 62, (1 << 64) - 1, 16 << 20):
         with _greeted(port, rng) as raw:
             raw.push(bytes([zmtp.LONG]) + struct.pack(">Q", length) + bytes(1000))
@@ -72,7 +72,7 @@ def garbage_frames(port: int, rng: random.Random) -> None:
 
 
 def many_parts(port: int, rng: random.Random) -> None:
-    """Messages of more parts than any wire has, and one that never ends (a second)."""
+    """Messages of more parts than any wire allows, and one that never ends (a second)."""
     with _greeted(port, rng) as raw:
         raw.push(zmtp.message([bytes(5)] * 40))
         raw.push(zmtp.message([b""] * 5000))
@@ -109,8 +109,8 @@ def forged_identities(port: int, rng: random.Random) -> None:
 
 
 def lying_messages(port: int, rng: random.Random) -> None:
-    """Proper ZeroMQ messages whose content nobody may believe: other majors, other types, sessions that never
-    were, old frames said again, envelopes and token frames that lie."""
+    """Valid ZeroMQ messages with contents that no receiver may trust: other majors, other types, unknown
+    sessions, repeated old frames, envelopes and token frames with false values."""
     identity = ROUTING_MARK + b"stranger#1#" + str(rng.random()).encode()
     with _dealer(port, identity) as sock, contextlib.suppress(zmq.Again):
         for parts in lies.messages(rng):
@@ -118,8 +118,8 @@ def lying_messages(port: int, rng: random.Random) -> None:
 
 
 def lying_member(keys: NodeKeys, server_key: str, victim: str) -> Attack:
-    """What one does who is trusted and has gone bad: the same lies behind a whole CURVE handshake, first
-    under its own routing id, then under those of `victim` (a public key) and of nobody."""
+    """A trusted peer that has become hostile: the same false messages behind a whole CURVE handshake, first
+    under its own routing id, then under those of `victim` (a public key) and of no known peer."""
 
     def attack(port: int, rng: random.Random) -> None:
         own = ROUTING_MARK + f"member#1#{rng.random()}#{keys.public}".encode()
@@ -149,13 +149,13 @@ def stolen_chunks(port: int, rng: random.Random) -> None:
 
 
 def knocks(port: int, _rng: random.Random) -> None:
-    """Connections that come and go."""
+    """Connections that open and close."""
     for _ in range(FLOOD):
         zmtp.Raw(port).cut()
 
 
 def flood(port: int, rng: random.Random) -> None:
-    """Connections that stand, all at once, and say half a greeting."""
+    """Connections that stay open, all at once, after half a greeting."""
     held: list[zmtp.Raw] = []
     for _ in range(FLOOD):
         with contextlib.suppress(OSError):
@@ -182,7 +182,7 @@ ATTACKS: tuple[Attack, ...] = (
 
 
 def throw(port: int, seed: int = 0, attacks: Sequence[Attack] = ATTACKS) -> None:
-    """Every attack, at one port of this host. It may hang up whenever it likes."""
+    """Every attack, at one port of this host. The port may close the connection at any time."""
     for attack in attacks:
         with contextlib.suppress(OSError):
             attack(port, random.Random(f"{seed}/{attack.__name__}/{port}"))
@@ -190,7 +190,7 @@ def throw(port: int, seed: int = 0, attacks: Sequence[Attack] = ATTACKS) -> None
 
 @contextlib.contextmanager
 def slow(ports: Sequence[int], each: int) -> Iterator[Callable[[], None]]:
-    """Connections that stay and say one byte at a time: at every call of what this gives."""
+    """Connections that stay open and send one byte at a time: at every call of the returned function."""
     rng = random.Random(0)
     held: list[zmtp.Raw] = []
     for port in ports:

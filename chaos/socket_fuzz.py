@@ -1,7 +1,8 @@
-"""`python -m chaos.socket_fuzz --state-dir DIR [--rounds N] [--seed N]`: pelt the port of a live node agent.
+"""Fuzzes the port of a live node agent, round after round.
 
-Everything of `socket_attacks`, round after round, while the agent is asked for its state. Exit code 0 when it
-lived, answered every time, and gave back what it took; it prints what each round showed.
+Usage: `python -m chaos.socket_fuzz --state-dir DIR [--rounds N] [--seed N]`. Makes every attack of
+`socket_attacks` while it asks the agent for its state. Exit code 0 when the agent lived, answered every time,
+and released its resources; it prints the result of each round.
 """
 
 import argparse
@@ -27,7 +28,7 @@ SLOW_CONNECTIONS = 20
 
 
 async def pelt(agent: AgentFile, seed: int) -> tuple[Verdict, Counter[str]]:
-    """One round: the verdict, and what the agent refused in it."""
+    """One round: the verdict, and the messages that the agent refused in it."""
     address = Address(name=SYSTEM, endpoint=agent.endpoint, public_key=agent.public_key)
     port = int(agent.endpoint.rpartition(":")[2])
     async with calling(agent) as system:
@@ -50,7 +51,7 @@ async def pelt(agent: AgentFile, seed: int) -> tuple[Verdict, Counter[str]]:
 
 
 def held_out(verdict: Verdict) -> bool:
-    """Whether a process took no harm."""
+    """Whether a process was unharmed."""
     return (
         verdict.alive
         and not verdict.failures
@@ -60,7 +61,7 @@ def held_out(verdict: Verdict) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, 1 when it took harm, or the node agent's own for one that does not run."""
+    """Exit code: 0, 1 when the agent was harmed, or the node agent's own for one that does not run."""
     parser = argparse.ArgumentParser(prog="python -m chaos.socket_fuzz", description=__doc__)
     parser.add_argument("--state-dir", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,7 +1,8 @@
-"""Which processes of a simulated cluster stand still, for how long in the time of who is to end them, and how
-that ends; and whom the head declares dead when it goes on itself.
+"""Standstills: frozen processes of a simulated cluster, and how they end.
 
-Owns the times. Judges nothing: it makes the facts that `invariants.standing` judges.
+A standstill is measured in the running time of the process that must end it (the judge). This module also
+observes which hosts the head declares dead after a pause of its own. Owns the times. Judges nothing: it makes
+the facts that `invariants.standing` judges.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,20 +19,20 @@ from supervisor.process import HEARTBEAT_VARIABLE
 
 HEAD = "head/agent"
 SLACK_S = 3.0
-"""Beyond a limit: the looks of who keeps it."""
+"""Beyond a limit: the polling period of the process that enforces it."""
 SETTLED_S = 2.0
-"""A process that has run for so long has given its first heartbeat."""
+"""A process that has run for so long has sent its first heartbeat."""
 SHORTLY_S = 10.0
-"""For so long after a head goes on, what it says of hosts may come of its pause."""
+"""For so long after a head continues, its declarations about hosts may result from its pause."""
 BEFORE_S = 6.0
-"""Of faults that were over before a pause: what they did may be found out after it."""
+"""Of faults that were over before a pause: their effects may be detected after it."""
 LEAST_S = 1.0
-"""A pause that is shorter changes nothing for anybody."""
+"""A shorter pause has no effect on any process."""
 
 
 @dataclass(slots=True)
 class _Pause:
-    """One standstill: when it began, by the world's clock and by that of who is to end it, and its limit."""
+    """One standstill: when it began, by the world's clock and by the judge's clock, and its limit."""
 
     since_s: float
     judge_s: float
@@ -43,20 +44,20 @@ class Standstills:
 
     Args:
         see: takes the facts.
-        faults: of the run's schedule; those that cut hosts off explain a silence.
+        faults: of the run's schedule; faults that cut hosts off explain a silence.
     """
 
     def __init__(self, cluster: SimCluster, see: Callable[[Fact], None], faults: Sequence[AnyFault]) -> None:
         self._cluster, self._see = cluster, see
         self._blurs = [fault for fault in faults if isinstance(fault, Partition | BadLink | DiskFull)]
         self._pauses: dict[SimProcess, _Pause] = {}
-        self._last: dict[SimProcess, tuple[float, float]] = {}  # the newest pause that is over
-        self._met: dict[SimProcess, float] = {}  # since when it is known
+        self._last: dict[SimProcess, tuple[float, float]] = {}  # the newest finished pause
+        self._met: dict[SimProcess, float] = {}  # time of its detection
         self.watchdogs = 0
         """Node agents that their init system ended."""
 
     def look(self) -> None:
-        """From time to time: who stands still too long."""
+        """Poll: report the processes that are frozen for too long."""
         for process in self._processes():
             self.meet(process)
         for process, pause in self._pauses.items():
@@ -65,7 +66,7 @@ class Standstills:
                 self._see(StoodStill(self._now_s, process.name, for_s, pause.limit_s))
 
     def meet(self, process: SimProcess) -> None:
-        """A process is there."""
+        """Register a process."""
         if process not in self._met and process.alive:
             self._met[process] = self._now_s
             process.loop.at_freeze(partial(self._changed, process))
@@ -74,7 +75,7 @@ class Standstills:
                 self._changed(process, True)
 
     def declared_dead(self, host: str) -> None:
-        """The head says so of this host now."""
+        """The head declares this host dead now."""
         head = self._cluster.hosts["head"].find("agent")
         if head is None or head not in self._last:
             return
@@ -123,7 +124,7 @@ class Standstills:
         return "an order to stop" if process.stopping or self._cluster.ended is not None else ""
 
     def _limit_s(self, process: SimProcess) -> float | None:
-        """Within which it is to be ended; None where nobody is to end it."""
+        """Time in which it must be ended; None where no process must end it."""
         if process.parent is None:
             paces = self._cluster.setting.paces
             if not process.watchdog_s:
@@ -139,7 +140,7 @@ class Standstills:
         return (live.hung_s if settled else max(live.start_s, live.hung_s)) * (1 + 2 / BEATS) + SLACK_S
 
     def _judge_s(self, process: SimProcess) -> float:
-        """The clock of who is to end it, which stands still with that one."""
+        """The judge's clock, which stops while the judge is frozen."""
         return self._now_s if process.parent is None else process.parent.loop.awake_s()
 
     def _processes(self) -> Iterator[SimProcess]:

@@ -1,6 +1,6 @@
-"""A run as people read it: one line for each fault, message, commit and violation, with its virtual time.
+"""Story of a run: one line for each fault, message, commit and violation.
 
-Owns the words and what of a message is left out of its line. Pure.
+Each line has its virtual time. Owns the texts, and which parts of a message are left out. Pure.
 """
 
 from collections.abc import Iterator
@@ -31,12 +31,12 @@ MAX_CHARS = 200
 """Of the fields of one message."""
 TOLD_BETTER = ("net ", "events ", "snapshot ")
 ARROWS = {"in": "<-", "out": "->", "local": "--"}
-"""What a process got, what it sent, what stayed in it."""
+"""Direction: received, sent, or stayed in the process."""
 
 
 def line_of(fact: Fact) -> str:
     """One fact. Messages are shown with the process that saw them: a message between two processes has two
-    lines, one where it was sent and one where it came."""
+    lines, one where it was sent and one where it arrived."""
     match fact:
         case Said():
             way = f"{fact.source} {ARROWS.get(fact.direction, fact.direction)} {fact.to}"
@@ -84,24 +84,24 @@ def line_of(fact: Fact) -> str:
 
 
 def line_of_note(note: str) -> str:
-    """A line of the simulation's own trace: what becomes of processes, hosts, clocks, disks. "" for what the
-    facts tell in better words (messages, commits)."""
+    """A line of the simulation's own trace: events of processes, hosts, clocks, disks. "" for events that the
+    facts describe better (messages, commits)."""
     time, _, rest = note.rstrip("\n").partition(" ")
     return "" if rest.startswith(TOLD_BETTER) else f"{float(time):12.6f} {rest}"
 
 
 def line_of_fault(at_s: float, fault: AnyFault, happened: str) -> str:
-    """A fault that struck, or missed."""
+    """A fault that fired, or missed."""
     return f"{at_s:12.6f} FAULT {happened}: {told(fault)}"
 
 
 def line_of_found(found: Found) -> str:
-    """A violation, where it was seen."""
+    """A violation, where it was detected."""
     return f"{found.at_s:12.6f} VIOLATION of {found.check}: {found.text}"
 
 
 def fields(message: object) -> str:
-    """The fields of a message: numbers and names as they are, what is long by its size."""
+    """The fields of a message: numbers and names as they are, long values by their size."""
     text = " ".join(_fields(message))
     return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 3]}..."
 

@@ -1,10 +1,10 @@
-"""Draws a schedule of faults from a seed; the options themselves are drawn first (swarm testing).
+"""Swarm: draws a schedule from a seed, after drawing the options (swarm testing).
 
-Owns which kinds are on in a run and how often they come. The numbers of each fault are `drawing`'s, what the
-job can bear is `bounds`. Pure: one seed and one terrain give one schedule, on every machine.
+Owns which kinds are on in a run and how often they occur. `drawing` draws the parameters of each fault,
+`bounds` has the job's limits. Pure: one seed and one terrain give one schedule, on every machine.
 
-A swarm finds more than the mean of all faults: a run in which nothing but the disk breaks, a hundred times,
-goes where a run with a little of everything never gets.
+A swarm finds more than the mean of all faults: a run in which only the disk breaks, a hundred times, reaches
+states that a run with a little of everything never reaches.
 """
 
 import random
@@ -27,7 +27,7 @@ SPEEDS = (60.0, 120.0, 360.0)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a campaign breaks things; what is a range is drawn for each run.
+    """Fault options of a campaign; a value from each range is drawn for each run.
 
     Args:
         kinds: those that may be on; none named: all.
@@ -35,7 +35,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         begin_s, horizon_s: faults begin, and are over, in this window.
         gap_s: shortest and longest mean time between two faults; a run's own is drawn between them.
         max_faults: in one run.
-        calm: share of runs without any fault; they tell what the chaos costs.
+        calm: share of runs without any fault; they show the cost of the faults.
         trace_share: share of runs whose preemptible hosts follow a trace, where there are any.
         aims: recovery paths to which groups of faults are composed (`chaos.aims`). aim_share: share of runs
             that have one of them, beside what is drawn.
@@ -97,7 +97,7 @@ def draw(
 def _stays(
     rng: random.Random, terrain: Terrain, options: Options, traces: Mapping[str, Trace]
 ) -> list[AnyFault]:
-    """A piece of a real trace in which something happens, made as fast as the run is short."""
+    """A piece of a real trace with events, sped up to the length of the run."""
     trace = traces[rng.choice(sorted(traces))]
     speed = min(rng.choice(SPEEDS), max(trace.end_s / options.horizon_s, 1.0))  # a short one lasts the run
     length_s = options.horizon_s * speed
@@ -107,14 +107,14 @@ def _stays(
 
 
 def _told(rng: random.Random, stay: Stay) -> Stay:
-    """Traces seldom say whether a host got notice; clouds give the same ones as `Notice` draws."""
+    """Traces seldom contain whether a host got notice; clouds give the same notices as `Notice` draws."""
     notice_s = rng.choice(NOTICES_S)
     return stay if stay.notice_s else msgspec.structs.replace(stay, notice_s=min(notice_s, stay.for_s))
 
 
 def _in_time(faults: Iterable[AnyFault], options: Options) -> list[AnyFault]:
-    """Those that are over by the horizon. Not so a notice: its host leaves as soon as it is done, and may be
-    taken away long after the job's end."""
+    """Those that are over by the horizon. A notice is exempt: its host leaves as soon as it is done, and may
+    be taken away long after the job's end."""
     return [fault for fault in faults if isinstance(fault, Notice) or fault.over_s <= options.horizon_s]
 
 

@@ -1,4 +1,4 @@
-"""What one run tells, and what many of them add up to: faults fired, paths taken, violations, validity.
+"""Result of a run, and tally of many: faults, paths, violations, validity.
 
 Owns both shapes, their JSON, and when a campaign is valid. Pure.
 """
@@ -14,7 +14,7 @@ from chaos.plan import Loaded
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):
-    """A check that found something. at_s: virtual seconds."""
+    """A violation. at_s: virtual seconds."""
 
     check: str
     at_s: float
@@ -39,7 +39,7 @@ class RunTold(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Nothing was found."""
+        """No violation was found."""
         return not self.broken
 
 
@@ -69,7 +69,8 @@ class CampaignTold(msgspec.Struct, frozen=True, kw_only=True):
 def tally(
     loaded: Loaded, seeds: str, runs: Iterable[RunTold], wall_s: float, *, whole: bool = True
 ) -> CampaignTold:
-    """Add runs up. whole: all seeds were run; of an interrupted campaign nothing is said to be missing."""
+    """Add runs up. whole: all seeds were run; for an interrupted campaign no fault or path is reported
+    missing."""
     ordered = sorted(runs, key=lambda run: run.seed)
     fired, shapes, missed, counts = (_sum(ordered, name) for name in ("fired", "shapes", "missed", "counts"))
     campaign = loaded.campaign

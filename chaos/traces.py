@@ -1,7 +1,7 @@
-"""Reads the availability traces that a campaign names: CSV files, and folders of them.
+"""Reader of the availability traces that a campaign names: CSV files and folders.
 
-Owns which files are meant, what each is called, and which names its instances may not have. The format is
-`configs.trace`'s, what is made of a trace `availability`'s.
+Owns which files are read, each trace's name, and which names its instances may not have. `configs.trace`
+defines the format, `availability` uses the traces.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,8 @@
-"""What can be done to the wires between hosts of a switch: cuts, cables, rates, resets.
+"""Faults on the wires between hosts of a switch: cuts, cables, rates, resets.
 
-Owns what is in force, so that everything can be undone, and undone twice. All of it is the kernel's own doing
-(routes, carrier, `tbf`, socket destruction); what the kernel cannot do here (delay, loss, duplicates, flipped
-bits) is `chaos.real.bad_wires`'.
+Owns the faults in force, so that everything can be undone, and undone twice. The kernel does all of it
+(routes, carrier, `tbf`, socket destruction); faults that the kernel cannot make here (delay, loss,
+duplicates, flipped bits) is `chaos.real.bad_wires`'.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from typing import Protocol
 
 MIN_RATE_BYTES_PER_S = 1_000
 BURST_BYTES = 32_768  # one packet as the kernel hands it on, with segmentation left to the wire, and some
-LATENCY = "200ms"  # longest wait in the queue; what would wait longer is dropped, and TCP slows down
+LATENCY = "200ms"  # longest wait in the queue; later packets are dropped, and TCP slows down
 
 
 class Station(Protocol):
-    """A host, as far as its wires go."""
+    """Network view of a host."""
 
     @property
     def address(self) -> str:
@@ -32,7 +32,7 @@ class Station(Protocol):
 
 
 class Wires:
-    """See the module. `switch`: runs a command where the switch is. Methods raise what that raises."""
+    """See the module. `switch`: runs a command in the switch's namespace. Methods raise its errors."""
 
     def __init__(self, switch: Callable[..., str]) -> None:
         self._switch = switch
@@ -41,7 +41,7 @@ class Wires:
         self._slowed: dict[str, Station] = {}
 
     def block(self, one: Station, other: Station) -> None:
-        """Whatever `one` sends to `other` is dropped without a word; the other way stays open."""
+        """Packets from `one` to `other` are dropped silently; the other way stays open."""
         way = (one.address, other.address)
         if way not in self._blocked:
             one.ip("route", "add", "blackhole", f"{other.address}/32")
@@ -71,7 +71,8 @@ class Wires:
             self._switch("ip", "link", "set", host.port, "up")
 
     def slow(self, host: Station, bytes_per_s: float) -> None:
-        """Limit the rate of a host's link, each way. Raises ValueError for less than anything works with."""
+        """Limit the rate of a host's link, each way. Raises ValueError for a rate at which no connection
+        works."""
         if bytes_per_s < MIN_RATE_BYTES_PER_S:
             raise ValueError(
                 f"a link of {bytes_per_s:g} bytes/s: at least {MIN_RATE_BYTES_PER_S} are needed for a packet"
@@ -89,12 +90,12 @@ class Wires:
             self._switch("tc", "qdisc", "del", "dev", host.port, "root")
 
     def reset(self, one: Station, other: Station) -> int:
-        """Break every connection that `one` has with `other`, with a RST; how many there were."""
+        """Break every connection that `one` has with `other`, with a RST; return their number."""
         shown = one.command("ss", "-HKtn", "state", "established", "dst", other.address)
         return len(shown.splitlines())
 
     def undo(self) -> None:
-        """Everything that is in force."""
+        """Undo everything that is in force."""
         self.unblock_all()
         for host in list(self._unplugged.values()):
             self.plug(host)

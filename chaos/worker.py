@@ -1,8 +1,8 @@
-"""`python -m chaos.worker [--mutation NAME]`: runs simulated jobs, one for each order on standard input.
+"""Worker `python -m chaos.worker [--mutation NAME]`: simulated jobs, one per order.
 
-Owns a process of its own, so that a run cannot touch another one, a planted bug stays in it, and a run that
-never comes back can be killed. An order is a line of JSON (`orders.Order`), so is each answer. Nothing of the
-product is imported before the bug is planted.
+Reads orders from standard input. Owns a process of its own, so that a run cannot affect another one, a
+planted bug stays in it, and a run that never returns can be killed. An order is a line of JSON
+(`orders.Order`), so is each answer. Nothing of the product is imported before the bug is planted.
 """
 
 import argparse
@@ -33,9 +33,9 @@ def _serve() -> int:
     from chaos.plan import Loaded, load
     from chaos.sim_run import run
 
-    logging.disable(logging.CRITICAL)  # a thousand runs say the same things; a replay shows them
+    logging.disable(logging.CRITICAL)  # 1000 runs log the same lines; a replay shows them
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not stand among the answers
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not mix with the answers
     loaded: dict[tuple[str, tuple[str, ...]], Loaded] = {}
     gc.freeze()  # what was imported is no garbage: collections need not look at it in every second of a run
     for line in sys.stdin.buffer:

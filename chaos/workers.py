@@ -1,7 +1,7 @@
-"""Worker processes that run simulated jobs side by side, at most so many at a time.
+"""Worker processes that run simulated jobs in parallel, at most so many at a time.
 
-Owns the processes: each is given one order after another, is killed when a run hangs (`hang_detector`), and
-is replaced when it dies. A run that hangs or takes its process down is told as broken, never left out.
+Owns the processes: each gets one order after another, is killed when a run hangs (`hang_detector`), and is
+replaced when it dies. A run that hangs or ends its process is reported as broken, never left out.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ MAX_LINE = 32 << 20
 START_S = 60.0
 """Processor seconds for a worker to import what it runs; a few on a fast machine."""
 BLOCKED_S = 120.0
-"""A run computes all the time: one that is blocked for so long waits for what never comes."""
+"""A run computes all the time: one that is blocked for so long waits for an event that never happens."""
 LOOK_S = 1.0
-"""Between two looks at a worker; a look counts as no more, so that a campaign that was stopped blames no
-worker for it."""
+"""Between two polls of a worker. A poll counts as no more than this, so that a campaign that was stopped does
+not blame a worker for it."""
 MAX_ERRORS = 2000
-"""Characters of a dead worker's last words that are told."""
+"""Characters shown of a dead worker's last output."""
 
 
 class Worker:
@@ -69,7 +69,7 @@ class Worker:
         return _broken(order.seed, "crashed", f"the worker died: {words or 'without a word'}")
 
     async def end(self) -> None:
-        """Kill the process, if there is one. Whoever was cancelled in here calls it again."""
+        """Kill the process, if there is one. A caller that was cancelled in here must call it again."""
         process = self._process
         if process is not None:
             if process.stdin is not None:
@@ -78,7 +78,7 @@ class Worker:
                 process.kill()
             await process.wait()
             if process.stdout is not None:
-                await process.stdout.read()  # to its end: a pipe that is open still outlives the loop
+                await process.stdout.read()  # to its end: an open pipe outlives the loop
         if self._errors is not None:
             await asyncio.wait([self._errors])  # ends with the process
         self._process = self._errors = None
@@ -124,7 +124,7 @@ async def _until_done_or_hung(answer: "asyncio.Task[bytes]", pid: int, detector:
 
 
 def _sample(pid: int) -> Sample:
-    """One look at a worker; one that ended waits for nothing, and its pipe says so."""
+    """One poll of a worker; an ended one waits for nothing, and its pipe shows the end."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         with process.oneshot():
@@ -137,8 +137,8 @@ def _sample(pid: int) -> Sample:
 async def run_all(
     orders: Iterable[Order], *, count: int, run_s: float, mutation: str = ""
 ) -> AsyncGenerator[RunTold, None]:
-    """Every order's answer, as they come, from `count` workers. Cancelled or closed, it kills its processes.
-    Raises OSError where none can be started."""
+    """Every order's answer, in the order of completion, from `count` workers. Cancelled or closed, it kills
+    its processes. Raises OSError where none can be started."""
     if count < 1:
         raise ValueError(f"{count} workers: at least 1 is needed")
     waiting = deque(orders)
@@ -151,7 +151,7 @@ async def run_all(
         try:
             while waiting:
                 await answers.put(await worker.ask(waiting.popleft()))
-        except (OSError, ValueError) as problem:  # no process, or no answer in our words
+        except (OSError, ValueError) as problem:  # no process, or an answer of another form
             await answers.put(problem)
         finally:
             await worker.end()

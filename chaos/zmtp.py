@@ -1,7 +1,7 @@
-"""ZMTP 3.0 (rfc.zeromq.org/spec/23) spoken by hand over a plain TCP socket, so that it can be spoken wrongly.
+"""ZMTP 3.0 (rfc.zeromq.org/spec/23) by hand over a TCP socket, with errors on demand.
 
-Owns the bytes of greeting, READY and frames, and a connection that is bounded in time and gives up in
-silence: to be hung up on is what should happen to a liar.
+Owns the bytes of greeting, READY and frames, and a connection that is bounded in time and gives up silently:
+a closed connection is the expected reaction to false data.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ GREETING = SIGNATURE + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 CURVE_GREETING = SIGNATURE + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
 MORE, LONG, COMMAND = 1, 2, 4
 WAIT_S = 1.0
-ANSWER_S = 0.1  # a process of this host that says anything has said it by then
+ANSWER_S = 0.1  # a process of this host that responds at all has responded by then
 
 
 def ready(identity: bytes, kind: bytes = b"DEALER") -> bytes:
@@ -25,7 +25,7 @@ def ready(identity: bytes, kind: bytes = b"DEALER") -> bytes:
 
 
 def frame(body: bytes, flags: int = 0) -> bytes:
-    """One frame, honest about its length."""
+    """One frame with a correct length."""
     if len(body) < 256:
         return bytes([flags, len(body)]) + body
     return bytes([flags | LONG]) + struct.pack(">Q", len(body)) + body
@@ -55,8 +55,8 @@ class Raw:
         self.end()
 
     def end(self) -> None:
-        """Say that this was all, hear the other end out, close: closed with answers unread, TCP would take
-        back what was pushed."""
+        """Send the end, read the rest of the other end's bytes, close: closing with unread answers would make
+        TCP drop the bytes pushed before."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
         while self.pull():
@@ -82,7 +82,7 @@ class Raw:
             self._sock.send(data, socket.MSG_DONTWAIT)
 
     def pull(self, size: int = 1 << 16) -> bytes:
-        """What there is; nothing when the other end says nothing for a moment, or hung up."""
+        """Available bytes; none when the other end is silent for a moment, or closed the connection."""
         try:
             self._sock.settimeout(ANSWER_S)
             return self._sock.recv(size)

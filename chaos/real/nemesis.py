@@ -1,8 +1,8 @@
-"""The nemesis: strikes one fault after the other, and no next one before the cluster recovered from the last.
+"""Nemesis: injects faults one by one, each after the recovery from the last.
 
-Owns the order of things: a sound cluster, a strike, the mending, the recovery or its deadline, a pause. What
-the faults are is `plan`'s, how they are done `breaker`'s, when a cluster is sound `recovery`'s. Time is
-seconds since the campaign began.
+Owns the order: a sound cluster, an injection, the mending, the recovery or its deadline, a pause. `plan`
+chooses the faults, `breaker` injects them, `recovery` decides when a cluster is sound. Time is seconds since
+the campaign began.
 """
 
 import contextlib
@@ -27,24 +27,24 @@ from chaos.real.testimony import Witness
 from chaos.real.witness import Testimony
 
 POLL_S = 0.2
-FIRST_SOUND_S = 180.0  # until the first job has its hosts and made a step: a dozen processes load torch
+FIRST_SOUND_S = 180.0  # until the first job has its hosts and finished a step: a dozen processes load torch
 SOUND_S = 180.0  # the same between jobs
-END_S = 600.0  # for the last job to make its last steps and close its books
+END_S = 600.0  # for the last job to make its last steps and close its records
 MAX_VIOLATIONS = 20
-"""A campaign with more of them has shown what it can."""
+"""A campaign with more violations stops, because it has shown enough."""
 
 
 class Ended(Exception):
-    """There is no sense in going on; says why."""
+    """The campaign cannot go on; the text gives the cause."""
 
 
 @dataclass(slots=True)
 class Struck:
-    """What became of a fault. Times are of the campaign.
+    """Result of a fault. Times are of the campaign.
 
-    missed: why it did not happen. mended_s: when nothing was broken any longer. back_s, recovered_s: seconds
-    from then until every process was there, and until the cluster was well. lacking: what was not well at
-    the deadline.
+    missed: why it had no effect. mended_s: when its effect was removed. back_s, recovered_s: seconds from
+    then until every process was there, and until the cluster was well. lacking: what was not well at the
+    deadline.
     """
 
     fault: AnyRealFault
@@ -64,7 +64,7 @@ class Struck:
 
 @dataclass(slots=True)
 class Account:
-    """What a campaign has come to so far. `doing`: now, for people. `pace`: (time, tokens so far)."""
+    """State of a campaign so far. `doing`: now, for people. `pace`: (time, tokens so far)."""
 
     struck: list[Struck] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Nemesis:
     """See the module.
 
     Args:
-        tell: called with the account whenever something is to be shown, and at every look (a few a second).
+        tell: called with the account at every change, and at every poll (a few a second).
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Nemesis:
         self.account = Account()
 
     def run(self) -> None:
-        """The whole campaign; what came of it is in `account`."""
+        """The whole campaign; the results are in `account`."""
         try:
             self._cluster.start_all()
             self._until_listening()
@@ -157,7 +157,7 @@ class Nemesis:
         self._recover(one, strike)
 
     def _last(self, strike: Strike, one: Struck) -> None:
-        """Let it last; where there is no sense in going on, what is broken is mended all the same."""
+        """Wait while the fault lasts; where the campaign cannot go on, the fault is mended all the same."""
         until_s = self._now() + strike.lasts_s
         try:
             while self._now() < until_s and not strike.over():
@@ -203,7 +203,7 @@ class Nemesis:
                 raise Ended(f"I8: not every node agent came up within {FIRST_SOUND_S:.0f} s")
 
     def _until_sound(self, within_s: float, steps_left: int = 1) -> None:
-        """Wait for a cluster that has everything, and a job with so many steps left."""
+        """Wait for a complete cluster, and a job with so many steps left."""
         until_s = self._now() + within_s
         since = Seen()
         while True:
@@ -212,7 +212,7 @@ class Nemesis:
             if not lacking and seen.steps_left >= steps_left:
                 self.account.lacking = ()
                 return
-            if not lacking:  # this job is nearly done: the next one is looked at with fresh eyes
+            if not lacking:  # this job is nearly done: the next one must show progress from now on
                 self._doing("waiting for the next job")
                 since = seen
             self.account.lacking = tuple(lacking)
@@ -221,7 +221,7 @@ class Nemesis:
             self._begin_next()
 
     def _last_steps(self) -> None:
-        """Let the job that runs come to its own end."""
+        """Wait for the running job's own end."""
         self._doing("letting the last job end")
         until_s = self._now() + END_S
         while self._jobs.now is not None:
@@ -234,7 +234,8 @@ class Nemesis:
             self._jobs.begin()
 
     def _look(self) -> Seen:
-        """See, tend, tell, and rest a moment. Raises Ended where a job failed, or too much is broken."""
+        """Poll, restart, report, and rest a moment. Raises Ended where a job failed, or there are too many
+        violations."""
         time.sleep(POLL_S)
         self.account.restarts += self._cluster.tend()
         progress = self._jobs.look()
@@ -268,8 +269,8 @@ class Nemesis:
         return seen
 
     def _weigh(self, testimony: Testimony, pids: Mapping[str, int]) -> None:
-        """What must hold at any time, by what the witness says of processes that still run; each breach is
-        told once."""
+        """Invariants of any time, from the witness's report of running processes; each violation is reported
+        once."""
         present = {
             name: version
             for name, version in testimony.versions.items()

@@ -1,7 +1,7 @@
-"""A host of the cluster with its node agent, kept up as an init system would keep it.
+"""Node: a host of the cluster with its node agent, restarted as by an init system.
 
-Owns one agent's process: its start, its unforeseen end, its start again at the same address. Which hosts
-there are, and how all of them end, is `cluster`'s.
+Owns one agent's process: its start, its unforeseen end, its restart at the same address. `cluster` owns the
+list of hosts and the common end.
 """
 
 import os
@@ -33,8 +33,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 class Node:
     """See the module.
 
-    options: of its node agent. output: what that prints goes there. wanted: it is to be started again when it
-    ends. exits: how it ended so far, by itself or not. hung: how often its watchdog ended it.
+    options: of its node agent. output: file for its output. wanted: it is started again when it ends. exits:
+    how it ended so far, by itself or not. hung: how often its watchdog ended it.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Node:
         self.wanted, self.ended_at = True, None
 
     def tend(self) -> str:
-        """Start it again where it ended by itself a while ago; what is new, in words, "" for nothing."""
+        """Restart it where it ended by itself a while ago; return the event as text, "" for none."""
         told = ""
         if self.process is not None and self.watchdog is not None and (why := self.watchdog.late()):
             self.process.kill()
@@ -83,10 +83,10 @@ class Node:
 
 
 def tied_to_us() -> dict[str, str]:
-    """An environment in which what is started dies with this process."""
+    """An environment in which a started process dies with this one."""
     return {**os.environ, PARENT_VARIABLE: str(os.getpid())}
 
 
 def how(code: int) -> str:
-    """An exit code of `Popen`, in words."""
+    """An exit code of `Popen`, as text."""
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -1,7 +1,7 @@
-"""What becomes of a packet on a bad wire: lost, doubled, late, with a flipped bit. Pure, drawn from a seed.
+"""Packets on a bad wire: lost, doubled, late or with a flipped bit. Pure, seeded.
 
-Owns the draws and the checksum that makes a flipped bit look like sent so: a wire that damages packets is
-caught by TCP itself, one that lies is not.
+Owns the draws and the checksum that makes a flipped bit look like sent so: TCP itself detects a wire that
+damages packets, but not one with correct checksums.
 """
 
 import heapq
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 LARGE_BYTES = 1000
 """A payload beyond it is bulk: chunks of weights travel in full segments, most messages are smaller."""
 MAX_WAITING = 20_000
-"""Packets on a wire at once; what comes on top is dropped, as by a full queue of a router."""
+"""Packets on a wire at once; later ones are dropped, as by a full queue of a router."""
 TCP = 6
 
 
@@ -29,7 +29,7 @@ class Quality:
 
 @dataclass(slots=True)
 class Counts:
-    """What happened on a wire."""
+    """Counts of a wire."""
 
     passed: int = 0
     lost: int = 0
@@ -41,7 +41,8 @@ class Counts:
 
 @dataclass
 class Wire:
-    """One direction: packets go in with the time, come out when they are due. `seed`: the direction's own."""
+    """One direction: packets enter with the time, and leave when they are due. `seed`: the direction's
+    own."""
 
     quality: Quality
     seed: str
@@ -74,7 +75,7 @@ class Wire:
             heapq.heappush(self._waiting, (now_s + late_s, self._age, packet))
 
     def due(self, now_s: float) -> list[bytes]:
-        """What arrives now."""
+        """The packets that arrive now."""
         arrived = []
         while self._waiting and self._waiting[0][0] <= now_s:
             arrived.append(heapq.heappop(self._waiting)[2])
@@ -82,7 +83,7 @@ class Wire:
         return arrived
 
     def next_s(self) -> float | None:
-        """When the next one is due; None while nothing is under way."""
+        """When the next one is due; None while none is under way."""
         return self._waiting[0][0] if self._waiting else None
 
 

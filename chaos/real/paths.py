@@ -1,7 +1,7 @@
-"""Ways in which the system recovers, as a real run tells of them: in its history and in its logs.
+"""Recovery paths of a real run, from its history and its logs.
 
 Owns which record and which line of a log shows which path. Pure. Names are those of `chaos.coverage` where
-both can see a path; a simulated run sees more of them than a real one tells of itself.
+both can see a path; a simulated run shows more of them than a real one.
 """
 
 import re
@@ -14,9 +14,9 @@ FROM_HISTORY = (
     "one_for_one",  # a child was started again
     "name fence",  # an older incarnation lost to a newer one, and ended
     "host lost",  # a host was declared gone without a goodbye
-    "host returned",  # one that had been there before came again
+    "host returned",  # a host that had been there before joined again
     "drain",  # a host with a notice handed its work over
-    "migration",  # a request went on elsewhere from its last token
+    "migration",  # a request continued elsewhere from its last token
 )
 FROM_LOGS: Mapping[str, re.Pattern[str]] = {
     "health check": re.compile(r" child process \d+ is killed: no heartbeat for "),
@@ -56,7 +56,7 @@ def of_history(records: Iterable[AnyRecord]) -> Counter[str]:
 
 
 def of_log(lines: Iterable[str]) -> Counter[str]:
-    """How often each path shows in a log."""
+    """How often each path occurs in a log."""
     taken: Counter[str] = Counter()
     for line in lines:
         for name, pattern in FROM_LOGS.items():
@@ -65,7 +65,7 @@ def of_log(lines: Iterable[str]) -> Counter[str]:
 
 
 def defects(lines: Iterable[str]) -> list[str]:
-    """What no fault excuses: processes that ended for a reason that nobody had foreseen."""
+    """Failures that no fault excuses: processes that ended for an unforeseen reason."""
     return [line.strip() for line in lines if _DEFECT.search(line)]
 
 

@@ -1,8 +1,8 @@
-"""What a campaign breaks, drawn from its seed: an endless series of faults, each on named hosts.
+"""Plan: faults of a campaign, drawn from its seed, each on named hosts.
 
-Owns the draws and their ranges. Pure: one seed and one campaign give one series, on every machine; what
-becomes of it is reality's. Durations keep a campaign going: nothing is broken for longer than it takes to be
-given up for dead and a bit.
+The series is endless. Owns the draws and their ranges. Pure: one seed and one campaign give one series, on
+every machine; the effects depend on the real cluster. Durations keep a campaign going: no fault lasts longer
+than a peer needs to declare death, and a bit.
 """
 
 import random
@@ -35,7 +35,7 @@ PROCESSES: dict[str, tuple[Process, ...]] = {
 }
 TRIES = 3  # of a kind that must fire and was missed
 SHORT_S, LONG_S = 1.0, 8.0
-"""Of cuts and the like: below and beyond `liveness.dead_s`, so that both sides of it are tried."""
+"""Of cuts and similar faults: below and beyond `liveness.dead_s`, so that both sides of it are tried."""
 
 
 class Plan:
@@ -69,8 +69,8 @@ class Plan:
         }
 
     def faults(self, fired: Callable[[], Collection[str]] = tuple) -> Iterator[AnyRealFault]:
-        """First one of each kind that must fire, in an order of the seed's, and again while it has not
-        (`fired`: which did); then by weight, for ever."""
+        """First one fault of each kind that must fire, in an order of the seed's, and again while it has not
+        (`fired`: the kinds that did); then by weight, for ever."""
         first = list(self._campaign.must_fire)
         self._rng.shuffle(first)
         for _ in range(TRIES):
@@ -82,7 +82,7 @@ class Plan:
             yield self._draws[self._rng.choices(list(drawn), list(drawn.values()))[0]]()
 
     def pause_s(self) -> float:
-        """Before the next fault."""
+        """Pause before the next fault."""
         return self._pauses.uniform(*self._campaign.pause_s)
 
     # -- places and numbers --
@@ -112,15 +112,15 @@ class Plan:
         )
 
     def _two(self) -> tuple[str, str]:
-        """Two hosts that talk to each other."""
-        one = self._host()  # preemptible hosts have nothing to say to each other
+        """Two hosts that communicate with each other."""
+        one = self._host()  # preemptible hosts do not communicate with each other
         other = self._rng.choice([host for host in (HEAD, RESERVED, self._spot()) if host != one])
         return (one, other) if other in (HEAD, RESERVED) or one in (HEAD, RESERVED) else (one, HEAD)
 
     # -- kinds --
 
     def _kill_process(self) -> AnyRealFault:
-        """One that its supervisor starts again; who kills a node agent kills the host."""
+        """A process that its supervisor restarts; killing a node agent kills the host."""
         host, process = self._place()
         while process == "agent":
             host, process = self._place()

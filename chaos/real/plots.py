@@ -1,4 +1,4 @@
-"""The plots of a campaign, as SVG text: recoveries by kind, and what happened when. Pure."""
+"""Plots of a campaign, as SVG text: recoveries by kind, and events over time. Pure."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from chaos.real.told import CampaignTold
 from rlctl.report.plots import COLOURS, svg
 
 MIN_S = 0.1
-"""Recoveries seen at the first look are drawn here: looks are a few a second."""
+"""Recoveries seen at the first poll are drawn here: polls are a few a second."""
 ROW_IN = 0.3
 WINDOW_S = 3.0  # over which the rate of tokens is taken
-SILENCE_S = 3 * WINDOW_S  # without any token is drawn as such
+SILENCE_S = 3 * WINDOW_S  # a longer time without any token is drawn as silence
 
 
 def recovery_plot(told: CampaignTold) -> str:
@@ -42,7 +42,7 @@ def recovery_plot(told: CampaignTold) -> str:
 
 
 def time_plot(told: CampaignTold) -> str:
-    """Tokens collected a second, with what was broken (red) and what it took to recover (amber) behind it."""
+    """Tokens collected a second, with faults (red) and recoveries (amber) behind it."""
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
@@ -78,7 +78,7 @@ def rates_of(pace: tuple[tuple[float, int], ...]) -> tuple[list[float], list[flo
         elif at_s - last[0] >= WINDOW_S:
             if at_s - last[0] >= max(
                 SILENCE_S, 5 * usual_s
-            ):  # between two jobs, say: nothing came, and then something
+            ):  # between two jobs, for example: a pause, then tokens again
                 times.append(last[0] + WINDOW_S)
                 rates.append(0.0)
             times.append(at_s)

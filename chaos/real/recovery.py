@@ -1,26 +1,26 @@
-"""When a cluster is well again after a fault, and what is still missing. Pure: what was seen goes in.
+"""Recovery: whether a cluster is well again after a fault, and what is missing. Pure.
 
-Owns the rule. Well again is: every process that the job needs is there, not stopped, not one that was killed,
-and answers to a witness; the hosts are counted in; the instances are known to the manager and have weights;
-tokens were collected and a step ended since everything was mended. Who only waits for processes takes a
-cluster that does nothing for a sound one.
+Owns the rule. A cluster is well when every process that the job needs is there, not stopped, not one that was
+killed, and answers to a witness; the hosts are counted in; the instances are known to the manager and have
+weights; tokens were collected and a step ended since everything was mended. A rule that only waits for
+processes would accept a cluster that makes no progress.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 FRESH_LOOKS = 2
-"""Looks at the fleet, and testimonies, since the mending before one is believed: the first may have begun
+"""Polls of the fleet, and testimonies, since the mending before one is believed: the first may have begun
 before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What can be seen of a cluster from outside, at one time.
+    """Outside view of a cluster at one time.
 
     at_s: of the campaign. processes: `host/kind` to pid. stopped: those of them that are SIGSTOPped. steps,
-    tokens, looks: of all jobs so far. serving, reserved, preemptible: of the newest look. answers, versions,
-    instances: of the newest testimony (`chaos.real.witness`), and how many testimonies there were.
+    tokens, looks: of all jobs so far. serving, reserved, preemptible: of the newest poll. answers, versions,
+    instances: of the newest testimony (`chaos.real.witness`), and the number of testimonies.
     """
 
     at_s: float = 0.0
@@ -42,7 +42,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """What a sound cluster has: these processes (`host/kind`), and so many hosts of each role."""
+    """Parts of a sound cluster: these processes (`host/kind`), and so many hosts of each role."""
 
     processes: Sequence[str]
     preemptible: int
@@ -50,8 +50,8 @@ class Sound:
 
 
 def missing(sound: Sound, seen: Seen, since: Seen, gone: Sequence[int] = ()) -> list[str]:
-    """What is not well yet, in words; `since`: what was seen when everything was mended, `gone`: pids that
-    were killed and must be others'."""
+    """What is not well yet, as texts; `since`: the view when everything was mended, `gone`: killed pids,
+    which must have been replaced."""
     if not seen.job:
         return ["no job runs"]
     return [
@@ -65,7 +65,7 @@ def missing(sound: Sound, seen: Seen, since: Seen, gone: Sequence[int] = ()) -> 
 
 
 def absent(sound: Sound, seen: Seen, gone: Sequence[int] = ()) -> list[str]:
-    """Processes that are not there, or are of no use, in words."""
+    """Processes that are missing or unusable, as texts."""
     lacking = [name for name in sound.processes if name not in seen.processes or seen.processes[name] in gone]
     stopped = [name for name in sound.processes if name in seen.stopped]
     return [*(f"{name} is not there" for name in lacking), *(f"{name} is stopped" for name in stopped)]

@@ -1,6 +1,6 @@
-"""Faults of files: a disk or shared memory without space, an image of weights that is not what it was.
+"""File faults: a disk or shared memory without space, a damaged image of weights.
 
-Owns how they are done to a folder or a file, as this process sees it.
+Owns their injection into a folder or a file, as this process sees it.
 """
 
 import errno
@@ -18,8 +18,7 @@ PAGE_BYTES = 4096
 
 
 def fill_disk(folder: Path, fault: DiskFull) -> Strike:
-    """Take all the space that is left on the file system of a folder. Raises Missed where that is not to be
-    had."""
+    """Fill the remaining space on the file system of a folder. Raises Missed where that is impossible."""
     ballast = folder / BALLAST
     space = os.statvfs(folder)
     free = space.f_bavail * space.f_frsize
@@ -27,7 +26,7 @@ def fill_disk(folder: Path, fault: DiskFull) -> Strike:
         with ballast.open("xb") as file:
             os.posix_fallocate(file.fileno(), 0, max(free - LAST_BYTES, 1))
             file.seek(0, os.SEEK_END)
-            _fill_up(file.fileno())  # others write too: what is free now is not what it was
+            _fill_up(file.fileno())  # others write too: the free space has changed meanwhile
     except OSError as problem:
         ballast.unlink(missing_ok=True)
         raise Missed(f"the disk of {fault.host} could not be filled: {problem.strerror}") from problem
@@ -40,8 +39,8 @@ def fill_disk(folder: Path, fault: DiskFull) -> Strike:
 
 
 def fill_memory(host: Host, fault: MemoryFull) -> Strike:
-    """Make the shared memory of a host as large as what lies in it. Nothing is written: what is filled would
-    be the machine's own memory. Raises Missed where its size cannot be changed."""
+    """Shrink the shared memory of a host to its present contents. Nothing is written, because the data would
+    use the machine's own memory. Raises Missed where its size cannot be changed."""
     space = os.statvfs(host.path(SHARED_MEMORY))
     size, used = space.f_blocks * space.f_frsize, (space.f_blocks - space.f_bfree) * space.f_frsize
 
@@ -50,7 +49,7 @@ def fill_memory(host: Host, fault: MemoryFull) -> Strike:
 
     try:
         resize(max(used, PAGE_BYTES))
-    except NoNamespaces as problem:  # more was written meanwhile than there would be room for
+    except NoNamespaces as problem:  # meanwhile more was written than the new size holds
         raise Missed(f"the memory of {fault.host} could not be filled: {problem}") from problem
 
     def mend() -> Evidence:
@@ -76,7 +75,7 @@ def newest_image(memory: Path) -> Path | None:
 
 
 def unfinished_images(memory: Path) -> int:
-    """Images that are being written in a host's shared memory, or were."""
+    """Images in a host's shared memory that are being written, or whose write was broken off."""
     return sum(1 for _ in memory.glob("gleaner-*/weights/v*.draft/model.safetensors"))
 
 

@@ -1,23 +1,26 @@
-"""A fault that is in force: how long it lasts, how it is mended. Owns the words that breaking is told in."""
+"""Strike: a fault in force, with its duration and its mending.
+
+Owns the types of a fault's effects.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 Evidence = dict[str, int]
-"""What really happened, counted."""
+"""The effects, counted."""
 
 
 class Missed(Exception):
-    """The fault did not happen; says why."""
+    """The fault had no effect; the text gives the reason."""
 
 
 @dataclass(slots=True)
 class Strike:
     """A fault that is in force.
 
-    lasts_s: until it is to be mended, at most. over: whether that can be done before. mend: undoes it and
-    says what happened; raises Missed where that was nothing. gone: processes that were killed, or are to be.
-    wrong: after the recovery, what is wrong with how it came about, in words.
+    lasts_s: longest time until it is mended. over: whether it can be mended before. mend: undoes it and
+    returns the effects; raises Missed where there were none. gone: processes that were killed, or will be.
+    wrong: after the recovery, the faults of the recovery itself, as texts.
     """
 
     lasts_s: float

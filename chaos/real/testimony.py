@@ -1,4 +1,7 @@
-"""What the witness says, as it comes in. Owns its process and the pipe from it; one that died is replaced."""
+"""Testimony of the witness: owns its process and the pipe from it.
+
+A witness that died is replaced.
+"""
 
 import contextlib
 import os
@@ -27,7 +30,7 @@ class Witness:
         self.newest = Testimony()
 
     def listen(self) -> None:
-        """Take what came; never waits."""
+        """Read the new testimonies; never waits."""
         process = self._process
         if process is None or process.poll() is not None:
             process = self._process = self._start()
@@ -42,7 +45,7 @@ class Witness:
             raise ValueError(f"the witness says more than {MAX_LINE_BYTES} bytes at a time")
 
     def close(self) -> None:
-        """Let it go."""
+        """End it."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

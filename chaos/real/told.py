@@ -1,4 +1,4 @@
-"""What a campaign tells when it is over: the form of its JSON.
+"""Final report of a campaign: the form of its JSON.
 
 Owns the structs and the sums over faults. Judges nothing (`verdict` does).
 """
@@ -33,7 +33,8 @@ class FaultTold(Part, frozen=True, kw_only=True):
 
 
 class KindTold(Part, frozen=True, kw_only=True):
-    """The recoveries from one kind of fault. `fired`: struck and not missed; seconds are of the recovered."""
+    """The recoveries from one kind of fault. `fired`: injected and not missed; seconds are of the
+    recovered."""
 
     kind: str
     fired: int
@@ -46,7 +47,7 @@ class KindTold(Part, frozen=True, kw_only=True):
 
 
 class JobTold(Part, frozen=True, kw_only=True):
-    """A job of the campaign. `exit_code`: of its `rlctl run`, None where it was not let to its end."""
+    """A job of the campaign. `exit_code`: of its `rlctl run`, None where its end was not awaited."""
 
     number: int
     run_id: str
@@ -101,7 +102,7 @@ def fault_told(number: int, what: str, one: Struck) -> FaultTold:
 
 
 def by_kind(struck: Iterable[Struck]) -> list[KindTold]:
-    """The recoveries of every kind that was struck, in the order of `KINDS`."""
+    """The recoveries of every kind that was injected, in the order of `KINDS`."""
     every = list(struck)
     found = []
     for kind in KINDS:
@@ -126,7 +127,7 @@ def by_kind(struck: Iterable[Struck]) -> list[KindTold]:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """By nearest rank: a value that was measured, never one between two; None of nothing."""
+    """By nearest rank: a measured value, never one between two; None of nothing."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share / 100 * len(values)) - 1)]

@@ -1,7 +1,7 @@
-"""Torn last writes: what a power cut leaves of a commit that was being written to a journal.
+"""Torn last writes: remains of a commit that a power cut interrupted.
 
-Owns the form of what is left (SQLite's write-ahead log, https://www.sqlite.org/fileformat2.html#walformat).
-Only the writer's death makes this a fault that may happen: nobody may have the file open.
+Owns the form of the remains (SQLite's write-ahead log, https://www.sqlite.org/fileformat2.html#walformat).
+This fault is only possible when the writer is dead: no process may have the file open.
 """
 
 from pathlib import Path
@@ -14,8 +14,9 @@ _MAGICS = (0x377F0682, 0x377F0683)
 
 
 def torn_write(log: bytes) -> tuple[int, bytes] | None:
-    """The first half of one more frame for this log, and where it goes; None where a writer would not go on
-    (an empty log), or where what is left could not be told from damage (the last frame of a longer round)."""
+    """The first half of one more frame for this log, and its offset. None where a writer would not continue
+    (an empty log), or where the remains could not be distinguished from damage (the last frame of a longer
+    round)."""
     if len(log) < HEADER_BYTES or int.from_bytes(log[:4], "big") not in _MAGICS:
         return None
     page_bytes = int.from_bytes(log[8:12], "big")
@@ -31,8 +32,8 @@ def torn_write(log: bytes) -> tuple[int, bytes] | None:
 
 
 def tear(folder: Path, process: str = "*") -> int:
-    """Leave a torn write at the end of every journal of a process (default: of all) below a folder; how many
-    there were. Raises OSError."""
+    """Leave a torn write at the end of every journal of a process (default: of all) below a folder; return
+    their number. Raises OSError."""
     torn = 0
     for file in sorted(folder.rglob(f"{process}.sqlite-wal")):
         if (left := torn_write(file.read_bytes())) is not None:

@@ -1,7 +1,7 @@
-"""What a campaign on processes is worth: its violations, and whether it counts at all. Pure.
+"""Verdict on a campaign: its violations, and whether it is valid. Pure.
 
-A campaign in which a fault never fired, or a recovery never ran, proves nothing of them: it is invalid, and
-as bad as one with a violation.
+A campaign in which a fault never fired, or a recovery never ran, proves nothing about them: it is invalid,
+and as bad as one with a violation.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ def judge(
     paths: Mapping[str, int],
     seconds: float,
 ) -> CampaignTold:
-    """Everything, in its final form."""
+    """The whole report, in its final form."""
     of_jobs = [f"{job.run_id or f'job {job.number}'}: {text}" for job in jobs for text in job.violations]
     violations = (*account.violations, *of_jobs)
     invalid = tuple(invalidities(campaign, account, paths))
@@ -54,7 +54,7 @@ def counts(account: Account) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def invalidities(campaign: Campaign, account: Account, paths: Mapping[str, int]) -> list[str]:
-    """Why the campaign does not count, in words; none where it does."""
+    """Why the campaign is invalid, as texts; none where it is valid."""
     fired, _ = counts(account)
     why = [f"no {kind} fired" for kind in campaign.must_fire if kind not in fired]
     if campaign.faults and sum(fired.values()) < campaign.faults:

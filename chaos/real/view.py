@@ -1,7 +1,6 @@
-"""A campaign while it runs: a panel in a terminal that shows what is being broken, or plain lines.
+"""View of a running campaign: a panel in a terminal, or plain lines.
 
-Owns what is shown. The account comes from the nemesis, a few times a second; the plain form says each thing
-once.
+Owns the display. The nemesis sends the account, a few times a second; the plain form prints each event once.
 """
 
 import time
@@ -27,7 +26,7 @@ MAX_CELLS = 150
 
 
 class PlainView:
-    """A line for each thing that happens; for logs and pipes."""
+    """A line for each event; for logs and pipes."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -38,7 +37,7 @@ class PlainView:
         self._restarts = 0
 
     def __call__(self, account: Account) -> None:
-        """Say what is new."""
+        """Print the new events."""
         for one in account.struck[self._struck :]:
             self._say(account, f"break    {words(one.fault)}")
         self._struck = len(account.struck)
@@ -81,7 +80,7 @@ class LiveView:
         )
 
     def __call__(self, account: Account) -> None:
-        """This is how things stand."""
+        """Take the present account."""
         self._account, self._heard = account, time.monotonic()
 
     def __enter__(self) -> "LiveView":
@@ -153,7 +152,7 @@ class LiveView:
 
 
 def outcome(one: Struck) -> str:
-    """How it went, in a few words."""
+    """The result as a short text."""
     if one.missed:
         return f"missed: {one.missed}"
     if one.lacking:

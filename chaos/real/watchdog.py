@@ -1,7 +1,6 @@
-"""The watchdog of a node agent, as a service manager has it: signs of life are expected within a time.
+"""Watchdog of a node agent, as in a service manager: expects signs of life in time.
 
-Owns the socket to which the agent sends them, by the protocol of sd_notify(3). What follows from a silence is
-`node`'s.
+Owns the socket to which the agent sends them, by the protocol of sd_notify(3). `node` acts on a silence.
 """
 
 import contextlib
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 WATCHDOG_S = 20.0  # as WatchdogSec of the shipped unit
-READY_S = 90.0  # as its TimeoutStartSec: until the first word
+READY_S = 90.0  # as its TimeoutStartSec: until the first message
 MAX_BYTES = 4096  # of one datagram; ours have a dozen
 
 
@@ -30,12 +29,12 @@ class Watchdog:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What the agent is told of it."""
+        """Environment that gives the agent its address and interval."""
         return {"NOTIFY_SOCKET": str(self._path), "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6))}
 
     def late(self) -> str:
-        """Why the agent is to be killed, in words; "" while it is well. What came since the last look is
-        heard first, so that a pause of this process is no silence."""
+        """Why the agent must be killed, as text; "" while it is well. Messages since the last call are read
+        first, so that a pause of this process does not count as silence."""
         with contextlib.suppress(BlockingIOError):
             while self._socket.recv(MAX_BYTES):
                 self._heard_s, self._ready = time.monotonic(), True
@@ -45,6 +44,6 @@ class Watchdog:
         return f"no sign of life for {silent_s:.0f} s"
 
     def close(self) -> None:
-        """Expect nothing more."""
+        """Expect no more signs."""
         self._socket.close()
         self._folder.cleanup()

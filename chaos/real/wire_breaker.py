@@ -1,7 +1,7 @@
-"""Breaks and mends what is between hosts: cuts, cables, resets, bad links, links that lie.
+"""WireBreaker: cuts, cables, resets, bad links and links that corrupt data.
 
-Owns how it is done, one method a kind. Which hosts are meant was looked up before. What turns out to have
-broken nothing is `Missed` when it is mended.
+Owns the injection and mending, one method for each kind. The caller has resolved the hosts. A fault that
+turns out to have had no effect raises `Missed` when it is mended.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from chaos.real.faults import Unplug
 from chaos.real.packets import Quality
 from chaos.real.strike import Evidence, Missed, Strike
 
-FLIP_S = 15.0  # until enough large packets came by; every step pulls new weights
+FLIP_S = 15.0  # until enough large packets passed; every step pulls new weights
 FLIP_STEPS = 2
 RESET_S = 8.0  # until there is a connection to reset
 
@@ -22,7 +22,7 @@ class WireBreaker:
     """See the module.
 
     Args:
-        cluster: whose wires.
+        cluster: owner of the wires.
         steps: how many steps the jobs have done so far.
     """
 
@@ -32,7 +32,7 @@ class WireBreaker:
         self._steps = steps
 
     def partition(self, one: Host, other: Host, fault: Partition) -> Strike:
-        """What one sends to the other is dropped; also the other way, where both are cut."""
+        """Packets from one to the other are dropped; also the other way, where both are cut."""
         wires = self._wires
         wires.block(one, other)
         if fault.both:
@@ -56,7 +56,7 @@ class WireBreaker:
         return Strike(fault.for_s, mend)
 
     def reset(self, one: Host, other: Host, fault: Reset) -> Strike:
-        """Hosts that pull weights from each other are connected only while they do, so it is tried again."""
+        """Hosts that pull weights from each other are connected only meanwhile, so it is tried again."""
         broken = [self._wires.reset(one, other)]
 
         def again() -> bool:
@@ -98,7 +98,7 @@ class WireBreaker:
         return Strike(fault.for_s, mend)
 
     def flip(self, source: Host, host: Host, fault: CorruptChunk, seed: str) -> Strike:
-        """Bits of large packets to a host are flipped, until enough were or some steps have gone by."""
+        """Bits of large packets to a host are flipped, until enough were or some steps have passed."""
         wire = self._bad_wires.make(source, host, Quality(flips=fault.count), seed)
         until = self._steps() + FLIP_STEPS
 

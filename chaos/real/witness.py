@@ -1,9 +1,8 @@
-"""A witness inside the cluster: asks every process how it is, again and again, and writes it down.
+"""Witness: polls every process from inside the cluster, and writes the answers.
 
-Owns the asking, from the host from which jobs are driven, as `rlctl ps` would:
-`python -m chaos.real.witness`, a line of JSON each time. Whether a process runs can be seen from outside;
-whether it works, can be reached and waits for nothing that should have come long ago cannot. Ends when its
-input does.
+Owns the polls, from the host from which jobs are driven, as `rlctl ps` would: `python -m chaos.real.witness`,
+a line of JSON each time. Whether a process runs can be seen from outside. Whether it works, is reachable and
+has no overdue wait cannot. Ends when its input does.
 """
 
 import argparse
@@ -20,18 +19,18 @@ from supervisor.process import die_with_parent
 from supervisor.system_messages import ListWaits, SystemState, WaitsOf
 
 EVERY_S = 0.4
-ANSWER_S = 1.5  # a process that answers later is not one that works
+ANSWER_S = 1.5  # a process that answers later does not work
 OVERDUE_S = 5.0
-"""A wait that has passed its deadline by so much was forgotten: deadlines are met within a turn of the loop,
-and a busy machine makes that a second or two."""
+"""A wait this long past its deadline was forgotten: deadlines are met within a turn of the loop, and a busy
+machine makes that a second or two."""
 MANAGER = "rollout/manager"
 
 
 class Testimony(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round of questions told. pids: of every process that answered (`host/kind`). versions: of the
-    weights that each engine serves, -1: none. instances: that the manager knows; -1: it did not answer.
-    overdue: waits that passed their deadline and were not ended, in words. trouble: why nobody was asked.
-    """
+    """Result of one round of polls. pids: of every process that answered (`host/kind`). versions: of the
+    weights that each engine serves, -1: none. instances: registered with the manager; -1: it did not answer.
+    overdue: waits that passed their deadline and were not ended, as texts. trouble: why no process was
+    polled."""
 
     pids: dict[str, int] = {}
     versions: dict[str, int] = {}
@@ -51,7 +50,7 @@ async def testify(cluster: Cluster) -> Testimony:
 
 
 def told(states: Sequence[SystemState], waits: Sequence[WaitsOf]) -> Testimony:
-    """What these answers tell."""
+    """The testimony in these answers."""
     actors = {actor.name: actor for state in states for actor in state.actors}
     manager = actors.get(MANAGER)
     return Testimony(
