@@ -1,7 +1,8 @@
-"""Tokens a second of the builtin engine with and without `job.exact`, in one process on one thread.
+"""Tokens a second of the builtin engine with and without `job.exact`, on one thread.
 
 The model has the dimensions of the quickstart, random weights and no stop token, so that both make the same
-number of tokens. Ways take turns and the best of the rounds counts: other work on the host only takes away.
+number of tokens. Both run in one process and take turns, and the best of the rounds counts: other work on the
+host only slows them.
 """
 
 import time
@@ -19,7 +20,7 @@ ROUNDS = 5
 SLOTS = 32
 PROMPT_TOKENS = 32
 NEW_TOKENS = 64
-CUT_AT = 48  # of the new tokens, in the work that continues what another instance began
+CUT_AT = 48  # of the new tokens, in the work that continues another instance's requests
 GROUP = 8  # samples of a prompt
 
 
@@ -40,7 +41,7 @@ def _model() -> Qwen3:
 
 
 def _work(count: int, begun: int) -> list[Assignment]:
-    """Requests of which `begun` tokens are there already."""
+    """Requests of which `begun` tokens exist already."""
     return [
         Assignment(
             ticket=index,

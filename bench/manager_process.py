@@ -1,7 +1,7 @@
-"""The `rollout` process of production under a supervisor, and the head that it joins: what token benches
-send to.
+"""The `rollout` process of production under a supervisor, with its head.
 
-Owns the starting, the finding and the signalling of that one process. Its instances are the caller's.
+Token benches send to it. Owns the start, the lookup and the signals of that one process. Its instances are
+the caller's.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ MANAGER = "rollout/manager"
 START_S = 90.0  # until the manager answers; a second on a quiet machine
 NODE = "bench"
 MANY = Intensity(restarts=1000, within_s=2.0)
-"""Every death is a first one: what is measured is a restart, not the pauses between many."""
+"""Every death counts as a first one: the bench measures a restart, not the pauses between many."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class ManagerProcess:
 
     @property
     def head(self) -> Peer:
-        """Whom instances join."""
+        """Address that instances join."""
         return self.system.wire.local
 
     @property
@@ -57,19 +57,19 @@ class ManagerProcess:
         return float(times.user + times.system)
 
     def run_on(self, cores: set[int]) -> None:
-        """Every thread that it has now, and those that they start, on these cores alone."""
+        """Pin every present thread, and those that they start, to these cores."""
         for thread in Path(f"/proc/{self.pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), cores)
 
     async def figures(self, deadline_s: float = START_S) -> RolloutFigures:
-        """What the manager says of itself."""
+        """Summary of the manager."""
         return await self.system.ask(MANAGER, RolloutStatus(), deadline_s=deadline_s, expect=RolloutFigures)
 
 
 @asynccontextmanager
 async def manager_process(scratch: Path, config: Config) -> AsyncIterator[ManagerProcess]:
     """A head with a registry, and under its supervisor the `rollout` process with these settings, once it
-    answers. Its journal is a file under `scratch`. Raises what its supervisor gave up with."""
+    answers. Its journal is a file under `scratch`. Raises the failure of its supervisor."""
     state = scratch / "manager"
     job = JobSpec(run_id="bench", run_dir=str(scratch), model_dir="", config=dump(config))
     state.mkdir(parents=True, exist_ok=True)

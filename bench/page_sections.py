@@ -1,7 +1,7 @@
-"""Sections of docs/benchmarks.md that benches of their own write: between two marks each, after the page that
-bench.runtime writes.
+"""Sections of docs/benchmarks.md that single benches write.
 
-Owns the marks. Each writer replaces its own section and keeps what the others wrote.
+Each is between two marks, after the page that bench.runtime writes. Owns the marks. Each writer replaces its
+own section and keeps the others.
 """
 
 import re
@@ -23,7 +23,7 @@ def put(file: Path, name: str, text: str) -> None:
 
 
 def kept(file: Path) -> str:
-    """All sections of the page as they stand, "" where there are none."""
+    """All sections of the present page, "" where there are none."""
     if not file.exists():
         return ""
     return "".join(f"\n{match[0]}" for match in _SECTION.finditer(file.read_text()))

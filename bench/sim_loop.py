@@ -1,8 +1,8 @@
-"""Microseconds per hand-off on the simulator's loop, beside stock asyncio and uvloop in the same run.
+"""Microseconds per hand-off on the simulator's loop, beside asyncio and uvloop.
 
-A hand-off is one turn: a task puts into another one's queue, which wakes it. The same coroutines run on all
-three loops; on the simulator's once in one process and once across ten. Timers: a task that waits with a
-deadline which never comes, as every ask does.
+All are measured in the same run. A hand-off is one turn: a task puts into another one's queue, which wakes
+it. The same coroutines run on all three loops; on the simulator's once in one process and once across ten.
+Timers: a task that waits with a deadline which never expires, as in every ask.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from sim.loop import SimLoop
 TASKS = 100
 ROUNDS = 300  # each task hands over so often
 DEADLINES = 20_000
-REPEATS = 3  # the best is reported: other work on the host only takes away
+REPEATS = 3  # the best is reported: other work on the host only slows it
 
 Work = Callable[[], Coroutine[object, object, None]]
 

@@ -6,7 +6,7 @@
     python -m bench.sim_speed --json speed.json --figure docs/images
 
 Measured from the moment that all hosts have joined, over a window of virtual time, in processor seconds of
-this process: what else runs on the machine slows it through shared caches and clocks, not through the queue.
+this process: other work of the machine slows it through shared caches and clocks, not through the queue.
 """
 
 import argparse
@@ -30,11 +30,11 @@ DEMANDED_AT = 8
 QUICK_S = 30.0
 """Virtual seconds of the quickstart's job that are measured; most of that job."""
 WINDOW_S = 240.0
-"""Of RLBoost's: rollout of a thousand requests, and some of the training."""
+"""Of RLBoost's: rollout of 1000 requests, and some of the training."""
 CURVE_S = 10.0
-"""Of each point of the curve; what a cluster of that size costs hardly changes within a step."""
+"""Of each point of the curve; the cost of a cluster of that size hardly changes within a step."""
 BOOTED_S = 60.0  # virtual: all hosts have joined and serve
-BOOT_S = 20.0  # of a host here, up to twice that: as machines of a cloud come, one after the other
+BOOT_S = 20.0  # of a host here, up to twice that: machines of a cloud arrive one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Speed:
 
 
 def quickstart() -> Setting:
-    """The quickstart's job on models of a laptop's cores, with three hosts that stay."""
+    """The quickstart's job on models of a laptop's cores, with three permanent hosts."""
     return Setting(load("quickstart", ["fleet.trace="]))
 
 
@@ -78,7 +78,7 @@ def rlboost(instances: int, *, boot_s: float = BOOT_S, steps: int = 8) -> Settin
 
 
 def measure(name: str, setting: Setting, instances: int, *, from_s: float, window_s: float) -> Speed:
-    """Run until `from_s`, then measure a window. The rest of the job is left."""
+    """Run until `from_s`, then measure a window. The rest of the job is skipped."""
     cluster = SimCluster(setting)
     cluster.begin()
     cluster.advance(from_s)
@@ -91,7 +91,7 @@ def measure(name: str, setting: Setting, instances: int, *, from_s: float, windo
 
 
 def line_of(speed: Speed) -> str:
-    """For people."""
+    """As text."""
     return (
         f"{speed.name:12} {speed.instances:5} instances  {speed.simulated_per_s:8.1f} simulated s per s  "
         f"{speed.turns / speed.virtual_s:9.0f} turns per simulated s of {speed.turn_us:5.1f} us each  "
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--figure", type=Path, metavar="DIR", help="draw the curve there")
     args = parser.parse_args(argv)
-    logging.disable(logging.CRITICAL)  # as a campaign does: a thousand runs say the same things
+    logging.disable(logging.CRITICAL)  # as a campaign does: 1000 runs log the same lines
     measured: list[Speed] = []
 
     def add(name: str, setting: Setting, instances: int, from_s: float, window_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The speed of simulated clusters as one figure: how it falls with their size, and what an instance costs."""
+"""Figure of the simulator's speed and cost of an instance, by cluster size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

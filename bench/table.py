@@ -1,6 +1,7 @@
-"""The one form of every benchmark: rows of what, unit, ours, peer, peer_value, ratio.
+"""Benchmark table: rows of what, unit, ours, peer, peer_value, ratio.
 
-Owns the command line (`--json FILE`), the table and the file. Does not measure.
+This is the one form of every benchmark. Owns the command line (`--json FILE`), the table and the file. Does
+not measure.
 """
 
 import argparse

@@ -24,7 +24,7 @@ from transport.wire import Peer
 
 ROWS = (1, 16, 64)  # requests decoded together
 SECONDS = 0.8  # of each measurement
-REPEATS = 2  # the best is reported: other work on the host only takes away
+REPEATS = 2  # the best is reported: other work on the host only slows it
 ACK_EVERY = 32  # frames; a manager acknowledges once a commit
 
 

@@ -1,5 +1,5 @@
-"""The measured policies: RLBoost's experiments on modelled machines, beside the paper's figures.
+"""Measured policies: RLBoost's experiments on modelled machines, beside the paper.
 
-`cells` names what is simulated, `segments` and `setups` make a setting of it, `simulated` runs one, `pool`
-runs many, `store` keeps what came out.
+`cells` lists the simulated cells, `segments` and `setups` make a setting of one, `simulated` runs one, `pool`
+runs many, `store` keeps the results.
 """

@@ -1,4 +1,7 @@
-"""Simulate RLBoost's experiments: `python -m bench.evaluation --traces DIR [--only PART ...] [--seeds N]`."""
+"""Simulates RLBoost's experiments.
+
+Usage: `python -m bench.evaluation --traces DIR [--only PART ...] [--seeds N]`.
+"""
 
 import argparse
 import sys

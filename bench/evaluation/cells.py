@@ -1,4 +1,4 @@
-"""What is simulated, one cell at a time, and the grids that cells come in.
+"""Cells: the simulated runs, one at a time, and their grids.
 
 Owns the names. A cell is a value: two equal cells have the same settings, and so the same result. Pure.
 """
@@ -16,10 +16,10 @@ STATIC = (1, 2, 3, 4, 6, 8)
 LIMITS = (5000, 8000, 11_000)
 """R7, beside the 14,336 tokens of everything else."""
 KILLS_S = (100.0, 200.0)
-"""R11: after the begin of a step."""
+"""R11: after the start of a step."""
 SCALES = (128, 64)
 STEP = 5
-"""R10, R11: the step in which it happens, so many that the seeding window has settled."""
+"""R10, R11: the step in which it happens; by then the seeding window has settled."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,13 +28,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: `colocated` (reserved hosts alone: the model's, or `hosts` of them), `segment` (a trace of
             availability), `static` (exactly `hosts` preemptible hosts), `chosen` (at most `hosts`; the
-            controller of seeding says how many), or one of the scenarios of `scenarios`: `wave`, `kill`,
+            controller of seeding chooses the number), or one of the scenarios of `scenarios`: `wave`, `kill`,
             `join`, `restart`.
         model: a name of `setups.MODELS`. segment: of SEGMENTS, for that kind.
         seed: of lengths, problems, network and boot times.
         variant: a name of `setups.VARIANTS`; "gleaner" is the product as it is.
         hosts: for `static`. limit: longest response in tokens, 0 for the paper's. token_scale: 0 for the
-            model's. at_s: of a scenario, the moment from the first step's begin on; 0: nothing happens.
+            model's. at_s: of a scenario, the moment from the first step's start on; 0: no event.
         steps: how many; 0: as many as a segment takes.
     """
 
@@ -51,7 +51,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Unique among all cells, and good as a file's name."""
+        """Unique among all cells, and valid as a file's name."""
         parts = [self.model, self.kind + (f"-{self.segment}" if self.segment else ""), self.variant]
         parts += [f"n{self.hosts}"] * bool(self.hosts)
         parts += [f"limit{self.limit}"] * bool(self.limit)
@@ -62,7 +62,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def colocated(models: Iterable[str], seeds: Iterable[int]) -> Iterator[Cell]:
-    """veRL's place: the reserved host alone. No segment changes anything there."""
+    """veRL's baseline: the reserved host alone. Segments make no difference there."""
     for model in models:
         for seed in seeds:
             yield Cell(kind="colocated", model=model, seed=seed, steps=BASE_STEPS)
@@ -73,7 +73,7 @@ def segments(
 ) -> Iterator[Cell]:
     """Two hours of each segment."""
     models, over, variants = list(models), list(over), list(variants)
-    for seed in seeds:  # the seed last: whoever stops early has a few seeds of everything
+    for seed in seeds:  # the seed last: a user who stops early has a few seeds of everything
         for model in models:
             for segment in over:
                 for variant in variants:
@@ -123,7 +123,7 @@ def waves(seeds: Iterable[int]) -> Iterator[Cell]:
 
 
 def undisturbed(seeds: Iterable[int]) -> Iterator[Cell]:
-    """R10, R11, before anything happens in them: they tell when their steps begin."""
+    """R10, R11 without their event: these runs give the start times of the steps."""
     for seed in seeds:
         yield Cell(kind="kill", model="14b", seed=seed, steps=STEP)
         if seed == 1:
@@ -131,7 +131,7 @@ def undisturbed(seeds: Iterable[int]) -> Iterator[Cell]:
 
 
 def disturbed(cell: Cell, begin_s: float) -> Iterator[Cell]:
-    """The same, with something happening in the last step, which begins at `begin_s`."""
+    """The same, with the event in the last step, which starts at `begin_s`."""
     if cell.kind == "join":
         for variant in ("gleaner", "synchronous"):
             yield msgspec.structs.replace(cell, variant=variant, at_s=begin_s)
@@ -145,7 +145,7 @@ def disturbed(cell: Cell, begin_s: float) -> Iterator[Cell]:
 
 
 def scales(models: Iterable[str], seeds: Iterable[int]) -> Iterator[Cell]:
-    """The same cells with tokens that stand for as much of the model as usual, and for half of it."""
+    """The same cells with the usual token scale, and with half of it."""
     models = list(models)
     for seed in seeds:
         for model in models:

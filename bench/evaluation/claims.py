@@ -1,4 +1,4 @@
-"""The paper's figures (R1 to R13) and ours beside them, seed by seed.
+"""Claims: the paper's figures (R1 to R13) and ours beside them, seed by seed.
 
 Owns the arithmetic from results of cells to each figure. Pure. The reasons of differences are written by
 hand, in `words.toml`, after looking.
@@ -21,8 +21,8 @@ GPU_RATIO = 4  # GPUs of a reserved host over those of a spot instance
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One figure. paper: None where it gives a direction only. ours: one value a seed. unit: "x", "%", "",
-    or "s"; percents are of 100."""
+    """One figure. paper: None where the paper gives a direction only. ours: one value a seed. unit: "x", "%",
+    "", or "s"; percents are of 100."""
 
     id: str
     what: str
@@ -36,7 +36,7 @@ class Claim:
 
     @property
     def off(self) -> float | None:
-        """Ours over the paper's, less 1: of gains, the whole is compared, not what is beyond 100 %."""
+        """Ours over the paper's, less 1: for gains, the whole is compared, not the part beyond 100 %."""
         if self.paper is None or not self.ours:
             return None
         if self.unit == "%":
@@ -45,13 +45,13 @@ class Claim:
 
 
 class Results:
-    """What came of the cells, to be asked for."""
+    """Results of the cells, with queries."""
 
     def __init__(self, results: Iterable[CellResult]) -> None:
         self._all = {result.cell: result for result in results if result.ok}
 
     def seeds(self, **wanted: object) -> dict[int, CellResult]:
-        """By seed, the one cell with these attributes; others as they are by default."""
+        """By seed, the one cell with these attributes; others have their defaults."""
         found: dict[int, CellResult] = {}
         fields = {"segment": "", "variant": "gleaner", "limit": 0, "token_scale": 0, **wanted}
         for cell, result in self._all.items():
@@ -60,11 +60,11 @@ class Results:
         return dict(sorted(found.items()))
 
     def of(self, cell: Cell) -> CellResult | None:
-        """What came of this one."""
+        """The result of this cell."""
         return self._all.get(cell)
 
     def every(self) -> list[CellResult]:
-        """All that are good."""
+        """All successful results."""
         return list(self._all.values())
 
     def base(self, model: str, limit: int = 0) -> dict[int, CellResult]:
@@ -72,7 +72,7 @@ class Results:
         return self.seeds(kind="colocated", model=model, limit=limit, hosts=0)
 
     def late(self, seed: int, kind: str, variant: str, after_s: float) -> CellResult | None:
-        """The scenario that happens so long after its step's begin."""
+        """The scenario whose event happens so long after its step's start."""
         calm = self.seeds(kind="kill", model="14b", at_s=0.0).get(seed)
         if calm is None:
             return None
@@ -81,13 +81,13 @@ class Results:
 
 
 def all_claims(results: Results) -> list[Claim]:
-    """In the paper's order; those of which nothing was simulated are left out."""
+    """In the paper's order; claims without simulated cells are left out."""
     parts = (_segments, _others, _static, _lengths, _waves, _kills, _prices)
     return [claim for part in parts for claim in part(results) if claim.ours]
 
 
 def cost_rate(result: CellResult, preemptible_per_hour: float = PREEMPTIBLE_PER_HOUR) -> float:
-    """Of an hour."""
+    """Price of an hour."""
     return MODELS[result.cell.model].hosts * RESERVED_PER_HOUR + result.hosts * preemptible_per_hour
 
 
@@ -97,7 +97,7 @@ def gain(result: CellResult, base: CellResult) -> float:
 
 
 def cost_gain(result: CellResult, base: CellResult) -> float:
-    """Tokens for the money over those of the co-located run."""
+    """Tokens per money over those of the co-located run."""
     return gain(result, base) * cost_rate(base) / cost_rate(result)
 
 
@@ -184,7 +184,8 @@ def _of(results: Results, model: str, segment: str) -> dict[int, CellResult]:
 
 
 def static(results: Results, hosts: int) -> dict[int, CellResult]:
-    """14B with so many instances, by seed: the steps after the first one, whose window nobody could know."""
+    """14B with so many instances, by seed: the steps after the first one, for whose window there was no
+    measurement yet."""
     found = results.seeds(kind="static", model="14b", hosts=hosts, variant="static")
     return {seed: msgspec.structs.replace(one, steps=one.steps[1:]) for seed, one in found.items()}
 
@@ -220,7 +221,7 @@ def _ratios(
 
 
 def chosen(results: Results, limit: int) -> dict[int, CellResult]:
-    """14B with as many instances as were chosen, by seed."""
+    """14B with the chosen number of instances, by seed."""
     choices = results.seeds(kind="chosen", model="14b", limit=limit)
     return {seed: here for seed, one in choices.items() if (here := results.of(at_choice(one))) is not None}
 
@@ -240,7 +241,7 @@ def _lengths(results: Results) -> Iterator[Claim]:
 
 
 def after_the_wave(result: CellResult) -> CellResult:
-    """Its steps from the one on in which the instances go."""
+    """Its steps from the one on in which the instances leave."""
     steps = [step for step in result.steps if step.begin_s + step.step_s > scenarios.WAVE_S]
     return msgspec.structs.replace(result, steps=steps)
 
@@ -272,7 +273,7 @@ def _waves(results: Results) -> Iterator[Claim]:
 
 
 def overhead_s(results: Results, seed: int, variant: str, after_s: float) -> float | None:
-    """Seconds that the step takes longer in which three of six go so long after its begin."""
+    """Seconds that the step takes longer in which three of six leave so long after its start."""
     calm = results.seeds(kind="kill", model="14b", at_s=0.0).get(seed)
     hit = results.late(seed, "kill", variant, after_s)
     return hit.steps[-1].step_s - calm.steps[-1].step_s if calm is not None and hit is not None else None

@@ -1,10 +1,11 @@
-"""Predict real runs of this machine and compare: `python -m bench.evaluation.crosscheck [--json FILE]`.
+"""Cross-check: predicts real runs of this machine and compares them.
 
-Owns the comparison: the quickstart on real processes, co-located and with preemptible hosts under its trace,
-and the same on a simulated cluster, whose engine, trainer and shared cores were measured here directly
-(`this_machine`). What the processes around them cost in a whole job, a rehearsal tells: a short real run with
-another seed, its preemptible hosts always there, by which engine and trainer are made so much slower that its
-mean step is met. From the run itself the simulation takes one thing: how long each response was.
+`python -m bench.evaluation.crosscheck [--json FILE]`. Owns the comparison: the quickstart on real processes,
+co-located and with preemptible hosts under its trace, and the same on a simulated cluster, whose engine,
+trainer and shared cores were measured here directly (`this_machine`). A rehearsal gives the cost of the
+surrounding processes in a whole job. It is a short real run with another seed and permanent preemptible
+hosts; engine and trainer are slowed down until its mean step is met. From the run itself the simulation takes
+one input: the length of each response.
 """
 
 import argparse
@@ -44,7 +45,7 @@ from sim.setting import Paces, Setting
 GOAL = 0.2
 STEPS, REHEARSED = 16, 8
 REHEARSAL = (f"job.steps={REHEARSED}", "job.seed=1", "fleet.trace=")
-ROUNDS = 3  # of making the machine slower; the second changes a few percent
+ROUNDS = 3  # rounds of making the machine slower; the second changes a few percent
 RUN_S = 600.0
 RUNS: Mapping[str, tuple[str, ...]] = {
     "co-located": ("fleet.n_prem_max=0", "fleet.trace="),
@@ -55,7 +56,7 @@ CONFIG = "quickstart"
 
 @dataclass(frozen=True)
 class Recorded(LengthLaw):
-    """Responses as long as they were in a run, by their seeds; those of others follow the law."""
+    """Responses as long as they were in a run, by their seeds; other seeds follow the law."""
 
     lengths: Mapping[int, int] = field(default_factory=dict)
 
@@ -71,7 +72,7 @@ class Recorded(LengthLaw):
 
 
 def real(folder: Path, sets: Sequence[str]) -> Path:
-    """Run it, to its end; its folder. Raises CalledProcessError, TimeoutExpired."""
+    """Run it to its end; return its folder. Raises CalledProcessError, TimeoutExpired."""
     words = [arg for one in sets for arg in ("--set", one)]
     argv = [sys.executable, "-m", "rlctl", "run", CONFIG, *words, "--runs-dir", str(folder)]
     subprocess.run(argv, check=True, timeout=RUN_S, stdout=subprocess.DEVNULL)
@@ -119,7 +120,7 @@ def predicted(config: Config, machine: Machine, lengths: Recorded) -> list[Step]
 
 
 def rehearsed(config: Config, machine: Machine, lengths: Recorded, measured: Sequence[Step]) -> float:
-    """How many times as slow engine and trainer are in this run as they were alone."""
+    """The factor by which engine and trainer are slower in this run than alone."""
     factor = 1.0
     for _ in range(ROUNDS):
         ours = predicted(config, slower(machine, factor), lengths)

@@ -1,7 +1,7 @@
-"""Engine processes to be measured, as in a real run: each on a thread beside an event loop, its frames sent
-to another process, which journals and acknowledges them.
+"""Engine processes for measurements, set up as in a real run.
 
-Owns the processes. They end with `with`.
+Each engine is on a thread beside an event loop, and sends its frames to another process, which journals and
+acknowledges them. Owns the processes. They end with `with`.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from transport.token_frame import PackedFrame, joined
 from transport.token_stream import StreamSender
 from transport.wire import Peer
 
-ROUNDS = 4  # of every batch size: the machine's moods are in all of them
+ROUNDS = 4  # turns of every batch size: the machine's variation is in all of them
 LONG = 40  # tokens of one measured response
 CROWD = 4  # engines at a time at most: a trainer's and three more
 CROWD_TURNS = 400
@@ -38,7 +38,7 @@ ANSWER_S = 120.0
 
 
 class Engines:
-    """CROWD engine processes, and the one that their streams go to."""
+    """CROWD engine processes, and the process that receives their streams."""
 
     def __init__(self, config: Config, model_dir: Path, prompt: int) -> None:
         self._made = (config, model_dir, prompt)
@@ -62,7 +62,7 @@ class Engines:
     def steps(self) -> list[EngineStep]:
         """Turns of one engine alone, with one to all slots taken."""
         sizes = [1, 2, 4, *range(8, self._slots + 1, 4)] * ROUNDS
-        random.Random(0).shuffle(sizes)  # a slow moment does not hit one size alone
+        random.Random(0).shuffle(sizes)  # a slow moment does not affect one size alone
         found: list[EngineStep] = []
         for rows in sizes:
             self._pipes[0].send((rows, LONG))
@@ -83,7 +83,7 @@ class Engines:
 
 
 def started(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, Connection]:
-    """A process of its own that does `work` with its end of the pipe; it dies with us."""
+    """A process of its own that does `work` with its end of the pipe; it dies with this one."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=work, args=(theirs, *arguments), daemon=True)
@@ -134,12 +134,12 @@ def _receive(pipe: Connection) -> None:
 
 
 def _decode(pipe: Connection, config: Config, model_dir: Path, prompt: int, endpoint: str, name: str) -> None:
-    """An engine: (requests, tokens of each) comes, its turns go."""
+    """An engine: receives (requests, tokens of each), sends its turns."""
     engine = BuiltinEngine(
         load_checkpoint(model_dir).requires_grad_(False),
         slots=config.engine.slots,
         max_tokens=config.engine.max_prompt_tokens + CROWD_TURNS,
-        eos_token_ids=(),  # so that lengths are as asked
+        eos_token_ids=(),  # so that lengths are as requested
         threads=config.engine.threads,
     )
 

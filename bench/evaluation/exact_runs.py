@@ -1,6 +1,7 @@
-"""Two real runs, one left in peace and one whose hosts vanish: `python -m bench.evaluation.exact_runs`.
+"""Two real runs, one undisturbed and one whose hosts vanish, compared.
 
-Owns the comparison of their rewards and final weights (R13): with `job.exact` they are the same bits.
+`python -m bench.evaluation.exact_runs`. Owns the comparison of their rewards and final weights (R13): with
+`job.exact` they are the same bits.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The grid of record: which cells make the page, and those that follow from what others came to.
+"""Grid of record: the cells of the page, and cells that depend on other results.
 
 Owns the choice: every model, segment and seed with the product as it is; ablations and sweeps where the paper
-has them (14B), with fewer seeds. One seed of everything comes first: whoever stops early has a whole page of
-fewer seeds. Pure.
+has them (14B), with fewer seeds. One seed of everything runs first: a user who stops early has a whole page
+of fewer seeds. Pure.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,15 +13,15 @@ from bench.evaluation.setups import MODELS
 from bench.evaluation.simulated import CellResult
 
 FEWER = 3
-"""Seeds of what the paper has for 14B alone; of static numbers and the other systems one less."""
+"""Seeds of results that the paper has for 14B alone; static numbers and the other systems have one less."""
 ABLATIONS = ("no-seeding", "algorithm-1-no-memory", "no-continuous-lb", "recompute", "synchronous")
-"""On segment B, where most changes."""
+"""On segment B, which has the most changes."""
 CONTROLLERS = ("algorithm-1",)
 """On every segment, 8B and 14B: the paper's own."""
 
 
 def first(seed: int) -> Iterator[Cell]:
-    """Cells of a seed that need nothing but themselves."""
+    """Cells of a seed that depend on no other cell."""
     number, one = SEEDS.index(seed), [seed]
     yield from cells.colocated(MODELS, one)
     yield from cells.segments(MODELS, SEGMENTS, one, ["gleaner"])
@@ -39,7 +39,7 @@ def first(seed: int) -> Iterator[Cell]:
 
 
 def at_choice(result: CellResult) -> Cell:
-    """With as many instances as were chosen in the last steps of this cell, in which a surplus stays."""
+    """With the number of instances chosen in the last steps of this cell, in which a surplus stays."""
     last = [step.n_prem for step in result.steps[-SETTLED:]]
     return Cell(
         kind="static",
@@ -53,8 +53,7 @@ def at_choice(result: CellResult) -> Cell:
 
 
 def second(results: Iterable[CellResult]) -> Iterator[Cell]:
-    """Something happens within a step of which it is known now when it begins; as many instances as were
-    chosen."""
+    """An event within a step whose start time is now known; with the chosen number of instances."""
     for result in results:
         if result.cell.kind == "chosen" and result.ok:
             yield at_choice(result)

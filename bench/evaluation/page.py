@@ -1,7 +1,7 @@
-"""The written parts of docs/evaluation.md: tables from results, between two marks each.
+"""Generated parts of docs/evaluation.md: tables from results, between two marks each.
 
-Owns the tables. The page's other text, and why figures differ (`words.toml`), are written by hand, after
-looking.
+Owns the tables. The page's other text, and the reasons of differences (`words.toml`), are written by hand,
+after reading the results.
 """
 
 import statistics
@@ -26,7 +26,7 @@ from bench.page_sections import put
 
 WORDS = Path(__file__).with_name("words.toml")
 FAR = 0.15
-"""From so much on a difference has a reason on the page."""
+"""From this difference on, the page gives a reason."""
 
 
 def write(file: Path, results: Results, claims: Sequence[Claim]) -> None:
@@ -41,7 +41,7 @@ def write(file: Path, results: Results, claims: Sequence[Claim]) -> None:
 
 
 def claims_text(claims: Sequence[Claim], reasons: Mapping[str, str]) -> str:
-    """The paper's figures and ours, and the reasons of those that are far off."""
+    """The paper's figures and ours, and the reasons of large differences."""
     found = ["| | figure | paper | ours | least to most (seeds) | off |", "|---|---|---:|---:|---:|---:|"]
     far: dict[str, None] = {}
     for claim in claims:
@@ -74,7 +74,7 @@ def shown(value: float, unit: str) -> str:
 
 
 def segments_text(results: Results) -> str:
-    """Throughput over the co-located run, segment by segment, of every variant that all of them have."""
+    """Throughput over the co-located run, segment by segment, of every variant with all of them."""
     variants = list(dict.fromkeys(one.cell.variant for one in results.every() if one.cell.kind == "segment"))
     found = [
         "| model | variant | "
@@ -126,7 +126,7 @@ def controllers_text(results: Results) -> str:
 
 
 def ablations_text(results: Results) -> str:
-    """What each switch costs in segment B, seed by seed against the product as it is."""
+    """Cost of each switch in segment B, seed by seed against the product as it is."""
     full = results.seeds(kind="segment", model="14b", segment="B")
     found = [
         "| 14B, segment B | throughput against all of it | least to most (seeds) | dispatched again |",
@@ -157,7 +157,7 @@ def ablations_text(results: Results) -> str:
 
 
 def scales_text(results: Results) -> str:
-    """Step times with tokens that stand for as much as usual, and for half of it."""
+    """Step times with the usual token scale, and with half of it."""
     found = [
         f"| mean step | {SCALES[0]} tokens each | {SCALES[1]} tokens each | off |",
         "|---|---:|---:|---:|",
@@ -185,7 +185,7 @@ def _step_s(result: CellResult) -> float:
 
 
 def cells_text(results: Sequence[CellResult]) -> str:
-    """What it took."""
+    """Costs of the simulation."""
     if not results:
         return ""
     minutes = sum(one.cpu_s for one in results) / 60
@@ -198,7 +198,7 @@ def cells_text(results: Sequence[CellResult]) -> str:
 
 
 def crosscheck_text(found: Mapping[str, Any], machine: str) -> str:
-    """Predicted and measured steps of real runs; what was measured of the machine."""
+    """Predicted and measured steps of real runs; the measurements of the machine."""
     rows = [
         "| real run | slower than alone, by the rehearsal | measured | predicted | off | goal |",
         "|---|---:|---:|---:|---:|---:|",

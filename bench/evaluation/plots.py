@@ -1,7 +1,6 @@
-"""The plots of docs/evaluation.md, from results of cells and claims.
+"""Plots of docs/evaluation.md, from results of cells and claims.
 
-Owns how they look and the names of their files. Nothing is computed here that a table does not say too, but
-for curves over time.
+Owns their form and file names. Every computed value is also in a table, except for curves over time.
 """
 
 import statistics
@@ -37,7 +36,7 @@ DPI = 110
 
 
 def write_all(results: Results, claims: Sequence[Claim], directory: Path) -> list[Path]:
-    """Every plot of which there is something to show; returns the files."""
+    """Every plot with data; returns the files."""
     made = [
         _save(_overall(claims), directory / "evaluation_overall.png"),
         _save(_segments(results), directory / "evaluation_segments.png"),
@@ -82,7 +81,7 @@ def _overall(claims: Sequence[Claim]) -> Any | None:
         panel.axhline(1, color="grey", linewidth=0.8, linestyle="--")
         panel.set_xticks(range(len(group)), [claim.what.split(":")[0] for claim in group])
         panel.set_title(title, fontsize=10)
-        panel.set_ylim(top=1.25 * panel.get_ylim()[1])  # room for the legend
+        panel.set_ylim(top=1.25 * panel.get_ylim()[1])  # space for the legend
         panel.legend(fontsize=8, loc="upper right")
     return drawing
 
@@ -138,7 +137,7 @@ def _segment(results: Results, model: str, segment: str) -> CellResult | None:
 
 
 def _means(pairs: Mapping[float, Sequence[float]]) -> tuple[list[float], list[float], list[list[float]]]:
-    """Of each place: where, the mean, and how far the least and the most are from it."""
+    """Of each place: its position, the mean, and the distances of the least and the most from it."""
     places = sorted(place for place in pairs if pairs[place])
     means = [statistics.mean(pairs[place]) for place in places]
     below = [mean - min(pairs[place]) for place, mean in zip(places, means, strict=True)]
@@ -205,7 +204,7 @@ def _sweeps(results: Results) -> Any | None:
 
 
 def _at(discount: float) -> Callable[[CellResult, CellResult], float]:
-    """Tokens for the money where a GPU on the spot market is so many percent cheaper."""
+    """Tokens per money where a GPU on the spot market is so many percent cheaper."""
     price = RESERVED_PER_HOUR / GPU_RATIO * (1 - discount / 100)
     return lambda one, alone: gain(one, alone) * cost_rate(alone) / cost_rate(one, price)
 
@@ -248,7 +247,7 @@ def _scenarios(results: Results) -> Any | None:
 
 
 def _generation(panel: Any, results: Results, kind: str, title: str) -> None:
-    """Tokens generated a second within the step in which it happens."""
+    """Tokens generated a second within the step with the event."""
     for variant, color, name in (
         ("gleaner", OURS, "pulled weights"),
         ("synchronous", PAPER, "synchronous weights"),

@@ -1,7 +1,7 @@
-"""Runs cells in worker processes, each of which keeps its imports from cell to cell.
+"""Pool: runs cells in worker processes that keep their imports from cell to cell.
 
-Owns the processes: they end with this one, at a Ctrl-C at once. What a worker was doing then is lost, what it
-had finished was handed over.
+Owns the processes: they end with this one, at a Ctrl-C at once. A worker's unfinished cell is lost then;
+finished ones were handed over.
 """
 
 import gc
@@ -34,7 +34,7 @@ class _Worker:
 
 
 class Failed(RuntimeError):
-    """A worker died, or hung; the text says over which cell."""
+    """A worker died, or hung; the text names the cell."""
 
 
 def run(
@@ -94,9 +94,9 @@ def _end(worker: _Worker) -> None:
 
 
 def _serve(pipe: Connection, around: Around, code: str) -> None:
-    """A worker: a cell comes, its result goes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
-    gc.set_threshold(100_000, 20, 50)  # a cluster is a million objects that live long
+    """A worker: receives cells, sends results."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
+    gc.set_threshold(100_000, 20, 50)  # a cluster has a million long-lived objects
     logging.disable(logging.CRITICAL)  # of thousands of simulated processes
     while True:
         try:

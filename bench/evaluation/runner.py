@@ -1,6 +1,6 @@
-"""Runs what is missing of some cells, keeps each result, and tells how far it is.
+"""Runner: runs the missing cells, keeps each result, and reports progress.
 
-Owns the order of the two and what a Ctrl-C leaves: everything that was finished.
+Owns the order of the two, and keeps all finished results after a Ctrl-C.
 """
 
 import sys
@@ -18,8 +18,8 @@ from bench.evaluation.store import Store
 def run(
     wanted: Sequence[Cell], store: Store, around: Around, workers: int, *, fresh: bool, show: bool = False
 ) -> list[CellResult]:
-    """The results of all of these, in order; what the store has is not run again unless `fresh`. `show`:
-    nothing is run. After a Ctrl-C those that were finished."""
+    """The results of all of these, in order; stored results are not run again unless `fresh`. `show`: nothing
+    is run. After a Ctrl-C only the finished ones."""
     there = {} if fresh else {cell: found for cell in wanted if (found := store.read(cell)) is not None}
     missing = [] if show else [cell for cell in wanted if cell not in there]
     told = _Told(len(there), len(missing), workers)
@@ -37,7 +37,7 @@ def run(
 
 
 class _Told:
-    """A line for each cell, with the time that is left: as if the next cells took as long as the last."""
+    """A line for each cell, with the time left: the next cells are assumed to take as long as the last."""
 
     def __init__(self, there: int, missing: int, workers: int) -> None:
         self._done, self._all, self._workers = 0, missing, workers

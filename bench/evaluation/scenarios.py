@@ -1,7 +1,7 @@
-"""The paper's constructed scenarios: instances that go and come at chosen moments.
+"""The paper's constructed scenarios: instances that leave and join at chosen moments.
 
-Owns the traces of them. Seconds count from the first step's begin. Where the moment is one within a step, the
-step's begin is known from the same run without the change, which is the same up to then.
+Owns their traces. Seconds count from the first step's start. Where the moment is within a step, the step's
+start is known from the same run without the change, which is the same up to then.
 """
 
 from bench.evaluation.cells import Cell
@@ -9,17 +9,17 @@ from configs.trace import Event, Trace, TraceEvent
 
 HOSTS = 6
 WAVE_GONE, WAVE_S, WAVE_EVERY_S = 5, 2000.0, 1000.0
-"""R8, R9: so many of six go at once, so long after the begin (several steps, that the seeding window has
-settled), and come back one every so often: two steps of 14B, which the paper's figure shows."""
+"""R8, R9: so many of six leave at once, so long after the start (several steps, so that the seeding window
+has settled), and return one by one at this interval: two steps of 14B, as in the paper's figure."""
 KILLED = 3
 """R11: of six, at once."""
 FIRST, JOINS_S = 2, (60.0, 120.0, 180.0)
-"""R10: so many instances when the step begins, and one more at each of these moments within it; in the
-paper's appendix D, of six, one is preempted at each and another one comes at once."""
+"""R10: number of instances when the step starts, with one more at each of these moments within it; in the
+paper's appendix D, of six, one is preempted at each and another one joins at once."""
 
 
 def trace_of(cell: Cell) -> Trace | None:
-    """When the hosts of a scenario come and go; None: always there."""
+    """Joins and removals of a scenario's hosts; None: always there."""
     match cell.kind:
         case "wave":
             events = _there(HOSTS) + [_gone(number, WAVE_S) for number in range(1, WAVE_GONE + 1)]

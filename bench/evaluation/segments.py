@@ -1,7 +1,8 @@
-"""The segments of availability: the paper's, from a folder of traces, or made ones with the same statistics.
+"""Segments of availability: the paper's, from traces, or generated ones.
 
-Owns the paper's table 5 and the making. The paper cut three times two hours from a trace of Bamboo (NSDI 23),
-of which it kept every second instance; it published their statistics, not the segments.
+Generated segments have the same statistics. Owns the paper's table 5 and the generator. The paper cut three
+times two hours from a trace of Bamboo (NSDI 23), of which it kept every second instance; it published their
+statistics, not the segments.
 """
 
 import random
@@ -12,15 +13,15 @@ from bench.evaluation.cells import SEGMENT_S
 from configs import trace as traces
 from configs.trace import Event, Trace, TraceEvent
 
-GRID_S = 30.0  # events of the made ones fall on it, as those of the public trace do
+GRID_S = 30.0  # grid of the generated events, as in the public trace
 TRIES = 20_000
-NEAR = 0.02  # share by which the mean may be off
+NEAR = 0.02  # allowed relative error of the mean
 FEWEST = 2  # instances at a time; in the public trace, thinned alike, there were never fewer
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of a segment: mean instances over two hours, those that came after its begin, those that went."""
+    """Of a segment: mean instances over two hours, number of joins after its start, number of removals."""
 
     mean: float
     allocations: int
@@ -70,7 +71,7 @@ def _drawn(rng: random.Random, wanted: Statistics, name: str) -> Trace | None:
 
 
 def statistics_of(trace: Trace) -> Statistics:
-    """What table 5 says of a segment."""
+    """The entry of table 5 for a segment."""
     up, before_s, area = 0, 0.0, 0.0
     for event in trace.events:
         t_s = min(event.t_s, SEGMENT_S)

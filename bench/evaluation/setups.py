@@ -1,4 +1,4 @@
-"""The paper's set-up as settings: machines, models, prices, what its artifact sets, and the variants.
+"""Set-ups of the paper as settings: machines, models, prices, artifact, variants.
 
 Owns every number that is taken from the paper or assumed for it, each with its source. "Paper" is RLBoost
 (NSDI 26); "artifact" its authors' public repository (Terra-Flux/PolyRL, branch `artifact`).
@@ -22,7 +22,7 @@ from sim.setting import Paces, Setting
 RESERVED_PER_HOUR, PREEMPTIBLE_PER_HOUR = 83.79, 5.32
 """Paper, table 2: an hour of eight H100 on demand, and of two on the spot market."""
 PROMPT_TOKENS = 128
-"""Assumed of every prompt; OpenR1-Math's are short against its responses."""
+"""Assumed of every prompt; OpenR1-Math's are short compared with its responses."""
 RESERVED_GBIT_S, PREEMPTIBLE_GBIT_S = 200.0, 50.0
 """Paper, table 2: the network card of a reserved host that faces the others, and that of a spot instance."""
 MEMORY_FRACTION = 0.6
@@ -33,8 +33,8 @@ BASE = "rlboost-14b"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One of the paper's models. hosts: reserved ones, of eight H100 each. scale: tokens of the model that
-    one token of a message stands for."""
+    """One of the paper's models. hosts: reserved ones, of eight H100 each. scale: tokens of the model per
+    message token."""
 
     shape: str
     law: LengthLaw
@@ -45,7 +45,7 @@ class Model:
 MODELS: Mapping[str, Model] = {
     "8b": Model("qwen3-8b", RLBOOST_8B),
     "14b": Model("qwen3-14b", RLBOOST_14B),
-    # No paper gives its lengths: those of 14B are taken.
+    # No paper gives its lengths; those of 14B are used.
     "32b": Model("qwen3-32b", RLBOOST_14B, hosts=2),
 }
 
@@ -57,8 +57,8 @@ ARTIFACT = (
     "engine.slots=256",  # max running requests
     "rollout.max_pending=32",  # at most 4 prompts of 8 samples are dispatched to an engine at a time
     "fleet.n_prem_max=10",  # more than any segment has
-    "task.heldout_problems=1",  # evaluations are not looked at
-    "liveness.beat_s=10",  # a host that vanishes is missed within 5 s all the same, by its connections
+    "task.heldout_problems=1",  # evaluations are not measured
+    "liveness.beat_s=10",  # a vanished host is detected within 5 s all the same, by its connections
     "liveness.dead_s=60",
     f"prices.preemptible_per_hour={PREEMPTIBLE_PER_HOUR}",
 )
@@ -84,14 +84,14 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What cells have in common beside themselves. traces: folder of the segments, None: made ones.
-    extra: variants that somebody named on the command line."""
+    """Common settings of all cells. traces: folder of the segments, None: generated ones. extra: variants
+    named on the command line."""
 
     traces: Path | None = None
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def variant(self, name: str) -> tuple[str, ...]:
-        """Its settings. Raises KeyError for one that nobody named."""
+        """Its settings. Raises KeyError for an unknown variant."""
         return {**VARIANTS, **dict(self.extra)}[name]
 
 
@@ -126,7 +126,7 @@ def setting(cell: Cell, around: Around) -> Setting:
         passes=Passes(recompute=True, old_logprobs=True, reference=True),  # artifact
         offload=True,  # artifact: the optimizer, not the parameters
     )
-    # Assumed of a machine that is newly on offer: the paper emulates instances on machines that run already.
+    # Assumed of a new machine: the paper emulates instances on machines that run already.
     memory = msgspec.structs.replace(
         made.reserved.assumptions, memory_fraction=MEMORY_FRACTION, reserved_memory_bytes=0.0
     )
@@ -147,7 +147,7 @@ def setting(cell: Cell, around: Around) -> Setting:
 
 
 def trace_of(cell: Cell, around: Around) -> Trace | None:
-    """When its preemptible hosts come and go; None: always there. Raises TraceError."""
+    """Joins and removals of its preemptible hosts; None: always there. Raises TraceError."""
     if cell.kind != "segment":
         return scenarios.trace_of(cell)
     if around.traces is None:

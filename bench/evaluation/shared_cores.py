@@ -1,6 +1,6 @@
-"""Measures how much longer engines and a trainer take when they share this machine's cores.
+"""Measures the slowdown of engines and a trainer that share this machine's cores.
 
-Owns the measuring; what the simulator makes of it is `sim.crowd`'s.
+Owns the measuring; `sim.crowd` uses the result.
 """
 
 import random
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def crowding(engines: Engines, config: Config, model_dir: Path, prompt: int) -> Crowding:
-    """The factors; prompts of so many tokens. Raises TimeoutError where a process says nothing."""
+    """The factors; prompts of so many tokens. Raises TimeoutError where a process does not answer."""
     alone_s = statistics.median(engines.turns(1))
     turns = [statistics.median(engines.turns(count)) / alone_s for count in range(1, CROWD + 1)]
     process, pipe = started(_train, config, model_dir, prompt)
@@ -47,7 +47,7 @@ def crowding(engines: Engines, config: Config, model_dir: Path, prompt: int) -> 
 
 
 def _never_less(factors: Sequence[float]) -> list[float]:
-    """Rounded; nobody is faster in a larger crowd, or than alone."""
+    """Rounded; no process is faster in a larger crowd, or than alone."""
     found = [1.0]
     for factor in factors:
         found.append(max(found[-1], round(factor, 3)))
@@ -55,14 +55,14 @@ def _never_less(factors: Sequence[float]) -> list[float]:
 
 
 class _Trainer:
-    """A process that trains on one micro-batch again and again while it is asked to."""
+    """A process that trains on one micro-batch again and again on request."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._answer()  # it is ready
 
     def during(self, work: Callable[[], T]) -> tuple[T, float]:
-        """It trains while `work` goes on: what that gives, and the median seconds of a micro-batch."""
+        """It trains during `work`: return the result of `work`, and the median seconds of a micro-batch."""
         self._pipe.send(None)
         found = work()
         self._pipe.send(None)
@@ -94,7 +94,7 @@ def _train(pipe: Connection, config: Config, model_dir: Path, prompt: int) -> No
 
 
 def samples(rng: random.Random, count: int, prompt: int, longest: int) -> Sequence[Sample]:
-    """Made ones, of 4 to `longest` tokens behind prompts of `prompt`."""
+    """Generated ones, of 4 to `longest` tokens after prompts of `prompt`."""
     lengths = [rng.randint(4, longest) for _ in range(count)]
     return [
         Sample(

@@ -1,4 +1,4 @@
-"""Runs one cell, and takes from it what tables and plots need.
+"""Simulated cell: runs one, and extracts the data of tables and plots.
 
 Owns how long a cell runs, and the shape of its result.
 """
@@ -21,17 +21,17 @@ from rlctl.what_if import begin_of, in_model_tokens
 from sim.cluster import SimCluster
 from sim.setting import Setting
 
-PIECE_S = 30.0  # virtual, between two looks whether it is over
+PIECE_S = 30.0  # virtual, between two checks whether it is over
 MOST_S = 50_000.0  # virtual: no cell takes as long
 LONG_S = {"segment": SEGMENT_S, "wave": scenarios.WAVE_S + scenarios.WAVE_EVERY_S * (scenarios.WAVE_GONE + 2)}
-"""From the first step's begin, for cells without a number of steps: until a step ends that late."""
+"""From the first step's start, for cells without a number of steps: until a step ends that late."""
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("transport", "supervisor", "configs", "actors", "nodeagent", "sim")
-"""What runs in a simulated cluster, beside the two rooms of this folder that say what is run."""
+"""Packages that run in a simulated cluster, beside the two modules of this folder that define the run."""
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One step; seconds from the first step's begin, tokens of the model. hosts: preemptible ones that were
+    """One step; seconds from the first step's start, tokens of the model. hosts: preemptible ones that were
     up in it, the mean over its time; t_seed_s, n_prem: chosen for the next one."""
 
     step: int
@@ -57,7 +57,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a cell. ended: "done", or "cut" where the segment was over; anything else is a failure.
+    """Result of a cell. ended: "done", or "cut" where the segment was over; anything else is a failure.
     migrations: dispatches of a request after its first one."""
 
     cell: Cell
@@ -84,7 +84,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """From the first step's begin to the last one's end."""
+        """From the first step's start to the last one's end."""
         return self.steps[-1].begin_s + self.steps[-1].step_s - self.steps[0].begin_s
 
     @property
@@ -94,7 +94,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings_hash(cell: Cell, made: Setting) -> str:
-    """Changes with whatever the simulated cluster is made of."""
+    """Changes with the code of the simulated cluster."""
     trace = [(event.t_s, event.event, event.instance) for event in made.trace.events] if made.trace else None
     plant = {key: repr(value) for key, value in vars(made.plant).items() if key != "pool"}
     rigs = [asdict(made.reserved), asdict(made.preemptible)]
@@ -104,7 +104,7 @@ def settings_hash(cell: Cell, made: Setting) -> str:
 
 
 def code_hash() -> str:
-    """Changes with the code that a cell's result follows from."""
+    """Changes with the code that determines a cell's result."""
     digest = hashlib.blake2b(digest_size=8)
     files = [
         file for folder in CODE for file in (ROOT / folder).rglob("*") if file.suffix in (".py", ".toml")
@@ -148,7 +148,7 @@ def simulate(cell: Cell, around: Around, code: str) -> CellResult:
 
 
 def lasted(records: Sequence[AnyRecord]) -> float:
-    """Seconds from the first step's begin to the last one's end."""
+    """Seconds from the first step's start to the last one's end."""
     steps = [record for record in records if isinstance(record, Step)]
     return steps[-1].t_s - (steps[0].t_s - steps[0].step_s) if steps else 0.0
 

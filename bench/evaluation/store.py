@@ -1,7 +1,7 @@
-"""Results on disk, one JSON file a cell.
+"""Store of results: one JSON file a cell.
 
-Owns the files. A result counts if the settings and the code that it was made with are those of now, or, where
-`any_code` is set, the settings alone.
+Owns the files. A result is valid if its settings and code are the present ones, or, where `any_code` is set,
+the settings alone.
 """
 
 from pathlib import Path
@@ -14,11 +14,8 @@ from bench.evaluation.simulated import CellResult, code_hash, settings_hash
 
 
 class Store:
-    """Args:
-    folder: made where it is missing.
-    around: what all cells have in common.
-    any_code: take results of other code too.
-    """
+    """Args: folder: made where it is missing. around: common settings of all cells. any_code: accept results
+    of other code too."""
 
     def __init__(self, folder: Path, around: Around, *, any_code: bool = False) -> None:
         self._folder, self._around, self._any_code = folder, around, any_code
@@ -26,7 +23,7 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, cell: Cell) -> CellResult | None:
-        """What is there of it and still counts."""
+        """The stored result, if it exists and is valid."""
         try:
             found = msgspec.json.decode(self._file(cell).read_bytes(), type=CellResult)
         except (FileNotFoundError, msgspec.MsgspecError):
@@ -36,7 +33,7 @@ class Store:
         return found if found.settings == settings_hash(cell, setting(cell, self._around)) else None
 
     def write(self, result: CellResult) -> None:
-        """Keep it: the file is whole, or not there."""
+        """Write the result atomically."""
         file = self._file(result.cell)
         draft = file.with_suffix(".part")
         draft.write_bytes(msgspec.json.encode(result))

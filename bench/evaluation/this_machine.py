@@ -1,6 +1,6 @@
-"""Measures this machine for the simulator: decode turns, training steps, processes that share its cores.
+"""Measurements of this machine for the simulator: decoding, training, shared cores.
 
-Owns the measuring, in processes of their own as in a real run. What is fitted to it is `sim.models.fit`'s.
+Owns the measuring, in processes of their own as in a real run. The fit is in `sim.models.fit`.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from sim.models.training_cost import TrainingCost
 from supervisor.sqlite_journal import SqliteJournal
 
 SHAPES = ((1, 32), (8, 4), (4, 8), (2, 16), (1, 8), (3, 4))
-"""Micro-batches of a measured step, and groups of each: all groups at once, as a co-located step has them, or
-as they come."""
+"""Micro-batches of a measured step, and groups of each: all groups at once, as in a co-located step, or as
+they arrive."""
 TRAIN_ROUNDS = 3
 COMMITS = 40
-PROBLEMS = 64  # whose prompts and scores are looked at
+PROBLEMS = 64  # problems whose prompts and scores are measured
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was found. engine_off, trainer_off: of measurements that were not fitted. crowding: see
-    `sim.crowd`. start_s, prepare_s: from the start of a process to its first line, with torch so much more.
+    """Results. engine_off, trainer_off: errors on measurements outside the fit. crowding: see `sim.crowd`.
+    start_s, prepare_s: from the start of a process to its first line, and the additional time with torch.
     score_s: of one answer. prompt_tokens: shortest and longest. sync_s: of one commit of a journal, without
     the time that a group gathers."""
 
@@ -55,7 +55,7 @@ class Machine:
 
 
 def measure(config: Config, model_dir: Path, start: TrainingCost, tell: Callable[[str], None]) -> Machine:
-    """All of it, about a minute. start: what of a trainer is not measured here."""
+    """All of it, about a minute. start: trainer values that are not measured here."""
     tell("prompts and scores")
     prompts, score_s = _task(config, model_dir)
     prompt = round(statistics.mean(prompts))
@@ -96,7 +96,7 @@ def _task(config: Config, model_dir: Path) -> tuple[list[int], float]:
 
 
 async def _sync_s() -> float:
-    """Of a journal as the manager's, in the folder that runs are in."""
+    """Commit time of a journal as the manager's, in the folder of runs."""
     with tempfile.TemporaryDirectory() as folder:
         journal = SqliteJournal(Path(folder) / "journal.sqlite", commit_s=0.001)
         await journal.open("measured", 1)

@@ -22,20 +22,20 @@ from bench.runtime.harness import ENVIRONMENTS
 TOGETHER = (1, 16, 64)
 FAKE_TOKENS, REAL_TOKENS = 128, 64
 FAKE_STEP_MS = 20.0
-PER_STREAM = 3  # requests of each stream, one behind the other
+PER_STREAM = 3  # requests of each stream, one after the other
 LIMIT_S = 300.0
-KILL_AFTER = 0.4  # of the time that the same load took undisturbed
+KILL_AFTER = 0.4  # fraction of the time of the same load without a death
 
 
 def load(servers: str, front: fronts.Front, together: int, tokens: int) -> Figures:
-    """Put the load on."""
+    """Run the load."""
     return _load(servers, front, together, tokens, killed=False)
 
 
 def load_with_a_death(
     servers: str, front: fronts.Front, victim: psutil.Process, together: int, tokens: int, after_s: float
 ) -> Figures:
-    """The same load, and one of the servers is killed in its middle."""
+    """The same load, with one of the servers killed in its middle."""
     timer = threading.Timer(after_s, fronts.kill, [victim])
     timer.start()
     try:
@@ -69,7 +69,7 @@ def all_of(router: Path, real: Path | None, model: Path | None, scratch: Path) -
     for servers, tokens, running in kinds:
         with running() as started:
             for number, name in enumerate((fronts.OURS, fronts.ROUTER)):
-                behind = started[number : number + 2]  # the first of them does not live to see the next front
+                behind = started[number : number + 2]  # the killed server is missing at the next front
                 with fronts.front(name, router, [url for url, _ in behind], scratch) as front:
                     for together in TOGETHER:
                         say(f"{servers}, {name}, {together} streams")

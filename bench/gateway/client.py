@@ -1,9 +1,9 @@
-"""The load: so many requests, so many at a time, each streamed to its end.
+"""Load client: a number of requests, a number at a time, each streamed to its end.
 
 `python -m bench.gateway.client ORDERS`.
 
-A process of its own, so that its work is nobody else's. Of a stream it looks at the first event and the last
-one: what a front does in between is what is measured, not what a client does with it.
+A process of its own, so that its work is not counted elsewhere. Of a stream it decodes the first and the last
+event only: the bench measures the front's work in between, not a client's.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ class Orders(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Seen:
-    """tokens that came; seconds from the first request to the last token; ttft_s of each request; errors:
-    what went wrong, a line a request; broken: streams that ended without their last event."""
+    """tokens that arrived; seconds from the first request to the last token; ttft_s of each request; errors:
+    one line for each failed request; broken: streams that ended without their last event."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -52,7 +52,7 @@ class _Event(msgspec.Struct):
 
 
 async def load(orders: Orders) -> Seen:
-    """Put it on, and say what came."""
+    """Run the load and return the result."""
     seen = Seen()
     numbers = iter(range(orders.requests))
     timeout = aiohttp.ClientTimeout(total=orders.limit_s)

@@ -1,9 +1,9 @@
-"""A server of SGLang's form that decodes nothing: its events were made before, so it is not the bottleneck.
+"""Fake server of SGLang's form: prepared events, no decoding, no bottleneck.
 
 `python -m bench.gateway.fake_server PORT STEP_MS MOST`. All its requests step together, every STEP_MS: each
 makes a token a step, up to its `max_new_tokens` (at most MOST). Events are cumulative as SGLang's are, and
-come as SGLang's do: one a token, or, where the request has a `stream_interval`, one for its first token and
-one whenever so many more have come.
+sent as SGLang sends them: one a token, or, where the request has a `stream_interval`, one for its first token
+and one each time that so many more exist.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ def _event(count: int, finish: str | None) -> bytes:
 
 
 def is_told(made: int, most: int, interval: int) -> bool:
-    """Whether SGLang sends an event when so many of a request's tokens are made."""
+    """Whether SGLang sends an event at this number of tokens."""
     return made == most or (made - 1) % interval == 0
 
 
 class Server:
-    """Answers what a front asks a server."""
+    """Answers the requests of a front to a server."""
 
     def __init__(self, step_s: float, most: int) -> None:
         self._step_s, self._most = step_s, most
@@ -84,7 +84,7 @@ class Server:
         return response
 
     async def info(self, request: web.Request) -> web.Response:
-        """Of the server, of its model, of its load: a front reads what it knows."""
+        """Answers about the server, its model, its load: a front reads the fields that it knows."""
         load = {"num_running_reqs": self._running, "num_waiting_reqs": 0, "num_reqs": self._running}
         return web.json_response(
             {

@@ -1,4 +1,4 @@
-"""What one load through one front came to. Pure."""
+"""Figures of one load through one front. Pure."""
 
 import statistics
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from bench.gateway.client import Seen
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """lost: requests that ended in an error or without their last token. killed: one of the servers was, in
-    the middle."""
+    """lost: requests that ended in an error or without their last token. killed: one of the servers was
+    killed in the middle."""
 
     servers: str
     front: str
@@ -23,7 +23,7 @@ class Figures:
 
 
 def figures(servers: str, front: str, together: int, seen: Seen, cpu_s: float, *, killed: bool) -> Figures:
-    """Of what the client saw, and the processor seconds of the front meanwhile."""
+    """From the client's result, and the processor seconds of the front meanwhile."""
     ttft_s = sorted(seen.ttft_s) or [float("nan")]
     return Figures(
         servers,

@@ -1,4 +1,4 @@
-"""The two fronts, and the servers behind them, as processes that are started, measured and killed."""
+"""Fronts: the two fronts and their servers, as started, measured, killed processes."""
 
 import json
 import os
@@ -34,7 +34,7 @@ class Front:
     process: psutil.Process
 
     def cpu_s(self) -> float:
-        """User and system, of it and of all that it started."""
+        """User and system time, of it and of all its descendants."""
         return sum(
             one.cpu_times().user + one.cpu_times().system
             for one in [self.process, *self.process.children(recursive=True)]
@@ -94,7 +94,7 @@ def front(name: str, python: Path, urls: Sequence[str], scratch: Path) -> Iterat
 
 
 def put_load(url: str, *, requests: int, together: int, tokens: int, limit_s: float) -> Seen:
-    """What the client saw."""
+    """The client's result."""
     orders = {"url": url, "requests": requests, "together": together, "tokens": tokens, "limit_s": limit_s}
     argv = [sys.executable, "-m", "bench.gateway.client", json.dumps(orders)]
     done = subprocess.run(argv, cwd=ROOT, env=_env(), capture_output=True, timeout=limit_s + 60, check=False)
@@ -104,7 +104,7 @@ def put_load(url: str, *, requests: int, together: int, tokens: int, limit_s: fl
 
 
 def _serves(url: str) -> None:
-    """Until one short request came back: a front may answer before it knows a server."""
+    """Wait until one short request returns: a front may answer before it knows a server."""
     until_s = time.monotonic() + READY_S
     while True:
         seen = put_load(url, requests=2, together=2, tokens=4, limit_s=READY_S)
@@ -155,7 +155,7 @@ def _answers(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at now."""
+    """Ports on which no process listens now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

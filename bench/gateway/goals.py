@@ -1,4 +1,4 @@
-"""What was asked of the gateway beside the router, and whether a run came to it. Pure."""
+"""Goals of the gateway beside the router, with a verdict on a run. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ from bench.gateway.figures import Figures
 from bench.gateway.fronts import OURS, ROUTER
 
 MOST_CPU, MOST_TTFT = 2.0, 4.0
-"""Of the router's, at the most streams together."""
+"""Of the router's, at the largest number of concurrent streams."""
 GOALS = ("goal", "measured", "verdict")
 
 
 def goals(found: Sequence[Figures]) -> list[tuple[str, str, str]]:
-    """A line for each goal and kind of servers, at the most streams together that were measured."""
+    """A line for each goal and kind of servers, at the largest measured number of concurrent streams."""
     most = max(one.together for one in found)
     at = {(one.servers, one.front, one.killed): one for one in found if one.together == most}
     lines: list[tuple[str, str, str]] = []

@@ -1,4 +1,4 @@
-"""The figures as a table on the terminal, and as a section of docs/benchmarks.md."""
+"""Figures of the gateway bench: a table, and a section of docs/benchmarks.md."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""The shipped job beside a plain trainer: TRL on the same machine, with the same model, problems, batch."""
+"""The shipped job beside TRL: same machine, model, problems and batch."""

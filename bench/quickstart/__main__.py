@@ -1,4 +1,7 @@
-"""Measure the shipped job beside TRL's: `python -m bench.quickstart [--seeds N] [--json FILE]`."""
+"""Measures the shipped job beside TRL's.
+
+Usage: `python -m bench.quickstart [--seeds N] [--json FILE]`.
+"""
 
 import argparse
 import json
@@ -24,7 +27,7 @@ RESULTS = ROOT / "docs" / "quickstart.json"
 
 
 def main() -> int:
-    """The command line; 1 where a side failed, 2 where TRL is not there."""
+    """The command line; 1 where a side failed, 2 where TRL is missing."""
     parser = argparse.ArgumentParser(prog="python -m bench.quickstart", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="jobs of each side (3)")
     parser.add_argument("--preset", default="quickstart", help="settings whose job it is (quickstart)")
@@ -55,7 +58,7 @@ def main() -> int:
     }
     found: dict[str, list[dict[str, object]]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="gleaner-bench-") as scratch:
-        # Once unmeasured, a step of each: what is imported is compiled, and read from the disk.
+        # One step of each, not measured: it compiles the imports, and reads them from the disk.
         warm = prepared(arguments.preset, [*arguments.set, "job.steps=1"], 0, Path(scratch) / "warm")
         for at, name in enumerate(names):
             folder = Path(scratch) / f"warm-{at}"
@@ -68,7 +71,7 @@ def main() -> int:
         for seed in range(arguments.seeds):
             job = prepared(arguments.preset, arguments.set, seed, Path(scratch) / f"job-{seed}")
             results["parameters"] = parameters(job.model)
-            # A side is measured first for one seed and last for another: the machine is not always as fast.
+            # A side runs first for one seed and last for another, because the machine's speed varies.
             turn = seed % len(names)
             for name in names[turn:] + names[:turn]:
                 folder = Path(scratch) / f"{seed}-{names.index(name)}"
@@ -88,7 +91,7 @@ def main() -> int:
 
 
 def prepared(preset: str, settings: list[str], seed: int, folder: Path) -> Job:
-    """The model and the problems that all sides get."""
+    """The model and the problems of all sides."""
     folder.mkdir()
     config = load(preset, [f"job.seed={seed}", *settings])
     model = folder / "model"

@@ -1,4 +1,4 @@
-"""The picture of the comparison: the seconds of every step, a line for each side."""
+"""Figure of the comparison: seconds of every step, a line for each side."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""What a command costs: its time, the processor time of all its processes, and their memory.
+"""Cost of a command: time, processor time of all its processes, and memory.
 
-Owns the measuring of one command. Orphans of it are adopted by this process, so that their time counts too.
+Owns the measuring of one command. This process adopts the command's orphans, so that their time counts too.
 """
 
 import ctypes
@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 
 MEMORY_S = 1.0
-"""Between two looks at the memory: each costs some milliseconds of the machine."""
+"""Between two polls of the memory: each costs some milliseconds of the machine."""
 FIRST_S = 0.1
-"""Between two looks whether the first step is done."""
+"""Between two checks whether the first step is done."""
 LIMIT_S = 1200.0
 """A command that takes longer is killed."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -27,7 +27,7 @@ PR_SET_CHILD_SUBREAPER = 36
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Of one command. first_step_s: from its start to the end of its first step. peak_mib: the largest sum of
-    its processes' proportional memory; processes: as many as there were then."""
+    its processes' proportional memory; processes: their number then."""
 
     wall_s: float
     first_step_s: float
@@ -37,11 +37,11 @@ class Cost:
 
 
 class CommandFailed(Exception):
-    """The command ended with another code than 0; the text has its last lines."""
+    """The command's exit code was not 0; the text has its last lines."""
 
 
 class _Watch(threading.Thread):
-    """Looks at a command until it is stopped."""
+    """Polls a command until it is stopped."""
 
     def __init__(self, first_done: Callable[[], bool]) -> None:
         super().__init__(name="watch", daemon=True)
@@ -77,7 +77,7 @@ class _Watch(threading.Thread):
 
 
 def measure(argv: Sequence[str], output: Path, first_done: Callable[[], bool]) -> Cost:
-    """Run it to its end; what it writes is in `output`. first_done: whether its first step is over. Raises
+    """Run it to its end, with its output in `output`. first_done: whether its first step is over. Raises
     CommandFailed."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before_s, began_s = _children_s(), time.monotonic()
@@ -103,12 +103,12 @@ def measure(argv: Sequence[str], output: Path, first_done: Callable[[], bool]) -
 
 
 def environment() -> dict[str, str]:
-    """Of every command that is measured: Python keeps what it compiled, as it does unless it is forbidden."""
+    """Environment of every measured command: Python keeps compiled files, unless it is forbidden."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _children_s() -> float:
-    """Processor seconds of all children that ended and were waited for, with theirs."""
+    """Processor seconds of all children that ended and were waited for, with their descendants."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

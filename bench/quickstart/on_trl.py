@@ -1,9 +1,9 @@
-"""The same job by TRL's GRPOTrainer, in an environment of its own: `python on_trl.py SETTINGS`.
+"""The same job by TRL's GRPOTrainer, in an environment of its own.
 
-SETTINGS is a JSON object: model, problems (a folder with train.jsonl and heldout.jsonl), task, params, steps,
-prompts, samples, max_new_tokens, learning_rate, betas, seed, threads, out (a folder) and stepped (a file that
-is made when the first step is over). One line of JSON comes out: the seconds of each step and the held-out
-rewards. Nothing of Gleaner is imported here.
+Usage: `python on_trl.py SETTINGS`. SETTINGS is a JSON object: model, problems (a folder with train.jsonl and
+heldout.jsonl), task, params, steps, prompts, samples, max_new_tokens, learning_rate, betas, seed, threads,
+out (a folder) and stepped (a file that is made when the first step is over). The output is one line of JSON:
+the seconds of each step and the held-out rewards. Nothing of Gleaner is imported here.
 """
 
 import json
@@ -25,7 +25,7 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]  # TRL is not in this environment
-    """When each step ended; the first one begins with training."""
+    """Times at which the steps ended; the first one starts with training."""
 
     def __init__(self, stepped: str) -> None:
         self.marks_s: list[float] = []

@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md on the shipped job beside TRL, its table, its goals and its picture."""
+"""Section of docs/benchmarks.md on the shipped job beside TRL: table, goals, picture."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -66,7 +66,7 @@ def _cells(values: Mapping[str, float]) -> list[str]:
 
 
 def goals(results: Mapping[str, Any]) -> list[tuple[str, float, float]]:
-    """What is wanted: what, the ratio that was measured, the most that it may be."""
+    """Goals: name, measured ratio, upper bound."""
     found = medians(results)
 
     def ratio(column: str, name: str, to: str) -> float:

@@ -1,6 +1,6 @@
-"""The problems of the job as files that a program without Gleaner reads: a prompt and an entry a line.
+"""Problems of the job as files for other programs: a prompt and an entry a line.
 
-Owns the two files. Prompts are worded with the model's chat template, as the job words them.
+Owns the two files. Prompts use the model's chat template, as in the job.
 """
 
 import json

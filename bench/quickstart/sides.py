@@ -1,4 +1,4 @@
-"""The sides of the comparison: what each runs, and how its result is read.
+"""Sides of the comparison: each one's command, and the reader of its result.
 
 Owns the settings of each side. All get the same model, problems, batch, held-out set and number of steps.
 """
@@ -23,8 +23,8 @@ THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all sides get. config: the settings whose task, batch and rates they are; settings: those over the
-    preset's; problems: the folder of their files."""
+    """Common inputs of all sides. config: the settings with the task, batch and rates; settings: overrides of
+    the preset; problems: the folder of their files."""
 
     config: Config
     preset: str
@@ -78,7 +78,7 @@ def on_trl(job: Job, folder: Path) -> Outcome:
 
 
 def on_gleaner(*settings: str, preset: str = "") -> Run:
-    """`rlctl run` of the preset, with `settings` over it."""
+    """`rlctl run` of the preset, overridden by `settings`."""
 
     def run(job: Job, folder: Path) -> Outcome:
         argv = [sys.executable, "-m", "rlctl", "run", preset or job.preset, "--plain"]

@@ -1,6 +1,7 @@
-"""How soon work goes on after a death: `python -m bench.recovery`.
+"""Recovery time after a death: `python -m bench.recovery`.
 
-`deaths`: an engine of a real job is killed, or stopped, while it decodes; until its requests have their next
-token elsewhere. `return_`: the manager is killed with thousands of requests in flight; until the first new
-frame is acknowledged. Read from the outside: from the journal, and from the instances' ends of the streams.
+`deaths`: an engine of a real job is killed, or stopped, while it decodes; measured until its requests have
+their next token elsewhere. `return_`: the manager is killed with thousands of requests in flight; measured
+until the first new frame is acknowledged. Both are read from outside: from the journal, and from the
+instances' ends of the streams.
 """

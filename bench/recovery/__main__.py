@@ -1,4 +1,7 @@
-"""Measure recoveries: `python -m bench.recovery [--kills N] [--returns N] [--json FILE] [--write-docs]`."""
+"""Measures recoveries.
+
+Usage: `python -m bench.recovery [--kills N] [--returns N] [--json FILE] [--write-docs]`.
+"""
 
 import argparse
 import json

@@ -1,7 +1,7 @@
-"""Deaths of engines of a real job, one after the other: until their requests have the next token elsewhere.
+"""Deaths of engines of a real job, until their requests have the next token.
 
-The engine's process is killed (SIGKILL: its sockets close), or stopped (SIGSTOP: silence, which only its
-heartbeat tells). The next death waits until the victim's successor decodes again.
+One death after the other. The engine's process is killed (SIGKILL: its sockets close), or stopped (SIGSTOP:
+silence, which only the heartbeat shows). The next death waits until the victim's successor decodes again.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from rlctl.client import connect_to_run
 from rlctl.runs import RunDir
 from rlctl.testimony import MANAGER
 
-LOOK_S = 0.003  # between two looks at the journal
+LOOK_S = 0.003  # between two polls of the journal
 BEGUN = 4  # requests that a victim decodes at least
 READY_S = 120.0
-RESUME_S = 60.0  # what takes longer is a failure, not a figure
+RESUME_S = 60.0  # a longer time is a failure, not a figure
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
     """One of them: seconds from the signal until the manager gave the instance up, until the first of its
-    requests went elsewhere, until the first and the last of them had its next token committed."""
+    requests was dispatched elsewhere, until the first and the last of them had its next token committed."""
 
     requests: int
     gone_s: float
@@ -42,7 +42,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """All of one job: by SIGKILL, by SIGSTOP, and what the manager counted over them."""
+    """All of one job: by SIGKILL, by SIGSTOP, and the manager's counts over them."""
 
     killed: list[Death]
     stopped: list[Death]
@@ -91,8 +91,8 @@ class _Watch:
         self._tail.close()
 
     def death(self, number: signal.Signals, count: int) -> Death:
-        """The next victim, in turn; another one if a snapshot hid what became of it, or if all that it had
-        ended with its last frames."""
+        """The next victim, in turn; another one if a snapshot hid its requests, or if all its requests ended
+        with its last frames."""
         while True:
             missed = self._tail.missed
             victim = self._victim(count)
@@ -144,6 +144,6 @@ def _death(resumed: Resumed, began_s: float) -> Death:
 
 
 def _end(process: Proc) -> None:
-    """A stopped process goes on, and finds that it was given up."""
+    """A stopped process continues, and detects that it was given up."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process.signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""What recoveries have to reach, and whether a run reached it. Pure."""
+"""Goals of recoveries, with a verdict on a run. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class Goal:
 
     @property
     def met(self) -> bool:
-        """Whether it is reached; not where nothing was measured."""
+        """Whether it is reached; false without a measurement."""
         return self.value <= self.bound
 
 
 def goals(deaths: Deaths | None, returns: Sequence[Return]) -> list[Goal]:
-    """Of what was measured."""
+    """Goals for these measurements."""
     found = []
     if deaths is not None and deaths.killed:
         first = [death.first_s for death in deaths.killed]

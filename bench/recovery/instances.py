@@ -1,4 +1,4 @@
-"""A process with modelled instances: `python -m bench.recovery.instances ORDERS_JSON`."""
+"""Process with modelled instances: `python -m bench.recovery.instances ORDERS_JSON`."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A job of this machine, run by `rlctl run` as a user runs it, that dies with this process."""
+"""Job on this machine, started by `rlctl run` as by a user; it dies with this process."""
 
 import contextlib
 import shutil
@@ -27,7 +27,7 @@ _TIED = (
 
 
 class JobFailed(RuntimeError):
-    """The job ended, or something did not come in time; says what, and what it printed last."""
+    """The job ended, or an event was late; the text names it, with the last output."""
 
 
 class RunningJob:
@@ -42,7 +42,7 @@ class RunningJob:
         return self.run.head / "journal" / self.run.id / "rollout.sqlite"
 
     def wait(self, condition: Callable[[], bool], what: str, limit_s: float, poll_s: float = POLL_S) -> None:
-        """Until it holds. Raises JobFailed."""
+        """Wait until it holds. Raises JobFailed."""
         until_s = time.monotonic() + limit_s
         while not condition():
             if self._process.poll() is not None or time.monotonic() > until_s:

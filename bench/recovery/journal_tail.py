@@ -1,7 +1,8 @@
-"""The manager's journal, read while it is written: when requests of a dead instance had their next token.
+"""Tail of the manager's journal: times of a dead instance's next tokens.
 
-Owns the reading of the file and what is concluded from it. A token counts from the moment at which another
-process can read its commit. Times are seconds of the machine's monotonic clock, as late as the look is apart.
+Reads the journal while it is written. Owns the reading of the file and its interpretation. A token counts
+from the moment at which another process can read its commit. Times are seconds of the machine's monotonic
+clock, at most one polling interval late.
 """
 
 import sqlite3
@@ -30,10 +31,10 @@ class JournalTail:
         self._db: sqlite3.Connection | None = None
         self._seq = 0
         self.missed = 0
-        """Events that a snapshot removed before they were seen."""
+        """Events that a snapshot removed before they were read."""
 
     def _opened(self) -> sqlite3.Connection | None:
-        """The file, once the manager's stream is in it."""
+        """The file, once it contains the manager's stream."""
         if self._db is None and self._file.exists():
             db = sqlite3.connect(f"file:{self._file}?mode=ro", uri=True, isolation_level=None)
             try:
@@ -47,7 +48,7 @@ class JournalTail:
         return self._db
 
     def poll(self) -> list[Message]:
-        """What was committed since the last call."""
+        """Events committed since the last call."""
         found: list[Message] = []
         db = self._opened()
         if db is None:
@@ -61,7 +62,7 @@ class JournalTail:
         return found
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._db is not None:
             self._db.close()
 
@@ -77,15 +78,15 @@ class Held:
 
 @dataclass(slots=True)
 class Resumed:
-    """What became of the requests of a dead instance, in seconds of the monotonic clock; None: not yet.
+    """State of the requests of a dead instance, in seconds of the monotonic clock; None: not yet.
 
-    `gone`: it was given up; `dispatched`: the first of them went elsewhere; `first`, `last`: the first and
-    the last of them had its next token.
+    `gone`: it was given up; `dispatched`: the first of them was dispatched elsewhere; `first`, `last`: the
+    first and the last of them had its next token.
     """
 
     waiting: set[str]
     count: int
-    """How many there were at its end."""
+    """Number of its requests at its end."""
     gone: float | None = None
     dispatched: float | None = None
     first: float | None = None
@@ -93,7 +94,7 @@ class Resumed:
 
 
 class Resumption:
-    """Follows the events; asked about one instance at a time."""
+    """Follows the events; watches one instance at a time."""
 
     def __init__(self) -> None:
         self.held: dict[str, Held] = {}
@@ -101,7 +102,7 @@ class Resumption:
         self._victim = ""
 
     def kill(self, instance: str) -> Resumed:
-        """Its requests that have begun are watched from now on."""
+        """Watch its begun requests from now on."""
         held = self.held[instance]
         watched = {held.requests[ticket] for ticket in held.begun if ticket in held.requests}
         self._victim = instance
@@ -114,7 +115,7 @@ class Resumption:
         return len(held.begun) if held is not None else 0
 
     def see(self, event: Message, now_s: float | None = None) -> None:
-        """One committed event."""
+        """Take one committed event."""
         now = time.monotonic() if now_s is None else now_s
         match event:
             case InstanceJoined():
@@ -172,7 +173,7 @@ class Resumption:
                     self._end(event.instance, ticket)
 
     def _end(self, instance: str, ticket: int) -> None:
-        """It ended there. One of the victim's that ended with its last frames has nothing to be resumed."""
+        """The request ended there. A victim's request that ended with its last frames needs no resume."""
         held, resumed = self.held[instance], self.resumed
         if resumed is not None and resumed.gone is None and instance == self._victim:
             resumed.waiting.discard(held.requests.get(ticket, ""))

@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md on recoveries, written from the results of a run."""
+"""Section of docs/benchmarks.md on recoveries, written from a run's results."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from bench.runtime.task import percentile
 
 NAME = "recovery"
 HOW = Path(__file__).with_name("how.md")
-BUSY = 1.0  # load of the machine before the run from which its figures are those of a busy one
+BUSY = 1.0  # load of the machine before the run from which its figures count as those of a busy one
 
 
 def write(results: Mapping[str, Any], directory: Path) -> None:
@@ -22,7 +22,7 @@ def write(results: Mapping[str, Any], directory: Path) -> None:
 
 
 def read(results: Mapping[str, Any]) -> tuple[Deaths | None, list[Return]]:
-    """What a results file holds."""
+    """Contents of a results file."""
     told, returns = results["deaths"], [Return(**one) for one in results["returns"]]
     if told is None:
         return None, returns

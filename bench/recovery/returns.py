@@ -1,7 +1,7 @@
-"""Deaths of the manager with thousands of requests in flight: until it acknowledges the first new frame.
+"""Deaths of the manager with thousands of requests in flight, until it acknowledges.
 
-Its process is killed and started again by its supervisor, as on the head; the instances are real workers on
-modelled engines, which decode on meanwhile.
+Measured until the first new frame is acknowledged. Its process is killed and started again by its supervisor,
+as on the head; the instances are real workers on modelled engines, which decode on meanwhile.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ RETURN_S = 60.0
 class Return:
     """Seconds from SIGKILL to the first acknowledgement of a frame made after it, of the first and of the
     last instance. `tokens`: collected before; `resent_ms`: how long before the death the oldest frame was
-    made that was sent again; `cpu_s`: processor seconds of the new manager until all were back, its start and
-    its imports included: what it takes on a machine with nothing else to do is about that."""
+    made that was sent again; `cpu_s`: processor seconds of the new manager until all were back, with its
+    start and its imports: about the time on an idle machine."""
 
     requests: int
     tokens: int
@@ -71,7 +71,7 @@ async def _measure(
     found = []
     async with manager_process(folder, config) as manager:
         with _instances(manager, folder, file, instances, step_s):
-            await _submit(manager, "first", 1)  # who has weights to serve says so
+            await _submit(manager, "first", 1)  # a host with weights to serve announces them
             await _until(manager, lambda now: now.serving_preemptible >= instances, "instances that serve")
             await _submit(manager, "bench", requests)
             await _release(manager, "first")
@@ -86,7 +86,7 @@ async def _measure(
 
 async def _kill(manager: ManagerProcess, requests: int) -> Return:
     before = await manager.figures()
-    killed_s = time.monotonic() + 0.1  # the witnesses are told first
+    killed_s = time.monotonic() + 0.1  # the witnesses are notified first
     watch = WatchReturn(killed_s=killed_s, until_s=killed_s + RETURN_S)
     asks = [
         asyncio.create_task(

@@ -1,4 +1,7 @@
-"""What the instances of one process see of a death of the manager: asked before it, answered after it."""
+"""Witness: view of a manager's death by the instances of one process.
+
+It is asked before the death, and answers after it.
+"""
 
 import asyncio
 import time
@@ -9,13 +12,15 @@ from bench.recovery.worker import ModelledWorker
 from supervisor import Actor, Deferred, Message, handles
 
 LOOK_S = 0.005
-KEPT_S = 30.0  # for so long it is known when a frame was made
+KEPT_S = 30.0  # for so long the time of a frame is remembered
 
 
 class WatchReturn(Message, frozen=True):
-    """Tell when, after the death at `killed_s` on the machine's monotonic clock, new frames are acknowledged.
+    """Reply when, after the death at `killed_s` on the machine's monotonic clock, new frames are
+    acknowledged.
 
-    Answered when every instance has one that was made after it, or at `until_s`."""
+    Answered when every instance has one that was made after it, or at `until_s`.
+    """
 
     killed_s: float
     until_s: float
@@ -23,7 +28,7 @@ class WatchReturn(Message, frozen=True):
 
 class ReturnSeen(Message, frozen=True):
     """Seconds from the death to the first acknowledgement of a frame that was made after it, one an instance,
-    shortest first; `instances`: of how many. `resent`: frames that were sent again; `resent_age_s`: how long
+    shortest first; `instances`: their number. `resent`: frames that were sent again; `resent_age_s`: how long
     before the death the oldest of them was made. `rows`: requests that are decoded here."""
 
     back_s: list[float]
@@ -33,7 +38,7 @@ class ReturnSeen(Message, frozen=True):
 
 
 class Witness(Actor):
-    """Looks at the streams of its process every few milliseconds."""
+    """Polls the streams of its process every few milliseconds."""
 
     def __init__(self, workers: Sequence[ModelledWorker]) -> None:
         self._workers = workers
@@ -43,7 +48,7 @@ class Witness(Actor):
         self.ctx.background(self._look(), "look")
 
     async def _look(self) -> None:
-        """Know when each frame was made."""
+        """Record the time of each frame."""
         while True:
             now = time.monotonic()
             for worker, made in zip(self._workers, self._made, strict=True):

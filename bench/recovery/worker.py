@@ -1,6 +1,6 @@
-"""Instances of production on an engine that is a model of one: the real worker, its ring, its registration.
+"""Instances of production on a modelled engine: real worker, ring and registration.
 
-A decode step takes its time whatever the width and makes a token for every request that it has.
+A decode step takes its time whatever the width and makes a token for every request.
 """
 
 import threading
@@ -53,7 +53,7 @@ class PacedHost:
         return Turn(output, refusals, self._version, self._root, not self._tickets)
 
     def hurry(self) -> None:
-        """See `EngineHost`: a turn of this one waits for nobody."""
+        """See `EngineHost`: a turn of this one waits for no other."""
 
     def close(self) -> None:
         """See `EngineHost`: nothing outlives it."""
@@ -72,7 +72,7 @@ class PacedHost:
 
 
 class ModelledWorker(RolloutWorker):
-    """A RolloutWorker whose stream can be looked at."""
+    """A RolloutWorker whose stream can be read."""
 
     def __init__(self, config: Config, node: str, step_s: float) -> None:
         super().__init__(config, node, "preemptible", PacedHost(step_s))
@@ -98,7 +98,7 @@ class NoWeights(Actor):
 
     @handles(Fetch)
     async def fetch(self, message: Fetch) -> Fetched:
-        """It is here already."""
+        """The version is here already."""
         return Fetched(
             version=message.version,
             root=message.root,

@@ -1,1 +1,1 @@
-"""What running programs of a model costs: `python -m bench.reward.sandbox`."""
+"""Cost of running model-written programs: `python -m bench.reward.sandbox`."""

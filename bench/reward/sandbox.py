@@ -1,10 +1,9 @@
-"""Programs in a sandbox: warm forks beside one start of bubblewrap and Python for each, and beside none.
+"""Sandbox bench: warm forks beside a new bubblewrap and Python, and beside none.
 
     python -m bench.reward.sandbox --json sandbox.json
 
-One process at a time, the ways in turn, ten calls each. Measured is the processor time of all processes of a
-way, which depends little on what else the machine does, and the median time of a call on the clock. Needs
-bubblewrap.
+One process at a time, the ways in turn, ten calls each. It measures the processor time of all processes of a
+way, which depends little on other work of the machine, and the median wall time of a call. Needs bubblewrap.
 """
 
 import contextlib
@@ -55,7 +54,7 @@ def payload(call: str, tests: int) -> bytes:
 
 
 def inside(asked: bytes) -> Runs:
-    """What runs a program, as the verifier `code` chooses."""
+    """The runner of a program, as the verifier `code` chooses it."""
     return program_runs.calls if json.loads(asked)["call"] else program_runs.run
 
 
@@ -92,7 +91,7 @@ def forked(asked: bytes) -> bytes:
 
 
 def started(asked: bytes) -> bytes:
-    """The same in a bubblewrap and a Python of its own, which loads what the warm one has loaded."""
+    """The same in a bubblewrap and a Python of its own, with the same imports as the warm one."""
     words = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent"]
     for path in shells.readable():
         words += ["--ro-bind-try", path, path]
@@ -115,7 +114,7 @@ class Took:
 
 
 def each(ways: dict[str, Runs], asked: bytes, rounds: int) -> dict[str, Took]:
-    """What a call of each way takes; the first round warms."""
+    """Cost of a call of each way; the first round warms up."""
     kept = {child.pid for child in psutil.Process().children()}
     cpu_s = dict.fromkeys(ways, 0.0)
     walls_s: dict[str, list[float]] = {name: [] for name in ways}
@@ -132,7 +131,7 @@ def each(ways: dict[str, Runs], asked: bytes, rounds: int) -> dict[str, Took]:
 
 def used_s(kept: set[int]) -> float:
     """Processor time of this process and of all below it, dead or alive. kept: its children that stay; others
-    are waited for, as bubblewrap leaves its own to whoever adopts them."""
+    are waited for, because bubblewrap leaves its children to the process that adopts them."""
     while {child.pid for child in psutil.Process().children()} - kept:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)

@@ -1,5 +1,5 @@
-"""Actor runtimes side by side: Gleaner, Ray, Monarch, xoscar, Dask actors, and raw pyzmq as the limit.
+"""Actor runtimes compared: Gleaner, Ray, Monarch, xoscar, Dask, with pyzmq as limit.
 
-`rows` says what is measured and what is aimed at; `on_NAME` measures one system, in its own environment;
-`harness` lets them take turns; `table`, `figure` and `page` show what came out.
+`rows` defines the measurements and the goals; `on_NAME` measures one system, in its own environment;
+`harness` alternates between them; `table`, `figure` and `page` show the results.
 """

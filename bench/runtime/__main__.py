@@ -1,4 +1,7 @@
-"""Measure the actor runtimes side by side: `python -m bench.runtime [--quick] [--only ROW] [--json FILE]`."""
+"""Measures the actor runtimes side by side.
+
+Usage: `python -m bench.runtime [--quick] [--only ROW] [--json FILE]`.
+"""
 
 import argparse
 import json
@@ -20,9 +23,10 @@ RESULTS = ROOT / "docs" / "benchmarks.json"
 
 
 def replaced(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
-    """The results of `earlier` with the rows that were measured again, and when that was.
+    """The results of `earlier` with the newly measured rows, and the time of their measurement.
 
-    Raises ValueError where the two cannot stand in one table."""
+    Raises ValueError where the two do not fit in one table.
+    """
     for what in ("sizes", "rounds"):
         if earlier[what] != later[what]:
             raise ValueError(f"rows with other {what} do not belong together: measure all of them again")

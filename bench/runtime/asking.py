@@ -1,4 +1,4 @@
-"""How every system that speaks asyncio is made to ask: so many at a time, or at random in the storm.
+"""Asking in asyncio systems: a fixed number outstanding, or random asks in the storm.
 
 Imported by programs that run in the peers' environments: the standard library alone.
 """
@@ -16,7 +16,7 @@ Ask = Callable[[bytes], Awaitable[bytes]]
 
 
 async def asks(ask: Ask, seconds: float, outstanding: int) -> Asked:
-    """Ask for so long. Raises AssertionError when other bytes come back."""
+    """Ask for so long. Raises AssertionError when an answer has other bytes."""
     clock = time.perf_counter
     latencies: array[float] = array("d")
     effort = Effort()
@@ -39,7 +39,7 @@ async def asks(ask: Ask, seconds: float, outstanding: int) -> Asked:
 async def ask_around(
     storm: Storm, pick: Callable[[random.Random], Ask], seed: int, begin_s: float, until_s: float
 ) -> None:
-    """One actor of the storm: one ask at a time, to whomever `pick` draws; times are of the machine's
+    """One actor of the storm: one ask at a time, to the actor that `pick` draws; times are of the machine's
     monotonic clock. An ask that fails is lost, and logged."""
     clock, rng = time.monotonic, random.Random(f"storm/{seed}")
     await asyncio.sleep(max(0.0, begin_s - clock()))
@@ -59,7 +59,7 @@ async def ask_around(
 
 
 async def drained(storm: Storm, patience_s: float = 30.0) -> None:
-    """Wait until nothing is outstanding; what is not answered by then is lost."""
+    """Wait until no ask is outstanding; asks without an answer by then are lost."""
     until = time.monotonic() + patience_s
-    while storm.outstanding and time.monotonic() < until:  # noqa: ASYNC110 (nobody signals the last one)
+    while storm.outstanding and time.monotonic() < until:  # noqa: ASYNC110 (no signal for the last one)
         await asyncio.sleep(0.05)

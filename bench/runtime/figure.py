@@ -1,4 +1,4 @@
-"""The results as one figure: a panel a row, a bar a system, every round a dot, the goal a line."""
+"""Figure of the results: a panel a row, a bar a system, a dot a round, a line a goal."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _LOG_SPAN = 12.0
 
 
 def write(results: Mapping[str, Any], directory: Path) -> Path:
-    """Draw what was measured into `directory`; returns the file."""
+    """Draw the results into `directory`; returns the file."""
     samples: Samples = results["samples"]
     specs = [spec for spec in ROWS if spec.name in samples]
     rows = math.ceil(len(specs) / COLUMNS)

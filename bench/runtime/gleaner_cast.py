@@ -1,4 +1,4 @@
-"""Gleaner's actors in the comparison, as a user would write them. What is measured is `on_gleaner`."""
+"""Gleaner's actors in the comparison, written as by a user; `on_gleaner` measures."""
 
 import asyncio
 import os
@@ -16,36 +16,36 @@ from supervisor import (
 )
 
 MINUTE_S = 60.0
-PATIENCE_S = 5.0  # for the last tells to arrive; what has not come by then is lost
+PATIENCE_S = 5.0  # for the last tells to arrive; later ones are lost
 
 
 class BenchPing(Message, frozen=True):
-    """100 bytes that come back."""
+    """100 bytes that are sent back."""
 
     content: bytes
 
 
 class BenchPong(Message, frozen=True):
-    """The same bytes, from which life."""
+    """The same bytes, with the number of the life."""
 
     content: bytes
     incarnation: int = 0
 
 
 class BenchTell(Message, frozen=True):
-    """100 bytes that do not come back."""
+    """100 bytes that are not sent back."""
 
     content: bytes
 
 
 class BenchCounted(Message, frozen=True):
-    """How many came? `over`: count anew from here."""
+    """Asks for the number of received tells. `over`: start a new count."""
 
     over: bool = False
 
 
 class BenchCount(Message, frozen=True):
-    """How many came, and how many of them not in their turn."""
+    """Number of received tells, and how many of them were out of order."""
 
     count: int
     disordered: int
@@ -69,7 +69,7 @@ class BenchAsked(Message, frozen=True):
 
 
 class BenchMeasureTells(Message, frozen=True):
-    """Tell `to` for `seconds`, then ask how many came."""
+    """Send tells to `to` for `seconds`, then ask how many arrived."""
 
     to: Address
     seconds: float
@@ -92,7 +92,7 @@ class BenchCrash(Message, frozen=True):
 
 
 class Echo(Actor):
-    """Answers with what it got."""
+    """Answers with the received bytes."""
 
     @handles(BenchPing)
     async def ping(self, message: BenchPing) -> BenchPong:
@@ -108,10 +108,10 @@ class Echo(Actor):
 
 
 class Counter(Actor):
-    """Counts what it is told."""
+    """Counts its tells."""
 
     async def on_start(self) -> None:
-        """Nothing came yet."""
+        """Reset the counts."""
         self.sink = Sink()
 
     @handles(BenchTell)
@@ -129,7 +129,7 @@ class Counter(Actor):
 
 
 class Asker(Actor):
-    """Measures from inside an actor, as any actor would ask and tell."""
+    """Measures from inside an actor, with the asks and tells of any actor."""
 
     @handles(BenchMeasureAsks)
     async def measure_asks(self, order: BenchMeasureAsks) -> BenchAsked:
@@ -145,7 +145,7 @@ class Asker(Actor):
 
     @handles(BenchMeasureTells)
     async def measure_tells(self, order: BenchMeasureTells) -> BenchTold:
-        """Tell as fast as `ctx.tell` takes it."""
+        """Send tells as fast as `ctx.tell` accepts them."""
         clock, effort = time.perf_counter, Effort()
         began = clock()
         until = began + order.seconds
@@ -173,7 +173,7 @@ class Asker(Actor):
 
 
 class Watcher(Actor):
-    """Notes when it learns that what it watches is gone."""
+    """Records when it learns that the watched actor is gone."""
 
     def __init__(self, watched: Address, gone: "asyncio.Future[tuple[float, str]]") -> None:
         self._watched = watched

@@ -1,4 +1,4 @@
-"""Gleaner's processes in the comparison, opened as the node agent opens its own."""
+"""Gleaner's processes in the comparison, opened as a node agent opens its own."""
 
 import asyncio
 import json
@@ -54,6 +54,6 @@ async def other_process(
 
 
 def run(measure: Callable[[], Coroutine[object, object, T]]) -> T:
-    """On a loop of its own."""
+    """Run it on a loop of its own."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(measure())

@@ -1,4 +1,4 @@
-"""The other processes of Gleaner in the comparison: `python -m bench.runtime.gleaner_process ORDERS_JSON`."""
+"""Gleaner's other processes: `python -m bench.runtime.gleaner_process ORDERS_JSON`."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from nodeagent.system import open_system
 from supervisor import ActorSystem, Intensity, Supervisor, child, one_for_one
 from transport.wire import Peer
 
-MANY_RESTARTS = Intensity(restarts=100, within_s=0.001)  # each crash of the measurement is a first one
+MANY_RESTARTS = Intensity(restarts=100, within_s=0.001)  # each crash of the measurement counts as a first one
 
 
 async def _perform(

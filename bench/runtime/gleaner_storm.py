@@ -9,11 +9,11 @@ from bench.runtime.gleaner_cast import MINUTE_S, BenchPing, BenchPong
 from bench.runtime.task import Storm
 from supervisor import Actor, Address, Done, Message, handles
 
-PATIENCE_S = 30.0  # of one ask; what is not answered by then is lost
+PATIENCE_S = 30.0  # of one ask; without an answer by then it is lost
 
 
 class BenchMeet(Message, frozen=True):
-    """Learn where these are, once for all actors of the process."""
+    """Store these addresses, once for all actors of the process."""
 
     names: list[str]
 
@@ -27,7 +27,7 @@ class BenchStorm(Message, frozen=True):
 
 
 class BenchStormOver(Message, frozen=True):
-    """Answered once nothing is outstanding any longer in this process; its counts are saved."""
+    """Answered once no ask is outstanding in this process and its counts are saved."""
 
 
 class StormActor(Actor):
@@ -60,7 +60,7 @@ class StormActor(Actor):
 
 
 class StormScribe(Actor):
-    """Saves what the storm actors of its process counted."""
+    """Saves the counts of its process's storm actors."""
 
     def __init__(self, storm: Storm, scratch: Path) -> None:
         self._storm = storm
@@ -68,14 +68,14 @@ class StormScribe(Actor):
 
     @handles(BenchMeet)
     async def meet(self, message: BenchMeet) -> Done:
-        """The process remembers who is where."""
+        """Store the addresses for the process."""
         for name in message.names:
             await self.ctx.resolve(name, MINUTE_S)
         return Done()
 
     @handles(BenchStormOver)
     async def over(self, message: BenchStormOver) -> Done:
-        """Let the last answers come, then save."""
+        """Wait for the last answers, then save."""
         await drained(self._storm)
         self._storm.save(self._scratch, self.ctx.name)
         return Done()

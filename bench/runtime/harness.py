@@ -1,7 +1,7 @@
-"""Runs one program after the other, in rounds that alternate between the systems; owns their processes.
+"""Harness: runs the programs in rounds that alternate between the systems.
 
-A program measures the rows of one group of one system once and is gone with all that it started; so nobody's
-idle daemons burden the next one.
+Owns their processes. A program measures the rows of one group of one system once and ends with all its
+processes, so that no idle daemon burdens the next one.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ ENVIRONMENTS = ROOT / ".bench"
 PROGRAM_S = 180.0
 """One program may take this long: the longest row is ten seconds, the slowest start half a minute, and a
 frozen process is waited for three quarters of one."""
-SETTLE_S = 0.3  # between two programs: what was killed is gone
+SETTLE_S = 0.3  # between two programs: killed processes are gone
 
 _ENVIRONMENT = {"ray": "peers", "xoscar": "peers", "dask": "peers", "monarch": "monarch"}
 
@@ -47,7 +47,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Results:
-    """All that came out, as it is written to the results file."""
+    """All results, in the form of the results file."""
 
     samples: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
     notes: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -64,7 +64,8 @@ class Results:
             self.notes.setdefault(row, {})[system] = str(note)
 
     def hopeless(self, row: str, system: str) -> bool:
-        """Whether another round would only wait again for what never happened, or find that it cannot."""
+        """Whether another round would only repeat a measurement without a result, or one that is
+        impossible."""
         figures = self.samples.get(row, {}).get(system)
         if figures is None:
             return system in self.notes.get(row, {})
@@ -81,8 +82,8 @@ def interpreter(system: str) -> Path | None:
 
 
 def turns(specs: Sequence[RowSpec], systems: Sequence[str], rounds: int) -> Iterator[Turn]:
-    """The order of the programs: group by group, round by round, the systems taking turns; every other round
-    goes the other way, so that nobody always follows the same neighbour."""
+    """The order of the programs: group by group, round by round, the systems in turn; every other round runs
+    in reverse, so that no system always follows the same neighbour."""
     groups = list(dict.fromkeys(spec.group for spec in ROWS))  # in the order of the table
     ordered = sorted(specs, key=lambda spec: groups.index(spec.group))
     for group, members in groupby(ordered, key=lambda spec: spec.group):
@@ -102,7 +103,7 @@ def measure(
     say: Callable[[str], None],
     results: Results | None = None,
 ) -> Results:
-    """Run every turn. A program that fails is told aloud and noted; the others go on."""
+    """Run every turn. A failed program is reported on the terminal and recorded; the others continue."""
     results = results if results is not None else Results()
     for turn in turns(specs, systems, rounds):
         rows = [row for row in turn.rows if not results.hopeless(row, turn.system)]
@@ -119,7 +120,7 @@ def measure(
 
 
 def run_program(turn: Turn, rows: list[str], sizes: Sizes, results: Results) -> str:
-    """One program, to its end or its deadline; returns what went wrong, "" if nothing."""
+    """Run one program, to its end or its deadline; return the failure, "" if none."""
     python = interpreter(turn.system)
     if python is None:
         return "not run: its environment is missing (make bench-peers)"
@@ -151,7 +152,7 @@ def run_program(turn: Turn, rows: list[str], sizes: Sizes, results: Results) -> 
 
 
 def end(mark: str) -> None:
-    """Kill whatever a program left behind, by its mark; until nothing is left."""
+    """Kill the remaining processes of a program, by its mark, until none is left."""
     for _ in range(20):
         pids = pids_with(mark)
         if not pids:
@@ -172,7 +173,7 @@ def _last_line(log: Path) -> str:
 
 
 def available(systems: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """The systems that have an environment; the others are named aloud."""
+    """The systems with an environment; the others are reported on the terminal."""
     for system in systems:
         if interpreter(system) is None:
             say(f"SKIPPED: {system} has no environment here; `make bench-peers` makes it")

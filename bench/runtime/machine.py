@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Machine on which the figures were measured."""
 
 import os
 import platform
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def machine() -> dict[str, str]:
-    """Processor, cores, memory, kernel, Python, and how busy it was before."""
+    """Processor, cores, memory, kernel, Python, and the load before the run."""
     busy = os.getloadavg()[0]
     return {
         "cpu": _processor(),

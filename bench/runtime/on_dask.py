@@ -1,6 +1,6 @@
 """Dask actors, measured on one local cluster of worker processes.
 
-API: `await actor.method(...)` from an asynchronous client that talks to the workers directly; many
+API: `await actor.method(...)` from an asynchronous client with direct connections to the workers; many
 outstanding as coroutines. The methods are coroutines, so that they run on the worker's loop without a hop to
 its actor thread. Dask has no tell and no restart.
 """
@@ -41,7 +41,7 @@ _everybody: list[Any] = []
 
 
 class Echo:
-    """Answers with what it got."""
+    """Answers with the received bytes."""
 
     async def ping(self, content: bytes) -> bytes:
         """The same bytes."""
@@ -52,7 +52,7 @@ class Echo:
         return os.getpid()
 
     async def hang(self) -> None:
-        """A call that is in the air when the process dies."""
+        """A call that is in flight when the process dies."""
         await asyncio.sleep(3600)
 
     async def ask(self, other: Any, warm_up_s: float, seconds: float) -> bytes:
@@ -79,14 +79,14 @@ class StormActor:
 
 
 class Scribe:
-    """One a process: learns who is where, saves what was counted."""
+    """One for each process: stores the addresses, saves the counts."""
 
     async def meet(self, everybody: list[Any]) -> None:
         """All storm actors."""
         _everybody[:] = everybody
 
     async def over(self, scratch: str) -> None:
-        """Let the last answers come, then save."""
+        """Wait for the last answers, then save."""
         await drained(_here)
         _here.save(Path(scratch), str(os.getpid()))
 
@@ -215,7 +215,7 @@ def crowd(task: Task) -> None:
 
 
 def death(task: Task) -> None:
-    """killed, frozen: until a call in the air to the dead process fails."""
+    """killed, frozen: until a call in flight to the dead process fails."""
     if task.wants("killed"):
         took = [_run(lambda: _die(task, "killed")) for _ in range(task.sizes.restarts)]
         task.report("killed", ms=statistics.median(took) * 1e3)

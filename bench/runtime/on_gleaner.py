@@ -1,7 +1,8 @@
-"""Gleaner, measured through its public face: `ActorSystem`, `ctx.ask`, `ctx.tell`, `ctx.watch`, `Supervisor`.
+"""Gleaner, measured through `ActorSystem`, `ctx.ask/tell/watch` and `Supervisor`.
 
-Every process is opened as the node agent opens its own (ZeroMQ over TCP loopback, SQLite journal, registry
-with leases); uvloop is the product's loop. What is asked and told is asked and told from inside an actor.
+These are its public interface. Every process is opened as the node agent opens its own (ZeroMQ over TCP
+loopback, SQLite journal, registry with leases); uvloop is the product's loop. All asks and tells are sent
+from inside an actor.
 """
 
 import asyncio

@@ -42,7 +42,7 @@ _everybody: list[Any] = []
 
 
 class Echo(Actor):  # type: ignore[misc]
-    """Answers with what it got."""
+    """Answers with the received bytes."""
 
     @endpoint  # type: ignore[untyped-decorator]
     async def ping(self, content: bytes) -> bytes:
@@ -61,7 +61,7 @@ class Echo(Actor):  # type: ignore[misc]
 
     @endpoint  # type: ignore[untyped-decorator]
     async def hang(self) -> None:
-        """A call that is in the air when the process dies."""
+        """A call that is in flight when the process dies."""
         await asyncio.sleep(3600)
 
     @endpoint  # type: ignore[untyped-decorator]
@@ -72,7 +72,7 @@ class Echo(Actor):  # type: ignore[misc]
 
 
 class Counter(Actor):  # type: ignore[misc]
-    """Counts what it is told."""
+    """Counts its tells."""
 
     def __init__(self) -> None:
         self.sink = Sink()
@@ -84,7 +84,7 @@ class Counter(Actor):  # type: ignore[misc]
 
     @endpoint  # type: ignore[untyped-decorator]
     async def counted(self) -> tuple[int, int]:
-        """How many, and how many not in their turn."""
+        """Count of tells, and how many of them were out of order."""
         found = self.sink.count, self.sink.disordered
         self.sink = Sink()
         return found
@@ -110,7 +110,7 @@ class StormActor(Actor):  # type: ignore[misc]
 
 
 class Scribe(Actor):  # type: ignore[misc]
-    """One a process: learns who is where, saves what was counted."""
+    """One for each process: stores the addresses, saves the counts."""
 
     @endpoint  # type: ignore[untyped-decorator]
     async def meet(self, meshes: list[Any], processes: int) -> None:
@@ -119,7 +119,7 @@ class Scribe(Actor):  # type: ignore[misc]
 
     @endpoint  # type: ignore[untyped-decorator]
     async def over(self, scratch: str) -> None:
-        """Let the last answers come, then save."""
+        """Wait for the last answers, then save."""
         await drained(_here)
         _here.save(Path(scratch), str(os.getpid()))
 
@@ -240,7 +240,7 @@ def crowd(task: Task) -> None:
 
 
 def death(task: Task) -> None:
-    """killed, frozen: until a call in the air to the dead process fails."""
+    """killed, frozen: until a call in flight to the dead process fails."""
     if task.wants("killed"):
         took = [_run(lambda: _die(task, "killed")) for _ in range(task.sizes.restarts)]
         task.report("killed", ms=statistics.median(took) * 1e3)

@@ -1,6 +1,7 @@
-"""Raw pyzmq in a blocking loop: the limit. DEALER to ROUTER over TCP loopback, between two processes.
+"""Raw pyzmq in a blocking loop, as the limit: DEALER to ROUTER over TCP loopback.
 
-No actor, no reply to match, nothing acknowledged; the same bytes, and the same check of their order.
+Two processes. No actors, no matching of replies, no acknowledgements; the same bytes, and the same check of
+their order.
 """
 
 import multiprocessing
@@ -17,7 +18,7 @@ TELL = b"tell"
 
 
 def _answer(ready: Connection) -> None:
-    """Echo until it is told that tells come; then count until it is asked how many."""
+    """Echo until the start of the tells; then count until the count is requested."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
         sock.linger = 0
         ready.send(f"tcp://127.0.0.1:{sock.bind_to_random_port('tcp://127.0.0.1')}")

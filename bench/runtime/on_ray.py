@@ -38,7 +38,7 @@ ONE_PROCESS = "an actor is a process of its own"
 
 
 class Echo:
-    """Answers with what it got."""
+    """Answers with the received bytes."""
 
     def ping(self, content: bytes) -> bytes:
         """The same bytes."""
@@ -49,16 +49,16 @@ class Echo:
         return os.getpid(), content
 
     def hang(self) -> None:
-        """A call that is in the air when the process dies."""
+        """A call that is in flight when the process dies."""
         time.sleep(3600)
 
     def crash(self) -> None:
-        """A Ray actor survives its exceptions; what it restarts after is the end of its process."""
+        """A Ray actor survives its exceptions; it restarts only after the end of its process."""
         os._exit(1)
 
 
 class Counter:
-    """Counts what it is told."""
+    """Counts its tells."""
 
     def __init__(self) -> None:
         self.sink = Sink()
@@ -68,7 +68,7 @@ class Counter:
         self.sink.take(content)
 
     def counted(self) -> tuple[int, int]:
-        """How many, and how many not in their turn."""
+        """Count of tells, and how many of them were out of order."""
         found = self.sink.count, self.sink.disordered
         self.sink = Sink()
         return found
@@ -198,7 +198,7 @@ def crowd(task: Task) -> None:
 
 
 def death(task: Task) -> None:
-    """killed, frozen: until a call in the air to the dead process fails."""
+    """killed, frozen: until a call in flight to the dead process fails."""
     _up(task)
     kind = ray.remote(num_cpus=0)(Echo)
     for row in task.rows:

@@ -42,7 +42,7 @@ _everybody: list[Any] = []
 
 
 class Echo(xoscar.StatelessActor):  # type: ignore[misc]
-    """Answers with what it got."""
+    """Answers with the received bytes."""
 
     def ping(self, content: bytes) -> bytes:
         """The same bytes."""
@@ -53,7 +53,7 @@ class Echo(xoscar.StatelessActor):  # type: ignore[misc]
         return os.getpid()
 
     async def hang(self) -> None:
-        """A call that is in the air when the process dies."""
+        """A call that is in flight when the process dies."""
         await asyncio.sleep(3600)
 
     def crash(self) -> None:
@@ -67,7 +67,7 @@ class Echo(xoscar.StatelessActor):  # type: ignore[misc]
 
 
 class Counter(xoscar.StatelessActor):  # type: ignore[misc]
-    """Counts what it is told."""
+    """Counts its tells."""
 
     def __init__(self) -> None:
         self.sink = Sink()
@@ -77,7 +77,7 @@ class Counter(xoscar.StatelessActor):  # type: ignore[misc]
         self.sink.take(content)
 
     def counted(self) -> tuple[int, int]:
-        """How many, and how many not in their turn."""
+        """Count of tells, and how many of them were out of order."""
         found = self.sink.count, self.sink.disordered
         self.sink = Sink()
         return found
@@ -101,14 +101,14 @@ class StormActor(xoscar.StatelessActor):  # type: ignore[misc]
 
 
 class Scribe(xoscar.StatelessActor):  # type: ignore[misc]
-    """One a process: learns who is where, saves what was counted."""
+    """One for each process: stores the addresses, saves the counts."""
 
     def meet(self, everybody: list[Any]) -> None:
         """All storm actors."""
         _everybody[:] = everybody
 
     async def over(self, scratch: str) -> None:
-        """Let the last answers come, then save."""
+        """Wait for the last answers, then save."""
         await drained(_here)
         _here.save(Path(scratch), str(os.getpid()))
 
@@ -242,7 +242,7 @@ async def _restart(task: Task) -> None:
         while True:
             try:
                 now = await asyncio.wait_for(echo.life(), 5.0)
-            except Exception:  # noqa: BLE001 (whatever it says while the process is gone: ask again)
+            except Exception:  # noqa: BLE001 (any error while the process is gone: ask again)
                 await asyncio.sleep(0.005)
                 continue
             if now != life:
@@ -268,7 +268,7 @@ def crowd(task: Task) -> None:
 
 
 def death(task: Task) -> None:
-    """killed, frozen: until a call in the air to the dead process fails."""
+    """killed, frozen: until a call in flight to the dead process fails."""
     if task.wants("killed"):
         took = [_run(lambda: _die(task, "killed")) for _ in range(task.sizes.restarts)]
         task.report("killed", ms=statistics.median(took) * 1e3)

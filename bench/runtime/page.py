@@ -1,6 +1,7 @@
-"""docs/benchmarks.md, written from the results of a run; every number on the page comes from there.
+"""Page docs/benchmarks.md, written from a run's results; it has all their numbers.
 
-The words stand in `words.toml`; why a goal was missed is written there by hand, after looking.
+The texts are in `words.toml`; the reason of a missed goal is written there by hand, after reading the
+results.
 """
 
 import math
@@ -115,7 +116,7 @@ def _joined(text: str) -> str:
 
 
 def _against(spec: RowSpec, samples: Samples) -> str:
-    """Our figures beside what they are held against."""
+    """Our figures beside the references of the goals."""
     found = []
     for goal in spec.goals:
         ours = middle(samples, spec.name, OURS, goal.metric)

@@ -1,4 +1,4 @@
-"""What is measured, what is aimed at, and whether it was met. Pure."""
+"""Rows: measurements, goals, and whether a goal was met. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from statistics import median
 OURS = "gleaner"
 LIMIT = "pyzmq"
 SYSTEMS = (LIMIT, OURS, "ray", "monarch", "xoscar", "dask")
-"""In the order in which they take turns and are shown."""
+"""In the order of the turns and of the display."""
 
 PEERS = ("ray", "monarch", "xoscar", "dask")
 
@@ -18,7 +18,7 @@ Samples = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of a row. `lower` says which way is better."""
+    """One figure of a row. `lower`: lower values are better."""
 
     name: str
     unit: str
@@ -33,7 +33,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Our median of `metric` is on the right side of `bound`, times the median of `of` where that is given
+    """Our median of `metric` is on the right side of `bound`, times the median of `of` where that is set
     ("every peer": of each of them). Strict where `strict`."""
 
     metric: str
@@ -172,18 +172,17 @@ def row(name: str) -> RowSpec:
 
 
 def middle(samples: Samples, row_name: str, system: str, metric: str) -> float | None:
-    """The median over the rounds; NaN when most rounds never saw it happen, None when it was not measured."""
+    """The median over the rounds; NaN when most rounds had no result, None when it was not measured."""
     values = samples.get(row_name, {}).get(system, {}).get(metric)
     if not values:
         return None
-    # What never happened is later than everything that did.
+    # A missing result counts as later than every result.
     found = median(math.inf if math.isnan(value) else value for value in values)
     return math.nan if math.isinf(found) else found
 
 
 def met(spec: RowSpec, samples: Samples) -> bool | None:
-    """Whether every goal of the row is met; None when it has none, or something that it needs was not
-    measured."""
+    """Whether every goal of the row is met; None when it has none, or a needed value was not measured."""
     verdicts = [_met(spec, goal, samples) for goal in spec.goals]
     if not verdicts or (None in verdicts and False not in verdicts):
         return None
@@ -191,7 +190,7 @@ def met(spec: RowSpec, samples: Samples) -> bool | None:
 
 
 def bound_of(spec: RowSpec, goal: Goal, samples: Samples) -> float | None:
-    """The number that our median is held against; None when what it is relative to was not measured."""
+    """The reference of our median; None when its base was not measured."""
     if goal.bound_metric:
         return middle(samples, spec.name, OURS, goal.bound_metric)
     if not goal.of:

@@ -12,7 +12,7 @@ VERDICTS = {True: "met", False: "NOT met", None: "-"}
 
 
 def figure(value: float | None, note: str = "", never: str = "never") -> str:
-    """One figure as it is shown: three significant digits."""
+    """One figure in display form: three significant digits."""
     if value is None:
         return "no" if note else "-"
     if math.isnan(value):
@@ -41,7 +41,7 @@ def lines(results: Results) -> list[tuple[RowSpec, Metric, list[str]]]:
 
 
 def show(results: Results, console: Console) -> None:
-    """Print the table, then what could not be measured and why."""
+    """Print the table, then the failed measurements with their causes."""
     table = Table("what", "unit", *SYSTEMS, "goal", title="Actor runtimes, medians of the rounds")
     before = None
     for spec, metric, cells in lines(results):

@@ -1,6 +1,7 @@
-"""What every program that measures one system shares: its orders, its payload, its samples, its report.
+"""Task: shared parts of the programs that measure one system.
 
-Imported by programs that run in the peers' environments: the standard library alone.
+These are orders, payload, samples and report. Imported by programs that run in the peers' environments: the
+standard library alone.
 """
 
 import json
@@ -16,14 +17,14 @@ from pathlib import Path
 PAYLOAD_BYTES = 100
 OUTSTANDING = 64
 MARK = "GLEANER_BENCH_RUN"
-"""Environment variable that every process of one program bears: how it is found, weighed and ended."""
+"""Environment variable of every process of one program, by which it is found, measured and ended."""
 
 _PADDING = bytes(PAYLOAD_BYTES - 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How long and how many; `quick` is for looking, not for reporting."""
+    """Durations and counts; `quick` is for trials, not for reporting."""
 
     seconds: float = 2.0  # of one rate or latency measurement
     warm_up_s: float = 0.5
@@ -44,7 +45,7 @@ class Sizes:
 
 @dataclass(slots=True)
 class Task:
-    """One program run: the rows that it is asked for, and what it found."""
+    """One program run: the requested rows, and its results."""
 
     rows: list[str]
     sizes: Sizes
@@ -54,23 +55,23 @@ class Task:
     version: str = ""
 
     def wants(self, row: str) -> bool:
-        """Whether this row is due."""
+        """Whether this row is requested."""
         return row in self.rows
 
     def report(self, row: str, **figures: float) -> None:
-        """The figures of one row; NaN says that it never happened."""
+        """The figures of one row; NaN means that the event never happened."""
         self.found[row] = figures
 
     def report_storm(self) -> None:
-        """The sum of what the processes of the storm saved."""
+        """The sum of the saved counts of the storm's processes."""
         self.report("storm", **Storm.load_all(self.scratch).figures(self.sizes.storm_s))
 
     def cannot(self, row: str, why: str) -> None:
-        """This system has no such thing, in a sentence for the reader."""
+        """This system lacks the feature; a sentence for the reader."""
         self.notes[row] = why
 
     def to_json(self) -> str:
-        """What the harness reads."""
+        """The results for the harness."""
         return json.dumps({"found": self.found, "notes": self.notes, "version": self.version})
 
 
@@ -81,11 +82,11 @@ def main(version: Callable[[], str], groups: Mapping[str, Callable[[Task], None]
     task.version = version()
     groups[orders["group"]](task)
     Path(orders["out"]).write_text(task.to_json())
-    os._exit(0)  # no peer's orderly farewell is waited for: the harness ends what is left
+    os._exit(0)  # a peer's orderly shutdown is not awaited: the harness ends remaining processes
 
 
 def orders(group: str, rows: list[str], sizes: Sizes, scratch: Path, out: Path) -> str:
-    """What `main` takes."""
+    """The argument of `main`."""
     return json.dumps(
         {"group": group, "rows": rows, "sizes": asdict(sizes), "scratch": str(scratch), "out": str(out)}
     )
@@ -102,7 +103,7 @@ def number_of(content: bytes) -> int:
 
 
 def ready_s(sizes: Sizes) -> float:
-    """Within this time all actors of the storm have been told when it begins."""
+    """Within this time all actors of the storm have received the start time."""
     return 1.0 + sizes.storm_actors / 200
 
 
@@ -116,8 +117,8 @@ def percentile(samples: "array[float] | list[float]", share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Asks that were answered: the seconds that each took, that all took, and the CPU seconds of all
-    processes. `each` is how many asks one latency stands for."""
+    """Answered asks: the seconds of each, the seconds of all, and the CPU seconds of all processes. `each` is
+    the number of asks in one latency."""
 
     latencies: "array[float]"
     seconds: float
@@ -139,7 +140,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Tells: how many were sent, came, and came out of turn; seconds and CPU seconds until all were there."""
+    """Tells: counts of sent, received and out-of-order ones; seconds and CPU seconds until all had
+    arrived."""
 
     sent: int
     came: int
@@ -158,7 +160,7 @@ class Told:
 
 
 class Sink:
-    """Counts numbered payloads and checks that they come in order, each once."""
+    """Counts numbered payloads and checks that they arrive in order, each once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -175,7 +177,7 @@ class Sink:
 
 @dataclass(slots=True)
 class Storm:
-    """What one process counts while its actors ask others at random."""
+    """Counts of one process while its actors ask others at random."""
 
     asked: int = 0
     answered: int = 0  # with the right bytes
@@ -184,7 +186,7 @@ class Storm:
     latencies: "array[float]" = field(default_factory=lambda: array("d"))
 
     def answer(self, right: bool, took_s: float, in_time: bool) -> None:
-        """One ask came back."""
+        """Record one answer."""
         self.answered += right
         self.failed += not right
         self.in_time += right and in_time
@@ -192,18 +194,18 @@ class Storm:
 
     @property
     def outstanding(self) -> int:
-        """Asks that neither came back nor failed."""
+        """Asks without an answer or a failure."""
         return self.asked - self.answered - self.failed
 
     def save(self, scratch: Path, process: str) -> None:
-        """For the process that adds them up."""
+        """As a dict for the process that adds the counts up."""
         with (scratch / f"storm-{process}").open("wb") as out:
             array("d", [self.asked, self.answered, self.in_time, self.failed]).tofile(out)
             self.latencies.tofile(out)
 
     @classmethod
     def load_all(cls, scratch: Path) -> "Storm":
-        """The sum of all that was saved there."""
+        """The sum of all saved counts there."""
         total = cls()
         for file in sorted(scratch.glob("storm-*")):
             content = array("d")
@@ -232,7 +234,7 @@ def marked_pids() -> list[int]:
 
 
 def pids_with(mark: str) -> list[int]:
-    """Every process whose environment bears `mark`."""
+    """Every process with `mark` in its environment."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -258,7 +260,7 @@ def cpu_s(pids: list[int]) -> float:
 
 
 def resident_bytes() -> int:
-    """What this process holds in memory."""
+    """Memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -275,7 +277,7 @@ class Effort:
 
 
 def idle_percent(seconds: float) -> float:
-    """Percent of one core that all processes of this run use while nothing is asked of them."""
+    """Percent of one core that all processes of this run use while they are idle."""
     effort, began = Effort(), time.perf_counter()
     time.sleep(seconds)
     return effort.spent_s() / (time.perf_counter() - began) * 100

@@ -1,4 +1,7 @@
-"""Measure the token plane: `python -m bench.token_plane [--quick] [--json FILE] [--write-docs]`."""
+"""Measures the token plane.
+
+Usage: `python -m bench.token_plane [--quick] [--json FILE] [--write-docs]`.
+"""
 
 import argparse
 import json

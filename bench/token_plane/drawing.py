@@ -1,4 +1,4 @@
-"""The results as one figure: rate, cost and latency by the number of rows in a frame."""
+"""Figure of the results: rate, cost and latency by the number of rows in a frame."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _COLOURS = {OURS: "#1b7f5c", PARSED: "#c0392b", PASSED: "#7f8c8d"}
 
 
 def write(results: Mapping[str, Any], directory: Path) -> Path:
-    """Draw what was measured into `directory`; returns the file."""
+    """Draw the results into `directory`; returns the file."""
     found = [Found(**one) for one in results["found"]]
     drawing, (rate, cost, latency) = pyplot.subplots(1, 3, figsize=(15, 4.2))
     _lines(rate, found, lambda one: one.tokens_per_s, "-")

@@ -1,9 +1,9 @@
-"""A worker behind the router that generates nothing: it writes events that were made before.
+"""Fake worker behind the router: writes prepared events and generates nothing.
 
 `python -m bench.token_plane.fake_worker PORT BURST`. An event is one token in SGLang's form, a chunk of HTTP
 of its own. `BURST` of them go to the socket at a time; a request whose `rid` is `every N ms` gets one in that
-time instead. Either way the socket takes what it takes, and the writer waits while it is full. The only field
-that is written at run time is the moment of the sending.
+time instead. Either way the writer waits while the socket is full. The only field that is written at run time
+is the time of sending.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ import uvloop
 
 VARIANTS = 64
 SEND_BUFFER_BYTES = 64 * 1024
-"""Of a stream; left to itself the kernel takes megabytes of each, and their filling would be measured."""
-STAMP = b"1%017d"  # of one width, and no zero in front
+"""Of a stream; the kernel's default takes megabytes of each, and the bench would measure how they fill."""
+STAMP = b"1%017d"  # of one width, without a leading zero
 STAMP_ZERO = 10**17
 _EVERY = re.compile(rb'"rid": ?"every ([0-9.]+) ms"')
 _HEAD = (
@@ -28,7 +28,7 @@ _JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %
 
 
 def event(variant: int) -> tuple[bytes, bytes]:
-    """A chunk with one event, less the moment of its sending: what stands before it, and behind it."""
+    """A chunk with one event, without the time of sending: the bytes before it, and after it."""
     token, logprob = (977 * variant) % 150_000, -0.01 * (variant + 1)
     before = (
         b'data: {"text":"","output_ids":[%d],"meta_info":{"id":"0123456789abcdef","finish_reason":null,'
@@ -41,7 +41,7 @@ def event(variant: int) -> tuple[bytes, bytes]:
 
 
 class Worker(asyncio.Protocol):
-    """One connection; the requests on it come one after the other."""
+    """One connection, with its requests one after the other."""
 
     def __init__(self, burst: int) -> None:
         self._burst = burst
@@ -51,7 +51,7 @@ class Worker(asyncio.Protocol):
         self._writing: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class does not inherit from it
         sock = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)

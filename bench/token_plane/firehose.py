@@ -1,7 +1,8 @@
-"""An instance without a model: it registers, takes dispatches, and sends columns that were made before.
+"""Firehose: an instance without a model that sends prepared columns.
 
-Owns the sending and the times of it: a frame counts when its acknowledgement is here, which comes after its
-commit. Everything but the tokens is the real thing: the registration, the tickets, the stream, its ring.
+It registers and takes dispatches. Owns the sending and its times: a frame counts when its acknowledgement
+arrives, which is after its commit. Everything but the tokens is real: the registration, the tickets, the
+stream, its ring.
 """
 
 import asyncio
@@ -20,25 +21,25 @@ from transport.wire import Peer
 
 MANAGER = "rollout/manager"
 WEIGHTS = Weights(version=1, root=b"\1" * 32, sources=())
-"""What all of them serve; there is nothing to load."""
+"""Version that all of them serve; no load is needed."""
 ASK_S = 30.0
-BURST = 16  # frames between two looks at the loop
+BURST = 16  # frames between two yields to the loop
 VARIANTS = 64  # different frames, sent in turn
-MAX_TIMES = 50_000  # of acknowledged frames, kept of one pouring: the first ones
+MAX_TIMES = 50_000  # of acknowledged frames, kept of one run: the first ones
 
 
 class Hold(Message, frozen=True):
-    """How many requests do you have?"""
+    """Asks for the number of requests."""
 
 
 class Holds(Message, frozen=True):
-    """Tickets that were dispatched and not forgotten."""
+    """Number of tickets that were dispatched and not forgotten."""
 
     tickets: int
 
 
 class Where(Message, frozen=True):
-    """Where do you stream to?"""
+    """Asks for the address of the stream."""
 
 
 class StreamsTo(Message, frozen=True):
@@ -60,7 +61,8 @@ class Pour(Message, frozen=True):
 
 class Poured(Message, frozen=True):
     """Tokens acknowledged meanwhile; the seconds from the sending of each frame to its acknowledgement (f64,
-    raw); how long the stream had no room for another one; processor seconds of the process, all meanwhile."""
+    raw); how long the stream had no free capacity for another frame; processor seconds of the process, all
+    meanwhile."""
 
     tokens: int
     times: bytes
@@ -69,7 +71,7 @@ class Poured(Message, frozen=True):
 
 
 class Forget(Message, frozen=True):
-    """The batch is over: its tickets mean nothing."""
+    """The batch is over: its tickets are invalid."""
 
 
 class Firehose(Actor):
@@ -106,7 +108,7 @@ class Firehose(Actor):
 
     @handles(Dispatch)
     async def dispatch(self, message: Dispatch) -> None:
-        """These are decoded as soon as it pours."""
+        """Take requests; they are decoded when the sending starts."""
         self._tickets += [work.ticket for work in message.work]
 
     @handles(Hold)
@@ -159,7 +161,7 @@ class Firehose(Actor):
         deferred.answer(measure.result())
 
     def _next(self, number: int) -> bytes:
-        if not self._begun:  # the first frame says that decoding began
+        if not self._begun:  # the first frame reports that decoding began
             self._begun = True
             return self._columns(0, Flag.FIRST)
         return self._frames[number % len(self._frames)]
@@ -169,7 +171,7 @@ class Firehose(Actor):
 
     def _columns(self, variant: int, flag: Flag) -> bytes:
         rows = len(self._tickets)
-        tokens = (np.arange(rows) * 977 + variant * 31) % 150_000  # ids as a model of today has them
+        tokens = (np.arange(rows) * 977 + variant * 31) % 150_000  # ids as in a model of today
         logprobs = np.full(rows, -0.01 * (variant + 1))
         return pack_columns(self._tickets, tokens, logprobs, np.full(rows, flag))
 
@@ -178,7 +180,7 @@ class Firehose(Actor):
 
 
 class _Measure:
-    """What is acknowledged within the time, and how long it took."""
+    """Tokens acknowledged within the time, and their latencies."""
 
     def __init__(self, sender: StreamSender, order: Pour, rows: int) -> None:
         self._sender, self._order, self._rows = sender, order, rows
@@ -200,7 +202,7 @@ class _Measure:
         self.look(now)
 
     def look(self, now_s: float) -> None:
-        """Take note of what is acknowledged by now."""
+        """Count the frames that are acknowledged by now."""
         acked = self._sender.last_seq - self._sender.unacknowledged
         counted = self._order.begin_s <= now_s < self._order.end_s
         if counted and self._cpu_s is None:

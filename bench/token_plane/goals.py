@@ -1,4 +1,4 @@
-"""What the token plane has to reach at one width, and whether a run reached it. Pure."""
+"""Goals of the token plane at one width, with a verdict on a run. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ AT_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One of them: ours in tokens/s against a bound; `met` is None where the other was not measured."""
+    """One goal: ours in tokens/s against a bound; `met` is None where the other was not measured."""
 
     what: str
     ours: float
@@ -27,7 +27,7 @@ class Goal:
 
 
 def goals(found: Sequence[Found]) -> list[Goal]:
-    """Those that can be told from what was measured; none without our own figure at that width."""
+    """Goals with the needed measurements; none without our own figure at that width."""
     rates = {one.system: one.tokens_per_s for one in found if one.rows == AT_ROWS}
     if OURS not in rates:
         return []

@@ -1,4 +1,4 @@
-"""A process with instances that send: `python -m bench.token_plane.instances ORDERS_JSON`."""
+"""Process with sending instances: `python -m bench.token_plane.instances ORDERS_JSON`."""
 
 import asyncio
 import json

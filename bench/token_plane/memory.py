@@ -1,7 +1,7 @@
-"""What the manager's state holds of a request in flight, and of a token: allocations counted by tracemalloc.
+"""Memory of the manager's state per request in flight and per token (tracemalloc).
 
 In this process: the state is the manager's own (`actors.rollout.state`), fed with the events that a manager
-journals; nothing else of the manager grows with the requests.
+journals; no other part of the manager grows with the requests.
 """
 
 import gc
@@ -21,8 +21,8 @@ ANSWER_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Bytes: of `requests` in flight without an answer, and of each token that is collected then. `refused`:
-    why so many are not taken, "" where they are."""
+    """Bytes: of `requests` in flight without an answer, and of each token that is then collected. `refused`:
+    why so many requests are refused, "" where they are accepted."""
 
     requests: int
     bytes_per_request: float = float("nan")
@@ -76,7 +76,7 @@ def _submit(state: RolloutState, requests: int) -> str:
 
 
 def _dispatch(state: RolloutState) -> dict[str, tuple[int, ...]]:
-    """Every request is with an instance: the tickets of each."""
+    """Every request is dispatched to an instance: the tickets of each."""
     waiting = [log.id for log in state.log.queued()]
     given = {}
     for number, start in enumerate(range(0, len(waiting), TICKETS)):
@@ -88,7 +88,7 @@ def _dispatch(state: RolloutState) -> dict[str, tuple[int, ...]]:
 
 
 def _collect(state: RolloutState, instances: dict[str, tuple[int, ...]]) -> int:
-    """Every request gets `ANSWER_TOKENS`; how many tokens that are."""
+    """Every request gets `ANSWER_TOKENS`; returns the number of tokens."""
     for seq in range(1, ANSWER_TOKENS + 1):
         for name, tickets in instances.items():
             count = len(tickets)

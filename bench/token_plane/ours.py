@@ -1,6 +1,6 @@
-"""Tokens per second that one manager absorbs, journaled: a process of production, measured from outside.
+"""Tokens per second that one manager absorbs, journaled; measured from outside.
 
-The manager's process, all of its threads, is kept on one core; what sends to it has the others.
+The manager is a process of production. All its threads are kept on one core; the senders have the others.
 """
 
 import asyncio
@@ -35,7 +35,8 @@ ANSWER = 1 << 20
 
 
 def config(sizes: Sizes) -> Config:
-    """As in production, but for what lets one instance have all of its requests at once."""
+    """As in production, except for limits that would keep an instance from having all of its requests at
+    once."""
     widest = max(sizes.rows)
     return Config(
         rollout=Rollout(max_pending=max(widest, GROUP), max_new_tokens=ANSWER),
@@ -66,7 +67,7 @@ async def _measure(sizes: Sizes, scratch: Path) -> list[Found]:
 def _instances(
     manager: ManagerProcess, scratch: Path, names: Sequence[str], cores: Sequence[int], sizes: Sizes
 ) -> Iterator[None]:
-    """The processes that send, each with its share of the streams."""
+    """The sending processes, each with its share of the streams."""
     running = []
     try:
         for number in range(sizes.senders):
@@ -155,7 +156,7 @@ async def _holds(manager: ManagerProcess, name: str, rows: int) -> None:
 async def _pour(
     manager: ManagerProcess, names: Sequence[str], sizes: Sizes, every_s: float
 ) -> tuple[list[Poured], float]:
-    """What every instance poured, and the processor seconds of the manager meanwhile. On a machine so busy
+    """The results of every instance, and the processor seconds of the manager meanwhile. On a machine so busy
     that not all of them have begun by then, once more, with more time before."""
     for tries in range(TRIES):
         poured, cpu_s = await _pour_once(manager, names, sizes, every_s, sizes.warm_s * 3**tries)

@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md on the token plane, written from the results of a run."""
+"""Section of docs/benchmarks.md on the token plane, written from a run's results."""
 
 from collections.abc import Mapping
 from pathlib import Path

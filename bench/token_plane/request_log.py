@@ -1,4 +1,4 @@
-"""The token log of a client that has no frames: the same that the manager keeps, fed token by token."""
+"""Token log of a client without frames: the manager's, fed token by token."""
 
 from actors.rollout.events import BatchSubmitted, Prompt
 from actors.rollout.request_log import RequestLog

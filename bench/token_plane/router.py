@@ -1,4 +1,4 @@
-"""The Rust router and its one Python client: measured beside ours, on the same machine, in the same run.
+"""Rust router with its one Python client, measured in the same run as ours.
 
 As many fake workers as we have streams, as many concurrent requests on each as our frames have rows. The
 router, the workers and the client may use every core.
@@ -23,7 +23,7 @@ from bench.token_plane.goals import PARSED, PASSED
 from bench.token_plane.sizes import Found, Sizes
 
 READY_S = 30.0
-LIMIT_S = 60.0  # of one client: a thousand streams take seconds to open
+LIMIT_S = 60.0  # for one client: 1000 streams take seconds to open
 
 
 def environment() -> Path | None:
@@ -52,7 +52,7 @@ def measure(python: Path, sizes: Sizes, scratch: Path) -> list[Found]:
 
 
 class _Run:
-    """What one client found."""
+    """Result of one client."""
 
     def __init__(
         self, tokens: int, seconds: float, cpu_s: float, router_s: float, times: list[float]
@@ -144,7 +144,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at now."""
+    """Ports on which no process listens now."""
     sockets = []
     try:
         for _ in range(count):

@@ -1,9 +1,9 @@
-"""The client of the router, in its environment: `python -m bench.token_plane.router_client ORDERS_JSON`.
+"""Router client: `python -m bench.token_plane.router_client ORDERS_JSON`.
 
-One process, one thread, as many streams as there are requests. `parse`: aiohttp, every event decoded (orjson)
-and appended to the token log of its request. `count`: bare sockets, nothing decoded, the events in what
-arrives are counted. Prints when it begins to measure, and then what it
-found, as a line of JSON each.
+Runs in the router's environment. One process, one thread, as many streams as there are requests. `parse`:
+aiohttp, every event decoded (orjson) and appended to the token log of its request. `count`: bare sockets,
+nothing decoded, the events in the received bytes are counted. Prints a line of JSON when it begins to
+measure, and one with the result.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ MAX_TIMES = 100_000
 
 
 class Count:
-    """Tokens and times of `seconds`, which begin `warm_s` after the last stream has brought something."""
+    """Tokens and times of `seconds`, which begin `warm_s` after the last stream has received data."""
 
     def __init__(self, streams: int, warm_s: float, seconds: float) -> None:
         self._silent, self._warm_s, self._seconds = streams, warm_s, seconds
@@ -41,7 +41,7 @@ class Count:
         self.cpu_s = 0.0
 
     def flows(self, now_s: float) -> None:
-        """One more stream has brought something; when it is the last, say when the measurement begins."""
+        """Count a stream's first data; after the last stream, print when the measurement begins."""
         self._silent -= 1
         if not self._silent:
             self.begin_s = now_s + self._warm_s
@@ -95,14 +95,14 @@ async def parse(url: str, streams: int, body: bytes, count: Count) -> None:
 
 
 class _Bytes(asyncio.Protocol):
-    """Counts the events in what arrives."""
+    """Counts the events in the received bytes."""
 
     def __init__(self, count: Count, host: str, body: bytes, over: "asyncio.Future[None]") -> None:
         self._count, self._host, self._body, self._over = count, host, body, over
         self._silent = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class does not inherit from it
         head = f"POST /generate HTTP/1.1\r\nhost: {self._host}\r\ncontent-type: application/json\r\n"
         self._transport.write(f"{head}content-length: {len(self._body)}\r\n\r\n".encode() + self._body)
 

@@ -1,9 +1,9 @@
-"""Network cards on loopback: what leaves an address of 127.0.0.0/8 gets a rate, so that hosts on one machine
-share no more than hosts would.
+"""Network cards on loopback: a rate limit for each address of 127.0.0.0/8.
 
-Owns the queues of `lo` in a network namespace of this command's own (`inside`): the machine's loopback stays
-as it is. The rate is that of the way up; who pulls from one host at a time gets no more than that. Linux's
-`tc` (htb), `ip` and `unshare`, and root.
+Hosts on one machine then share no more than real hosts. Owns the queues of `lo` in a network namespace of
+this command's own (`inside`): the machine's loopback stays as it is. The rate limits the sending side; a
+receiver that pulls from one host at a time gets no more than that. Needs Linux's `tc` (htb), `ip` and
+`unshare`, and root.
 """
 
 import os
@@ -28,7 +28,8 @@ def why_not() -> str:
 
 
 def inside(module: str) -> None:
-    """Go on in a network namespace of this command's own: returns there only. SystemExit where that fails."""
+    """Re-execute this command in a network namespace of its own; only there does it return. SystemExit where
+    that fails."""
     if os.environ.get(INSIDE):
         return
     if why := why_not():
@@ -38,7 +39,7 @@ def inside(module: str) -> None:
 
 
 def limit(addresses: Sequence[str], bytes_s: float) -> None:
-    """Each address sends at most so much. Once, inside."""
+    """Limit the sending rate of each address. Call once, inside."""
     _run("ip", "link", "set", "lo", "up")
     _run("tc", "qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb", "default", "1", "r2q", "10000")
     _run("tc", "class", "add", "dev", "lo", "parent", "1:", "classid", "1:1", "htb", "rate", "100gbit")
@@ -50,7 +51,7 @@ def limit(addresses: Sequence[str], bytes_s: float) -> None:
 
 
 def sent_bytes(addresses: Sequence[str]) -> list[int]:
-    """What has left each of the addresses of `limit`, headers with it."""
+    """Bytes sent by each address of `limit`, with headers."""
     found = {
         int(number, 16): int(nbytes)
         for number, nbytes in _SENT.findall(_run("tc", "-s", "class", "show", "dev", "lo"))

@@ -1,8 +1,9 @@
-"""How much of the weights a step changes: `python -m bench.weights.change_rates [--json F] [--write-docs]`.
+"""Share of the weights that a step changes.
 
-Simulated: `simulated_adam` at three learning rates. Real: the quickstart's job (`rlctl run`, its model, its
-trainer, no preemption) at its own learning rate and at 1e-6, read from the checkpoints of consecutive steps;
-its weights as they are, float32, and as the bfloat16 that large models are served in.
+Usage: `python -m bench.weights.change_rates [--json F] [--write-docs]`. Simulated: `simulated_adam` at three
+learning rates. Real: the quickstart's job (`rlctl run`, its model, its trainer, no preemption) at its own
+learning rate and at 1e-6, read from the checkpoints of consecutive steps; its weights as they are, float32,
+and as the bfloat16 that large models are served in.
 """
 
 import argparse
@@ -42,7 +43,7 @@ APART = (1, 2, 4, 8)
 OWN, SMALL = 4e-4, 1e-6
 """Learning rates of the quickstart's job: configs/quickstart.toml's, and that of a large model."""
 REAL_STEPS = 24
-"""The quickstart's: how much a step changes depends on how far its training is."""
+"""The quickstart's: the change of a step depends on the progress of the training."""
 CHUNK_BYTES = 4 << 20
 
 
@@ -72,8 +73,8 @@ def compared(
     first: bool,
     last: bool = False,
 ) -> Change:
-    """The change between images `apart` of each other: all such pairs, or the first. `last`: they are a run's
-    last ones."""
+    """The change between images `apart` steps of each other: all such pairs, or the first. `last`: they are a
+    run's last ones."""
     found = []
     for old, new in list(zip(images, images[apart:], strict=False))[: 1 if first else None]:
         changed = old != new

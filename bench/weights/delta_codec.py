@@ -1,10 +1,10 @@
-"""What one core makes of weight deltas: `python -m bench.weights.delta_codec [--json FILE] [--write-docs]`.
+"""Speed of weight deltas on one core.
 
-GB/s are of the model's bytes, for a processor second of one thread: what else runs on the machine slows it
-through caches and memory, not through the queue. The ways take turns, and so do the limits of the same
-moment: a plain copy of the image, its digest, and only writing what changed where that is known. Weights are
-those of `simulated_adam` at three learning rates, in bfloat16, in memory as a store of images has it (shared,
-pages of 4 KiB). GB is 1e9 bytes.
+Usage: `python -m bench.weights.delta_codec [--json FILE] [--write-docs]`. GB/s are of the model's bytes, for
+a processor second of one thread: other work of the machine slows it through caches and memory, not through
+the queue. The ways take turns, and so do the limits of the same moment: a plain copy of the image, its
+digest, and only writing the changes where they are known. Weights are those of `simulated_adam` at three
+learning rates, in bfloat16, in memory as in a store of images (shared, pages of 4 KiB). GB is 1e9 bytes.
 """
 
 import argparse
@@ -43,7 +43,7 @@ STEPS = 40
 RATES = (1e-7, 1e-6, 1e-5)
 ROUNDS = 5
 GAP_BYTES = 1 << 20
-"""Behind each image: what else is mapped between two of them. See `delta_kernels.ALIAS_BYTES`."""
+"""After each image: other mappings between two of them. See `delta_kernels.ALIAS_BYTES`."""
 
 COPY, DIGEST = "copy of the image (np.copyto)", "digest of the image (xxh3-128)"
 WRITE = "what changed written, places known"
@@ -55,7 +55,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Way(Generic[P]):
-    """One way to write a chunk's change down, and to apply it in place. `size`: of what is sent, in bytes."""
+    """One way to encode a chunk's change, and to apply it in place. `size`: of the encoding, in bytes."""
 
     name: str
     encode: Callable[[Image, Image], P]
@@ -77,8 +77,8 @@ class Measured:
 
 @dataclass(slots=True)
 class GivenUp:
-    """Seconds, one a round, until it is known that an image which changed everywhere has no delta: from a
-    sample, and by encoding until it is too large, as it would be without one."""
+    """Seconds, one a round, until an image that changed everywhere is known to have no delta: from a sample,
+    and by encoding until it is too large, as without one."""
 
     sampled_s: list[float] = field(default_factory=list)
     encoded_s: list[float] = field(default_factory=list)
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=REPEATS, help="of the block of 8 MiB in the image")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
-    from bench.weights import delta_codec_page as page  # who only measures needs no matplotlib
+    from bench.weights import delta_codec_page as page  # a run that only measures needs no matplotlib
 
     if arguments.write_docs:
         page.write(json.loads((arguments.json or RESULTS).read_text()), ROOT / "docs")

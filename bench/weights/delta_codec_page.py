@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md on weight deltas and its figure, written from the results of a run."""
+"""Section of docs/benchmarks.md on weight deltas, with its figure, from a run's results."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def write(results: Mapping[str, Any], directory: Path) -> None:
 
 
 def rows_of(results: Mapping[str, Any]) -> list[Measured]:
-    """What a results file holds."""
+    """Contents of a results file."""
     return [Measured(**one) for one in results["rows"]]
 
 
@@ -95,7 +95,7 @@ def lines(results: Mapping[str, Any]) -> list[str]:
 
 
 def parts(rows: Sequence[Measured]) -> list[tuple[str, float]]:
-    """What bringing a version to a host's memory is made of, and how fast each part is alone, in GB/s."""
+    """Parts of bringing a version to a host's memory, and the speed of each alone, in GB/s."""
     rates = {row.name: median(row.apply) for row in rows if row.learning_rate == AT and row.apply}
     ours = WAYS[0].name
     return [
@@ -114,7 +114,7 @@ def speed(rates: Sequence[float]) -> str:
 
 
 def goals(rows: Sequence[Measured]) -> list[tuple[str, str, str, str]]:
-    """What was to be reached by what a trainer uses by itself: name, value, goal, verdict."""
+    """Goals of the way that a trainer uses by default: name, value, goal, verdict."""
     (ours,) = [row for row in rows if row.learning_rate == AT and row.name == WAYS[0].name]
     (build,) = [row for row in rows if row.learning_rate == AT and row.name == BUILD]
     encode, whole, apply = median(ours.encode), median(build.encode), median(ours.apply)

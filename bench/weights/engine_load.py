@@ -1,11 +1,11 @@
-"""`python -m bench.weights.engine_load [--json FILE]`: seconds from a verified image in shared memory to a
-real SGLang that serves it, by each way that it has on one host without a GPU.
+"""Seconds from a verified image in shared memory to a real SGLang that serves it.
 
-*Stage* is what is done while the server serves on, *commit* what it is paused for. The ways, one after the
-other in each round, on one server: our loader, which maps the image; a folder in shared memory, which SGLang
-reads as a checkpoint; the tensors in the body of `/update_weights_from_tensor`. Beside them one copy of the
-image's bytes in this process, the limit. Each way proves that it loaded: the server names the version.
-Medians of `ROUNDS`; needs `.engines/sglang` (make engines).
+Usage: `python -m bench.weights.engine_load [--json FILE]`. Measures each way that SGLang has on one host
+without a GPU. *Stage* is the work while the server serves on, *commit* the work while it is paused. The ways,
+one after the other in each round, on one server: our loader, which maps the image; a folder in shared memory,
+which SGLang reads as a checkpoint; the tensors in the body of `/update_weights_from_tensor`. Beside them one
+copy of the image's bytes in this process, the limit. Each way proves that it loaded: the server names the
+version. Medians of `ROUNDS`; needs `.engines/sglang` (make engines).
 """
 
 import asyncio
@@ -62,7 +62,7 @@ Load = Callable[[Fetched, str], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Took:
-    """Of one flip."""
+    """Times of one flip."""
 
     stage_s: float
     commit_s: float
@@ -91,7 +91,7 @@ async def with_tensors(http: HttpWire, fetched: Fetched, name: str) -> None:
 
 
 async def seconds_of(http: HttpWire, stage: Stage, load: Load, fetched: Fetched, name: str) -> Took:
-    """Raises RuntimeError where the server does not serve it then."""
+    """Raises RuntimeError where the server does not serve the version afterwards."""
     began_s = time.perf_counter()
     await stage(fetched)
     staged_s = time.perf_counter()
@@ -110,7 +110,7 @@ async def nothing(fetched: Fetched) -> None:
 
 
 def publish(store: ImageStore) -> Fetched:
-    """A random model as an image in shared memory, as an agent hands it to a worker."""
+    """A random model as an image in shared memory, as an agent passes it to a worker."""
     torch.manual_seed(1)
     model = Qwen3(MODEL)
     specs = tuple(weight_layout(model))
@@ -178,7 +178,7 @@ def rows(found: dict[str, list[Took]], limit_s: float) -> list[Row]:
 
 
 def measure() -> Sequence[Row]:
-    """In shared memory, which is given back."""
+    """A folder in shared memory, which is freed at the end."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gleaner-bench-") as directory:
         fetched = publish(ImageStore(directory))

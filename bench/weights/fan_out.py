@@ -1,6 +1,7 @@
-"""A version's way to many receivers, modelled: `python -m bench.weights.fan_out [--write-docs]`.
+"""Distribution of a version to many receivers, modelled.
 
-The relay policy of production over modelled cards and links (`wave_model`): no figure is of this machine.
+Usage: `python -m bench.weights.fan_out [--write-docs]`. The relay policy of production over modelled cards
+and links (`wave_model`): no figure is of this machine.
 """
 
 import argparse

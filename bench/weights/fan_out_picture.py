@@ -1,7 +1,7 @@
-"""A wave of weights as a picture: who served whom, and what each receiver held when.
+"""Picture of a weight wave: sources of each receiver, and its progress over time.
 
-Owns the scene (twelve receivers, one of which vanishes, and a late one) and how it is drawn. SVG that stands
-alone and takes its colours from the scheme of whoever looks.
+Owns the scene (twelve receivers, one of which vanishes, and a late one) and its drawing. The SVG is
+self-contained and takes its colours from the viewer's colour scheme.
 """
 
 import re
@@ -25,7 +25,7 @@ LABEL = (
 
 
 def scene() -> Outcome:
-    """What is drawn."""
+    """The drawn scene."""
     events = (*joining(RECEIVERS), Event(DIES_S, "vanish", DEAD), Event(JOINS_S, "join", LATE))
     return spread(replace(PLAIN, sample_s=0.02), events)
 
@@ -43,7 +43,7 @@ def picture() -> str:
 
 
 def alone(text: str) -> str:
-    """A drawing of the report's, as a file that stands alone. Raises ValueError where it is none."""
+    """A drawing of the report's, as a self-contained file. Raises ValueError where it is none."""
     style = resources.files("rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
     colours = re.match(r"\s*(:root \{.*?\})\s*(@media [^{]*\{.*?\}\s*\})", style, re.DOTALL)
     if colours is None:
@@ -59,7 +59,7 @@ def alone(text: str) -> str:
 
 
 def _places(outcome: Outcome) -> dict[str, tuple[float, float]]:
-    """Where each stands: its depth under the first parent that it had, and its chain."""
+    """Position of each: its depth under its first parent, and its chain."""
     places: dict[str, tuple[float, float]] = {}
     chains = 0
     for _, name, parent in outcome.edges:

@@ -1,9 +1,8 @@
-"""`python -m bench.weights.image_memory [--json FILE]`: seconds to write a version into shared memory that is
-new, against memory that a version which makes way had.
+"""Seconds to write a version into new shared memory, or a replaced version's.
 
-One image of `IMAGE_BYTES`, `ROUNDS` versions each way, in turn, by `ImageStore`: room is made, every byte
-is copied in from an array that lies in memory, it is sealed. Beside them the same copy within memory of the
-process, which is there already: the limit. Medians.
+Usage: `python -m bench.weights.image_memory [--json FILE]`. One image of `IMAGE_BYTES`, `ROUNDS` versions
+each way, in turn, by `ImageStore`: space is reserved, every byte is copied in from an array in memory, the
+image is sealed. Beside them the same copy within existing memory of the process: the limit. Medians.
 """
 
 import statistics
@@ -23,7 +22,7 @@ ABOUT = "Writing a version into shared memory: new pages against those of a vers
 
 
 def written_s(store: ImageStore, version: int, source: NDArray[np.uint8]) -> float:
-    """Of one version, from asking for room to its being seen."""
+    """Of one version, from the request for space until it is visible."""
     began_s = time.perf_counter()
     with store.create(version, len(source)) as draft:
         np.frombuffer(draft.view, np.uint8)[:] = source
@@ -39,7 +38,7 @@ def copied_s(source: NDArray[np.uint8], into: NDArray[np.uint8]) -> float:
 
 
 def measure() -> Sequence[Row]:
-    """In shared memory, which is given back."""
+    """A folder in shared memory, which is freed at the end."""
     source = np.random.default_rng(1).integers(0, 256, IMAGE_BYTES, np.uint8)
     into = source.copy()
     fresh, again, limit = [], [], []
@@ -50,7 +49,7 @@ def measure() -> Sequence[Row]:
         for number in range(ROUNDS):
             version = 2 + 2 * number
             again.append(written_s(store, version, source))
-            store.discard(version - 1)  # with one version alone the next has to have new memory
+            store.discard(version - 1)  # with one version alone the next must get new memory
             fresh.append(written_s(store, version + 1, source))
             limit.append(copied_s(source, into))
     rows = [("new memory", fresh), ("memory of a version that made way", again)]

@@ -1,7 +1,8 @@
-"""What deltas spare a job: `python -m bench.weights.job_deltas [--json F] [--write-docs]`.
+"""Bytes that deltas save in a job.
 
-The quickstart's job as it is, its hosts that come and vanish among it, at the learning rate of a large model,
-at ten times that and at its own; once with weights of float32. What its instances pulled is its own report's.
+Usage: `python -m bench.weights.job_deltas [--json F] [--write-docs]`. The quickstart's job as it is, with its
+preempted hosts, at the learning rate of a large model, at ten times that and at its own; once with weights of
+float32. The job's own report has the bytes that its instances pulled.
 """
 
 import argparse
@@ -29,8 +30,8 @@ STEPS = 24
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run. Versions that came to instances, and their bytes, as what changed and whole; `image_bytes`:
-    what images of all of them would have been."""
+    """One run. Versions that instances received, and their bytes, as deltas and whole; `image_bytes`: bytes
+    of all of them as images."""
 
     learning_rate: float
     dtype: str
@@ -42,7 +43,7 @@ class Row:
 
     @property
     def spared(self) -> float:
-        """Share of the bytes."""
+        """Saved share of the bytes."""
         return 1 - (self.delta_bytes + self.whole_bytes) / max(1, self.image_bytes)
 
 

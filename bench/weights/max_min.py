@@ -1,4 +1,4 @@
-"""Max-min fair rates: what flows get that share cards and links.
+"""Max-min fair rates of flows that share cards and links.
 
 Owns the progressive filling (Bertsekas, Gallager: Data Networks, section 6.5.2): the resource that can give
 its flows least is shared evenly among them, they are done, and the rest is filled in the same way.
@@ -16,7 +16,7 @@ SAME = 1 + 1e-9  # shares that differ by rounding alone are filled at once
 def max_min(
     flows: Mapping[Flow, Sequence[Resource]], capacity: Mapping[Resource, float]
 ) -> dict[Flow, float]:
-    """The rate of each flow, in the unit of `capacity`. `flows`: what each needs, at least one resource."""
+    """The rate of each flow, in the unit of `capacity`. `flows`: resources of each, at least one."""
     users: dict[Resource, list[Flow]] = {}
     for flow, needs in flows.items():
         for resource in needs:

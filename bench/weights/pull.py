@@ -1,9 +1,10 @@
-"""GB/s of a pull of 4 GiB over loopback, out of shared memory into shared memory, both ends of each way in
-processes of their own. `python -m bench.weights.pull [--json FILE] [--write-docs] [--mib N] [--rounds N]`.
+"""GB/s of a pull of 4 GiB over loopback, from shared memory into shared memory.
 
-Ours: `transport.bulk`, every chunk of 4 MiB held against its xxh3-128. The limit: threads in blocking
-`sendall` and `recv_into` of as many connections, nothing checked. Peers: iperf3, Mooncake's transfer engine
-over TCP, and NIXL over UCX's TCP. The ways take turns; medians of the rounds. GB is 1e9 bytes.
+Usage: `python -m bench.weights.pull [--json FILE] [--write-docs] [--mib N] [--rounds N]`. Both ends of each
+way are in processes of their own. Ours: `transport.bulk`, every chunk of 4 MiB checked against its xxh3-128.
+The limit: threads in blocking `sendall` and `recv_into` of as many connections, nothing checked. Peers:
+iperf3, Mooncake's transfer engine over TCP, and NIXL over UCX's TCP. The ways take turns; medians of the
+rounds. GB is 1e9 bytes.
 """
 
 import argparse
@@ -53,7 +54,7 @@ LOOKED_AT = 4096  # bytes at the beginning of each chunk, wiped before a transfe
 
 @dataclass(slots=True)
 class Measured:
-    """One way: GB/s and processor seconds a GB of each round, or why there is none."""
+    """One way: GB/s and processor seconds a GB of each round, or the reason of its absence."""
 
     system: str
     connections: int
@@ -63,7 +64,7 @@ class Measured:
 
 
 def measure(mib: int, rounds: int, ways: Sequence[Way] = WAYS) -> list[Measured]:
-    """Every way in turns. Raises AssertionError where bytes did not come."""
+    """Every way in turns. Raises AssertionError where bytes did not arrive."""
     found = {way: Measured(way.system, way.connections) for way in ways}
     with images(mib << 20) as (source, target):
         pairs: dict[Way, Pair] = {}
@@ -160,7 +161,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if arguments.write_docs:
-        from bench.weights import pull_page  # matplotlib, which measuring should not have in memory
+        from bench.weights import pull_page  # matplotlib, which must not be in memory while measuring
 
         pull_page.write(json.loads((arguments.json or RESULTS).read_text()), ROOT / "docs")
         return

@@ -1,8 +1,9 @@
-"""Both ends of a transfer from one file in shared memory into another, a process each: ours and blocking TCP.
+"""Ends of a transfer between files in shared memory: ours and blocking TCP.
 
-`python -m bench.weights.pull_ends serve|pull WAY FILE CONNECTIONS [WHERE]`. A source prints where it is as a
-line of JSON; a receiver prints one line when it is ready, then pulls all of it for each line that it reads,
-and prints the seconds. The peers' ends (`pull_peer_ends.py`) speak the same.
+`python -m bench.weights.pull_ends serve|pull WAY FILE CONNECTIONS [WHERE]`, a process for each end. A source
+prints its address as a line of JSON; a receiver prints one line when it is ready, then pulls the whole file
+for each line that it reads, and prints the seconds. The peers' ends (`pull_peer_ends.py`) use the same
+protocol.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ def serve_ours(file: Path) -> None:
 
 
 def pull_ours(into: memoryview, connections: int, where: dict[str, str]) -> None:
-    """Production's pull: every chunk held against its digest."""
+    """Production's pull: every chunk checked against its digest."""
     content = mapped(Path(where["of"]), mmap.ACCESS_READ)
     chunks = [
         Chunk(at, CHUNK_BYTES, xxhash.xxh3_128(content[at : at + CHUNK_BYTES]).digest())
@@ -101,7 +102,7 @@ def mapped(file: Path, access: int) -> memoryview:
 
 
 def say(what: object) -> None:
-    """To who started us."""
+    """Print a line to the parent process."""
     print(json.dumps(what), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md on pulls and its figure, written from the results of a run."""
+"""Section of docs/benchmarks.md on pulls, with its figure, from a run's results."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ def write(results: Mapping[str, Any], directory: Path) -> None:
 
 
 def rows_of(results: Mapping[str, Any]) -> list[Measured]:
-    """What a results file holds."""
+    """Contents of a results file."""
     return [Measured(**one) for one in results["found"]]
 
 

@@ -1,6 +1,6 @@
-"""Transfers from one image into another: each way a source and a receiver that stay, and what they cost.
+"""Pairs: for each way a permanent source and receiver, with the cost of transfers.
 
-Owns the processes. A way that does not run here says why.
+Owns the processes. A way that does not run here gives the reason.
 """
 
 import json
@@ -24,12 +24,12 @@ PEER_ENDS = Path(__file__).with_name("pull_peer_ends.py")
 
 
 class CannotRun(Exception):
-    """A way does not run on this machine; says why."""
+    """A way does not run on this machine; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How bytes travel, and over how many connections (0: as the peer has it)."""
+    """Way of the transfer, and number of connections (0: the peer's default)."""
 
     system: str
     connections: int
@@ -45,17 +45,17 @@ class Cost:
 
 
 class Pair(Protocol):
-    """Two ends that stay."""
+    """Two permanent ends."""
 
     def transfer(self) -> Cost:
-        """All of it, once. Raises `CannotRun`."""
+        """Transfer all of it, once. Raises `CannotRun`."""
 
     def close(self) -> None:
         """Stop both."""
 
 
 class Ends:
-    """Source and receiver, processes that speak as `pull_ends` says."""
+    """Source and receiver, processes with the protocol of `pull_ends`."""
 
     def __init__(self, command: list[str], way: str, connections: int, source: Path, target: Path) -> None:
         self._nbytes = target.stat().st_size
@@ -114,7 +114,7 @@ class Ends:
 
 
 class Iperf:
-    """iperf3, which sends from one buffer and throws away what it receives."""
+    """iperf3, which sends from one buffer and discards the received bytes."""
 
     def __init__(self, connections: int, nbytes: int) -> None:
         self._connections, self._nbytes = connections, nbytes
@@ -128,7 +128,7 @@ class Iperf:
             )
         except FileNotFoundError:
             raise CannotRun("iperf3 is not installed: apt-get install iperf3") from None
-        time.sleep(1.0)  # it does not say when it listens
+        time.sleep(1.0)  # it does not report when it listens
 
     def transfer(self) -> Cost:
         count = ["-P", str(self._connections), "-n", str(self._nbytes), "-l", "1M"]

@@ -1,8 +1,8 @@
-"""The ends of transfer engines of others, run with the Python of .bench/transfer (`make bench-peers`).
+"""Ends of other projects' transfer engines, run with the Python of .bench/transfer.
 
-Owns what `pull_ends` owns for ours, with the same words: `serve|pull mooncake|nixl FILE CONNECTIONS [WHERE]`,
-of which CONNECTIONS is their own business. Imports nothing of the project. Both engines read remote memory by
-its address, in requests of 4 MiB.
+`make bench-peers` makes it. Owns the same ends as `pull_ends` for ours, with the same command line:
+`serve|pull mooncake|nixl FILE CONNECTIONS [WHERE]`; the engines ignore CONNECTIONS. Imports nothing of the
+project. Both engines read remote memory by its address, in requests of 4 MiB.
 """
 
 import json
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Memory = NDArray[numpy.uint8]
 
 CHUNK_BYTES = 4 << 20
-REQUESTS = 16  # given to Mooncake at a time: more gain nothing
+REQUESTS = 16  # given to Mooncake at a time: larger batches gain nothing
 
 
 def serve_mooncake(memory: Memory) -> None:
@@ -101,7 +101,7 @@ def _nixl(name: str, memory: Memory) -> Any:
 
 
 def say(what: object) -> None:
-    """To who started us."""
+    """Print a line to the parent process."""
     os.write(_ANSWERS, (json.dumps(what) + "\n").encode())
 
 

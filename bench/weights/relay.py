@@ -1,8 +1,8 @@
-"""Receivers that pass a version on against receivers that all pull from the publisher: real processes over
-loopback, each with a card of its own (`cards`). `python -m bench.weights.relay [--json FILE] [--write-docs]`.
+"""Relayed weights against a star from the publisher: real processes over loopback.
 
-In each round one publisher gives a new version to 1, 2 and 4 receivers, once with relays and once as a star,
-and to 4 of which one is killed on the way; the last receiver's time counts. Medians of the rounds.
+Usage: `python -m bench.weights.relay [--json FILE] [--write-docs]`. Each process has a card of its own
+(`cards`). In each round one publisher gives a new version to 1, 2 and 4 receivers, once with relays and once
+as a star, and to 4 of which one is killed on the way; the last receiver's time counts. Medians of the rounds.
 """
 
 import argparse
@@ -46,8 +46,8 @@ HEAD, PUBLISHER, FIRST = "127.0.0.1", "127.0.0.2", 3
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """One version's way to `receivers`; `killed`: one of them was, on the way. `seconds`: until the last one
-    had it. `origin_bytes`: that left the publisher's card."""
+    """Distribution of one version to `receivers`; `killed`: one of them was killed on the way. `seconds`:
+    until the last one had it. `origin_bytes`: bytes that left the publisher's card."""
 
     mode: str
     receivers: int
@@ -73,7 +73,7 @@ class House:
         return Orders(name, address, str(self._directory), str(self._memory), head, weights)
 
     def start(self, number: int) -> None:
-        """A receiver, again after its end."""
+        """A receiver, started again after its end."""
         name = f"r{number}"
         orders = self.orders(name, f"127.0.0.{FIRST + number}")
         command = [sys.executable, "-m", "bench.weights.relay_process", msgspec.json.encode(orders).decode()]
@@ -85,7 +85,7 @@ class House:
         self._running[name].wait()
 
     async def publish(self, mode: str) -> Fetch:
-        """A new version, and what its receivers are told."""
+        """A new version, and the notice for its receivers."""
         self._version += 1
         self._data[:8] = self._version.to_bytes(8, "little")
         for at in range(0, IMAGE_BYTES, CHUNK_BYTES):
@@ -99,11 +99,11 @@ class House:
         return Fetch(version=self._version, root=done.root, sources=(f"{mode}/transfer",))
 
     async def pull(self, name: str, fetch: Fetch) -> None:
-        """Until it is there."""
+        """Wait until it is there."""
         await self._system.ask(f"{name}/transfer", fetch, deadline_s=PULL_S, expect=Fetched)
 
     async def wave(self, mode: str, receivers: int, *, kills: bool = False) -> Wave:
-        """One version to so many. Where one is to be killed it is the first: who serves the others."""
+        """One version to so many. The killed receiver is the first, which serves the others."""
         fetch = await self.publish(mode)
         before = cards.sent_bytes([PUBLISHER])[0]
         began_s = time.perf_counter()
@@ -129,7 +129,7 @@ class House:
 
 @asynccontextmanager
 async def house() -> AsyncIterator[House]:
-    """All of it, up."""
+    """The whole bench, started."""
     with (
         tempfile.TemporaryDirectory(prefix="relay-") as directory,
         tempfile.TemporaryDirectory(prefix="gleaner-bench-", dir="/dev/shm") as memory,
@@ -166,7 +166,7 @@ async def measure(rounds: int) -> list[Wave]:
 
 
 def medians(waves: Sequence[Wave]) -> list[Wave]:
-    """One for each case, in the order in which they first came, relay before star."""
+    """One for each case, in the order of their first occurrence, relay before star."""
     cases = dict.fromkeys((wave.killed, wave.receivers) for wave in waves)
     found = []
     for killed, receivers in sorted(cases):

@@ -1,4 +1,7 @@
-"""The measured waves as a picture: seconds until the last receiver has a version, relayed and as a star."""
+"""Picture of the measured waves: seconds until the last receiver has a version.
+
+Relayed and as a star.
+"""
 
 from collections.abc import Sequence
 from typing import Any

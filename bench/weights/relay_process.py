@@ -1,4 +1,7 @@
-"""A host of the relay bench, with one TransferAgent: `python -m bench.weights.relay_process ORDERS`."""
+"""Host of the relay bench, with one TransferAgent.
+
+Usage: `python -m bench.weights.relay_process ORDERS`.
+"""
 
 import asyncio
 import sys
@@ -17,7 +20,7 @@ from transport.wire import Peer
 
 class Orders(msgspec.Struct, frozen=True):
     """`name`: of the host; its agent is `<name>/transfer`. `directory`: of its state; its images are below
-    `memory`. `head`: where the first process is. `weights`: settings."""
+    `memory`. `head`: address of the first process. `weights`: settings."""
 
     name: str
     address: str

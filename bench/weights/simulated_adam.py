@@ -1,9 +1,9 @@
-"""Weights under Adam, simulated: what consecutive versions of a large model's weights look like.
+"""Simulated weights under Adam: consecutive versions of a large model's weights.
 
 Owns the model of gradients. Masters are float32, normal with `SPREAD` around zero; the gradient of an element
-is noise around a drift of its own, times a scale of its own and of its row, so that some elements are always
-moved further than others. What is published is the bfloat16 next to the master (ties to even), as trainers
-with float32 masters do it.
+is noise around a drift of its own, times a scale of its own and of its row, so that some elements always move
+further than others. The published value is the bfloat16 next to the master (ties to even), as trainers with
+float32 masters publish it.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Waves that are told about: who joins when, over what, what happens to them, and how long that may take."""
+"""Cases of waves: joins, links, events, and limits of the time."""
 
 import random
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`judged`: the receivers, by the begin of their names, whose longest time must not be above `at_most`
+    """`judged`: the receivers, by the prefix of their names, whose longest time must not be above `at_most`
     times that of one receiver alone. `copies`: at most so many may cross to another site. 0: no bound."""
 
     name: str
@@ -26,18 +26,18 @@ class Case:
     at_most: float = 0.0
     judged: str = ""
     copies: float = 0.0
-    starred: bool = False  # it is told what a star would take
+    starred: bool = False  # it is compared with a star
 
     @property
     def alone_s(self) -> float:
-        """What one receiver alone would take, over its site's link."""
+        """The time of one receiver alone, over its site's link."""
         return self.world.payload_bytes / min(RECEIVER_BYTES_S, self.world.crossing_bytes_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What came of a case. `judged_s`: the longest time of those that are judged; `star_s`: when the last one
-    has everything where all pull from the origin, 0: not asked."""
+    """Result of a case. `judged_s`: the longest time of the judged receivers; `star_s`: when the last one has
+    everything where all pull from the origin, 0: not modelled."""
 
     case: Case
     outcome: Outcome
@@ -51,7 +51,7 @@ class Told:
 
     @property
     def copies(self) -> float:
-        """That crossed to the site that got most."""
+        """Copies that crossed to the site with the most."""
         return max(self.outcome.crossed_bytes.values(), default=0) / self.case.world.payload_bytes
 
     @property
@@ -122,7 +122,7 @@ def cases() -> tuple[Case, ...]:
 
 
 def tell(case: Case) -> Told:
-    """Let it happen."""
+    """Run the case."""
     outcome = spread(case.world, case.events)
     judged = max(took_s for name, took_s in outcome.took_s.items() if name.startswith(case.judged))
     star_s = spread(replace(case.world, star=True), case.events).last_s if case.starred else 0.0
@@ -130,5 +130,5 @@ def tell(case: Case) -> Told:
 
 
 def coarse(some: Sequence[Case], chunk_bytes: int) -> tuple[Case, ...]:
-    """The same with larger chunks: sooner modelled, and slower waves."""
+    """The same with larger chunks: faster to model, and slower waves."""
     return tuple(replace(case, world=replace(case.world, chunk_bytes=chunk_bytes)) for case in some)

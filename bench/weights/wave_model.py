@@ -1,10 +1,11 @@
-"""A version of the weights on its way to many receivers, chunk by chunk, on modelled cards and links.
+"""Wave: a weight version on its way to many receivers, chunk by chunk, modelled.
 
-Owns the time. Each receiver has one connection, to its parent, that carries one chunk after the other; cards
-are full duplex, and whoever shares a card or a link between sites gets its max-min share. Who pulls from whom
-says `actors.weights.relay.Wave`, the code that the publisher's agent runs; receivers ask it when those of
-production do (`actors/weights/fetching.py`). A chunk can be served `hop_s` after it came: by then it is
-hashed, and the request for it waits already. Left out: slow start, incast, processors. Deterministic.
+Cards and links are modelled. Owns the time. Each receiver has one connection, to its parent, that carries one
+chunk after the other; cards are full duplex, and flows that share a card or a link between sites get their
+max-min share. `actors.weights.relay.Wave`, the code that the publisher's agent runs, chooses the parents;
+receivers ask it when those of production do (`actors/weights/fetching.py`). A chunk can be served `hop_s`
+after its arrival: by then it is hashed, and the request for it waits already. Left out: slow start, incast,
+processors. Deterministic.
 """
 
 import heapq
@@ -19,7 +20,7 @@ from bench.weights.wave_world import ORIGIN, Event, Outcome, World
 
 SAME_S = 1e-9
 ROUNDING_BYTES = 1.0
-LONGEST_S = 600.0  # a wave that takes longer stands still
+LONGEST_S = 600.0  # a wave that takes longer makes no progress
 
 
 class StandsStill(RuntimeError):
@@ -27,7 +28,7 @@ class StandsStill(RuntimeError):
 
 
 class Star(Wave):
-    """Everybody pulls from the origin, whatever else there is: what relays are compared with."""
+    """All receivers pull from the origin, whatever other sources exist: the reference for relays."""
 
     def ask(self, name: str, now_s: float, *, exclude: Collection[str] = (), current: str = "") -> str | None:
         """The origin."""
@@ -42,7 +43,7 @@ class _Host:
     began_s: float
     has: bytearray  # one byte a chunk
     held_bytes: int = 0
-    order: list[int] = field(default_factory=list)  # chunks, as they came
+    order: list[int] = field(default_factory=list)  # chunks, in order of arrival
     ready: int = 0  # so many of them can be served
     parent: "_Host | None" = None
     seen: int = 0  # so many of the parent's `order` are here
@@ -135,7 +136,8 @@ class _Model:
             self._die(name, world.silent_s, world.dead_s)
 
     def _die(self, name: str, noticed_s: float, known_s: float) -> None:
-        """It stops now. Who pulls from it notices a little later, the tracker at its own time."""
+        """It stops now. The receivers that pull from it notice a little later, the tracker at its own
+        time."""
         host = self._hosts.pop(name)
         host.alive = False
         self._wanted.discard(name)
@@ -158,7 +160,8 @@ class _Model:
         self._after(self._world.retry_s, partial(self._find, host.name, (failed,)))
 
     def _ask(self, name: str, had_bytes: int = -1) -> None:
-        """Now and at every turn, until it has everything; sooner where nothing came since the last one."""
+        """Now and at every turn, until it has everything; sooner where no chunk arrived since the last
+        one."""
         host = self._hosts.get(name)
         if host is not None and name not in self._outcome.done_s:
             got_on = host.held_bytes > had_bytes
@@ -167,7 +170,8 @@ class _Model:
             self._after(wait_s, partial(self._ask, name, host.held_bytes))
 
     def _find(self, name: str, exclude: Collection[str] = ()) -> None:
-        """Tell the tracker what it has, and do what that says. Where that says nobody it stays."""
+        """Report its chunks to the tracker, and follow the reply. Where the reply names no parent, it keeps
+        its own."""
         host = self._hosts.get(name)
         if host is None:
             return
@@ -180,7 +184,7 @@ class _Model:
         parent = self._wave.ask(name, self._now_s, exclude=exclude, current=current)
         if parent is not None:
             self._attach(host, parent)
-        elif name in self._leaving and self._wave.parent_of(name) is None:  # nobody needs what it pulls
+        elif name in self._leaving and self._wave.parent_of(name) is None:  # no receiver needs its chunks
             self._drop(host)
             host.parent = None
 
@@ -213,7 +217,7 @@ class _Model:
         self._share()
 
     def _share(self) -> None:
-        """New rates, where others flow than before."""
+        """New rates, where the flows have changed."""
         pulling = [(host, host.parent) for host in self._hosts.values() if host.chunk >= 0 and host.parent]
         flowing = frozenset((host.name, parent.name) for host, parent in pulling)
         if flowing != self._flowing:

@@ -1,4 +1,4 @@
-"""What a modelled wave of weights runs over, what happens to it, and what came of it."""
+"""World of a modelled wave: cards, links, events, and the result."""
 
 import math
 from collections import Counter
@@ -18,8 +18,8 @@ Kind = Literal["join", "kill", "vanish", "drain", "lie"]
 @dataclass(frozen=True, slots=True)
 class Event:
     """At `at_s` the receiver `name` joins; or its process is killed, so that its connections break; or its
-    host vanishes, so that they are silent; or it gets notice, and is gone `World.drain_s` later; or what it
-    serves from now on is wrong."""
+    host vanishes, so that they are silent; or it gets notice, and is gone `World.drain_s` later; or the
+    chunks that it serves from now on are wrong."""
 
     at_s: float
     kind: Kind
@@ -31,11 +31,10 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class World:
     """Sizes in bytes, rates in bytes/s. `hop_s`: from a chunk's arrival until it can be served.
-    `ask_again_s`: from question to question, `ask_soon_s` where nothing came meanwhile. `broken_s`,
-    `silent_s`: until a connection that broke, or fell silent, is given up by who pulled over it, and
-    `retry_s` until that asks for another; `known_s`, `dead_s`: until the tracker knows of a killed process,
-    a silent host; `offer_s`: until a silent host that it names is given up. `star`: all pull from the origin.
-    """
+    `ask_again_s`: from ask to ask, `ask_soon_s` where no chunk arrived meanwhile. `broken_s`, `silent_s`:
+    until the receiver gives up a connection that broke, or fell silent, and `retry_s` until it asks for
+    another; `known_s`, `dead_s`: until the tracker knows of a killed process, a silent host; `offer_s`: until
+    a silent host that it names is given up. `star`: all pull from the origin."""
 
     payload_bytes: int = 16_000_000_000
     chunk_bytes: int = 16_000_000
@@ -57,7 +56,7 @@ class World:
 
     @property
     def chunks(self) -> int:
-        """How many the payload has."""
+        """Number of chunks in the payload."""
         return math.ceil(self.payload_bytes / self.chunk_bytes)
 
     def bytes_of(self, chunk: int) -> int:
@@ -67,9 +66,9 @@ class World:
 
 @dataclass(slots=True)
 class Outcome:
-    """`took_s`: from joining to the last chunk; `done_s`: when that was; `edges`: (time, receiver, parent) of
-    each decision; `curves`: (time, share held) of each receiver. Bytes that left each peer; that crossed into
-    each site; that came for nothing to receivers that live."""
+    """`took_s`: from joining to the last chunk; `done_s`: time of that chunk; `edges`: (time, receiver,
+    parent) of each decision; `curves`: (time, share held) of each receiver. Bytes that left each peer; that
+    crossed into each site; that arrived uselessly at living receivers."""
 
     took_s: dict[str, float] = field(default_factory=dict)
     done_s: dict[str, float] = field(default_factory=dict)
@@ -86,5 +85,5 @@ class Outcome:
 
     @property
     def longest_s(self) -> float:
-        """What the receiver that waited longest took from its joining on."""
+        """Longest time of a receiver from its joining on."""
         return max(self.took_s.values())

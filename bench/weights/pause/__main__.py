@@ -1,5 +1,8 @@
-"""Measure what new weights cost those who use an engine: `python -m bench.weights.pause [--json FILE]
-[--write-docs] [--python .engines/sglang/bin/python] [--engines builtin,sglang]`."""
+"""Measures the cost of new weights to an engine's users.
+
+Usage: `python -m bench.weights.pause [--json FILE] [--write-docs] [--python .engines/sglang/bin/python]
+[--engines builtin,sglang]`.
+"""
 
 import argparse
 import json

@@ -1,9 +1,9 @@
-"""What users have without any of this: a server whose weights its trainer's framework replaces.
+"""Baseline: a server whose weights its trainer's framework replaces.
 
 Two ways, on the same server, under the same load, with the same bytes. *Paused for the transfer*: generation
-is paused, the checkpoint comes over a socket (loopback; blocking, unchecked: as fast as TCP is) and is loaded
-from shared memory, then generation goes on. So works whoever sends weights to a fixed group of engines.
-*From disk*: a checkpoint lies in shared memory already, and the server is paused while it reads that.
+is paused, the checkpoint is sent over a socket (loopback; blocking, unchecked: as fast as TCP is) and is
+loaded from shared memory, then generation continues. Frameworks that send weights to a fixed group of engines
+work so. *From disk*: a checkpoint is in shared memory already, and the server is paused while it reads that.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ SEND_BYTES = 4 << 20
 
 @dataclass
 class Baseline:
-    """A server at `url`, and the newest image that its trainer has."""
+    """A server at `url`, and the newest image of its trainer."""
 
     engine: str
     url: str
@@ -112,7 +112,7 @@ class Baseline:
         )
 
     def copy(self) -> None:
-        """The checkpoint, written by who trains on the same machine."""
+        """The checkpoint, written by a trainer on the same machine."""
         copy_weights(self.image, in_file(self.image, self.layout.tensors), self.folder / WEIGHTS)
 
     def _transfer(self) -> None:

@@ -1,8 +1,7 @@
-"""A small cluster of production's own processes on this machine: a head, the manager, a publisher's host, and
-hosts that come and go.
+"""Small cluster of production's own processes on this machine.
 
-Owns their processes, from the first to what they leave in shared memory. The trainer is played by the caller,
-who writes images where a trainer writes them.
+It has a head, the manager, a publisher's host, and hosts that join and leave. Owns their processes and their
+shared memory, from start to end. The caller plays the trainer: it writes images where a trainer writes them.
 """
 
 import asyncio
@@ -61,8 +60,8 @@ class Host:
 @dataclass(frozen=True, slots=True)
 class Told:
     """A version that was published. Seconds on the machine's monotonic clock: when the trainer had written it
-    and called, when the publisher had described it, and when the manager knew of it. `wrote_s`: how long the
-    image took."""
+    and called, when the publisher had described it, and when the manager had registered it. `wrote_s`: how
+    long the image took."""
 
     version: int
     wrote_s: float
@@ -86,7 +85,7 @@ class Cluster:
         self.version = 0
 
     def start(self, name: str, *kinds: str) -> Host:
-        """A host with these processes, which take their time to start."""
+        """A host with these processes, which need time to start."""
         host = Host(name, self._scratch / name)
         host.state_dir.mkdir(exist_ok=True)
         self._hosts.append(host)
@@ -104,7 +103,7 @@ class Cluster:
         return host
 
     def stop(self, host: Host) -> None:
-        """End it, in order where it can, and what it has in shared memory."""
+        """End it, in order where possible, and free its shared memory."""
         self._hosts.remove(host)
         for process in host.processes.values():
             process.terminate()
@@ -141,7 +140,7 @@ class Cluster:
         return Told(version, called_s - began_s, called_s, described_s, time.monotonic())
 
     def image(self) -> Path:
-        """Of the newest version, as its publisher has it."""
+        """Newest version, as its publisher has it."""
         return self._images.path(self.version)
 
     def _write(self, version: int, share: float) -> None:
@@ -166,19 +165,19 @@ class Cluster:
     # -- instances --
 
     async def instance(self, host: Host) -> InstanceIs | None:
-        """What the manager knows of the host's worker; None: it has not registered."""
+        """The manager's entry of the host's worker; None: it has not registered."""
         found = await self.manager.system.ask(
             MANAGER, ListInstances(), deadline_s=PUBLISH_S, expect=InstancesAre
         )
         return next((one for one in found.instances if one.name == host.instance), None)
 
     async def until_registered(self, host: Host) -> float:
-        """When it was seen, on the machine's monotonic clock."""
+        """When this was observed, on the machine's monotonic clock."""
         await self._until(host, lambda one: one is not None)
         return time.monotonic()
 
     async def until_serving(self, host: Host) -> float:
-        """When it was seen to serve the newest version, on the machine's monotonic clock."""
+        """When it was observed to serve the newest version, on the machine's monotonic clock."""
         await self._until(host, lambda one: one is not None and one.version == self.version)
         return time.monotonic()
 
@@ -194,7 +193,7 @@ class Cluster:
             await asyncio.sleep(LOOK_S)
 
     async def figures(self, host: Host, kind: str, actor: str) -> Figures:
-        """What an actor of a host says of itself, as `rlctl ps` shows it."""
+        """Summary of an actor of a host, as `rlctl ps` shows it."""
         where = find_process(host.state_dir, kind, host.processes[kind].pid)
         if where is None:
             raise RuntimeError(f"{host.name}/{kind} has not said where it is")

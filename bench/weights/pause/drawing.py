@@ -1,4 +1,4 @@
-"""The pause and the lag of each way, and the way of a host that joins, as one figure."""
+"""Figure of the pause and the lag of each way, and of a joining host."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ _PARTS = ("#7f8c8d", "#2e86c1", "#e67e22", "#1b7f5c", "#34495e")
 
 
 def write(flips: Sequence[Flip], joins: Sequence[Join], directory: Path) -> Path:
-    """Draw what was measured into `directory`; returns the file."""
+    """Draw the results into `directory`; returns the file."""
     drawing, (pause, lag, late) = pyplot.subplots(1, 3, figsize=(16, 4.6), width_ratios=(1, 1, 1.1))
     ways = list(dict.fromkeys((one.engine, one.way) for one in flips))
     names = [f"{engine}, {way}" for engine, way in ways]
@@ -50,7 +50,7 @@ def write(flips: Sequence[Flip], joins: Sequence[Join], directory: Path) -> Path
 
 
 def _joins(axis: Axes, joins: Sequence[Join]) -> None:
-    """A row for each thing that happens, over time; what overlaps is seen to."""
+    """A row for each event, over time, with overlaps visible."""
     place, names = 0, []
     for engine in dict.fromkeys(one.engine for one in joins):
         some = [one for one in joins if one.engine == engine]

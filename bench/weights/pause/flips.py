@@ -1,4 +1,4 @@
-"""New weights for a host that decodes: what its users see of each version, and what its operator is told."""
+"""Flips: new weights for a decoding host, as seen by its users and its operator."""
 
 import asyncio
 import time
@@ -15,8 +15,8 @@ LOOK_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of decoding before each version, of which its steps are measured, and after it, until every
-    request's silence is over."""
+    """Seconds of decoding before each version, for the usual step time, and after it, until every request's
+    silence is over."""
 
     steady_s: float = 2.5
     after_s: float = 1.5
@@ -24,14 +24,14 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One version, as the users of `engine` saw it come by `way`. Seconds.
+    """One version, received by `way`, as seen by the users of `engine`. Seconds.
 
     `pause_s`: the longest silence of any request; `usual_s`: the longest one just before, a decode step.
     `lag_s`: from the trainer's call, its image written, to the first token of the new version. Of it:
-    `describe_s`, `fetch_s` (in it `pull_s`), `stage_s` (while it decodes), `wait_s` (for the step at hand),
-    `still_s` (the engine does nothing but load), and the rest: news on their way, the caches of the requests
-    made anew, a step. `before`, `during`, `after`: tokens a second,
-    just before, from the call to the first token of the new version, and after that.
+    `describe_s`, `fetch_s` (in it `pull_s`), `stage_s` (while it decodes), `wait_s` (for the present step),
+    `still_s` (the engine only loads), and the rest: messages under way, the caches of the requests made anew,
+    a step. `before`, `during`, `after`: tokens a second, just before, from the call to the first token of the
+    new version, and after that.
     """
 
     engine: str
@@ -52,8 +52,8 @@ class Flip:
 
 
 async def first_of(timeline: Timeline, version: str, look: Callable[[], None], since: int = 0) -> float:
-    """When its first token came, of those from number `since` on; waits for it. Raises TimeoutError, and what
-    `look` raises."""
+    """Time of its first token, of those from number `since` on; waits for it. Raises TimeoutError, and the
+    errors of `look`."""
     until_s = time.monotonic() + FIRST_S
     while (first_s := timeline.first_s(version, since)) is None:
         look()
@@ -66,7 +66,7 @@ async def first_of(timeline: Timeline, version: str, look: Callable[[], None], s
 async def flip(
     cluster: Cluster, host: Host, load: ThroughManager, engine: str, share: float, times: Times
 ) -> Flip:
-    """Publish the next version and watch it come."""
+    """Publish the next version and measure its arrival."""
     timeline = load.timeline
     began_s = time.monotonic()
     await asyncio.sleep(times.steady_s)

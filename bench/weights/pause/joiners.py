@@ -1,4 +1,4 @@
-"""A host that joins in the middle of a run: from the start of its processes to its first token."""
+"""Joining host: from the start of its processes to its first token, in mid-run."""
 
 import time
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from bench.weights.pause.load import ThroughManager
 class Join:
     """Seconds from the start of its processes: `registered_s` (interpreter, imports, its name), `pulled_s`
     (the version is on the host, verified), `ready_s` (its engine runs), `serves_s` (with that version),
-    `first_s`: its first token reached who had asked. `pull_s`: the pull itself, of `pulled_mb`."""
+    `first_s`: its first token reached the caller. `pull_s`: the pull itself, of `pulled_mb`."""
 
     engine: str
     registered_s: float
@@ -25,7 +25,7 @@ class Join:
 
 
 async def join(cluster: Cluster, name: str, load: ThroughManager, engine: str) -> tuple[Host, Join]:
-    """Start a host, for which requests wait. It stays."""
+    """Start a host, for which requests wait. It is kept."""
     came = len(load.timeline.came)
     began_s = time.monotonic()
     host = cluster.start(name, "transfer", "engine")

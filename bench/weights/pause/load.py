@@ -1,5 +1,7 @@
-"""A steady load of requests and the tokens that it gets: through the manager of a cluster, or straight from a
-server. As soon as one ends, the next begins."""
+"""Steady load of requests, through a cluster's manager or straight from a server.
+
+It records the tokens. As soon as one request ends, the next begins.
+"""
 
 import asyncio
 import time
@@ -33,19 +35,19 @@ class Load:
         return array("I", drawn.tolist())
 
     def length(self, number: int) -> int:
-        """Of the response of a request, from 1 on: the first ones are shorter, so that they end apart."""
+        """Response length of a request, from 1 on: the first ones are shorter, so that they end apart."""
         return self.response if number > self.together else max(1, self.response * number // self.together)
 
 
 class Followed(Actor):
-    """Hears what is made while it is made."""
+    """Receives tokens while they are generated."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
 
     @handles(Progress)
     async def progress(self, message: Progress) -> None:
-        """Some tokens came, and are in the journal."""
+        """Tokens arrived, and are in the journal."""
         for item in message.items:
             self._timeline.add(time.monotonic(), item.id, len(item.tokens) // 4, str(item.version))
 
@@ -60,17 +62,17 @@ class _Steady:
         self._number = 0
 
     def begin(self) -> None:
-        """From now on."""
+        """Start."""
         self._tasks = [asyncio.create_task(self._go()) for _ in range(self._load.together)]
 
     def look(self) -> None:
-        """Raises what a request failed with."""
+        """Raises the failure of a request."""
         for task in self._tasks:
             if task.done() and not task.cancelled():
                 task.result()
 
     async def end(self) -> None:
-        """No more; what is under way is dropped."""
+        """Stop; requests under way are dropped."""
         self.look()
         for task in self._tasks:
             task.cancel()
@@ -87,7 +89,7 @@ class _Steady:
 
 
 class ThroughManager(_Steady):
-    """The load of somebody who uses a cluster: each request follows whatever weights are newest."""
+    """The load of a user of a cluster: each request uses the newest weights."""
 
     def __init__(self, system: ActorSystem, load: Load, vocabulary: int) -> None:
         super().__init__(load, vocabulary)
@@ -116,7 +118,7 @@ class ThroughManager(_Steady):
 
 
 class ToServer(_Steady):
-    """The load of somebody who has a server and no cluster."""
+    """The load of a user of a server without a cluster."""
 
     def __init__(self, wire: SglangWire, load: Load, vocabulary: int) -> None:
         super().__init__(load, vocabulary)

@@ -1,4 +1,7 @@
-"""One engine, from the first host that joins to the last version: what is measured of it, in which order."""
+"""Measuring of one engine, from the first host that joins to the last version.
+
+Owns the measurements and their order.
+"""
 
 import asyncio
 import shutil
@@ -39,7 +42,7 @@ LOOK_S = 0.1
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """How much is measured: versions of each kind, rounds of the baseline, hosts that join; the load."""
+    """Sizes of the run: versions of each kind, rounds of the baseline, hosts that join; the load."""
 
     model: Qwen3Config = GIB
     versions: int = 5
@@ -59,8 +62,8 @@ class Found:
 
 
 def measure(engine: str, python: Path, sizes: Sizes, say: Callable[[str], None]) -> Found:
-    """`engine`: builtin, or sglang with the interpreter of its environment. Its processes are gone
-    with all that they held when this returns."""
+    """`engine`: builtin, or sglang with the interpreter of its environment. Its processes and their resources
+    are gone when this returns."""
     environment = str(python.absolute().parents[1]) if engine == "sglang" else ""
     config = Config(
         engine=Engine(
@@ -118,8 +121,7 @@ def _line(one: Flip) -> str:
 async def _server(
     engine: str, running: Cluster, host: Host, scratch: Path, load: Load
 ) -> AsyncIterator[Baseline]:
-    """A server to be used as one is without a cluster: that of the host, which has nothing to do any more, or
-    the builtin engine as a server."""
+    """A server used without a cluster: that of the idle host, or the builtin engine as a server."""
     folder = memory_dir(running.job, BASELINE)
     baseline = Baseline(engine, "", running.image(), running.layout, folder)
     baseline.prepare()
@@ -164,7 +166,7 @@ async def _until_healthy(url: str, process: Process, log: Path) -> None:
 
 
 def _url_below(pid: int) -> str:
-    """Of the server that a worker's process has started."""
+    """Address of the server that a worker's process has started."""
     for child in psutil.Process(pid).children(recursive=True):
         words = child.cmdline()
         if "sglang.launch_server" in words and "--port" in words:

@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md on the pause and the lag, written from the results of a run."""
+"""Section of docs/benchmarks.md on the pause and the lag, from a run's results."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from bench.weights.pause.measuring import median
 
 NAME = "weight pause"
 HOW = Path(__file__).with_name("how.md")
-BUSY = 1.0  # load of the machine before the run from which its figures are those of a busy one
+BUSY = 1.0  # load of the machine before the run from which its figures count as those of a busy one
 
 Column = tuple[str, Callable[[Flip], float]]
 FLIPS: tuple[Column, ...] = (
@@ -46,7 +46,7 @@ def write(results: Mapping[str, Any], directory: Path) -> None:
 
 
 def read(results: Mapping[str, Any]) -> tuple[list[Flip], list[Join]]:
-    """What a results file holds."""
+    """Contents of a results file."""
     return [Flip(**one) for one in results["flips"]], [Join(**one) for one in results["joins"]]
 
 

@@ -1,4 +1,4 @@
-"""The tokens of a load as they came, and what that says of a change of the weights. Pure."""
+"""Timeline of a load's tokens, and the figures of a weight change in it. Pure."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """So many tokens of a request at a moment; `version`: the weights that made the last of them."""
+    """Number of tokens of a request at a moment; `version`: the weights that made the last of them."""
 
     at_s: float
     request: str
@@ -17,7 +17,7 @@ class Came:
 
 @dataclass(slots=True)
 class Timeline:
-    """What came, in order."""
+    """Tokens in order of arrival."""
 
     came: list[Came] = field(default_factory=list)
 
@@ -26,7 +26,7 @@ class Timeline:
         self.came.append(Came(at_s, request, tokens, version))
 
     def first_s(self, version: str, since: int = 0) -> float | None:
-        """When the first token of this version came, of those from number `since` on; None: none did."""
+        """Time of the first token of this version, of those from number `since` on; None: there was none."""
         return next((one.at_s for one in islice(self.came, since, None) if one.version == version), None)
 
     def rate(self, begin_s: float, end_s: float) -> float:
@@ -34,8 +34,8 @@ class Timeline:
         return sum(one.tokens for one in self.came if begin_s < one.at_s <= end_s) / (end_s - begin_s)
 
     def longest_gap_s(self, begin_s: float, end_s: float) -> float:
-        """The longest silence, of any one request or of all, that lies in this time at least in part; 0 for
-        none. The time before the first token and after the last is nobody's silence."""
+        """The longest silence, of any one request or of all, that is in this time at least in part; 0 for
+        none. The time before the first token and after the last does not count."""
         moments: dict[str, list[float]] = defaultdict(list)
         for one in self.came:
             moments[one.request].append(one.at_s)

@@ -1,6 +1,6 @@
-"""Versions of a random model, as bytes of an image: where its tensors lie, the first version, and the next.
+"""Versions of a random model, as bytes of an image: layout, first and next version.
 
-Every version is finite and decodes; none of them says anything that makes sense. Elements are bfloat16.
+Every version is finite and decodes; none generates meaningful text. Elements are bfloat16.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ TINY = Qwen3Config(
 """1 MiB; for tests."""
 
 STEP = 1 << 20  # elements that are changed at a time
-LOW_BITS = 0x7F  # of a bfloat16: its fraction; changed alone, a number keeps sign and magnitude
+LOW_BITS = 0x7F  # of a bfloat16: its fraction; if only that changes, a number keeps sign and magnitude
 SMALL = 0x3CA3  # 0.02
 
 
@@ -61,7 +61,7 @@ class Layout:
 
     @property
     def model_config(self) -> bytes:
-        """As a manifest's reader is told it."""
+        """Config of the model, in the form of a manifest."""
         return msgspec.json.encode(self.config)
 
 
@@ -81,7 +81,7 @@ def first(layout: Layout, into: memoryview, seed: int = 0) -> None:
 
 
 def following(before: memoryview, into: memoryview, share: float, seed: int) -> None:
-    """Fill an image with the version after another one: this share of its elements has another fraction."""
+    """Fill an image with the version after another one: this share of its elements gets another fraction."""
     rng = np.random.default_rng(seed)
     change = rng.integers(1, LOW_BITS + 1, STEP, dtype=np.uint16)
     if share < 1:
