@@ -86,10 +86,12 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
     """Hunt the named bugs, or all; 1 where one was not caught, or a seed is broken without any bug."""
     parser = argparse.ArgumentParser(prog="python -m chaos.hunt", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"planted bugs: {', '.join(BY_NAME)}")
-    parser.add_argument("--workers", type=int, default=1, help="processes side by side (default: 1)")
+    parser.add_argument("--workers", type=int, default=1, help="parallel processes (default: 1)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds for each (default: {SEEDS})")
     parser.add_argument("--control", action="store_true", help="run each catching seed without the bug too")
-    parser.add_argument("--write", action="store_true", help=f"keep it in {caught.TABLE.name} and the page")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write the results to {caught.TABLE.name} and the page"
+    )
     args = parser.parse_args(argv)
     unknown = [name for name in args.names if name not in BY_NAME]
     if unknown:

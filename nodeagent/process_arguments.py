@@ -69,10 +69,10 @@ def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> Order:
     the process, as argparse does, on invalid ones."""
     parser = argparse.ArgumentParser(
         prog=MODULE,
-        description="One process of a job on this host. The node agent starts it; people have no need to.",
+        description="One process of a job on this host. The node agent starts it; users need not.",
         epilog=MEANINGS,
     )
-    parser.add_argument("kind", type=_kind, help=f"what runs in it: {_KINDS}")
+    parser.add_argument("kind", type=_kind, help=f"kind of the process: {_KINDS}")
     parser.add_argument("--node", required=True, help="name of the host")
     parser.add_argument("--state-dir", required=True, type=Path, help="state directory of the host")
     parser.add_argument(
@@ -84,8 +84,8 @@ def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> Order:
     parser.add_argument(
         "--bulk", choices=get_args(Bulk), default="loopback", help="where weights may travel unencrypted"
     )
-    parser.add_argument("--datacenter", default="", help="where the host is")
-    parser.add_argument("--term", type=int, help="of the head's lease; journals are in its database")
+    parser.add_argument("--datacenter", default="", help="datacenter of the host")
+    parser.add_argument("--term", type=int, help="term of the head's lease; journals are in its database")
     args = parser.parse_args(argv)
     head, *others = args.head
     seat = Seat(

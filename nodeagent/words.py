@@ -21,7 +21,7 @@ examples:
         --listen tcp://10.0.0.7:0 --keys /etc/gleaner/keys --bulk clear --name spot-7
   the same in a pod with terminationGracePeriodSeconds: 60, on GCP:
     nodeagent start ... --notices gcp --grace 60
-  a head that may fail over, and on another host its standby (hosts then join both addresses):
+  a head that may fail over, and its standby on another host (hosts then join both addresses):
     nodeagent start --role head --listen tcp://10.0.0.1:7700 --keys /etc/gleaner/keys \
         --journal postgresql://gleaner@db.example/gleaner
     nodeagent start --role head --listen tcp://10.0.0.2:7700 --keys /etc/gleaner/keys \
@@ -46,9 +46,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="ADDR",
         action="append",
         default=[],
-        help="address of the head (tcp://HOST:PORT); repeated, or separated by commas: where it may be",
+        help="address of the head (tcp://HOST:PORT); several where it may fail over, repeated or by commas",
     )
-    start.add_argument("--role", choices=ROLES, help="default: head without --join, preemptible with it")
+    start.add_argument(
+        "--role", choices=ROLES, help="role of this host (default: head without --join, preemptible with it)"
+    )
     start.add_argument("--name", help="name of this host in the cluster (default: head, or the host's name)")
     start.add_argument("--state-dir", type=Path, help="journals, logs, agent.json (one agent a directory)")
     start.add_argument(
@@ -59,14 +61,14 @@ def parser() -> argparse.ArgumentParser:
         "--bulk",
         choices=get_args(Bulk),
         default="loopback",
-        help="where weights may travel unencrypted: inside this host (default), or on the network of "
-        "--listen too, for whoever listens there to read",
+        help="where weights may travel unencrypted: inside this host (default), or also on the network of "
+        "--listen, where others can read them",
     )
     start.add_argument(
         "--datacenter",
         metavar="NAME",
         default="",
-        help="where this host is: weights cross between two datacenters once, and are passed on within",
+        help="datacenter of this host: weights cross to another datacenter once, and are relayed in it",
     )
     start.add_argument(
         "--head-key",
@@ -84,63 +86,63 @@ def parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--standby",
         action="store_true",
-        help="with --journal: wait while another one is the head, then be it",
+        help="with --journal: run as standby; take over when the head's lease expires",
     )
     start.add_argument(
         "--lease",
         type=float,
         default=LEASE_S,
         metavar="S",
-        help="with --journal: how long the head may be unheard of before another takes over (default: 10)",
+        help="with --journal: lease duration of the head, after which a standby takes over (default: 10)",
     )
     start.add_argument(
         "--fleet",
         choices=("local", "external"),
         default="external",
-        help="head only: start the job's other hosts as local processes, or let them join (default)",
+        help="head only: start the job's other hosts as local processes, or let hosts join (default)",
     )
     start.add_argument(
         "--gateway",
         metavar="HOST:PORT",
         default="",
-        help="head only: serve the job's rollout over HTTP there, whatever its settings say",
+        help="head only: serve the job's rollout over HTTP at this address; overrides the job's settings",
     )
     start.add_argument(
         "--metrics",
         metavar="HOST:PORT",
-        help="serve this host's metrics to Prometheus, say at 127.0.0.1:9464 (default: nowhere)",
+        help="serve this host's metrics to Prometheus at this address, such as 127.0.0.1:9464 (default: off)",
     )
     start.add_argument(
         "--notices",
         choices=get_args(Source),
         default="auto",
-        help="preemptible host: the cloud whose metadata service says when it goes away (default: auto, "
-        "found by asking; none where the head is on this machine)",
+        help="preemptible host: cloud whose metadata service announces a preemption (default: auto, which "
+        "probes for it; none where the head is on this machine)",
     )
     start.add_argument(
         "--notices-url",
         metavar="URL",
         default="",
-        help="the metadata service, where it is not at http://169.254.169.254",
+        help="URL of the metadata service, if not http://169.254.169.254",
     )
     start.add_argument(
         "--grace",
         type=float,
         default=GRACE_S,
         metavar="S",
-        help="from a SIGTERM to the SIGKILL of whoever sends it (terminationGracePeriodSeconds, Slurm's "
+        help="grace period between the sender's SIGTERM and SIGKILL (terminationGracePeriodSeconds, Slurm's "
         "KillWait or GraceTime): an ordered end takes no longer (default: 30)",
     )
     for name, text, example in (
         ("status", "show the node agent and its children", "nodeagent status --json"),
-        ("drain", "hand the host's requests over, then leave", "nodeagent drain --deadline 30"),
+        ("drain", "drain the host's requests to others, then leave", "nodeagent drain --deadline 30"),
         ("stop", "stop the node agent and its children in order", "nodeagent stop"),
     ):
         sub = commands_.add_parser(
             name, help=text, epilog=f"example: {example} --state-dir DIR\n{MEANINGS}", formatter_class=raw
         )
-        sub.add_argument("--state-dir", type=Path, help="of the agent that is meant (default: the head's)")
-        sub.add_argument("--json", action="store_true", help="for machines")
+        sub.add_argument("--state-dir", type=Path, help="state directory of the agent (default: the head's)")
+        sub.add_argument("--json", action="store_true", help="one JSON object for machines")
         if name == "drain":
             sub.add_argument(
                 "--deadline", type=float, default=30.0, metavar="S", help="seconds left (default: 30)"

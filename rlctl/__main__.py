@@ -20,9 +20,9 @@ from rlctl.signals import SIGNALS
 _DESCRIPTION = """\
 Reinforcement-learning post-training with rollouts on machines that may vanish at any instant.
 
-Begin with `rlctl doctor`, then `rlctl run quickstart`. What a job would cost on other machines: `rlctl
-simulate quickstart`. Whether it keeps its promises when it is broken: `rlctl sim run` (on virtual time) and
-`rlctl chaos run real-ci` (on real processes). Every command has a --help with examples."""
+Begin with `rlctl doctor`, then `rlctl run quickstart`. `rlctl simulate quickstart` estimates the cost of a
+job on other machines. `rlctl sim run` (on virtual time) and `rlctl chaos run real-ci` (on real processes)
+check the guarantees under faults. Every command has a --help with examples."""
 
 
 class _Version(argparse.Action):

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from chaos.real.told import CampaignTold
 
 _DESCRIPTION = """\
-Chaos on real processes: a head, a reserved and some preemptible hosts as network namespaces of this
-machine, a job of a tiny model, and one fault after the other: kills, freezes, cuts, bad links, full disks,
-torn journals. The next fault waits until the cluster has recovered from the last one, or its deadline has
-passed."""
+Inject faults into a cluster of real processes and check recovery. A head, a reserved and some preemptible
+hosts run as network namespaces of this machine, with a job of a tiny model. The faults are kills, freezes,
+cuts, bad links, full disks and torn journals. The next fault waits until the cluster has recovered from the
+last one, or its deadline has passed."""
 
 _RUN_EXAMPLES = """\
   rlctl chaos run real-ci --seed 7                 under four minutes; exit code 1 on a violation
@@ -36,12 +36,12 @@ _RUN_EXAMPLES = """\
 
 _EPILOG = """\
 examples:
-  rlctl chaos list                                 campaigns that come with the package
+  rlctl chaos list                                 the packaged campaigns
   rlctl chaos run real-ci --seed 7                 under four minutes
-  make chaos                                       ten minutes, shown as they happen
+  make chaos                                       ten minutes, with a live view
 
-It needs root (namespaces, tmpfs, TUN devices) and touches nothing else of the machine. The same promises are
-tried on virtual time, by the thousand, with `rlctl sim run`. See docs/chaos.md and docs/reliability.md."""
+It needs root (namespaces, tmpfs, TUN devices) and changes nothing else on the machine. `rlctl sim run` checks
+the same guarantees on virtual time, in thousands of runs. See docs/chaos.md and docs/reliability.md."""
 _LIST_EXAMPLES = "  rlctl chaos list --json"
 CHAOS_DIR = Path("runs/chaos")
 IMPOSSIBLE = "impossible"
@@ -52,7 +52,7 @@ def add(commands: Subparsers) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "chaos",
-        help="break a cluster of real processes, and see it recover",
+        help="inject faults into a real multi-process cluster and check recovery",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -62,22 +62,18 @@ def add(commands: Subparsers) -> None:
         below, "run", chaos_run, help="run a campaign", description=_DESCRIPTION, examples=_RUN_EXAMPLES
     )
     run.add_argument("campaign", metavar="CAMPAIGN", help="a TOML file, or a name from `rlctl chaos list`")
-    run.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="what the faults are drawn from (default: 0)"
-    )
-    run.add_argument(
-        "--json", type=Path, metavar="FILE", help="write what came of it, for machines; - is stdout"
-    )
+    run.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the faults (default: 0)")
+    run.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON; - is stdout")
     run.add_argument(
         "--out", type=Path, metavar="DIR", help=f"a new folder for logs and report (default: in {CHAOS_DIR})"
     )
-    run.add_argument("--plain", action="store_true", help="lines instead of a live panel")
+    run.add_argument("--plain", action="store_true", help="print lines, not a live panel")
     run.add_argument(
         "--without", default="", metavar="KIND,...",
-        help="leave these faults out; `impossible`: those that this machine cannot do. The report names them",
+        help="leave these faults out; `impossible`: all that are impossible here. The report names them",
     )  # fmt: skip
     listed = add_command(
-        below, "list", chaos_list, help="campaigns that come with the package",
+        below, "list", chaos_list, help="list the packaged campaigns",
         description="Campaigns on real processes, by name.", examples=_LIST_EXAMPLES,
     )  # fmt: skip
     listed.add_argument("--json", action="store_true", help="one JSON object for machines")

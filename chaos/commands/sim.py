@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from chaos.tally import CampaignTold, RunTold
 
 _DESCRIPTION = """\
-Break a simulated cluster, thousands of times, and see whether it keeps its promises.
+Run fault-injection campaigns against a simulated cluster, in thousands of runs, and check its guarantees.
 
-The cluster is the product itself: its actors, its messages, its supervision; simulated are time, network,
-disks, engines and trainers. A seed decides everything that happens, so what failed once fails again.
+The cluster is the product itself: its actors, its messages, its supervision. Time, network, disks, engines
+and trainers are simulated. A seed determines every event, so a failed run fails again.
 
-Begin with `rlctl sim run --seeds 0:20`. The exit code is 1 where a promise did not hold, and where a campaign
-proved nothing: a fault that was asked for never fired, a recovery path that was named was never taken.
-docs/reliability.md has the promises; docs/chaos.md tells how to write faults, checks and campaigns."""
+Begin with `rlctl sim run --seeds 0:20`. The exit code is 1 where a check failed, and where a campaign is
+invalid: a wanted fault never fired, or a named recovery path was never taken. docs/reliability.md has the
+guarantees; docs/chaos.md explains how to write faults, checks and campaigns."""
 
 _EXAMPLES = """\
   rlctl sim run                                    the ci campaign: 300 seeds
   rlctl sim run --campaign nightly --seeds 0:2000 --json nightly.json
   rlctl sim run --seeds 0:20 --availability spot.csv
-                                                   hosts that come and go as on a real cloud
+                                                   hosts join and leave as on a real cloud
   rlctl sim replay 17                              seed 17 again, up to the first violation
   rlctl sim replay 17 --schedule minimal.toml --trace trace.txt
   rlctl sim list                                   campaigns, faults, checks and recovery paths"""
@@ -41,15 +41,14 @@ _EXAMPLES = """\
 _RUN = """\
 Run a campaign: one simulated job for each seed, each with its own faults.
 
-Every run is watched by every check while it goes on, and judged at its end. A seed that fails is run again
-with ever fewer faults until no fault can be dropped: that schedule is shown. A campaign in which a wanted
-fault never fired, or a named recovery path was never taken, is invalid and fails too: it proved nothing
-there.
+Every check watches every run, and judges it at its end. A seed that fails is run again with ever fewer faults
+until no fault can be dropped: that schedule is shown. A campaign in which a wanted fault never fired, or a
+named recovery path was never taken, is invalid and fails too, because it proves nothing about them.
 
-Ctrl-C ends it early; what was run is told, and written with --json."""
+Ctrl-C ends it early; the finished runs are reported, and written with --json."""
 
 _REPLAY = """\
-Run one seed again and write down every message, commit and fault, up to the first violation.
+Run one seed again and write every message, commit and fault, up to the first violation.
 
 The trace goes to --trace, or its last --tail lines to standard output. With --schedule the faults of that
 file are used, such as the minimal ones that `rlctl sim run` wrote."""
@@ -63,9 +62,9 @@ _RUN_EXAMPLES = """\
 _REPLAY_EXAMPLES = """\
   rlctl sim replay 17 --trace trace.txt            every message up to the first violation, in a file
   rlctl sim replay 17 --schedule seed-17.toml      with the fewest faults that still fail
-  rlctl sim replay 17 --campaign nightly --on      to its end, whatever is found"""
+  rlctl sim replay 17 --campaign nightly --on      to its end, despite violations"""
 
-_LIST = "What there is: campaigns, kinds of faults, checks with what they mean, recovery paths."
+_LIST = "List campaigns, kinds of faults, checks with their meanings, and recovery paths."
 
 
 def add(commands: Subparsers) -> None:
@@ -74,7 +73,7 @@ def add(commands: Subparsers) -> None:
         commands,
         "sim",
         _sim,
-        help="break a simulated cluster, by the thousand",
+        help="run fault-injection campaigns in the simulator",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )
@@ -83,11 +82,11 @@ def add(commands: Subparsers) -> None:
     run.add_argument("--campaign", default="ci", metavar="NAME", help="name or TOML file (default: ci)")
     _add_availability(run, "--trace")
     run.add_argument(
-        "--seeds", default="", metavar="A:B", help="from A to before B (default: the campaign's)"
+        "--seeds", default="", metavar="A:B", help="seeds from A to B - 1 (default: the campaign's)"
     )
-    run.add_argument("--json", type=Path, metavar="FILE", help="write the whole result there")
+    run.add_argument("--json", type=Path, metavar="FILE", help="write the whole result to this file")
     run.add_argument(
-        "--jobs", type=int, default=0, metavar="N", help="processes side by side (default: one a core)"
+        "--jobs", type=int, default=0, metavar="N", help="parallel processes (default: one a core)"
     )
     run.add_argument("--no-shrink", action="store_true", help="do not search for the fewest faults that fail")
     run.add_argument(
@@ -108,14 +107,16 @@ def add(commands: Subparsers) -> None:
     replay.add_argument("seed", type=int, metavar="SEED")
     replay.add_argument("--campaign", default="ci", metavar="NAME", help="name or TOML file (default: ci)")
     _add_availability(replay)
-    replay.add_argument("--schedule", type=Path, metavar="FILE", help="faults of this TOML file")
-    replay.add_argument("--trace", type=Path, metavar="FILE", help="write the whole trace there")
+    replay.add_argument("--schedule", type=Path, metavar="FILE", help="use the faults of this TOML file")
+    replay.add_argument("--trace", type=Path, metavar="FILE", help="write the whole trace to this file")
     replay.add_argument(
         "--tail", type=int, default=60, metavar="N", help="lines shown without --trace (default: 60)"
     )
-    replay.add_argument("--on", action="store_true", help="go on behind the first violation, to the end")
+    replay.add_argument("--on", action="store_true", help="continue after the first violation, to the end")
     replay.set_defaults(run=_replay)
-    show = _action(actions, "list", "what there is", _LIST, "  rlctl sim list")
+    show = _action(
+        actions, "list", "list campaigns, faults, checks and recovery paths", _LIST, "  rlctl sim list"
+    )
     show.set_defaults(run=_list)
 
 
@@ -143,8 +144,8 @@ def _add_availability(parser: argparse.ArgumentParser, *also: str) -> None:
         action="append",
         default=[],
         metavar="CSV",
-        help="let the preemptible hosts of every run come and go by a piece of this trace (a file of "
-        "t_seconds,event,instance_id, or a folder of such); may be repeated",
+        help="let the preemptible hosts of every run join and leave by a piece of this trace (a file of "
+        "t_seconds,event,instance_id, or a folder of such files); may be repeated",
     )
 
 

@@ -27,8 +27,10 @@ DEFAULT_SECONDS = 60.0
 def main(arguments: list[str]) -> int:
     """Exit code: 0, or 1 when a target was broken."""
     parser = argparse.ArgumentParser(prog="python -m chaos.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=DEFAULT_SECONDS, help="for all targets together")
-    parser.add_argument("--target", help="this one alone")
+    parser.add_argument(
+        "--seconds", type=float, default=DEFAULT_SECONDS, help="seconds for all targets together"
+    )
+    parser.add_argument("--target", help="only this target")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:

@@ -85,15 +85,19 @@ def _give(device: int, packet: bytes) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(prog="chaos.real.forwarder", description="Carries packets, badly.")
-    parser.add_argument("--between", type=int, nargs=2, required=True, metavar="PID", help="of the keepers")
+    parser = argparse.ArgumentParser(
+        prog="chaos.real.forwarder", description="Carries the packets of a bad link."
+    )
+    parser.add_argument(
+        "--between", type=int, nargs=2, required=True, metavar="PID", help="pids of the keepers"
+    )
     parser.add_argument("--device", required=True, help="name of the device in both hosts")
     parser.add_argument("--seed", required=True)
     parser.add_argument("--loss", type=float, default=0.0)
     parser.add_argument("--duplicate", type=float, default=0.0)
     parser.add_argument("--delay", type=float, default=0.0, metavar="S")
     parser.add_argument("--jitter", type=float, default=0.0, metavar="S")
-    parser.add_argument("--flips", type=int, default=0, help="of the way to the second host")
+    parser.add_argument("--flips", type=int, default=0, help="bit flips in the direction to the second host")
     args = parser.parse_args(argv)
     try:
         one, other = (tun(pid, args.device) for pid in args.between)

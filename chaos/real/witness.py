@@ -84,7 +84,9 @@ async def watch(head: str, head_key: str, keys: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(prog="chaos.real.witness", description="Asks every process how it is.")
+    parser = argparse.ArgumentParser(
+        prog="chaos.real.witness", description="Polls the state of every process."
+    )
     parser.add_argument("--head", required=True)
     parser.add_argument("--head-key", required=True, type=Path)
     parser.add_argument("--keys", required=True, type=Path)

@@ -21,11 +21,11 @@ I1  each request reaches the trainer exactly once; its tokens are its spans join
 I2  no collected token was lost, none was generated twice
 I3  every token of a step was made under that step's version
 I4  an older incarnation changed nothing
-I5  each step was done exactly once; checkpoints hold what was trained
+I5  each step was done exactly once; checkpoints hold the trained weights
 
-Every journal is verified first (`rlctl journal verify`), and one that is damaged is named. Each invariant
-then holds, is broken, or is not checked, with the reason: evidence that is missing or damaged is never passed
-over, and never taken for a breach. Of a run that did not end, what is there is checked.
+Every journal is verified first (`rlctl journal verify`), and a damaged one is named. Each invariant then
+holds, is broken, or is not checked, with the reason: missing or damaged evidence is always reported, and
+never counts as a breach. For a run that did not end, the existing records are checked.
 
 Exit code 0: all hold, every journal is whole. 1: at least one is broken. 5: none is known to be broken, but
 not everything could be checked, or a journal is damaged."""
@@ -57,10 +57,13 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("name", nargs="?", default="", metavar="RUN", help="id or path (default: the newest)")
     parser.add_argument(
         "--state-dir", type=Path, action="append", default=[], metavar="DIR",
-        help="a host's state directory that is not under the run's nodes/; may be repeated",
+        help="state directory of a host outside the run's nodes/; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--journal", default="", metavar="URL", help="the database of the head's journals, if it has one"
+        "--journal",
+        default="",
+        metavar="URL",
+        help="URL of the database with the head's journals, if it has one",
     )
     add_json(parser)
     add_runs_dir(parser)

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from rlctl.data_check import Checked
 
 _DESCRIPTION = """\
-Check the settings of a run and every problem of its data, and start nothing.
+Check the settings of a run and every problem of its data, without starting the run.
 
-Each row is read as a run reads it: missing fields and fields of other types are listed with file and line, as
-are prompts that are too long for the engine (with a tokenizer: --model, or model.path), prompts that are both
-held out and trained on, and rows that lack what their verifier needs. With --solutions each problem's
-reference solution (`solution` in its `info`) is scored: one that does not score 1 is listed, with the first
-test that it fails.
+Each row is read as in a run. Listed with file and line are missing fields, fields of other types, prompts
+that are too long for the engine (with a tokenizer: --model, or model.path), prompts that are both held out
+and trained on, and rows that lack fields of their verifier. With --solutions each problem's reference
+solution (`solution` in its `info`) is scored: a solution that does not score 1 is listed, with the first test
+that it fails.
 
-Exit code 0: nothing is wrong. 2: something is; the lines say what."""
+Exit code 0: no problem was found. 2: the printed lines list the problems."""
 
 _EXAMPLES = """\
   rlctl check job.toml
@@ -46,7 +46,9 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="A.B=C", help="one setting over the file's"
     )
-    parser.add_argument("--model", type=Path, metavar="DIR", help="whose tokenizer measures prompts")
+    parser.add_argument(
+        "--model", type=Path, metavar="DIR", help="checkpoint whose tokenizer measures prompts"
+    )
     parser.add_argument("--solutions", action="store_true", help="score each problem's reference solution")
     parser.set_defaults(seed=None, trace=None, name=None)
     add_runs_dir(parser)

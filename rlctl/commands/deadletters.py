@@ -26,11 +26,11 @@ from supervisor.dead_letters import DeadLetter
 from supervisor.inspection_messages import DeadLettersOf, ListDeadLetters
 
 _DESCRIPTION = """\
-Show the messages that nobody got since each process started: how many for each reason, and the newest.
+Show undeliverable messages (dead letters) since each process started: counts by reason, and the newest.
 
-Some are harmless: a tell to an actor that has just been replaced ("stale incarnation"), an answer that came
-after its asker had given up ("reply: late"). Many of "mailbox full" or "link full or gone" mean that somebody
-is slower than those who send to it: see `rlctl top`."""
+Some are harmless: a tell to an actor that has just been replaced ("stale incarnation"), an answer that
+arrived after its ask had ended ("reply: late"). Many of "mailbox full" or "link full or gone" mean that a
+receiver is slower than its senders: see `rlctl top`."""
 
 _EXAMPLES = """\
   rlctl deadletters
@@ -58,7 +58,7 @@ def add(commands: Subparsers) -> None:
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )
-    parser.add_argument("--reason", default="*", metavar="GLOB", help="of these reasons (default: all)")
+    parser.add_argument("--reason", default="*", metavar="GLOB", help="only these reasons (default: all)")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most N samples (default: 20)")
     add_cluster(parser)
     add_deadline(parser)

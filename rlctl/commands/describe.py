@@ -29,9 +29,9 @@ from supervisor import Address, AskFailed, Refused
 from supervisor.inspection_messages import ActorDescribed, Describe
 
 _DESCRIPTION = """\
-Show one actor: its class and what it handles, where it lives and since when, what waits in its mailbox, what
-it has handled and dropped, how often it was restarted and why, who supervises, owns and watches it, what it
-waits for, and its own figures.
+Show one actor: its class and message kinds, its process and start time, its mailbox, its counts of handled
+and dropped messages, its restarts with causes, its supervisor, owner and watchers, its waits, and its own
+figures.
 
 ACTOR is a name as `rlctl ps` shows it."""
 

@@ -14,11 +14,11 @@ from rlctl.doctor_keys import examine_keys
 from rlctl.errors import FAILED, OK
 
 _DESCRIPTION = """\
-Look at this host: Python, packages, ZeroMQ, torch, GPUs, memory, disk, limits, kernel, isolation, ports,
-clock; keys, whom they trust and what is in force of that; what travels unencrypted, and why it may.
+Check this host: Python, packages, ZeroMQ, torch, GPUs, memory, disk, limits, kernel, isolation, ports, clock;
+own and trusted keys, which of them are in force; unencrypted traffic, and why it is allowed.
 
 Each row is ok, warn (it works without, or less well) or missing (a run would fail), with what to do about it.
-Exit code 1 only when something needed is missing. Nothing is changed."""
+Exit code 1 only when a necessary part is missing. Nothing is changed."""
 
 _EXAMPLES = """\
   rlctl doctor
@@ -42,7 +42,7 @@ def add(commands: Subparsers) -> None:
         "--keys",
         type=Path,
         metavar="DIR",
-        help="key directory, or folder of them, to look at (default: those of the node agents that run here)",
+        help="key directory, or folder of several, to check (default: of the node agents that run here)",
     )
     parser.add_argument(
         "--state-dir",
@@ -50,7 +50,7 @@ def add(commands: Subparsers) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="of a node agent to ask; repeated (default: the usual ones, and those of runs)",
+        help="state directory of a node agent to ask; repeated (default: the usual ones, and of runs)",
     )
     add_json(parser)
 

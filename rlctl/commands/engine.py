@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from actors.engine.server.process import Settings
 
 _DESCRIPTION = """\
-Serve a model with the builtin engine, in SGLang's protocol: whatever talks to an SGLang server can be tried
-on a laptop, without a GPU and without SGLang. Ready in a few seconds; one process, which leaves nothing.
+Serve a model with the builtin engine, in SGLang's protocol. Any client of an SGLang server can be tried on a
+laptop, without a GPU and without SGLang. Ready in a few seconds; one process, which leaves nothing.
 
 `POST /generate` (tokens or text, at once or streamed, log-probs, batches), /abort_request, /pause_generation,
 /continue_generation, /update_weights_from_disk, /flush_cache, /health, /health_generate, /model_info,
-/server_info, /v1/loads, /metrics. What differs from SGLang: docs/engines.md.
+/server_info, /v1/loads, /metrics. For the differences from SGLang see docs/engines.md.
 
-Ctrl-C or SIGTERM: no request is taken any more, those that run have --grace seconds to end and then end with
-the tokens that they have. A second one ends them at once."""
+Ctrl-C or SIGTERM: new requests are refused, running ones have --grace seconds to end and then end with the
+tokens that they have. A second one ends them at once."""
 
 _EXAMPLES = """\
   rlctl engine serve --model my-model                      a model of `rlctl model new`, or any Qwen3 folder
@@ -66,33 +66,44 @@ def add(commands: Subparsers) -> None:
         "--listen",
         default=DEFAULT_LISTEN,
         metavar="HOST:PORT",
-        help=f"default: {DEFAULT_LISTEN}; port 0: a free one",
+        help=f"address of the server (default: {DEFAULT_LISTEN}; port 0: a free one)",
     )
-    one.add_argument("--slots", type=int, default=32, metavar="N", help="requests decoded together (32)")
+    one.add_argument(
+        "--slots", type=int, default=32, metavar="N", help="requests decoded together (default: 32)"
+    )
     one.add_argument(
         "--max-tokens",
         type=int,
         metavar="N",
-        help="of prompt and response together (default: the model's positions, at most 2048)",
+        help="tokens of prompt and response together (default: the model's positions, at most 2048)",
     )
-    one.add_argument("--threads", type=int, default=1, metavar="N", help="of the CPU (default: 1)")
+    one.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads (default: 1)")
     one.add_argument(
         "--exact",
         action="store_true",
-        help="the same bits for a request whatever runs beside it; slower, one thread",
+        help="give a request the same bits whatever other requests run; slower, one thread",
     )
     one.add_argument(
         "--weight-version", default="default", metavar="NAME", help="name of the weights in DIR (default)"
     )
     one.add_argument(
-        "--random-seed", type=int, metavar="N", help="of requests without sampling_seed (default: drawn)"
+        "--random-seed",
+        type=int,
+        metavar="N",
+        help="seed of requests without sampling_seed (default: random)",
     )
-    one.add_argument("--grace", type=float, default=5.0, metavar="S", help="at the end (default: 5)")
+    one.add_argument(
+        "--grace",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="time for running requests at the end (default: 5)",
+    )
     one.add_argument(
         "--api-key-file",
         type=Path,
         metavar="FILE",
-        help="what clients send as `Authorization: Bearer`; needed beyond this machine",
+        help="file with the key that clients send as `Authorization: Bearer`; needed beyond this machine",
     )
 
 

@@ -17,10 +17,12 @@ from rlctl.commands.terminal import Subparsers, add_command, add_json
 from rlctl.errors import usage
 
 _DESCRIPTION = """\
-Serve the APIs of SGLang, OpenAI and vLLM at one address, in front of SGLang or vLLM servers of yours.
+Fault-tolerant proxy for your own SGLang or vLLM servers: serves the APIs of SGLang, OpenAI and vLLM at one
+address.
 
 When a server dies in the middle of a response, another one continues it from its last token, and the client
-sees a pause. Servers may come and go: POST /workers and DELETE /workers/ID, as with sglang-router."""
+only notices a pause. Servers may join and leave: POST /workers and DELETE /workers/ID, as with
+sglang-router."""
 
 _EXAMPLES = """\
   rlctl gateway --engine-url http://10.0.0.5:30000 --engine-url http://10.0.0.6:30000
@@ -41,7 +43,11 @@ def add(commands: Subparsers) -> None:
         examples=_EXAMPLES,
     )
     parser.add_argument(
-        "--engine-url", action="append", default=[], metavar="URL", help="of a server; repeated, or by commas"
+        "--engine-url",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="URL of a server; may be repeated, or separated by commas",
     )
     parser.add_argument(
         "--config", metavar="FILE", help="TOML with a section [gateway]: see docs/configuration.md"
@@ -57,13 +63,19 @@ def add(commands: Subparsers) -> None:
         "--open", action="store_true", help="gateway.open: serve beyond loopback without keys"
     )
     parser.add_argument(
-        "--tokenizer", metavar="DIR", default="", help="for text (default: the first server's, if it is here)"
+        "--tokenizer",
+        metavar="DIR",
+        default="",
+        help="tokenizer for text (default: the first server's, if on this machine)",
     )
     parser.add_argument(
-        "--state-dir", type=Path, metavar="DIR", help="journal and log that stay (default: they go with it)"
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep journal and log here (default: they are removed at the end)",
     )
     parser.add_argument(
-        "--deadline", type=float, metavar="S", help="gateway.deadline_s: of a request that names none"
+        "--deadline", type=float, metavar="S", help="gateway.deadline_s: of a request without its own"
     )
     add_json(parser)
 

@@ -22,10 +22,11 @@ from rlctl.errors import OK, failed, nothing, usage
 from rlctl.runs import find_driven
 
 _DESCRIPTION = """\
-Continue a prompt with the newest weights of a running job, or with those of a version.
+Continue a prompt with the newest weights of a running job, or with a given version.
 
-Whatever dies meanwhile, the response goes on elsewhere from its last token. Asked again with the same --id
-and the same contents, it is the same request: the same answer, nothing made twice."""
+If a process or host dies meanwhile, another instance continues the response from its last token. A repeated
+call with the same --id and the same contents is the same request: the same answer, without a second
+generation."""
 
 _EXAMPLES = """\
   rlctl generate --prompt 'Spell this word backward: house'
@@ -43,22 +44,38 @@ def add(commands: Subparsers) -> None:
         examples=_EXAMPLES,
     )
     prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT", help="a question, put as the job's problems are")
+    prompt.add_argument(
+        "--prompt", metavar="TEXT", help="a question, in the prompt format of the job's problems"
+    )
     prompt.add_argument("--tokens", metavar="N,N,...", help="the prompt as tokens")
     version = parser.add_mutually_exclusive_group()
     version.add_argument("--min-version", type=int, metavar="N", help="weights of version N or a later one")
     version.add_argument("--exact-version", type=int, metavar="N", help="weights of exactly version N")
     parser.add_argument(
-        "--wait", type=float, default=0.0, metavar="S", help="for that version at most (default: 0)"
+        "--wait", type=float, default=0.0, metavar="S", help="longest wait for that version (default: 0)"
     )
-    parser.add_argument("--max-new-tokens", type=int, default=0, metavar="N", help="default: the job's")
-    parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="default: 1")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of its draws (default: 0)")
     parser.add_argument(
-        "--deadline", type=float, default=60.0, metavar="S", help="then it ends as it is (default: 60)"
+        "--max-new-tokens",
+        type=int,
+        default=0,
+        metavar="N",
+        help="longest response, tokens (default: the job's)",
     )
-    parser.add_argument("--id", default="", metavar="ID", help="names the request (default: a new name)")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="its tokenizer (default: the run's)")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, metavar="T", help="sampling temperature (default: 1)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the sampling (default: 0)")
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="time limit; then the response ends as it is (default: 60)",
+    )
+    parser.add_argument("--id", default="", metavar="ID", help="id of the request (default: a new one)")
+    parser.add_argument(
+        "--model", type=Path, metavar="DIR", help="checkpoint with the tokenizer (default: the run's)"
+    )
     add_cluster(parser)
     add_json(parser)
 

@@ -17,12 +17,12 @@ from supervisor import JournalError
 from supervisor.journal_places import view
 
 _DESCRIPTION = """\
-Look at journals: what actors wrote down so that it survives them. Nothing is ever written to them, and a
-journal may be looked at while its process runs.
+Inspect, verify or export journals: the durable state of actors. The command never writes to them, and a
+journal may be read while its process runs.
 
 inspect   streams: their writer's incarnation, events, bytes, snapshot, kinds with their versions; with
           --tail the newest events. A stream with a LONG tail takes no snapshots: its replay takes long.
-verify    checksums, gaps, pages; what a newer program wrote. Exit code 1 where something is wrong.
+verify    checksums, gaps, pages; rows of a newer program. Exit code 1 where a fault is found.
 export    every row as a line of JSON, in the order of a replay, to standard output or --out. Bytes are
           {"base64": ...}. Rows of a damaged journal are exported as they are, with "whole": false where one
           fails its checksum (exit code 1).
@@ -47,11 +47,13 @@ def add(commands: Subparsers) -> None:
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )
-    parser.add_argument("action", choices=("inspect", "verify", "export"), help="see above")
+    parser.add_argument(
+        "action", choices=("inspect", "verify", "export"), help="the action, as described above"
+    )
     parser.add_argument("places", nargs="+", metavar="PLACE", help="file, folder or postgresql:// URL")
     parser.add_argument("--stream", default="", metavar="TEXT", help="only streams whose name contains it")
     parser.add_argument("--tail", type=int, default=0, metavar="N", help="inspect: show the N newest events")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="export: write there")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="export: write to this file")
     add_json(parser)
 
 

@@ -13,9 +13,9 @@ from transport.trusted import NameTaken, trust
 _DESCRIPTION = """\
 Make CURVE keys for the nodes of a cluster: DIR/<node>/ with node.public, node.secret and trusted/.
 
-Every node trusts every other one, and those that DIR holds already learn of the new ones. Copy each
-directory to its host by a safe way, and to no other: the secret is what proves a node to be itself. A process
-refuses to listen beyond loopback without keys; whoever has none of these gets nothing. Who is trusted can be
+Every node trusts every other one; nodes that DIR already holds also trust the new ones. Copy each directory
+to its host in a safe way, and to no other: the secret proves the identity of a node. A process refuses to
+listen beyond loopback without keys; a client without a trusted key gets no answer. The trusted keys can be
 changed while nodes run: `rlctl trust`, `rlctl revoke`."""
 
 _EXAMPLES = """\
@@ -30,9 +30,15 @@ def add(commands: Subparsers) -> None:
         commands, "keygen", keygen, description=_DESCRIPTION,
         examples=_EXAMPLES,
     )  # fmt: skip
-    parser.add_argument("directory", type=Path, metavar="DIR", help="holds one key directory a node")
     parser.add_argument(
-        "--node", action="append", default=[], metavar="NAME", help="a node; repeated (default: head)"
+        "directory", type=Path, metavar="DIR", help="folder with one key directory for each node"
+    )
+    parser.add_argument(
+        "--node",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name of a node; may be repeated (default: head)",
     )
     add_json(parser)
 

@@ -24,11 +24,11 @@ from rlctl.runs import RunDir
 from rlctl.targets import Target, resolve
 
 _DESCRIPTION = """\
-Send a signal to a process: to see what the system does when it dies.
+Send a signal to a process, to test how the system recovers from its death.
 
-TARGET is an actor (the process that it lives in is meant), a process (rollout, reward, trainer, or
-spot-1/engine where several have the name), or a host (its node agent; everything on it dies with it).
-A process is signalled by the node agent that owns it. A host can be killed on its own machine only."""
+TARGET is an actor (the signal goes to its process), a process (rollout, reward, trainer, or spot-1/engine
+where several have the name), or a host (its node agent; all its processes die with it). The node agent that
+owns a process sends it the signal. A host can be killed on its own machine only."""
 
 _EXAMPLES = """\
   rlctl kill rollout/manager              SIGKILL to the process of RolloutManager

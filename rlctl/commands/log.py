@@ -15,11 +15,12 @@ from rlctl.loggers.opening import open_sinks
 from rlctl.loggers.sink import SinkFailed
 
 _DESCRIPTION = """\
-Give the figures of a run to TensorBoard or Weights & Biases: those that there are, and while the run goes on
-those that come, until its end.
+Send the figures of a run to TensorBoard or Weights & Biases: first the existing ones, then new ones while the
+run continues, until its end.
 
-`rlctl run` does it by itself where the settings say so ([loggers]); this is for a run that was made without,
-or is watched from elsewhere. Steps and evaluations stand over the step, looks at the fleet over seconds."""
+`rlctl run` does it by itself where the settings ask for it ([loggers]); this command is for a run without it,
+or for watching from elsewhere. The x axis is the step for steps and evaluations, and seconds for polls of the
+fleet."""
 
 _EXAMPLES = """\
   rlctl log --tensorboard                     the newest run, into runs/<id>/tensorboard
@@ -38,8 +39,12 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("name", nargs="?", default="", metavar="RUN", help="id or path (default: the newest)")
     parser.add_argument("--tensorboard", action="store_true", help="event files in the run's folder")
-    parser.add_argument("--wandb", default="", metavar="PROJECT", help="a run of the same id there")
-    parser.add_argument("--offline", action="store_true", help="with --wandb: files that `wandb sync` sends")
+    parser.add_argument(
+        "--wandb", default="", metavar="PROJECT", help="project; the run there has the same id"
+    )
+    parser.add_argument(
+        "--offline", action="store_true", help="with --wandb: write files that `wandb sync` sends later"
+    )
     add_runs_dir(parser)
 
 

@@ -12,10 +12,10 @@ from rlctl.logbook import Line, Logbook, files_of
 from rlctl.runs import RunDir
 
 _DESCRIPTION = """\
-Show the logs of a run, of all its processes together or of one actor, process or host.
+Show the logs of a run: of all its processes together, or of one actor, process or host.
 
-Each line is preceded by host/process. `.out` files hold what a process printed, `.log` files what it logged;
-the last lines of both are shown. Works while the run goes on and after it."""
+Each line is preceded by host/process. `.out` files hold the output of a process, `.log` files its log; the
+last lines of both are shown. Works during the run and after it."""
 
 _EXAMPLES = """\
   rlctl logs                            the newest run, the last 20 lines
@@ -30,12 +30,20 @@ MAX_LINES = 100_000
 def add(commands: Subparsers) -> None:
     """Declare the command."""
     parser = add_command(commands, "logs", logs, description=_DESCRIPTION, examples=_EXAMPLES)
-    parser.add_argument("who", nargs="?", default="", metavar="ACTOR|PROCESS|NODE", help="default: everybody")
     parser.add_argument(
-        "-f", "--follow", action="store_true", help="go on with what is written, until Ctrl-C"
+        "who",
+        nargs="?",
+        default="",
+        metavar="ACTOR|PROCESS|NODE",
+        help="actor, process or host (default: all)",
     )
-    parser.add_argument("-n", "--lines", type=int, default=20, metavar="N", help="last lines (default: 20)")
-    parser.add_argument("--run", dest="run_name", default="", metavar="RUN", help="default: the newest")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow new lines, until Ctrl-C")
+    parser.add_argument(
+        "-n", "--lines", type=int, default=20, metavar="N", help="show the last N lines (default: 20)"
+    )
+    parser.add_argument(
+        "--run", dest="run_name", default="", metavar="RUN", help="id or path (default: the newest)"
+    )
     add_runs_dir(parser)
     add_json(parser)
 

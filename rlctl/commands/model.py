@@ -14,12 +14,12 @@ from rlctl.errors import OK, usage
 from rlctl.preflight import size
 
 _DESCRIPTION = """\
-Make a small model that RL can improve, or look at a checkpoint directory.
+Make a small model that RL can improve, or describe a checkpoint directory.
 
 `new` writes a Hugging Face checkpoint (Qwen3 architecture, tokenizer, chat template) with the dimensions of
-the settings' [model], warm-started by a short supervised phase on problems of [task] that RL never sees. The
+the settings' [model], warm-started by a short supervised phase on problems of [task] that RL never uses. The
 same settings and seed give the same model. `rlctl run` does this itself when model.path is empty.
-`show` loads a checkpoint exactly as the trainer will, and tells what is in it."""
+`show` loads a checkpoint exactly as the trainer will, and prints its contents."""
 
 _EXAMPLES = """\
   rlctl model new my-model                                     with the settings of the preset quickstart
@@ -35,14 +35,14 @@ def add(commands: Subparsers) -> None:
     make = add_command(
         kinds, "new", new, help="make a small model", description=_DESCRIPTION, examples=_EXAMPLES
     )
-    make.add_argument("directory", type=Path, metavar="DIR", help="where; it must not exist")
+    make.add_argument("directory", type=Path, metavar="DIR", help="folder to write; it must not exist")
     make.add_argument("--config", default="quickstart", help="settings file or preset (default: quickstart)")
     make.add_argument(
         "--set", action="append", default=[], metavar="A.B=C", help="one setting over the file's"
     )
     add_json(make)
     look = add_command(
-        kinds, "show", show, help="look at a checkpoint", description=_DESCRIPTION, examples=_EXAMPLES
+        kinds, "show", show, help="describe a checkpoint", description=_DESCRIPTION, examples=_EXAMPLES
     )
     look.add_argument("directory", type=Path, metavar="DIR", help="a Hugging Face checkpoint directory")
     add_json(look)

@@ -17,10 +17,10 @@ from rlctl.errors import OK, nothing, usage
 from supervisor import AskTimeout, Done
 
 _DESCRIPTION = """\
-Tell a preemptible host that it goes away: it takes no more requests, hands over those it has, leaves, exits.
+Give a preemptible host a preemption notice: it takes no more requests, hands over its own, leaves, exits.
 
-What a request has collected goes with it: another instance continues from its last token. A host that the
-trace brings is replaced when the trace, or the number of hosts that the job wants, says so."""
+The collected tokens of a request are kept: another instance continues from its last token. A host that
+follows a trace is replaced when the trace, or the number of hosts that the job wants, requires it."""
 
 _EXAMPLES = """\
   rlctl preempt spot-2                    in 10 s
@@ -38,7 +38,13 @@ def add(commands: Subparsers) -> None:
         examples=_EXAMPLES,
     )
     parser.add_argument("node", metavar="NODE", help="name of the host (see rlctl ps)")
-    parser.add_argument("--notice", type=float, default=10.0, metavar="S", help="seconds left (default: 10)")
+    parser.add_argument(
+        "--notice",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="seconds until the host goes away (default: 10)",
+    )
     add_cluster(parser)
     add_json(parser)
 

@@ -17,11 +17,11 @@ BAR = 24
 """Characters of the longest bar."""
 
 _DESCRIPTION = """\
-Show the critical path of a run's steps: what the end of each step waited for, from the end of the one before.
+Show the critical path of a run's steps: the stages between the end of one step and the end of the next.
 
-The path is that of the response that the trainer got last: until an instance served the weights, until it
-was sent there, decoded, scored and handed out, and what the trainer did after it. To make steps shorter,
-shorten the longest stage; what is not on the path may take as long as it does. Works while a run goes on."""
+The path follows the response that the trainer received last: until an instance served the weights, until the
+request was dispatched there, decoded, scored and handed out, and the trainer's work after it. To make steps
+shorter, shorten the longest stage; work outside the path may take as long as it does. Works during a run."""
 
 _EXAMPLES = """\
   rlctl profile                          the newest run
@@ -33,7 +33,9 @@ def add(commands: Subparsers) -> None:
     """Declare the command."""
     parser = add_command(commands, "profile", profile, description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("name", nargs="?", default="", metavar="RUN", help="id or path (default: the newest)")
-    parser.add_argument("--picture", metavar="FILE", default="", help="write the mean step as SVG")
+    parser.add_argument(
+        "--picture", metavar="FILE", default="", help="write the mean step as SVG to this file"
+    )
     add_json(parser)
     add_runs_dir(parser)
 

@@ -17,16 +17,16 @@ from rlctl.printing import print_plain_json, print_table, screen_width
 from rlctl.process_table import table
 
 _DESCRIPTION = """\
-Show every actor of a cluster: where it is, in which incarnation, how it is, what it has handled.
+Show every actor of a cluster: its process, its incarnation, its state, its counts of messages.
 
-INC is the incarnation, a number that grows with each start. MAILBOX is how many messages wait, and the limit;
-RATE/s is of the last seconds; RESTARTS and LAST FAILURE are what its supervisor counted. Rows with a pid are
-processes. An actor whose process does not answer has the state "no answer", one whose process others have not
-heard for unusually long "suspect". A narrow terminal shows fewer
+INC is the incarnation, a number that grows with each start. MAILBOX is the number of waiting messages, and
+the limit; RATE/s is of the last seconds; RESTARTS and LAST FAILURE are the counts of its supervisor. Rows
+with a pid are processes. An actor whose process does not answer has the state "no answer"; an actor whose
+process has been silent to others for unusually long has the state "suspect". A narrow terminal shows fewer
 columns, a pipe all of them. Exit code 3: nothing runs."""
 
 _EXAMPLES = """\
-  rlctl ps                          the run that goes on in this folder
+  rlctl ps                          the active run of this folder
   rlctl ps --run quickstart-2025
   rlctl ps --json
   rlctl ps --head tcp://10.0.0.1:7700 --head-key head.public --keys keys/laptop"""

@@ -28,10 +28,10 @@ _DESCRIPTION = """\
 Have the instances of a job serve the weights in a folder, as this version.
 
 DIR is a checkpoint in the Hugging Face format: config.json and one safetensors file, or several with their
-index. They are copied into the shared memory of this host, whose node agent hashes and serves them; instances
-pull them while they decode, and change over by themselves. The job must leave training to you
-(training.backend = "own"), and a host of it must be this machine. Versions go up; the same files under the
-same number again change nothing. From Python: `rlctl.publisher`, docs/weights.md."""
+index. The weights are copied into the shared memory of this host, whose node agent hashes and serves them;
+instances pull them while they decode, and switch by themselves. The job must leave training to you
+(training.backend = "own"), and one of its hosts must be this machine. Version numbers increase; the same
+files under the same number again change nothing. From Python: `rlctl.publisher`, docs/weights.md."""
 
 _EXAMPLES = """\
   rlctl run quickstart --set training.backend=own          a job that waits for weights; in another terminal:
@@ -53,21 +53,30 @@ def add(commands: Subparsers) -> None:
         examples=_EXAMPLES,
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="a Hugging Face checkpoint directory")
-    parser.add_argument("--version", type=int, required=True, metavar="N", help="higher than those before")
+    parser.add_argument(
+        "--version",
+        type=int,
+        required=True,
+        metavar="N",
+        help="number of the version; higher than earlier ones",
+    )
     parser.add_argument(
         "--wait",
         type=float,
         default=0.0,
         metavar="S",
-        help="until an instance serves it, at most (default: 0)",
+        help="longest wait until an instance serves it (default: 0)",
     )
     parser.add_argument(
-        "--host", default="", metavar="NAME", help="whose agent serves it, of several on this machine"
+        "--host",
+        default="",
+        metavar="NAME",
+        help="host whose agent serves it, where this machine has several",
     )
     parser.add_argument(
         "--model-changed",
         action="store_true",
-        help="tensors have other names, shapes or dtypes than those of the version before",
+        help="tensor names, shapes or dtypes differ from those of the previous version",
     )
     add_cluster(parser)
     add_json(parser)

@@ -13,14 +13,14 @@ from rlctl.outcome import print_closing
 from rlctl.report import make
 
 _DESCRIPTION = """\
-Write a run's report.html (one page that stands alone) and report.json, and show the figures.
+Write a run's report.html (one self-contained page) and report.json, and show the figures.
 
-Works at any time: of a run that goes on or was stopped, what is known so far."""
+Works at any time: a run that continues or was stopped gives its figures so far."""
 
 _EXAMPLES = """\
   rlctl report                          the newest run
   rlctl report quickstart-20250101 --json
-  open "$(rlctl report --open-path)"    the path of the page, and nothing else"""
+  open "$(rlctl report --open-path)"    only the path of the page"""
 
 
 def add(commands: Subparsers) -> None:
@@ -33,7 +33,7 @@ def add(commands: Subparsers) -> None:
         examples=_EXAMPLES,
     )
     parser.add_argument("name", nargs="?", default="", metavar="RUN", help="id or path (default: the newest)")
-    parser.add_argument("--open-path", action="store_true", help="print the path of report.html alone")
+    parser.add_argument("--open-path", action="store_true", help="print only the path of report.html")
     add_json(parser)
     add_runs_dir(parser)
 

@@ -15,14 +15,14 @@ from rlctl.head import wait_for_remains
 from rlctl.runs import RunDir
 
 _DESCRIPTION = """\
-Go on with a run after Ctrl-C, after a failure, or after `rlctl run` itself was killed.
+Continue a run after Ctrl-C, after a failure, or after `rlctl run` itself was killed.
 
-The run's own settings are used. No finished step is done again: the trainer goes on from its newest state,
-the rollout from the tokens that were collected. A run that ended cannot be resumed."""
+The run's own settings are used. No finished step is done again: the trainer continues from its newest state,
+the rollout from the collected tokens. A run that ended cannot be resumed."""
 
 _EXAMPLES = """\
   rlctl resume                                the newest run
-  rlctl resume quickstart-20250101-120000     by id, or the begin of one
+  rlctl resume quickstart-20250101-120000     by id, or a prefix of one
   rlctl resume runs/quickstart-20250101-120000-1a2b"""
 
 

@@ -10,14 +10,14 @@ from transport.keys import BadKeys, read_key
 from transport.trusted import Trusted, revoke
 
 _DESCRIPTION = """\
-Trust a key no longer: remove its files from DIR/trusted/, under whatever names it is there.
+Revoke a key: remove its files from DIR/trusted/, under all its names there, and close its connections.
 
 WHO is the name of a trusted node, its key, its fingerprint, or a file that holds its key. DIR is the node's
-key directory, or the folder of many that keygen made: then none of them trusts it any longer. The node need
-not restart: within a second each of its processes cuts the links, token streams and weight pulls of that key,
-and does not dial it again. Revoke it on every host that trusts it; `rlctl trust` brings it back.
+key directory, or the folder of several that keygen made: then none of them trusts the key any longer. The
+node need not restart: within a second each of its processes closes the links, token streams and weight pulls
+of that key, and does not dial it again. Revoke it on every host that trusts it; `rlctl trust` restores it.
 
-Exit code 3: nobody of that name is trusted there."""
+Exit code 3: no key of that name is trusted there."""
 
 _EXAMPLES = """\
   rlctl revoke spot-7 --keys /etc/gleaner/keys

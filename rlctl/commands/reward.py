@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from rlctl.reward_trial import Tried
 
 _DESCRIPTION = """\
-Score one response as a job's reward worker would, and show what the score is made of.
+Score one response as a job's reward worker would, and show the parts of the score.
 
 PROBLEM is a file with one problem, as a row of a task's data (docs/tasks.md): a JSON object with prompt,
-answer, tests, info. With --index it is a problem of the task's own. RESPONSE is a file with what a model
-wrote; a last line break is left out. Either may be -, standard input.
+answer, tests, info. With --index it is a problem of the task's own. RESPONSE is a file with a model's
+response; a last line break is left out. Either may be -, standard input.
 
-What scores is the verifier of the settings in --config, or --verifier NAME. Shown are score and status, its
-parts, times (the start of the sandbox apart, which a worker pays once), how the program was isolated, what of
-the response was read, what the program printed and, for functions of your own, what the sandbox refused.
+The verifier is that of the settings in --config, or --verifier NAME. Shown are score and status, its parts,
+times (separately the start of the sandbox, which a worker pays once), the program's isolation, the part of
+the response that was read, the program's output and, for functions of your own, the refusals of the sandbox.
 
-Exit code 0: the response has a score, be it 0 (a wrong answer, a time-out, a crash). 6: it has none, and the
-reason is not its own: the function raised, the service is away, there is no sandbox. 2: the problem or the
-settings cannot be used."""
+Exit code 0: the response has a score, even if it is 0 (a wrong answer, a time-out, a crash). 6: it has none,
+for a reason outside the response: the function raised, the service is away, there is no sandbox. 2: the
+problem or the settings cannot be used."""
 
 _EXAMPLES = """\
   rlctl reward try problem.json answer.txt --config job.toml
@@ -55,12 +55,16 @@ def add(commands: Subparsers) -> None:
     one.add_argument(
         "--set", action="append", default=[], metavar="A.B=C", help="one setting over the file's"
     )
-    one.add_argument("--task", default="", metavar="NAME", help="of the settings, where they have several")
+    one.add_argument(
+        "--task", default="", metavar="NAME", help="task of the settings, where they have several"
+    )
     one.add_argument("--index", type=int, metavar="N", help="problem N of the task, from 0")
     one.add_argument(
-        "--split", choices=("train", "heldout"), default="train", help="of --index (default: train)"
+        "--split", choices=("train", "heldout"), default="train", help="split of --index (default: train)"
     )
-    one.add_argument("--verifier", default="", metavar="NAME", help="instead of the one of the settings")
+    one.add_argument(
+        "--verifier", default="", metavar="NAME", help="use this verifier, not the one of the settings"
+    )
     one.add_argument(
         "--param", action="append", default=[], metavar="K=V", help="a parameter of the verifier; repeated"
     )

@@ -50,9 +50,9 @@ from transport.keys import BadKeys
 _DESCRIPTION = """\
 Train a model with rollouts on hosts that may vanish at any instant.
 
-Checks everything first; makes runs/<id>/; makes a small model unless the settings name one; starts a head,
-which starts the other hosts as processes of this machine and lets them come and go as the trace says; shows
-progress; audits what was journaled and trained; writes the report. Ctrl-C stops in order, a
+Checks the settings first; makes runs/<id>/; makes a small model unless the settings name one; starts a head,
+which starts the other hosts as processes of this machine and adds and removes them by the trace; shows
+progress; audits journals and checkpoints; writes the report. The first Ctrl-C stops the run in order, the
 second one at once."""
 
 _EXAMPLES = """\
@@ -85,7 +85,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--seed", metavar="N", help="short for --set job.seed=N")
     parser.add_argument("--trace", metavar="FILE", help="short for --set fleet.trace=FILE")
-    parser.add_argument("--name", help="short for --set job.name=NAME; begins the run's id")
+    parser.add_argument("--name", help="short for --set job.name=NAME; prefix of the run's id")
     add_view(parser)
     add_runs_dir(parser)
     add_head(parser)
@@ -109,7 +109,7 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
 def add_view(parser: argparse.ArgumentParser) -> None:
     """The mode of the progress display."""
     add_json(parser)
-    parser.add_argument("--plain", action="store_true", help="lines instead of a live panel")
+    parser.add_argument("--plain", action="store_true", help="print lines, not a live panel")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -27,14 +27,14 @@ from sim.models.shapes import model_names
 from sim.setting import Setting
 
 _DESCRIPTION = f"""\
-Run a job on modelled machines, on virtual time, before anything is rented.
+Run a job on modelled machines, on virtual time, to estimate its cost before machines are rented.
 
-The same actors as in `rlctl run`; engines, trainers, network and disks are models of real ones
-(docs/simulator.md: what they assume, and how far off they are). Beside it the same job with the same seed is
-run co-located: on the reserved host alone. Ctrl-C ends it and shows what was computed until then.
+The actors are those of `rlctl run`; engines, trainers, network and disks are models of real ones
+(docs/simulator.md has their assumptions and errors). The same job with the same seed is also run co-located,
+on the reserved host alone, as a baseline. Ctrl-C ends it and shows the results so far.
 
-It prints a table and writes a page with plots: throughput, where the time of a step goes, T_seed, instances
-in use, tokens for the money at the prices of the settings (--set prices.preemptible_per_hour=2).
+It prints a table and writes a page with plots: throughput, parts of a step's time, T_seed, instances in use,
+tokens per money at the prices of the settings (--set prices.preemptible_per_hour=2).
 
 devices: {", ".join(device_names())}
 models:  {", ".join(model_names())}
@@ -44,10 +44,10 @@ h100x8:tp2. A trace is a CSV of t_seconds,event,instance_id with the events add,
 _EXAMPLES = """\
   rlctl simulate quickstart                                half a minute; the machines are cores
   rlctl simulate rlboost-14b                               Qwen3-14B on H100, eight instances at any time
-  rlctl simulate rlboost-14b --trace spot.csv --notice 120 hosts that come and go, told two minutes before
+  rlctl simulate rlboost-14b --trace spot.csv --notice 120 hosts join and leave, with two minutes' notice
   rlctl simulate rlboost-14b --preemptible h200x2:tp2 --set fleet.n_prem_max=12 --out what-if
   rlctl simulate mine.toml --model qwen3-32b --reserved h100x8:tp4 --preemptible a100x4:tp4 --token-scale 64
-  rlctl simulate quickstart --fit quickstart-2026          times as that run of `rlctl run` measured them
+  rlctl simulate quickstart --fit quickstart-2026          with the measured times of that run of `rlctl run`
   rlctl simulate quickstart --json --no-baseline"""
 
 PRESETS: dict[str, Words] = {
@@ -83,31 +83,41 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--steps", metavar="N", help="short for --set job.steps=N")
     parser.add_argument("--trace", metavar="FILE", help="short for --set fleet.trace=FILE")
     parser.add_argument(
-        "--notice", type=float, metavar="S", help="each host is told S seconds before the trace takes it away"
-    )
-    parser.add_argument("--model", metavar="NAME", help="of the models above; default: the settings' own")
-    parser.add_argument("--reserved", metavar="RIG", help="what stands in the reserved host")
-    parser.add_argument("--preemptible", metavar="RIG", help="what stands in each preemptible host")
-    parser.add_argument(
-        "--lengths", metavar="MEDIAN,SIGMA,CORRELATION", help="log-normal law of response lengths, tokens"
+        "--notice",
+        type=float,
+        metavar="S",
+        help="each host gets a notice S seconds before the trace removes it",
     )
     parser.add_argument(
-        "--fit", metavar="RUN", help="times and lengths as this run measured them: its id or folder"
+        "--model", metavar="NAME", help="one of the models above (default: the settings' own)"
+    )
+    parser.add_argument("--reserved", metavar="RIG", help="devices of the reserved host")
+    parser.add_argument("--preemptible", metavar="RIG", help="devices of each preemptible host")
+    parser.add_argument(
+        "--lengths",
+        metavar="MEDIAN,SIGMA,CORRELATION",
+        help="log-normal distribution of response lengths, tokens",
     )
     parser.add_argument(
-        "--token-scale", type=int, metavar="S", help="tokens that one simulated token stands for: faster"
+        "--fit", metavar="RUN", help="use the measured times and lengths of this run: its id or folder"
     )
-    parser.add_argument("--gbit", type=float, metavar="G", help="of each host's network card, Gbit/s")
     parser.add_argument(
-        "--boot", type=float, metavar="S", help="seconds from the wish for a machine to its boot, up to twice"
+        "--token-scale", type=int, metavar="S", help="model tokens per simulated token; larger is faster"
     )
-    parser.add_argument("--hours", type=float, metavar="H", help="give up after so many virtual hours")
-    parser.add_argument("--no-baseline", action="store_true", help="leave the co-located run out")
+    parser.add_argument("--gbit", type=float, metavar="G", help="rate of each host's network card, Gbit/s")
+    parser.add_argument(
+        "--boot",
+        type=float,
+        metavar="S",
+        help="seconds from a request for a machine to its boot, up to twice that",
+    )
+    parser.add_argument("--hours", type=float, metavar="H", help="stop after H virtual hours")
+    parser.add_argument("--no-baseline", action="store_true", help="skip the co-located run")
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help=f"where simulate.html and simulate.json go (default: a new folder in runs/{WHAT_IF}; with "
+        help=f"folder for simulate.html and simulate.json (default: a new folder in runs/{WHAT_IF}; with "
         "--json they are written only if DIR is given)",
     )
     add_json(parser)

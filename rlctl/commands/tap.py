@@ -29,10 +29,10 @@ from supervisor.tap import MAX_RATE, Direction, StartTap, TapRecord, TapRecords
 _DESCRIPTION = """\
 Show the messages between actors as they pass, in every process of the cluster, until Ctrl-C.
 
-Each line is: time, who sent it -> who gets it, what it is (tell, ask, reply, error), its kind, its fields. A
-message between two processes is shown once, where it arrives (see --all). GLOB is a pattern such as
-"rollout/*"; quote it. Long fields are cut. The rate is bounded in each process: what is beyond it is skipped
-there, and counted here. While nobody looks, a tap costs nothing."""
+Each line is: time, sender -> receiver, type (tell, ask, reply, error), kind, fields. A message between two
+processes is shown once, where it arrives (see --all). GLOB is a pattern such as "rollout/*"; quote it. Long
+fields are cut. The rate is bounded in each process: messages beyond it are skipped there, and counted here.
+A tap that is not in use costs nothing."""
 
 _EXAMPLES = """\
   rlctl tap --actor "rollout/*"
@@ -48,14 +48,18 @@ _STYLES = {"ask": "cyan", "reply": "green", "error": "bold red"}
 def add(commands: Subparsers) -> None:
     """Declare the command."""
     parser = add_command(commands, "tap", tap, description=_DESCRIPTION, examples=_EXAMPLES)
-    parser.add_argument("--actor", default="*", metavar="GLOB", help="sent by or to such an actor")
-    parser.add_argument("--kind", default="*", metavar="GLOB", help="of such a kind")
+    parser.add_argument("--actor", default="*", metavar="GLOB", help="only messages to or from these actors")
+    parser.add_argument("--kind", default="*", metavar="GLOB", help="only messages of these kinds")
     parser.add_argument("--count", type=int, metavar="N", help="stop after N messages")
     parser.add_argument("--seconds", type=float, metavar="S", help="stop after S seconds")
     parser.add_argument(
-        "--rate", type=float, default=100.0, metavar="N", help="a second and process (default: 100)"
+        "--rate",
+        type=float,
+        default=100.0,
+        metavar="N",
+        help="limit of messages per second and process (default: 100)",
     )
-    parser.add_argument("--all", action="store_true", help="where it leaves a process, too")
+    parser.add_argument("--all", action="store_true", help="show messages where they leave a process, too")
     add_cluster(parser)
     add_json(parser)
 

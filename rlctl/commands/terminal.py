@@ -86,7 +86,7 @@ def add_runs_dir(parser: argparse.ArgumentParser) -> None:
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """The options that choose the cluster."""
     parser.add_argument(
-        "--run", dest="run_name", default="", metavar="RUN", help="id or path (default: what runs)"
+        "--run", dest="run_name", default="", metavar="RUN", help="id or path (default: the active run)"
     )
     add_runs_dir(parser)
     add_head(parser)
@@ -97,7 +97,7 @@ def add_head(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head",
         metavar="ADDR",
-        help="a cluster that runs elsewhere: tcp://HOST:PORT; more than one, where it may fail over: A,B",
+        help="head of a cluster elsewhere: tcp://HOST:PORT; several where the head may fail over: A,B",
     )
     parser.add_argument(
         "--head-key", metavar="KEY", help="public key of that head: a file, or the key itself; or K1,K2"

@@ -34,13 +34,13 @@ from rlctl.errors import OK, usage
 from supervisor import AskFailed
 
 _DESCRIPTION = """\
-Show a cluster as it lives: processes with their processor time, memory and loop lag, and actors with
+Show live figures of a cluster: processes with their processor time, memory and loop lag, and actors with
 mailboxes, message rates, waits and restarts.
 
-LAG is how long the event loop of a process was held up at worst in the last ten seconds: while it is, none of
-its actors does anything. OLDEST is the longest wait on somebody else. In a terminal the keys m, r, w, f, n
-sort by mailbox, rate, waits, failures (restarts) and name, q leaves. Without one, the same tables are written
-as plain text every interval. A process that does not answer is named in red."""
+LAG is the longest time in the last ten seconds for which the event loop of a process was held up; meanwhile
+none of its actors can run. OLDEST is the longest wait on another component. In a terminal the keys m, r, w,
+f, n sort by mailbox, rate, waits, failures (restarts) and name, q leaves. Without one, the same tables are
+written as plain text every interval. A process that does not answer is named in red."""
 
 _EXAMPLES = """\
   rlctl top
@@ -56,11 +56,13 @@ ONCE_S = 1.0  # at most, between the two polls of --once
 def add(commands: Subparsers) -> None:
     """Declare the command."""
     parser = add_command(commands, "top", top, description=_DESCRIPTION, examples=_EXAMPLES)
-    parser.add_argument("--sort", choices=list(SORTS), default="rate", help="of the actors (default: rate)")
     parser.add_argument(
-        "--interval", type=float, default=1.0, metavar="S", help="between two looks (default: 1)"
+        "--sort", choices=list(SORTS), default="rate", help="order of the actors (default: rate)"
     )
-    parser.add_argument("--once", action="store_true", help="print one look and end")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="S", help="seconds between two polls (default: 1)"
+    )
+    parser.add_argument("--once", action="store_true", help="print one poll and end")
     add_cluster(parser)
     add_deadline(parser)
     add_json(parser)

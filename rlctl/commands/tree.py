@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # its import takes longer than the whole command
 _DESCRIPTION = """\
 Show the supervision tree of every host: supervisors, actors and processes under them, and their figures.
 
-A failed child is restarted by the supervisor above it; when that happens too often the supervisor itself
-fails upward. A child process shows its own actors beneath it."""
+The supervisor above a failed child restarts it; when that happens too often the supervisor itself fails
+upward. A child process shows its own actors beneath it."""
 
 _EXAMPLES = """\
   rlctl tree

@@ -16,12 +16,12 @@ _DESCRIPTION = """\
 Admit a key to a node: write DIR/trusted/<name>.public.
 
 WHO is a public key (40 characters), a file that holds one, a node's key directory, or the name of a node
-whose directory `rlctl keygen` made in or beside DIR. DIR is the node's key directory, or the folder of many
-that keygen made: then all of them admit it. The node need not restart: each of its processes looks at the
-list twice a second, and the key can connect within a second; a host that was refused tries again within
-half a minute. Trust goes one way; most need it both ways.
+whose directory `rlctl keygen` made in or beside DIR. DIR is the node's key directory, or the folder of
+several that keygen made: then all of them admit the key. The node need not restart: each of its processes
+reads the list twice a second, and the key can connect within a second; a host that was refused tries again
+within half a minute. Trust has one direction; most pairs need both.
 
-With --list (or without WHO) it shows who is trusted, with short fingerprints to compare by telephone."""
+With --list (or without WHO) it shows the trusted keys, with short fingerprints to compare by telephone."""
 
 _EXAMPLES = """\
   rlctl trust spot-7.public --keys /etc/gleaner/keys          a file, known as spot-7 from now on
@@ -37,8 +37,10 @@ def add(commands: Subparsers) -> None:
         examples=_EXAMPLES,
     )  # fmt: skip
     parser.add_argument("who", nargs="?", default="", metavar="WHO", help="name, file, key directory, or key")
-    parser.add_argument("--name", default="", help="name to know it by (default: from the file or directory)")
-    parser.add_argument("--list", action="store_true", help="show who is trusted, change nothing")
+    parser.add_argument(
+        "--name", default="", help="name of the key in the list (default: from the file or directory)"
+    )
+    parser.add_argument("--list", action="store_true", help="show the trusted keys, change nothing")
     add_key_directory(parser)
     add_json(parser)
 
@@ -50,7 +52,7 @@ def add_key_directory(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("keys"),
         metavar="DIR",
-        help="key directory of the node, or a folder of them (default: keys)",
+        help="key directory of the node, or a folder of several (default: keys)",
     )
 
 

@@ -23,11 +23,11 @@ from rlctl.wording import age
 from supervisor.system_messages import ExpiredWait, ListWaits, WaitsOf, WaitState
 
 _DESCRIPTION = """\
-Show every wait of an actor on something outside itself: who waits, for what, on whom, since when, and how
-long it may still take. The longest wait comes first.
+Show every wait of an actor on another component: the waiting actor, the awaited event and component, the
+start, and the time left. The longest wait is shown first.
 
 A wait that passes its deadline is an event: it is logged and counted, and --expired shows the newest ones.
-Waiting for work is no wait: nobody owes anything to an actor whose mailbox is empty."""
+An actor with an empty mailbox does not count as waiting."""
 
 _EXAMPLES = """\
   rlctl waits
@@ -65,8 +65,10 @@ def add(commands: Subparsers) -> None:
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )
-    parser.add_argument("--limit", type=int, default=100, metavar="N", help="at most N (default: 100)")
-    parser.add_argument("--expired", action="store_true", help="those that passed their deadline")
+    parser.add_argument(
+        "--limit", type=int, default=100, metavar="N", help="show at most N waits (default: 100)"
+    )
+    parser.add_argument("--expired", action="store_true", help="show the waits that passed their deadline")
     add_cluster(parser)
     add_deadline(parser)
     add_json(parser)

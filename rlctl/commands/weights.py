@@ -17,13 +17,13 @@ from rlctl.errors import OK, failed, nothing, usage
 from rlctl.preflight import size
 
 _DESCRIPTION = """\
-Exchange weights with engines and trainers of slime and Stitch by way of a shared file system.
+Exchange weights with engines and trainers of slime and Stitch over a shared file system.
 
-Both publish versions as folders `weight_v000007`: a whole Hugging Face checkpoint, or what changed since the
-version before, each changed tensor with a digest of what it becomes. `export` writes a checkpoint as such a
-version, whole, or against the checkpoint of the version before. `import` follows a chain of such folders from
-its base and writes the checkpoint that it leads to; every changed tensor is held against its digest, and the
-base is only read. A job does the first by itself: set weights.disk to a folder."""
+Both publish versions as folders `weight_v000007`: a whole Hugging Face checkpoint, or the changes since the
+previous version, each changed tensor with a digest of its new contents. `export` writes a checkpoint as such
+a version, whole, or against the checkpoint of the previous version. `import` follows a chain of such folders
+from its base and writes the resulting checkpoint; every changed tensor is checked against its digest, and the
+base is only read. A job exports by itself: set weights.disk to a folder."""
 
 _EXPORT = """\
   rlctl weights export ckpt/step-7 shared --version 7                          a whole version
@@ -33,12 +33,12 @@ _EXPORT = """\
 _IMPORT = """\
   rlctl weights import shared merged --base model       the newest version, from the checkpoint it began with
   rlctl weights import shared merged --version 8        from the newest whole version at or before 8
-  rlctl run quickstart --set model.path=merged          go on with it"""
+  rlctl run quickstart --set model.path=merged          continue with it"""
 
 
 _PAGES_DESCRIPTION = """\
-Say which weights the instances of this host serve, which they prepare, and which did not load and why: read
-from their control pages in shared memory, without asking anybody, so also when nobody answers any more."""
+Show which weights the instances of this host serve, which they prepare, and which failed to load and why. The
+command reads their control pages in shared memory and asks no process, so it works after a crash, too."""
 
 _PAGES = """\
   rlctl weights pages                                      every instance on this host
@@ -47,11 +47,11 @@ _PAGES = """\
 
 
 _CLEAN_DESCRIPTION = """\
-Free what dead runs left in the shared memory of this host: runs that were killed as a whole, so that nobody
-was left to do it. A folder in which anything is locked, open or mapped by a process is left alone, so is one
-of a node agent that runs its job, and one that changed within the last minute. Host copies of a trainer's
-state stay, for `rlctl resume` goes on from them, unless --all is given: then from the newest checkpoint. Node
-agents free the weights of dead runs by themselves when they start."""
+Free the orphaned shared memory of dead runs on this host: runs whose processes were all killed at once, so
+that none could free it. A folder in which anything is locked, open or mapped by a process is left alone, and
+so is one of a node agent that runs its job, and one that changed within the last minute. Host copies of a
+trainer's state stay, because `rlctl resume` continues from them, unless --all is given: then it continues
+from the newest checkpoint. Node agents free the weights of dead runs by themselves when they start."""
 
 _CLEAN = """\
   rlctl weights clean --dry-run   what would be freed, and why the rest is kept
@@ -102,31 +102,31 @@ def add(commands: Subparsers) -> None:
     out.add_argument(
         "checkpoint", type=Path, metavar="CHECKPOINT", help="a Hugging Face checkpoint directory"
     )
-    out.add_argument("folder", type=Path, metavar="FOLDER", help="of the versions of one run")
-    out.add_argument("--version", type=int, required=True, metavar="N", help="what it becomes")
+    out.add_argument("folder", type=Path, metavar="FOLDER", help="folder with the versions of one run")
+    out.add_argument("--version", type=int, required=True, metavar="N", help="number of the new version")
     out.add_argument("--base", type=Path, metavar="DIR", help="checkpoint of version N - 1 (default: whole)")
     out.add_argument("--encoding", choices=("xor", "overwrite"), default="xor", help="default: xor")
     out.add_argument(
         "--checksum", choices=("xxh3-128", "blake3", "adler32"), default="xxh3-128", help="default: xxh3-128"
     )
-    out.add_argument("--stitch", default="", metavar="RUN", help="as Stitch lays it out, for this run id")
+    out.add_argument("--stitch", default="", metavar="RUN", help="use the layout of Stitch, for this run id")
     add_json(out)
     into = add_command(
         kinds, "import", import_, help="read a version", description=_DESCRIPTION, examples=_IMPORT
     )
-    into.add_argument("folder", type=Path, metavar="FOLDER", help="where versions were published")
+    into.add_argument("folder", type=Path, metavar="FOLDER", help="folder with the published versions")
     into.add_argument("checkpoint", type=Path, metavar="DIR", help="checkpoint to write; it must not exist")
     into.add_argument("--base", type=Path, metavar="DIR", help="checkpoint that the chain begins with")
     into.add_argument(
-        "--base-version", type=int, default=0, metavar="N", help="which version that is (default: 0)"
+        "--base-version", type=int, default=0, metavar="N", help="version of that checkpoint (default: 0)"
     )
-    into.add_argument("--version", type=int, metavar="N", help="default: the newest")
+    into.add_argument("--version", type=int, metavar="N", help="version to read (default: the newest)")
     add_json(into)
     look = add_command(
         kinds,
         "pages",
         pages,
-        help="what the instances of this host serve",
+        help="show which weights the instances of this host serve",
         description=_PAGES_DESCRIPTION,
         examples=_PAGES,
     )
@@ -138,12 +138,12 @@ def add(commands: Subparsers) -> None:
         kinds,
         "clean",
         clean,
-        help="free what dead runs left in shared memory",
+        help="free the shared memory of dead runs",
         description=_CLEAN_DESCRIPTION,
         examples=_CLEAN,
     )
-    free.add_argument("--dry-run", action="store_true", help="touch nothing")
-    free.add_argument("--all", action="store_true", help="host copies of the trainer's state too")
+    free.add_argument("--dry-run", action="store_true", help="only show; free nothing")
+    free.add_argument("--all", action="store_true", help="free the host copies of the trainer's state, too")
     add_json(free)
 
 

@@ -110,7 +110,9 @@ def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[st
     shown = " ".join(capsys.readouterr().out.split())
     for name, line in COMMANDS.items():
         assert f" {name} {line}" in shown
-    assert " chaos break a cluster of real processes" in shown, "commands of other packages are listed too"
+    assert " chaos inject faults into a real multi-process cluster" in shown, (
+        "commands of other packages are listed too"
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
