@@ -1,8 +1,8 @@
-"""Tokens a second of the builtin engine with and without `job.exact`, on one thread.
+"""Tokens a second of the builtin engine with and without `job.exact`.
 
-The model has the dimensions of the quickstart, random weights and no stop token, so that both make the same
-number of tokens. Both run in one process and take turns, and the best of the rounds counts: other work on the
-host only slows them.
+On one thread. The model has the dimensions of the quickstart, random weights and no stop token, so that both
+make the same number of tokens. Both run in one process and take turns, and the best of the rounds counts:
+other work on the host only slows them.
 """
 
 import time

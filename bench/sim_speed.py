@@ -1,4 +1,4 @@
-"""How fast whole simulated jobs run: seconds of the cluster for one second of one core.
+"""Speed of simulated jobs: cluster seconds for one second of one core.
 
     python -m bench.sim_speed                              the two settings
     python -m bench.sim_speed --instances 8,32,128,512     and the curve, at RLBoost's setting

@@ -1,4 +1,4 @@
-"""Messages at which processes are killed: those with important effects, by process.
+"""Messages with important effects, at which processes are killed; by process.
 
 Owns the lists from which `drawing` draws. Pure.
 """

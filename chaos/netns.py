@@ -1,9 +1,10 @@
-"""Hosts as network namespaces on one machine: own addresses, routes, shared memory.
+"""Hosts as network namespaces on one machine: own addresses, routes and memory.
 
-One switch joins them. Owns the namespaces that it makes, and nothing else of the machine: the switch is a
-bridge in a namespace of its own, and no namespace has a name. One holder process keeps each namespace and
-ends with this process, so the kernel removes all of them, whatever kills us. `chaos.wires` changes the wires
-(cuts, cables, rates, resets). Needs root and Linux's `ip`, `unshare` and `nsenter`.
+Each host has its own shared memory. One switch joins them. Owns the namespaces that it makes, and nothing
+else of the machine: the switch is a bridge in a namespace of its own, and no namespace has a name. One holder
+process keeps each namespace and ends with this process, so the kernel removes all of them, whatever kills us.
+`chaos.wires` changes the wires (cuts, cables, rates, resets). Needs root and Linux's `ip`, `unshare` and
+`nsenter`.
 """
 
 import contextlib

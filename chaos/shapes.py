@@ -1,7 +1,7 @@
-"""Shapes: variants of a kind of fault. A kind that fired in one shape is half tried.
+"""Shapes: variants of a kind of fault.
 
-Owns their names. Pure. `apply_sim` counts a shape where it counts the kind; a campaign that wants a kind
-wants all of its shapes.
+A kind that fired in one shape is half tried. Owns their names. Pure. `apply_sim` counts a shape where it
+counts the kind; a campaign that wants a kind wants all of its shapes.
 """
 
 from collections.abc import Mapping

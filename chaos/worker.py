@@ -1,4 +1,4 @@
-"""Worker `python -m chaos.worker [--mutation NAME]`: simulated jobs, one per order.
+"""`python -m chaos.worker [--mutation NAME]`: simulated jobs, one per order.
 
 Reads orders from standard input. Owns a process of its own, so that a run cannot affect another one, a
 planted bug stays in it, and a run that never returns can be killed. An order is a line of JSON

@@ -1,4 +1,4 @@
-"""ZMTP 3.0 (rfc.zeromq.org/spec/23) by hand over a TCP socket, with errors on demand.
+"""ZMTP 3.0 (rfc.zeromq.org/spec/23) by hand over TCP, with errors on demand.
 
 Owns the bytes of greeting, READY and frames, and a connection that is bounded in time and gives up silently:
 a closed connection is the expected reaction to false data.

@@ -1,4 +1,4 @@
-"""Driver of a run from its settings to its report: head, job, live view, audit, end.
+"""Driver of a run, from its settings to its report: head, job, live view, audit.
 
 Owns the order of the parts and how a run ends; each part has its own module. Every process is ended. A run
 that did not finish can be resumed; only a finished one gets its `End` record.

@@ -1,4 +1,4 @@
-"""Interrupt: user signals during long commands; the first asks, the second hurries.
+"""Interrupt: user signals in long commands; the first asks, the second hurries.
 
 Owns the signals of `rlctl` while it drives a run. The component that can end faster registers what hurrying
 does.

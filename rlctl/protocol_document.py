@@ -1,4 +1,4 @@
-"""`python -m rlctl.protocol_document [FILE]`: updates the tables of docs/protocol.md.
+"""`python -m rlctl.protocol_document [FILE]`: tables of docs/protocol.md.
 
 Owns the form of the generated parts: each is between `<!-- made: NAME -->` and `<!-- end -->` in the page;
 the other text is written by hand and kept. The texts are the docstrings of the structs and of their fields;

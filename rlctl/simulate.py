@@ -1,7 +1,7 @@
-"""What-if runs: a job on modelled machines, beside a baseline without preemptible ones.
+"""What-if runs: a job on modelled machines, beside a co-located baseline.
 
-Owns the order of the two runs, the progress with the time left, and a user's stop, which keeps the results so
-far. `what_if` computes the figures, `simulate_page` makes the page.
+The baseline has no preemptible hosts. Owns the order of the two runs, the progress with the time left, and a
+user's stop, which keeps the results so far. `what_if` computes the figures, `simulate_page` makes the page.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""Generated parts of docs/evaluation.md: tables from results, between two marks each.
+"""Generated parts of docs/evaluation.md: tables from results, between marks.
 
 Owns the tables. The page's other text, and the reasons of differences (`words.toml`), are written by hand,
 after reading the results.

@@ -1,4 +1,4 @@
-"""The paper's constructed scenarios: instances that leave and join at chosen moments.
+"""The paper's scenarios: instances that leave and join at chosen moments.
 
 Owns their traces. Seconds count from the first step's start. Where the moment is within a step, the step's
 start is known from the same run without the change, which is the same up to then.

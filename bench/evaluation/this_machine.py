@@ -1,4 +1,4 @@
-"""Measurements of this machine for the simulator: decoding, training, shared cores.
+"""Measurements of this machine for the simulator: decoding, training, cores.
 
 Owns the measuring, in processes of their own as in a real run. The fit is in `sim.models.fit`.
 """

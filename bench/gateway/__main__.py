@@ -1,4 +1,7 @@
-"""`python -m bench.gateway [--real-python PATH --model DIR] [--json FILE]`: see the package."""
+"""`python -m bench.gateway [--real-python PATH --model DIR] [--json FILE]`.
+
+See the package.
+"""
 
 import argparse
 import json

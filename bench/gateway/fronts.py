@@ -1,4 +1,4 @@
-"""Fronts: the two fronts and their servers, as started, measured, killed processes."""
+"""Fronts: the two fronts and their servers as started and measured processes."""
 
 import json
 import os

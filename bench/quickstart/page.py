@@ -1,4 +1,7 @@
-"""Section of docs/benchmarks.md on the shipped job beside TRL: table, goals, picture."""
+"""Section of docs/benchmarks.md on the shipped job beside TRL.
+
+Has a table, goals and a picture.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Process with modelled instances: `python -m bench.recovery.instances ORDERS_JSON`."""
+"""Process of modelled instances: `python -m bench.recovery.instances ORDERS_JSON`."""
 
 import asyncio
 import json

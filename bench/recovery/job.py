@@ -1,4 +1,4 @@
-"""Job on this machine, started by `rlctl run` as by a user; it dies with this process."""
+"""Job on this machine, started by `rlctl run`; it dies with this process."""
 
 import contextlib
 import shutil

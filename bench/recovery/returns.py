@@ -1,4 +1,4 @@
-"""Deaths of the manager with thousands of requests in flight, until it acknowledges.
+"""Deaths of the manager with thousands of requests in flight.
 
 Measured until the first new frame is acknowledged. Its process is killed and started again by its supervisor,
 as on the head; the instances are real workers on modelled engines, which decode on meanwhile.

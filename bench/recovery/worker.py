@@ -1,6 +1,7 @@
-"""Instances of production on a modelled engine: real worker, ring and registration.
+"""Instances of production on a modelled engine: worker, ring, registration.
 
-A decode step takes its time whatever the width and makes a token for every request.
+All but the engine is real. A decode step takes its time whatever the width and makes a token for every
+request.
 """
 
 import threading

@@ -1,5 +1,5 @@
-"""Actor runtimes compared: Gleaner, Ray, Monarch, xoscar, Dask, with pyzmq as limit.
+"""Actor runtimes compared: Gleaner, Ray, Monarch, xoscar, Dask and raw pyzmq.
 
-`rows` defines the measurements and the goals; `on_NAME` measures one system, in its own environment;
-`harness` alternates between them; `table`, `figure` and `page` show the results.
+Raw pyzmq is the limit. `rows` defines the measurements and the goals; `on_NAME` measures one system, in its
+own environment; `harness` alternates between them; `table`, `figure` and `page` show the results.
 """

@@ -1,4 +1,4 @@
-"""Asking in asyncio systems: a fixed number outstanding, or random asks in the storm.
+"""Asks in asyncio systems: a fixed number outstanding, or a random storm.
 
 Imported by programs that run in the peers' environments: the standard library alone.
 """

@@ -1,4 +1,4 @@
-"""Figure of the results: a panel a row, a bar a system, a dot a round, a line a goal."""
+"""Figure: a panel a row, a bar a system, a dot a round, a line a goal."""
 
 import math
 from collections.abc import Mapping

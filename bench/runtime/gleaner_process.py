@@ -1,4 +1,4 @@
-"""Gleaner's other processes: `python -m bench.runtime.gleaner_process ORDERS_JSON`."""
+"""Gleaner's processes: `python -m bench.runtime.gleaner_process ORDERS_JSON`."""
 
 import asyncio
 import json

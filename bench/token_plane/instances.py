@@ -1,4 +1,4 @@
-"""Process with sending instances: `python -m bench.token_plane.instances ORDERS_JSON`."""
+"""Sending instances: `python -m bench.token_plane.instances ORDERS_JSON`."""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Section of docs/benchmarks.md on weight deltas, with its figure, from a run's results."""
+"""Section of docs/benchmarks.md on weight deltas, with its figure.
+
+Written from a run's results.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ends of other projects' transfer engines, run with the Python of .bench/transfer.
+"""Ends of peer projects' transfer engines, run with .bench/transfer's Python.
 
 `make bench-peers` makes it. Owns the same ends as `pull_ends` for ours, with the same command line:
 `serve|pull mooncake|nixl FILE CONNECTIONS [WHERE]`; the engines ignore CONNECTIONS. Imports nothing of the

@@ -1,4 +1,4 @@
-"""I8, I9 and no silent wait: a job ends, sizes are bounded, late waits are reported.
+"""I8, I9 and no silent wait: jobs end, sizes are bounded, late waits are reported.
 
 Owns the observations of time and of size. The limits are defined in production code; the observer passes them
 in.

@@ -1,6 +1,7 @@
-"""The seeding window: the trainer's device is lent as long as planned, or until an instance serves.
+"""Seeding window: ends as planned, or when an instance serves.
 
-Owns the open window of the trainer, and since when a preemptible instance serves the version of its batch.
+The trainer's device is lent as long as planned, or until an instance serves. Owns the open window of the
+trainer, and since when a preemptible instance serves the version of its batch.
 """
 
 from collections.abc import Iterable

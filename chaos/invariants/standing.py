@@ -1,4 +1,4 @@
-"""Frozen processes: each is ended in time and by name, and accuses no other process.
+"""Frozen processes: each is ended in time and by name, and accuses no other.
 
 A frozen process must not declare others dead when it continues.
 """

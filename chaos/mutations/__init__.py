@@ -1,7 +1,8 @@
-"""Planted bugs: each removes a safeguard of production code; a campaign must catch it.
+"""Planted bugs: each removes a safeguard of production code, to be caught.
 
-Owns the list. `chaos.mutate` plants a bug; `chaos.hunt` chooses the campaign and its length. An edit is a
-piece of the present source; a test fails as soon as one no longer fits, so the list follows the code.
+A campaign must catch each. Owns the list. `chaos.mutate` plants a bug; `chaos.hunt` chooses the campaign and
+its length. An edit is a piece of the present source; a test fails as soon as one no longer fits, so the list
+follows the code.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Planted bugs below the actors: token streams, control links, incarnations, waits.
+"""Planted bugs below the actors: streams, control links, incarnations, waits.
 
 They are in `transport`, `supervisor` and `nodeagent`.
 """

@@ -1,4 +1,4 @@
-"""Planted bugs in the guarantees of a request: its weights, and one request per id.
+"""Planted bugs in the guarantees of a request: its weights, and its unique id.
 
 They are in `actors.rollout`.
 """

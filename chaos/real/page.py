@@ -1,4 +1,4 @@
-"""The report of a campaign as one HTML page that needs nothing beside it. Pure; every text is escaped."""
+"""Campaign report as one self-contained HTML page. Pure; every text is escaped."""
 
 from collections.abc import Iterable, Sequence
 from html import escape

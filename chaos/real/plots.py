@@ -1,4 +1,4 @@
-"""Plots of a campaign, as SVG text: recoveries by kind, and events over time. Pure."""
+"""Plots of a campaign as SVG text: recoveries by kind, events over time. Pure."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Recovery: whether a cluster is well again after a fault, and what is missing. Pure.
+"""Recovery: whether a cluster is well after a fault, and what is missing. Pure.
 
 Owns the rule. A cluster is well when every process that the job needs is there, not stopped, not one that was
 killed, and answers to a witness; the hosts are counted in; the instances are known to the manager and have

@@ -1,4 +1,4 @@
-"""Watchdog of a node agent, as in a service manager: expects signs of life in time.
+"""Watchdog of a node agent, as in a service manager, with timed signs of life.
 
 Owns the socket to which the agent sends them, by the protocol of sd_notify(3). `node` acts on a silence.
 """

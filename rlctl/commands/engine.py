@@ -1,4 +1,4 @@
-"""`rlctl engine serve`: the builtin engine behind SGLang's protocol, as one process.
+"""`rlctl engine serve`: builtin engine behind SGLang's protocol, as one process.
 
 Owns the arguments, the signals and the exit code. The server is `actors.engine.server`; it is imported at its
 start, because it needs torch.

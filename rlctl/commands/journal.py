@@ -1,4 +1,4 @@
-"""`rlctl journal inspect|verify|export`: contents and integrity of actors' journals."""
+"""`rlctl journal inspect|verify|export`: contents and faults of actors' journals."""
 
 import argparse
 import sys

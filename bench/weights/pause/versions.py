@@ -1,4 +1,4 @@
-"""Versions of a random model, as bytes of an image: layout, first and next version.
+"""Versions of a random model as bytes of an image: layout, first and next one.
 
 Every version is finite and decodes; none generates meaningful text. Elements are bfloat16.
 """
