@@ -47,7 +47,7 @@ class ManagerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the life that runs now; 0 between two."""
+        """Process id of the present life; 0 between two lives."""
         process = self.tree.process("rollout")
         return process.pid if process is not None else 0
 

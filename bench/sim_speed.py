@@ -91,7 +91,7 @@ def measure(name: str, setting: Setting, instances: int, *, from_s: float, windo
 
 
 def line_of(speed: Speed) -> str:
-    """As text."""
+    """One line of text."""
     return (
         f"{speed.name:12} {speed.instances:5} instances  {speed.simulated_per_s:8.1f} simulated s per s  "
         f"{speed.turns / speed.virtual_s:9.0f} turns per simulated s of {speed.turn_us:5.1f} us each  "

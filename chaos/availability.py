@@ -54,7 +54,7 @@ def _all_stays(trace: Trace, from_s: float, for_s: float, speed: float) -> list[
 
 
 def _thinned(found: Iterable[Stay], hosts: int) -> tuple[Stay, ...]:
-    """In order, never more than `hosts` at a time."""
+    """Stays in order, never more than `hosts` at a time."""
     taken: list[Stay] = []
     ends_s: list[float] = []
     for stay in sorted(found, key=lambda it: (it.at_s, it.over_s, it.host)):
@@ -84,7 +84,7 @@ def as_trace(faults: Iterable[AnyFault], name: str) -> Trace | None:
 
 
 def _joined(found: Iterable[Stay]) -> dict[str, list[Stay]]:
-    """By host, in order, no two adjacent or overlapping."""
+    """Stays by host, in order, no two adjacent or overlapping."""
     joined: dict[str, list[Stay]] = {}
     for stay in sorted(found, key=lambda it: (it.host, it.at_s, it.for_s)):
         spans = joined.setdefault(stay.host, [])

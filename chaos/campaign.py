@@ -55,7 +55,7 @@ async def campaign(
 
 
 def span(seeds: range) -> str:
-    """In the form `A:B`."""
+    """Seeds in the form `A:B`."""
     return f"{seeds.start}:{seeds.stop}"
 
 
@@ -89,7 +89,7 @@ def minimal(loaded: Loaded, source: str, broken: RunTold, *, mutation: str = "")
 
 
 def first_broken(runs: Iterable[RunTold]) -> list[RunTold]:
-    """Those to shrink: the first of each check, by seed."""
+    """Runs to shrink: the first of each check, by seed."""
     seen: dict[str, RunTold] = {}
     for run in sorted(runs, key=lambda it: it.seed):
         if run.broken:

@@ -45,7 +45,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read(path: Path = TABLE) -> dict[str, Caught]:
-    """By the name of the bug; empty where there is no file yet."""
+    """Results by the name of the bug; empty where there is no file yet."""
     if not path.exists():
         return {}
     tree = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -62,7 +62,7 @@ def write(found: Iterable[Caught], path: Path = TABLE) -> dict[str, Caught]:
 
 
 def table(caught: Mapping[str, Caught], mutations: Sequence[Mutation] = MUTATIONS) -> str:
-    """As Markdown, with a line of counts above."""
+    """Table in Markdown, with a line of counts above."""
     count = sum(bool(it.check) for it in caught.values())
     rows = [
         f"Of {len(mutations)} planted bugs {count} are caught.",

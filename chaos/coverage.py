@@ -124,7 +124,7 @@ def taken(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def never_taken(counts: Mapping[str, int], wanted: Iterable[str]) -> list[str]:
-    """Those of `wanted` that were not taken. Raises KeyError for a name that is no path."""
+    """Names of `wanted` that were not taken. Raises KeyError for a name that is not in `PATHS`."""
     found = taken(counts)
     return [name for name in wanted if not found[BY_NAME[name].name]]
 

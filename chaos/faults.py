@@ -154,7 +154,7 @@ class Slow(Fault, frozen=True, kw_only=True, tag="slow"):
 
 
 class Partition(Fault, frozen=True, kw_only=True, tag="partition"):
-    """Every packet from host `a` to host `b` (`both`: and back) is dropped silently, for `for_s`."""
+    """Every packet from host `a` to host `b` is dropped silently, for `for_s`. `both`: and back."""
 
     a: Where
     b: Where
@@ -204,8 +204,8 @@ class Notice(Fault, frozen=True, kw_only=True, tag="notice"):
 
 
 class FalseNotice(Fault, frozen=True, kw_only=True, tag="false_notice"):
-    """A cloud announces that a host goes away in `notice_s` (`hint`: that it may), and withdraws it sooner,
-    after `back_s`."""
+    """A cloud announces that a host goes away in `notice_s`, and withdraws the notice sooner, after `back_s`.
+    `hint`: it announces that the host may go away."""
 
     host: Where
     notice_s: Seconds

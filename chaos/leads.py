@@ -160,7 +160,7 @@ def _a_clock_that_went_back(rng: random.Random) -> list[AnyFault]:
 
 
 def _a_head_that_stands_still(rng: random.Random) -> list[AnyFault]:
-    """For longer than the silence that is death, and shorter than its service manager waits."""
+    """Frozen for longer than the silence that counts as death, and shorter than its service manager waits."""
     return [
         Zombie(at_s=_at(rng, low, low + 4.0), host="@head", process="agent", for_s=_at(rng, 10.0, 15.0))
         for low in (10.0, 28.0)
@@ -168,7 +168,7 @@ def _a_head_that_stands_still(rng: random.Random) -> list[AnyFault]:
 
 
 def _processes_that_stand_still(rng: random.Random) -> list[AnyFault]:
-    """For good: one that the job needs, and one that it does not."""
+    """Frozen for good: a process that the job needs, and one that it does not."""
     needed: tuple[str, Process] = rng.choice((("@head", "rollout"), ("@reserved", "trainer")))
     return [
         Hang(at_s=_at(rng, 8.0, 14.0), host=needed[0], process=needed[1]),

@@ -77,7 +77,7 @@ class _Namespace:
 
     @property
     def pid(self) -> int:
-        """Of the holder."""
+        """Process id of the holder."""
         return self._holder.pid
 
     def inside(self, argv: Sequence[str]) -> list[str]:

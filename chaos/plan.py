@@ -73,7 +73,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def wanted_shapes(self) -> tuple[str, ...]:
-        """And in which shapes: in all shapes of those kinds."""
+        """Shapes that must fire at least once: all shapes of those kinds."""
         return wanted(self.wanted_faults, head_returns=self.terrain.head_returns)
 
 

@@ -26,7 +26,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def over_s(self) -> float:
-        """When the last fault is over."""
+        """Time at which the last fault is over."""
         return max((fault.over_s for fault in self.faults), default=0.0)
 
 
@@ -35,17 +35,17 @@ class BadSchedule(ValueError):
 
 
 def in_order(faults: Iterable[AnyFault]) -> tuple[AnyFault, ...]:
-    """By time; those of one moment in the order of their text, so that no order of drawing shows."""
+    """Faults by time; those of one moment by their text, so that the order of drawing has no effect."""
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, kind_of(fault), to_json(fault))))
 
 
 def dump(schedule: Schedule) -> str:
-    """As TOML: `seed`, and a `[[faults]]` table each."""
+    """The schedule as TOML: `seed`, and a `[[faults]]` table each."""
     return tomli_w.dumps(msgspec.to_builtins(schedule))
 
 
 def load(text: str, name: str) -> Schedule:
-    """From TOML; `name` begins the error text. Raises BadSchedule."""
+    """Read a schedule from TOML; `name` begins the error text. Raises BadSchedule."""
     try:
         schedule = msgspec.convert(tomllib.loads(text), Schedule)
     except tomllib.TOMLDecodeError as problem:

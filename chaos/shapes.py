@@ -49,7 +49,7 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
 
 
 def shapes_of(fault: AnyFault) -> tuple[str, ...]:
-    """Those of one fault; none where its kind has no shapes."""
+    """Shapes of one fault; none where its kind has no shapes."""
     match fault:
         case KillHost():
             return (_host(fault.host),)
@@ -82,7 +82,7 @@ def shapes_of(fault: AnyFault) -> tuple[str, ...]:
 
 
 def named(fault: AnyFault) -> tuple[str, ...]:
-    """Its shapes as they are counted: `kind: shape`."""
+    """Its shapes in counted form: `kind: shape`."""
     kind = kind_of(fault)
     return tuple(f"{kind}: {shape}" for shape in shapes_of(fault))
 

@@ -113,7 +113,7 @@ def _told(rng: random.Random, stay: Stay) -> Stay:
 
 
 def _in_time(faults: Iterable[AnyFault], options: Options) -> list[AnyFault]:
-    """Those that are over by the horizon. A notice is exempt: its host leaves as soon as it is done, and may
+    """Faults that are over by the horizon. A notice is exempt: its host leaves as soon as it is done, and may
     be taken away long after the job's end."""
     return [fault for fault in faults if isinstance(fault, Notice) or fault.over_s <= options.horizon_s]
 

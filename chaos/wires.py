@@ -18,11 +18,11 @@ class Station(Protocol):
 
     @property
     def address(self) -> str:
-        """On the switch."""
+        """Address on the switch."""
 
     @property
     def port(self) -> str:
-        """Of the switch, where its cable ends."""
+        """Port of the switch to which its cable leads."""
 
     def ip(self, *args: str) -> str:
         """Run `ip` there."""

@@ -17,7 +17,7 @@ from chaos.mutations import BY_NAME
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Until standard input ends."""
+    """Run orders until standard input ends."""
     parser = argparse.ArgumentParser(prog="python -m chaos.worker")
     parser.add_argument("--mutation", default="", choices=("", *BY_NAME), help="the bug to plant first")
     args = parser.parse_args(argv)

@@ -97,7 +97,7 @@ class Worker:
         return process
 
     async def _answer(self, process: asyncio.subprocess.Process, order: Order) -> bytes:
-        """Its line; empty where it died."""
+        """Its answer line; empty where it died."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:

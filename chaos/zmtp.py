@@ -68,7 +68,7 @@ class Raw:
         self._sock.close()
 
     def push(self, data: bytes) -> bool:
-        """As much as is taken; False when it was not all."""
+        """Send as much as the socket accepts; False when it was not all."""
         try:
             self._sock.settimeout(WAIT_S)
             self._sock.sendall(data)
@@ -77,7 +77,7 @@ class Raw:
         return True
 
     def drip(self, data: bytes) -> None:
-        """What fits into the kernel's buffer, without waiting."""
+        """Send as much as the kernel's buffer holds, without waiting."""
         with contextlib.suppress(OSError):
             self._sock.send(data, socket.MSG_DONTWAIT)
 

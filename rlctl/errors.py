@@ -44,10 +44,10 @@ def unscored(*lines: str) -> CommandError:
 
 
 def failed(*lines: str) -> CommandError:
-    """It was tried and did not work."""
+    """Error of a command that was tried and failed."""
     return CommandError(FAILED, *lines)
 
 
 def nothing(*lines: str) -> CommandError:
-    """What was named does not exist, or does not run."""
+    """Error for a named object that does not exist, or does not run."""
     return CommandError(NOTHING, *lines)

@@ -32,7 +32,7 @@ def announced() -> Iterator[Command]:
 
 
 def _entries() -> list[EntryPoint]:
-    """By name; where two packages register the same name, the first that Python finds."""
+    """The entry points by name; where two packages register the same name, the first that Python finds."""
     by_name: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
         by_name.setdefault(entry.name, entry)

@@ -133,7 +133,7 @@ def _cannot_listen(host: str, port: int) -> str:
 
 
 def listen_address(config: Config) -> str:
-    """Where the head listens: any port of the host's address."""
+    """Listen address of the head: any port of the host's address."""
     host = config.network.bind
     return f"tcp://[{host}]:0" if ":" in host else f"tcp://{host}:0"
 

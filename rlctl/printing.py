@@ -26,13 +26,13 @@ def _plain(value: object) -> object:
 
 
 def print_table(table: Table) -> None:
-    """With styles where standard output is a terminal."""
+    """Print a table, with styles where standard output is a terminal."""
     plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") in _DUMB
     sys.stdout.write(table.text(styled=not plain))
 
 
 def screen_width() -> int:
-    """Cells of a line of standard output; a file or a pipe has no width limit."""
+    """Width of standard output in cells; a file or a pipe has no width limit."""
     if not sys.stdout.isatty():
         return PIPE_WIDTH
     columns = os.environ.get("COLUMNS", "")

@@ -31,7 +31,7 @@ _COLUMNS = (
 
 
 def table(seen: "Shown | Processes", width: int) -> Table:
-    """As many columns as `width` cells hold."""
+    """The table, with as many columns as `width` cells hold."""
     return fitted(_COLUMNS, rows(seen), width)
 
 

@@ -119,7 +119,7 @@ class Progress:
                 self.end = record
 
     def account(self, now_s: float | None = None) -> Account:
-        """What it cost until the newest record, or until now (s of run time)."""
+        """Cost until the newest record, or until now (s of run time)."""
         self._meter.advance(self.t_s if now_s is None else now_s)
         return account(self._meter.used, self.prices)
 
@@ -208,7 +208,7 @@ def end_style(end: End) -> str:
 
 
 def end_line(progress: Progress) -> str:
-    """How the run ended, in one sentence; "" while it goes on."""
+    """How the run ended, in one sentence; "" while it runs."""
     end = progress.end
     if end is None:
         return ""

@@ -35,8 +35,8 @@ class Ranks:
 
     @staticmethod
     def of_this_process() -> "Ranks":
-        """From torch.distributed and torchrun (LOCAL_WORLD_SIZE). Raises ValueError where they do not give
-        it."""
+        """Ranks from torch.distributed and torchrun (LOCAL_WORLD_SIZE). Raises ValueError where they do not
+        give them."""
         from torch import distributed
 
         here = os.environ.get("LOCAL_WORLD_SIZE", "")

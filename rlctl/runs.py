@@ -107,7 +107,7 @@ class RunDir:
             yield
 
     def memory(self) -> list[Path]:
-        """What this run has in shared memory."""
+        """Shared-memory folders of this run."""
         from actors.cluster.job import SHARED_MEMORY
 
         return sorted(SHARED_MEMORY.glob(f"gleaner-{self.id}-*"))

@@ -81,7 +81,7 @@ class Asked:
 
     @property
     def machines(self) -> str:
-        """In one line."""
+        """The machines in one line."""
         prices, words = self.config.prices, self.words
         each = f"{prices.currency} an hour"
         return (
@@ -284,7 +284,7 @@ def _money(figures: Figures, value: float | None) -> str:
 
 
 def _gpu_hours(figures: Figures) -> str:
-    """Of both price classes, and how much of the preemptible ones had requests."""
+    """Device hours of both price classes, and the share of the preemptible ones that had requests."""
     if figures.account is None:
         return UNKNOWN
     reserved, preemptible = figures.account.reserved, figures.account.preemptible

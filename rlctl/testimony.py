@@ -49,7 +49,7 @@ class Testimony:
         self.streams.setdefault(name, []).append(content)
 
     def messages(self, name: str) -> list[Message]:
-        """Of all journals that hold the stream."""
+        """Messages of all journals that hold the stream."""
         return [message for content in self.streams.get(name, []) for message in content.messages]
 
     def miss(self, where: str, advice: str = "") -> None:

@@ -47,7 +47,7 @@ class PageSeen(msgspec.Struct):
 
 
 class PagesSeen(msgspec.Struct):
-    """All that could be read."""
+    """All pages that could be read."""
 
     pages: list[PageSeen]
 

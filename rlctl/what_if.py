@@ -61,7 +61,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_model_tokens(records: Iterable[AnyRecord], token_scale: int) -> list[AnyRecord]:
-    """The same records in tokens of the modelled model: token_scale of them are one recorded token."""
+    """The same records in tokens of the modelled model: one recorded token is token_scale of them."""
     return [_scaled(record, token_scale) for record in records]
 
 

@@ -158,7 +158,7 @@ def time_unit(span_s: float) -> tuple[float, str]:
 
 
 def _trained(story: Story, begin_s: float) -> tuple[list[float], list[int]]:
-    """Seconds since the begin, and tokens trained until then, from nothing on."""
+    """Seconds since the start, and tokens trained until then, from 0 on."""
     ends, totals = [0.0], [0]
     for step in story.steps:
         ends.append(step.t_s - begin_s)
@@ -167,8 +167,8 @@ def _trained(story: Story, begin_s: float) -> tuple[list[float], list[int]]:
 
 
 def _hosts(panel: Any, story: Story, trace: Trace | None, unit_s: float) -> None:
-    """In use, exactly, from joins and ends; on offer, as in the trace, whose clock starts with the first
-    step."""
+    """Draw hosts in use, exactly, from joins and ends, and hosts on offer by the trace, whose clock starts
+    with the first step."""
     begin_s = begin_of(story)
     lives = [life for life in story.lives if life.role == PREEMPTIBLE]
     joins = sorted(life.from_s for life in lives)

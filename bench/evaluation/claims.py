@@ -51,7 +51,7 @@ class Results:
         self._all = {result.cell: result for result in results if result.ok}
 
     def seeds(self, **wanted: object) -> dict[int, CellResult]:
-        """By seed, the one cell with these attributes; others have their defaults."""
+        """The one cell with these attributes, by seed; other attributes have their defaults."""
         found: dict[int, CellResult] = {}
         fields = {"segment": "", "variant": "gleaner", "limit": 0, "token_scale": 0, **wanted}
         for cell, result in self._all.items():
@@ -81,7 +81,7 @@ class Results:
 
 
 def all_claims(results: Results) -> list[Claim]:
-    """In the paper's order; claims without simulated cells are left out."""
+    """Claims in the paper's order; claims without simulated cells are left out."""
     parts = (_segments, _others, _static, _lengths, _waves, _kills, _prices)
     return [claim for part in parts for claim in part(results) if claim.ours]
 

@@ -81,7 +81,7 @@ def real(folder: Path, sets: Sequence[str]) -> Path:
 
 
 def lengths_of(run: Path, config: Config) -> Recorded:
-    """Of all its responses."""
+    """Lengths of all responses of a run."""
     lengths: dict[int, int] = {}
     groups: dict[str, list[int]] = {}
     for ledger in gather(run, config, complete=False).ledgers:
@@ -138,7 +138,7 @@ def slower(machine: Machine, factor: float) -> Machine:
 
 
 def steps_of(records: Sequence[AnyRecord]) -> list[Step]:
-    """In order."""
+    """Steps in order."""
     return [record for record in records if isinstance(record, Step)]
 
 

@@ -99,7 +99,7 @@ def _answer(pipe: Connection) -> list[EngineStep]:
 
 
 def _receive(pipe: Connection) -> None:
-    """As a manager: every frame is in a journal before it is acknowledged."""
+    """Receive as a manager does: every frame is in a journal before it is acknowledged."""
 
     async def main(folder: Path) -> None:
         journal = SqliteJournal(folder / "journal.sqlite")

@@ -63,7 +63,7 @@ def draw(found: dict[str, dict[str, object]], file: Path) -> None:
 
 
 def text(found: dict[str, dict[str, object]], same: bool) -> str:
-    """For the page."""
+    """Text for the page."""
     peace, hit = found["left in peace"], found["preempted"]
     verdict = "equal bit for bit" if same else "**not equal**"
     image = f"![Mean reward of each step of both runs: one line](images/{IMAGE})"

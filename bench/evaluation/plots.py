@@ -95,7 +95,8 @@ def _steps(panel: Any, result: CellResult, color: str, label: str, begin_s: floa
 
 
 def _segments(results: Results) -> Any | None:
-    """As the paper's figures 8 and 9: throughput and hosts over each segment, of the first seed."""
+    """Plot in the style of the paper's figures 8 and 9: throughput and hosts over each segment, of the first
+    seed."""
     models = [model for model in MODELS if all(_segment(results, model, name) for name in SEGMENTS)]
     if not models:
         return None
@@ -137,7 +138,7 @@ def _segment(results: Results, model: str, segment: str) -> CellResult | None:
 
 
 def _means(pairs: Mapping[float, Sequence[float]]) -> tuple[list[float], list[float], list[list[float]]]:
-    """Of each place: its position, the mean, and the distances of the least and the most from it."""
+    """Position of each place, the mean, and the distances of the least and the most from it."""
     places = sorted(place for place in pairs if pairs[place])
     means = [statistics.mean(pairs[place]) for place in places]
     below = [mean - min(pairs[place]) for place, mean in zip(places, means, strict=True)]

@@ -21,7 +21,8 @@ FEWEST = 2  # instances at a time; in the public trace, thinned alike, there wer
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of a segment: mean instances over two hours, number of joins after its start, number of removals."""
+    """Statistics of a segment: mean instances over two hours, number of joins after its start, number of
+    removals."""
 
     mean: float
     allocations: int

@@ -84,7 +84,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """From the first step's start to the last one's end."""
+        """Time from the first step's start to the last one's end."""
         return self.steps[-1].begin_s + self.steps[-1].step_s - self.steps[0].begin_s
 
     @property

@@ -23,7 +23,7 @@ class Figures:
 
 
 def figures(servers: str, front: str, together: int, seen: Seen, cpu_s: float, *, killed: bool) -> Figures:
-    """From the client's result, and the processor seconds of the front meanwhile."""
+    """Figures from the client's result, and the processor seconds of the front meanwhile."""
     ttft_s = sorted(seen.ttft_s) or [float("nan")]
     return Figures(
         servers,

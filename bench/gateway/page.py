@@ -32,7 +32,7 @@ def cells(one: Figures) -> tuple[str, ...]:
 
 
 def table(found: Sequence[Figures]) -> Table:
-    """For the terminal."""
+    """Table for the terminal."""
     shown = Table(*COLUMNS)
     for one in found:
         shown.add_row(*cells(one))

@@ -103,7 +103,7 @@ def prepared(preset: str, settings: list[str], seed: int, folder: Path) -> Job:
 
 
 def parameters(model: Path) -> int:
-    """Of a checkpoint."""
+    """Number of parameters of a checkpoint."""
     with safe_open(model / "model.safetensors", framework="np") as file:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # no dict
 

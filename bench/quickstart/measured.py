@@ -26,8 +26,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one command. first_step_s: from its start to the end of its first step. peak_mib: the largest sum of
-    its processes' proportional memory; processes: their number then."""
+    """Cost of one command. first_step_s: from its start to the end of its first step. peak_mib: the largest
+    sum of its processes' proportional memory; processes: their number then."""
 
     wall_s: float
     first_step_s: float

@@ -44,7 +44,7 @@ def line(name: str, seed: int, outcome: Outcome) -> str:
 
 
 def medians(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Of each side and column, over the seeds; the rewards are means."""
+    """Medians of each side and column, over the seeds; the rewards are means."""
     found = {}
     for name, jobs in results["sides"].items():
         found[name] = {
@@ -55,7 +55,7 @@ def medians(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def table(results: Mapping[str, Any]) -> Table:
-    """For a terminal."""
+    """Table for a terminal."""
     shown = Table("side", title="The same job, medians over the seeds")
     for column in COLUMNS:
         shown.add_column(column, justify="right")

@@ -36,8 +36,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one side, one seed. each_s: of each step; first, last: mean rewards on the held-out problems before
-    the first and after the last step."""
+    """Outcome of one side and seed. each_s: of each step; first, last: mean rewards on the held-out problems
+    before the first and after the last step."""
 
     each_s: list[float]
     first: float

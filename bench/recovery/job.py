@@ -38,7 +38,7 @@ class RunningJob:
 
     @property
     def journal(self) -> Path:
-        """Of the manager's process."""
+        """Journal of the manager's process."""
         return self.run.head / "journal" / self.run.id / "rollout.sqlite"
 
     def wait(self, condition: Callable[[], bool], what: str, limit_s: float, poll_s: float = POLL_S) -> None:

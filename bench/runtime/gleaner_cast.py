@@ -96,7 +96,7 @@ class Echo(Actor):
 
     @handles(BenchPing)
     async def ping(self, message: BenchPing) -> BenchPong:
-        """The same bytes."""
+        """Send the same bytes back."""
         return BenchPong(content=message.content, incarnation=self.ctx.incarnation)
 
     @handles(BenchCrash)
@@ -121,7 +121,7 @@ class Counter(Actor):
 
     @handles(BenchCounted)
     async def counted(self, message: BenchCounted) -> BenchCount:
-        """So many."""
+        """Return the counts."""
         count = BenchCount(count=self.sink.count, disordered=self.sink.disordered)
         if message.over:
             self.sink = Sink()

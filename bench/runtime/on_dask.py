@@ -48,7 +48,7 @@ class Echo:
         return content
 
     async def life(self) -> int:
-        """Which process."""
+        """Process id."""
         return os.getpid()
 
     async def hang(self) -> None:

@@ -1,8 +1,8 @@
-"""Gleaner, measured through `ActorSystem`, `ctx.ask/tell/watch` and `Supervisor`.
+"""Gleaner, measured through `ActorSystem`, `Supervisor` and an actor's `ctx`.
 
-These are its public interface. Every process is opened as the node agent opens its own (ZeroMQ over TCP
-loopback, SQLite journal, registry with leases); uvloop is the product's loop. All asks and tells are sent
-from inside an actor.
+These, with `ctx.ask`, `ctx.tell` and `ctx.watch`, are its public interface. Every process is opened as the
+node agent opens its own (ZeroMQ over TCP loopback, SQLite journal, registry with leases); uvloop is the
+product's loop. All asks and tells are sent from inside an actor.
 """
 
 import asyncio
@@ -174,7 +174,7 @@ def crowd(task: Task) -> None:
 
 
 async def _spawn(system: ActorSystem, name: str, count: int) -> None:
-    """Until each is started and the last one has answered."""
+    """Spawn actors, and wait until each is started and the last one has answered."""
     cells = [system.spawn(f"{name}-{number}", Echo) for number in range(count)]
     for cell in cells:
         await cell.started

@@ -51,7 +51,7 @@ class Echo(Actor):  # type: ignore[misc]
 
     @endpoint  # type: ignore[untyped-decorator]
     async def life(self) -> int:
-        """Which process."""
+        """Process id."""
         return os.getpid()
 
     @endpoint  # type: ignore[untyped-decorator]

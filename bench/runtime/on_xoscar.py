@@ -49,7 +49,7 @@ class Echo(xoscar.StatelessActor):  # type: ignore[misc]
         return content
 
     def life(self) -> int:
-        """Which process."""
+        """Process id."""
         return os.getpid()
 
     async def hang(self) -> None:

@@ -57,7 +57,7 @@ class RowSpec:
     systems: tuple[str, ...] = SYSTEMS
 
     def metric(self, name: str) -> Metric:
-        """By name. Raises KeyError."""
+        """The metric of that name. Raises KeyError."""
         return {metric.name: metric for metric in self.metrics}[name]
 
 
@@ -167,7 +167,7 @@ ROWS = (
 
 
 def row(name: str) -> RowSpec:
-    """By name. Raises KeyError."""
+    """The row of that name. Raises KeyError."""
     return {spec.name: spec for spec in ROWS}[name]
 
 

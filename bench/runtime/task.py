@@ -198,7 +198,7 @@ class Storm:
         return self.asked - self.answered - self.failed
 
     def save(self, scratch: Path, process: str) -> None:
-        """As a dict for the process that adds the counts up."""
+        """Save the counts for the process that adds them up."""
         with (scratch / f"storm-{process}").open("wb") as out:
             array("d", [self.asked, self.answered, self.in_time, self.failed]).tofile(out)
             self.latencies.tofile(out)
@@ -272,7 +272,7 @@ class Effort:
         self._before = cpu_s(self._pids)
 
     def spent_s(self) -> float:
-        """So much since then."""
+        """CPU seconds since the start of the measurement."""
         return cpu_s(self._pids) - self._before
 
 

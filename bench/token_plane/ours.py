@@ -35,8 +35,8 @@ ANSWER = 1 << 20
 
 
 def config(sizes: Sizes) -> Config:
-    """As in production, except for limits that would keep an instance from having all of its requests at
-    once."""
+    """Settings of production, except for limits that would keep an instance from having all of its requests
+    at once."""
     widest = max(sizes.rows)
     return Config(
         rollout=Rollout(max_pending=max(widest, GROUP), max_new_tokens=ANSWER),

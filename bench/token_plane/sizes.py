@@ -26,7 +26,7 @@ class Sizes:
 
     @classmethod
     def quick(cls) -> "Sizes":
-        """For trials, and for the tests of this bench."""
+        """Sizes for trials, and for the tests of this bench."""
         return cls(
             rows=(1, 64),
             streams=2,
@@ -41,10 +41,10 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Of one system at one width: `cpu_s_per_m` are processor seconds of the receiver for a million tokens,
-    `router_cpu_s_per_m` of the router; `p50_ms` from sent to visible at the pace of an engine, `full_p50_ms`
-    at full speed; `waited`: share of the time in which senders had to wait; `runs`: tokens/s of each
-    repeat."""
+    """Result of one system at one width: `cpu_s_per_m` are processor seconds of the receiver for a million
+    tokens, `router_cpu_s_per_m` of the router; `p50_ms` from sent to visible at the pace of an engine,
+    `full_p50_ms` at full speed; `waited`: share of the time in which senders had to wait; `runs`: tokens/s of
+    each repeat."""
 
     system: str
     rows: int

@@ -94,7 +94,7 @@ def delta_share(old: NDArray[Any], new: NDArray[Any]) -> float:
 
 
 def simulated(elements: int, steps: int) -> Iterator[Change]:
-    """Of weights under Adam, at each learning rate."""
+    """Changes of weights under Adam, at each learning rate."""
     for rate in RATES:
         kept: deque[NDArray[np.uint16]] = deque(maxlen=max(APART) + 1)
         for number, image in enumerate(versions(rate, elements, steps, seed=2)):
@@ -107,7 +107,7 @@ def simulated(elements: int, steps: int) -> Iterator[Change]:
 
 
 def real(learning_rate: float, steps: int) -> Iterator[Change]:
-    """Of a job of this machine."""
+    """Changes of a job of this machine."""
     with tempfile.TemporaryDirectory(prefix="gleaner-bench-") as folder:
         settings = {
             "job.steps": steps,

@@ -179,7 +179,7 @@ def at_rate(rate: float, old: Image, new: Image, rounds: int) -> list[Measured]:
 
 
 def given_up(elements: int, rounds: int) -> GivenUp:
-    """Of an image in which every element changed."""
+    """Times for an image in which every element changed."""
     old, new = image(elements), image(elements)
     new[:] = 0xFFFF
     manifests = [_manifest(version, one) for version, one in enumerate((old, new))]

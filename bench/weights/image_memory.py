@@ -22,7 +22,7 @@ ABOUT = "Writing a version into shared memory: new pages against those of a vers
 
 
 def written_s(store: ImageStore, version: int, source: NDArray[np.uint8]) -> float:
-    """Of one version, from the request for space until it is visible."""
+    """Seconds for one version, from the request for space until it is visible."""
     began_s = time.perf_counter()
     with store.create(version, len(source)) as draft:
         np.frombuffer(draft.view, np.uint8)[:] = source

@@ -37,7 +37,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one transfer: bytes, wall-clock seconds, and processor seconds of both ends."""
+    """Cost of one transfer: bytes, wall-clock seconds, and processor seconds of both ends."""
 
     nbytes: int
     seconds: float

@@ -62,7 +62,7 @@ def _mooncake(memory: Memory) -> tuple[Any, int]:
 
 
 def serve_nixl(memory: Memory) -> None:
-    """As Mooncake's."""
+    """Source of NIXL, as Mooncake's."""
     agent = _nixl("source", memory)
     say({"metadata": agent.get_agent_metadata().hex(), "address": memory.ctypes.data})
     sys.stdin.read()

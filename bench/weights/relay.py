@@ -66,7 +66,7 @@ class House:
         self._data = bytearray(os.urandom(IMAGE_BYTES))
 
     def orders(self, name: str, address: str, mode: str = "relay") -> Orders:
-        """Of one host."""
+        """Orders of one host."""
         weights = {"chunk_bytes": CHUNK_BYTES, "link_bytes_s": CARD_BYTES_S, "delta": False}
         weights["relay"] = mode == "relay"
         head = self._system.wire.local.endpoint

@@ -30,7 +30,7 @@ class Orders(msgspec.Struct, frozen=True):
     weights: dict[str, int | float | bool]
 
     def agent(self) -> TransferAgent:
-        """As it is on every host."""
+        """The agent, as on every host."""
         return TransferAgent(ImageStore(Path(self.memory) / self.name, keep=2), self.config())
 
     def config(self) -> Config:

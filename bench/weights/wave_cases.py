@@ -46,7 +46,7 @@ class Told:
 
     @property
     def times_alone(self) -> float:
-        """Of the time of one receiver alone."""
+        """The judged time as a multiple of the time of one receiver alone."""
         return self.judged_s / self.case.alone_s
 
     @property
@@ -62,7 +62,7 @@ class Told:
 
 
 def joining(count: int, name: str = "r", **more: float | str) -> tuple[Event, ...]:
-    """So many receivers that all join at once: r0, r1, ..."""
+    """Events of so many receivers that all join at once: r0, r1, ..."""
     return tuple(Event(0.0, "join", f"{name}{number}", **more) for number in range(count))  # type: ignore[arg-type]
 
 
@@ -130,5 +130,5 @@ def tell(case: Case) -> Told:
 
 
 def coarse(some: Sequence[Case], chunk_bytes: int) -> tuple[Case, ...]:
-    """The same with larger chunks: faster to model, and slower waves."""
+    """The same cases with larger chunks: faster to model, and slower waves."""
     return tuple(replace(case, world=replace(case.world, chunk_bytes=chunk_bytes)) for case in some)

@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def last_s(self) -> float:
-        """When the last receiver had everything."""
+        """Time at which the last receiver had everything."""
         return max(self.done_s.values())
 
     @property

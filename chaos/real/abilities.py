@@ -46,7 +46,7 @@ def impossible() -> dict[str, str]:
 
 
 def told(lacking: Mapping[str, str]) -> str:
-    """In one line."""
+    """The missing abilities in one line."""
     return "; ".join(f"no {kind}: {why}" for kind, why in lacking.items())
 
 

@@ -99,7 +99,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def drawn(self) -> dict[str, float]:
-        """How often each kind is drawn; those that never are, are not named."""
+        """How often each kind is drawn; kinds that are never drawn are left out."""
         return {
             kind: weight
             for kind, weight in sorted(self.weights.items())
@@ -118,7 +118,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return tuple(kind for kind in KINDS if kind in wanted)
 
     def leaving_out(self, kinds: Iterable[str]) -> "Campaign":
-        """The same without these kinds. Raises BadCampaign where there are no such, or nothing is left."""
+        """The same without these kinds. Raises BadCampaign where they are unknown, or no kind is left."""
         try:
             return msgspec.structs.replace(self, without=tuple(dict.fromkeys([*self.without, *kinds])))
         except ValueError as problem:
@@ -129,7 +129,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.within_s.get(kind, self.recover_within_s)
 
     def settings(self, model: str, seed: int) -> Config:
-        """Of each job. Raises ConfigError."""
+        """Settings of each job. Raises ConfigError."""
         tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in self.job.items()}
         tree.setdefault("model", {})["path"] = model
         tree.setdefault("job", {})["seed"] = seed % 2**32
@@ -161,7 +161,7 @@ def load(path: str) -> Campaign:
 
 
 def read(text: str, name: str) -> Campaign:
-    """From TOML; `name` begins the error text. Raises BadCampaign."""
+    """Read a campaign from TOML; `name` begins the error text. Raises BadCampaign."""
     try:
         tree = tomllib.loads(text)
         if "on" not in tree:

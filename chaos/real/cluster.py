@@ -80,7 +80,7 @@ class Cluster:
 
     @property
     def head(self) -> str:
-        """Where the head listens."""
+        """Address of the head."""
         return f"tcp://{self.nodes[HEAD].host.address}:{PORT}"
 
     def state(self, node: str) -> Path:

@@ -48,7 +48,7 @@ def tun(pid: int, name: str) -> int:
 
 
 def carry(there: int, back: int, wires: tuple[Wire, Wire], told: int) -> None:
-    """Until the end of the input `told`."""
+    """Carry packets until the input `told` ends."""
     devices = (there, back)
     while True:
         now_s = time.monotonic()

@@ -58,7 +58,7 @@ class Struck:
 
     @property
     def kind(self) -> str:
-        """Of the fault."""
+        """Kind of the fault."""
         return kind_of(self.fault)
 
 

@@ -83,7 +83,7 @@ class Wire:
         return arrived
 
     def next_s(self) -> float | None:
-        """When the next one is due; None while none is under way."""
+        """Time at which the next packet is due; None while none is under way."""
         return self._waiting[0][0] if self._waiting else None
 
 

@@ -127,7 +127,7 @@ def by_kind(struck: Iterable[Struck]) -> list[KindTold]:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """By nearest rank: a measured value, never one between two; None of nothing."""
+    """Percentile by nearest rank: a measured value, never one between two; None of nothing."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share / 100 * len(values)) - 1)]

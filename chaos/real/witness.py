@@ -71,7 +71,7 @@ def told(states: Sequence[SystemState], waits: Sequence[WaitsOf]) -> Testimony:
 
 
 async def watch(head: str, head_key: str, keys: Path) -> None:
-    """Until the input ends."""
+    """Poll until the input ends."""
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
     async with connect(head, keys, head_key=head_key) as cluster:

@@ -93,7 +93,7 @@ def add(commands: Subparsers) -> None:
 
 
 def add_state_dir(parser: argparse.ArgumentParser) -> None:
-    """Where the journals of an external cluster are."""
+    """Add the options for the journals of an external cluster."""
     parser.add_argument(
         "--state-dir", type=Path, action="append", default=[], metavar="DIR",
         help="with --head: a state directory of a host of that cluster, for the audit; may be repeated",

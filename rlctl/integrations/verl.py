@@ -160,10 +160,10 @@ class GatewayRollout(base.BaseRollout):  # type: ignore[misc]
         self._weights_dir = settings.weights_dir
 
     async def resume(self, tags: list[str]) -> None:
-        """Nothing: the engines' memory is not the trainer's."""
+        """Does nothing: the engines' memory is not the trainer's."""
 
     async def release(self) -> None:
-        """Nothing, as above."""
+        """Does nothing, as above."""
 
     async def update_weights(
         self,

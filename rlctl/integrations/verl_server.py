@@ -195,7 +195,7 @@ class GatewayServer:
         """See the class."""
 
     async def start_profile(self, **settings: object) -> None:
-        """Nothing: the engines are not this job's to profile."""
+        """Does nothing: the engines are not this job's to profile."""
 
     async def stop_profile(self) -> None:
-        """Nothing, as above."""
+        """Does nothing, as above."""

@@ -49,7 +49,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinishReason(msgspec.Struct, frozen=True):
-    """Of SGLang: "stop", "length" or "abort"."""
+    """Finish reason of SGLang: "stop", "length" or "abort"."""
 
     type: str
 

@@ -8,7 +8,7 @@ from rlctl.runs import RunDir
 
 
 def open_sinks(run: RunDir, config: Config, wanted: Loggers) -> list[Sink]:
-    """Those that are on in `wanted`. Raises SinkFailed."""
+    """The sinks of the loggers that are on in `wanted`. Raises SinkFailed."""
     sinks: list[Sink] = []
     if wanted.tensorboard:
         from rlctl.loggers.tensorboard import TensorBoardSink

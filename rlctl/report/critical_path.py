@@ -35,7 +35,7 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stage_times(paths: Sequence[StepPath]) -> list[StageTime]:
-    """In the order of the stages; empty without steps."""
+    """Stage times in the order of the stages; empty without steps."""
     if not paths:
         return []
     seconds = {stage: [path.stages.get(stage, 0.0) for path in paths] for stage in STAGES}
@@ -53,7 +53,7 @@ def stage_times(paths: Sequence[StepPath]) -> list[StageTime]:
 
 
 def newest(paths: Sequence[StepPath]) -> list[StepPath]:
-    """Each step once, the newest record of it, in order."""
+    """The newest record of each step, in order."""
     found = {path.step: path for path in paths}
     return [found[step] for step in sorted(found)]
 

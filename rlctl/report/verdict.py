@@ -145,8 +145,8 @@ def _reward(evals: Sequence[Eval]) -> tuple[Literal["rose", "fell", "stayed", "u
 
 
 def _noise(*evals: Eval) -> float:
-    """Of the difference of two means. Where the variance of the rewards is not on record they are between 0
-    and 1, so those with mean p vary by p (1 - p) at most."""
+    """Noise of the difference of two means. Where the variance of the rewards is not on record they are
+    between 0 and 1, so those with mean p vary by p (1 - p) at most."""
     squares = [_variance(one) / max(1, one.problems) for one in evals]
     least = 1.0 / max(1, min(one.problems for one in evals))
     return max(least, ERRORS * math.sqrt(sum(squares)))

@@ -172,12 +172,13 @@ class Cluster:
         return next((one for one in found.instances if one.name == host.instance), None)
 
     async def until_registered(self, host: Host) -> float:
-        """When this was observed, on the machine's monotonic clock."""
+        """Wait for the registration; return the time of the observation, on the machine's monotonic clock."""
         await self._until(host, lambda one: one is not None)
         return time.monotonic()
 
     async def until_serving(self, host: Host) -> float:
-        """When it was observed to serve the newest version, on the machine's monotonic clock."""
+        """Wait until it serves the newest version; return the time of the observation, on the machine's
+        monotonic clock."""
         await self._until(host, lambda one: one is not None and one.version == self.version)
         return time.monotonic()
 

@@ -55,7 +55,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Of one engine."""
+    """Results for one engine."""
 
     flips: Sequence[Flip]
     joins: Sequence[Join]

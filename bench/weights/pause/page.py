@@ -89,7 +89,7 @@ def tables(results: Mapping[str, Any]) -> list[str]:
 
 
 def groups(flips: Sequence[Flip]) -> dict[tuple[str, str], list[Flip]]:
-    """By engine and way, in the order in which they were measured."""
+    """Flips by engine and way, in the order of the measurement."""
     found: dict[tuple[str, str], list[Flip]] = {}
     for one in flips:
         found.setdefault((one.engine, one.way), []).append(one)

@@ -55,7 +55,7 @@ class Layout:
 
     @classmethod
     def of(cls, config: Qwen3Config) -> "Layout":
-        """As a trainer lays it out."""
+        """Layout as a trainer makes it."""
         specs = tuple(weight_layout(unmade(config), torch.bfloat16))
         return cls(config, specs, image_bytes(specs))
 
