@@ -199,7 +199,7 @@ setup: .venv/.ready
 SECONDS ?= 60
 fuzz: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[fuzz]'
-	$(BIN)/python -m chaos.fuzz --seconds $(SECONDS)
+	$(BIN)/python -m gleaner.chaos.fuzz --seconds $(SECONDS)
 
 SEED ?= $(shell date +%s)
 CAMPAIGN ?= real-10min

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import torch
 
-from actors.engine.builtin import BuiltinEngine
-from actors.engine.engine import Assignment
-from actors.engine.qwen3 import Qwen3, Qwen3Config
 from bench.table import Row, run
-from configs.schema import Model
+from gleaner.actors.engine.builtin import BuiltinEngine
+from gleaner.actors.engine.engine import Assignment
+from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
+from gleaner.configs.schema import Model
 
 ROUNDS = 5
 SLOTS = 32

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import psutil
 
-from actors.cluster.messages import JobSpec
-from actors.rollout.messages import RolloutFigures, RolloutStatus
-from configs.load import dump
-from configs.schema import Config
-from nodeagent.host import Bounds, Seat
-from nodeagent.job_file import write_job
-from nodeagent.process_arguments import arguments
-from nodeagent.system import open_system
-from supervisor import ActorSystem, Intensity, ProcessSpec, Registry, Supervisor, child, one_for_one
-from supervisor.names import REGISTRY
-from transport.wire import Peer
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.rollout.messages import RolloutFigures, RolloutStatus
+from gleaner.configs.load import dump
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.host import Bounds, Seat
+from gleaner.nodeagent.job_file import write_job
+from gleaner.nodeagent.process_arguments import arguments
+from gleaner.nodeagent.system import open_system
+from gleaner.supervisor import ActorSystem, Intensity, ProcessSpec, Registry, Supervisor, child, one_for_one
+from gleaner.supervisor.names import REGISTRY
+from gleaner.transport.wire import Peer
 
 MANAGER = "rollout/manager"
 START_S = 90.0  # until the manager answers; a second on a quiet machine

@@ -13,7 +13,7 @@ from functools import partial
 import uvloop
 
 from bench.table import Row, run
-from sim.loop import SimLoop
+from gleaner.sim.loop import SimLoop
 
 TASKS = 100
 ROUNDS = 300  # each task hands over so often

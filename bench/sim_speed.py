@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from configs.load import load
-from rlctl.commands.simulate import PRESETS
-from rlctl.modelled import setting_of
-from sim.cluster import SimCluster
-from sim.setting import Setting
+from gleaner.configs.load import load
+from gleaner.rlctl.commands.simulate import PRESETS
+from gleaner.rlctl.modelled import setting_of
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.setting import Setting
 
 DEMANDED = 300.0
 """Simulated seconds for one second of one core, at RLBoost's setting with `DEMANDED_AT` instances."""

@@ -17,10 +17,10 @@ import zmq
 import zmq.asyncio
 
 from bench.table import Row, run
-from transport import token_frame
-from transport.token_frame import PackedFrame, TokenFrame
-from transport.token_stream import StreamReceiver, StreamSender
-from transport.wire import Peer
+from gleaner.transport import token_frame
+from gleaner.transport.token_frame import PackedFrame, TokenFrame
+from gleaner.transport.token_stream import StreamReceiver, StreamSender
+from gleaner.transport.wire import Peer
 
 ROWS = (1, 16, 64)  # requests decoded together
 SECONDS = 0.8  # of each measurement

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from chaos.faults import (
+from gleaner.chaos.faults import (
     FROZEN_DEAD_S,
     AnyFault,
     BadLink,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from chaos.faults import (
+from gleaner.chaos.faults import (
     AnyFault,
     BadLink,
     BadScorer,
@@ -36,7 +36,7 @@ from chaos.faults import (
     Zombie,
     kind_of,
 )
-from chaos.shapes import named
+from gleaner.chaos.shapes import named
 
 RESERVED_BACK_S = 5.0
 """Time until a reserved host comes back that was switched off without a given time: it is reserved."""
@@ -122,7 +122,7 @@ class Cluster(Protocol):
 
 class Faults:
     """Applies one schedule. `fired` and `missed` count by kind, `shapes` counts the fired faults by shape
-    (`chaos.shapes`); the counts are complete when the run is over."""
+    (`gleaner.chaos.shapes`); the counts are complete when the run is over."""
 
     def __init__(self, cluster: Cluster, faults: Sequence[AnyFault]) -> None:
         self.fired: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """Availability traces as faults: one `Stay` for each offer of a host, and back.
 
-Owns the two translations. Pure. The format of traces is `configs.trace`. Real traces are cut and sped up
-here, because a simulated job of minutes should meet the events of hours in a cloud. They are also thinned,
+Owns the two translations. Pure. The format of traces is `gleaner.configs.trace`. Real traces are cut and sped
+up here, because a simulated job of minutes should meet the events of hours in a cloud. They are also thinned,
 because a few hosts should meet the events of dozens.
 """
 
@@ -9,8 +9,8 @@ import heapq
 import math
 from collections.abc import Iterable
 
-from chaos.faults import AnyFault, Stay
-from configs.trace import Event, Trace, TraceEvent
+from gleaner.chaos.faults import AnyFault, Stay
+from gleaner.configs.trace import Event, Trace, TraceEvent
 
 LAST_S = 86_400.0
 """A stay that the trace does not end lasts this long: beyond any run."""

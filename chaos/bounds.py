@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from chaos.faults import (
+from gleaner.chaos.faults import (
     AnyFault,
     CrashActor,
     Hang,
@@ -23,7 +23,7 @@ from chaos.faults import (
     RestartStorm,
     Zombie,
 )
-from configs.schema import Config
+from gleaner.configs.schema import Config
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,8 +2,8 @@
 
 They do not trust the cluster. Owns the requests and their times, the callers' patience, and the repeats: the
 same request, only the rest, and requests that must be refused (a prefix that is not one, an id with different
-contents). Callers record asks and answers as facts; `chaos.invariants.singles` judges them. All draws depend
-on the seed alone.
+contents). Callers record asks and answers as facts; `gleaner.chaos.invariants.singles` judges them. All draws
+depend on the seed alone.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from actors.rollout.single_messages import Generate, Generated, VersionNotReady
-from chaos.invariants.facts import Answered, Asked, Fact
-from configs.schema import Config
-from supervisor import ActorSystem, AskFailed, Message, Refused
+from gleaner.actors.rollout.single_messages import Generate, Generated, VersionNotReady
+from gleaner.chaos.invariants.facts import Answered, Asked, Fact
+from gleaner.configs.schema import Config
+from gleaner.supervisor import ActorSystem, AskFailed, Message, Refused
 
 MANAGER = "rollout/manager"
 BEGIN_S = 6.0  # a cluster is up and has its job by then; some requests arrive before it has weights
@@ -125,7 +125,7 @@ class Caller:
     async def _ask(self, system: ActorSystem, request: Generate) -> Answered:
         low, high = PATIENCE_S
         patience_s = round(low * (high / low) ** self._rng.random(), 3)
-        key = f"generate/{request.id}/{request.attempt}/{request.accepted}"  # as rlctl.client has it
+        key = f"generate/{request.id}/{request.attempt}/{request.accepted}"  # as gleaner.rlctl.client has it
         asked_s, answer, refusal = self._now(), None, ""
         self._see(Asked(asked_s, self._name, request))
         try:

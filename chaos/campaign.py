@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from chaos.faults import AnyFault
-from chaos.orders import Order
-from chaos.plan import Loaded
-from chaos.schedule import Schedule
-from chaos.shrink import shrink
-from chaos.tally import CampaignTold, RunTold, tally
-from chaos.workers import Worker, run_all
+from gleaner.chaos.faults import AnyFault
+from gleaner.chaos.orders import Order
+from gleaner.chaos.plan import Loaded
+from gleaner.chaos.schedule import Schedule
+from gleaner.chaos.shrink import shrink
+from gleaner.chaos.tally import CampaignTold, RunTold, tally
+from gleaner.chaos.workers import Worker, run_all
 
 MAX_SHRUNK = 3
 """Failing seeds that are shrunk: more of them seldom add information, and each takes tens of runs."""

@@ -5,7 +5,7 @@ go in by name, a report comes out. A campaign in which a named path was never ta
 checks reported.
 
 The counts are made where the recovery happens: by links, streams, journals, supervisors, pools (the metrics
-show most of them in production too), and by `chaos.observe_sim` from messages and commits.
+show most of them in production too), and by `gleaner.chaos.observe_sim` from messages and commits.
 """
 
 from collections.abc import Iterable, Mapping

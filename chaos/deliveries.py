@@ -1,19 +1,19 @@
 """Observer of envelopes that control links deliver to actors, by sender's number.
 
-Covers all processes. Owns the hook into `transport.link_hearing`. Judges nothing: `chaos.invariants.links`
-does.
+Covers all processes. Owns the hook into `gleaner.transport.link_hearing`. Judges nothing:
+`gleaner.chaos.invariants.links` does.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from transport.control_frame import Data
-from transport.envelope import Envelope
-from transport.link_end import LinkEnd
-from transport.link_hearing import Hearing, OnEnvelope
-from transport.link_table import LinkTable
-from transport.link_upkeep import Upkeep
-from transport.wire import Route
+from gleaner.transport.control_frame import Data
+from gleaner.transport.envelope import Envelope
+from gleaner.transport.link_end import LinkEnd
+from gleaner.transport.link_hearing import Hearing, OnEnvelope
+from gleaner.transport.link_table import LinkTable
+from gleaner.transport.link_upkeep import Upkeep
+from gleaner.transport.wire import Route
 
 Session = tuple[int, int, int]
 """The receiving process, numbered by start order, and the lives of the two ends: of the receiver, of the

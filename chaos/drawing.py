@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from chaos.bounds import Bounds
-from chaos.faults import (
+from gleaner.chaos.bounds import Bounds
+from gleaner.chaos.faults import (
     FROZEN_DEAD_S,
     AnyFault,
     BadLink,
@@ -40,8 +40,8 @@ from chaos.faults import (
     Slow,
     Zombie,
 )
-from chaos.moments import CALLED, GOT, MOMENT_SHARES, SENT
-from chaos.places import COMMITTERS, CRASHES, HANGS, RANKS
+from gleaner.chaos.moments import CALLED, GOT, MOMENT_SHARES, SENT
+from gleaner.chaos.places import COMMITTERS, CRASHES, HANGS, RANKS
 
 NOTICES_S = (0.0, 30.0, 120.0)
 """Notices that clouds give: none, Azure's and GCP's half a minute, AWS's two minutes."""
@@ -56,7 +56,7 @@ SICKNESSES: tuple[Sickness, ...] = ("raise", "hang", "crash")
 class Terrain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Targets of faults. `zones`: of preemptible hosts. `head_returns`: a killed head is started again and
     resumes the job. `ranks`: processes of the trainer's gang beside its first. `callers`: programs that send
-    single requests (`chaos.callers`)."""
+    single requests (`gleaner.chaos.callers`)."""
 
     preemptible: Annotated[int, Meta(ge=0, le=1000)] = 3
     zones: tuple[str, ...] = ("a", "b")

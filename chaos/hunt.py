@@ -1,7 +1,7 @@
 """Hunts planted bugs: runs a campaign on each until a check catches it.
 
-Reports the number of seeds. Owns the hunt. `python -m chaos.hunt [NAME ...]` runs it; with `--write` it keeps
-the results (`caught`).
+Reports the number of seeds. Owns the hunt. `python -m gleaner.chaos.hunt [NAME ...]` runs it; with `--write`
+it keeps the results (`caught`).
 """
 
 import argparse
@@ -12,15 +12,15 @@ from contextlib import aclosing
 
 import msgspec
 
-from chaos import caught
-from chaos.caught import Caught
-from chaos.leads import lead
-from chaos.mutations import BY_NAME, MUTATIONS, Mutation
-from chaos.orders import Order
-from chaos.plan import Loaded, load
-from chaos.schedule import Schedule
-from chaos.tally import RunTold
-from chaos.workers import run_all
+from gleaner.chaos import caught
+from gleaner.chaos.caught import Caught
+from gleaner.chaos.leads import lead
+from gleaner.chaos.mutations import BY_NAME, MUTATIONS, Mutation
+from gleaner.chaos.orders import Order
+from gleaner.chaos.plan import Loaded, load
+from gleaner.chaos.schedule import Schedule
+from gleaner.chaos.tally import RunTold
+from gleaner.chaos.workers import run_all
 
 SEEDS = 40
 """Seeds after which a bug counts as not caught."""
@@ -84,7 +84,7 @@ async def control(mutation: Mutation, seeds: Sequence[int], *, workers: int = 1)
 
 def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
     """Hunt the named bugs, or all; 1 where one was not caught, or a seed is broken without any bug."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.hunt", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m gleaner.chaos.hunt", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"planted bugs: {', '.join(BY_NAME)}")
     parser.add_argument("--workers", type=int, default=1, help="parallel processes (default: 1)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds for each (default: {SEEDS})")

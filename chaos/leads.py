@@ -8,7 +8,7 @@ is not left to chance. Pure: one seed gives one schedule.
 import random
 from collections.abc import Callable, Mapping
 
-from chaos.faults import (
+from gleaner.chaos.faults import (
     AnyFault,
     BadLink,
     BadScorer,
@@ -26,7 +26,7 @@ from chaos.faults import (
     Slow,
     Zombie,
 )
-from chaos.schedule import Schedule
+from gleaner.chaos.schedule import Schedule
 
 Script = Callable[[random.Random], list[AnyFault]]
 BEGIN_S = 6.0

@@ -11,11 +11,11 @@ from typing import Any
 import msgpack
 import msgspec
 
-from chaos.examples import example
-from supervisor import Address
-from supervisor.message import encode_body, kind_of
-from supervisor.system_messages import SYSTEM, ClaimNames, Ended, LinkActors, Watch
-from transport import control_frame
+from gleaner.chaos.examples import example
+from gleaner.supervisor import Address
+from gleaner.supervisor.message import encode_body, kind_of
+from gleaner.supervisor.system_messages import SYSTEM, ClaimNames, Ended, LinkActors, Watch
+from gleaner.transport import control_frame
 
 LIFE = 77
 NOBODY = "nobody"

@@ -5,7 +5,7 @@ Owns the lists from which `drawing` draws. Pure.
 
 from collections.abc import Mapping
 
-from chaos.faults import Moment, Process
+from gleaner.chaos.faults import Moment, Process
 
 Seat = tuple[str, Process]
 """A role of hosts and a process there."""

@@ -1,7 +1,7 @@
 """Planted bug: production source, changed in memory at import, never on disk.
 
 Owns the import hook. `mutations` has the bugs. The hook must be installed before the changed module is
-imported, so it is meant for processes of its own (`chaos.worker`), and it imports nothing of ours.
+imported, so it is meant for processes of its own (`gleaner.chaos.worker`), and it imports nothing of ours.
 """
 
 import importlib.abc

@@ -3,8 +3,8 @@
 Each host has its own shared memory. One switch joins them. Owns the namespaces that it makes, and nothing
 else of the machine: the switch is a bridge in a namespace of its own, and no namespace has a name. One holder
 process keeps each namespace and ends with this process, so the kernel removes all of them, whatever kills us.
-`chaos.wires` changes the wires (cuts, cables, rates, resets). Needs root and Linux's `ip`, `unshare` and
-`nsenter`.
+`gleaner.chaos.wires` changes the wires (cuts, cables, rates, resets). Needs root and Linux's `ip`, `unshare`
+and `nsenter`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from chaos.wires import Wires
+from gleaner.chaos.wires import Wires
 
 TOOLS = ("ip", "unshare", "nsenter", "mount")
 SUBNET = "10.77.0"  # exists on the private switch alone, so it collides with nothing

@@ -12,14 +12,14 @@ from functools import partial
 
 import xxhash
 
-from actors.cluster import job as places
-from actors.cluster.messages import NodeSeen, SaveState
-from actors.rollout.instance_messages import Serving
-from actors.weights.messages import Fetched, Published
-from chaos.deliveries import Session
-from chaos.faults import AnyFault
-from chaos.invariants.catalogue import Jury
-from chaos.invariants.facts import (
+from gleaner.actors.cluster import job as places
+from gleaner.actors.cluster.messages import NodeSeen, SaveState
+from gleaner.actors.rollout.instance_messages import Serving
+from gleaner.actors.weights.messages import Fetched, Published
+from gleaner.chaos.deliveries import Session
+from gleaner.chaos.faults import AnyFault
+from gleaner.chaos.invariants.catalogue import Jury
+from gleaner.chaos.invariants.facts import (
     Answered,
     Committed,
     Fact,
@@ -32,24 +32,24 @@ from chaos.invariants.facts import (
     Said,
     ServedImage,
 )
-from chaos.recoveries import Recoveries
-from chaos.responses_sim import Responses
-from chaos.standstill import HEAD, Standstills
-from nodeagent.exit_codes import GAVE_UP
-from sim.cluster import SimCluster
-from sim.file_mapping import FileMapping
-from sim.hosts import Host, SimProcess
-from sim.models.saved_memory import SimCopies
-from sim.outcome import saved_steps
-from sim.watching import Seen
-from supervisor import ActorSystem
-from supervisor.group_commit import Write
-from supervisor.mailbox import SYSTEM_LIMIT
-from supervisor.message import decode_body
-from supervisor.system_messages import WaitState
-from transport.control_frame import Data
-from transport.link_end import LinkEnd
-from transport.stream_receiver import StreamReceiver
+from gleaner.chaos.recoveries import Recoveries
+from gleaner.chaos.responses_sim import Responses
+from gleaner.chaos.standstill import HEAD, Standstills
+from gleaner.nodeagent.exit_codes import GAVE_UP
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.file_mapping import FileMapping
+from gleaner.sim.hosts import Host, SimProcess
+from gleaner.sim.models.saved_memory import SimCopies
+from gleaner.sim.outcome import saved_steps
+from gleaner.sim.watching import Seen
+from gleaner.supervisor import ActorSystem
+from gleaner.supervisor.group_commit import Write
+from gleaner.supervisor.mailbox import SYSTEM_LIMIT
+from gleaner.supervisor.message import decode_body
+from gleaner.supervisor.system_messages import WaitState
+from gleaner.transport.control_frame import Data
+from gleaner.transport.link_end import LinkEnd
+from gleaner.transport.stream_receiver import StreamReceiver
 
 LOOK_S = 1.0
 """Between two polls of waits and sizes."""

@@ -5,7 +5,7 @@ Owns the shape. The answer is a `tally.RunTold`, on a line too.
 
 import msgspec
 
-from chaos.schedule import Schedule
+from gleaner.chaos.schedule import Schedule
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from nodeagent.files import PROCESSES
-from nodeagent.state_lock import AGENT_FILE, LOCK_FILE
-from rlctl.head import remains
-from rlctl.runs import RunDir
+from gleaner.nodeagent.files import PROCESSES
+from gleaner.nodeagent.state_lock import AGENT_FILE, LOCK_FILE
+from gleaner.rlctl.head import remains
+from gleaner.rlctl.runs import RunDir
 
 _LISTENS = re.compile(r"listens at tcp://(\S+):(\d+)")
 

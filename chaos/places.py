@@ -1,6 +1,6 @@
 """Places of faults: processes and actors of each role, for `drawing`. Pure."""
 
-from chaos.faults import Process
+from gleaner.chaos.faults import Process
 
 RANKS: tuple[Process, ...] = ("rank-1", "rank-2")
 CRASHES: tuple[tuple[str, Process, str], ...] = (

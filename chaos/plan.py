@@ -12,17 +12,17 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from chaos.bounds import Bounds, bounds_of
-from chaos.coverage import unknown
-from chaos.drawing import Terrain
-from chaos.faults import FAIL_LOAD, KINDS, STAY
-from chaos.schedule import Schedule
-from chaos.shapes import wanted
-from chaos.swarm import Options, draw
-from chaos.traces import read_all
-from configs.load import PRESETS, ConfigError, from_tree
-from configs.schema import Config
-from configs.trace import Trace, TraceError
+from gleaner.chaos.bounds import Bounds, bounds_of
+from gleaner.chaos.coverage import unknown
+from gleaner.chaos.drawing import Terrain
+from gleaner.chaos.faults import FAIL_LOAD, KINDS, STAY
+from gleaner.chaos.schedule import Schedule
+from gleaner.chaos.shapes import wanted
+from gleaner.chaos.swarm import Options, draw
+from gleaner.chaos.traces import read_all
+from gleaner.configs.load import PRESETS, ConfigError, from_tree
+from gleaner.configs.schema import Config
+from gleaner.configs.trace import Trace, TraceError
 
 CAMPAIGNS = PRESETS / "campaigns"
 """Folder of the packaged campaigns."""
@@ -42,7 +42,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         seeds: "A:B", from A to before B.
         deadline_s: virtual seconds by which every job must have ended; beyond it, it makes no progress.
         run_s: processor seconds of one run; beyond it the run hangs, which is a violation too.
-        settings: of the job (`configs.schema`), by section.
+        settings: of the job (`gleaner.configs.schema`), by section.
         draws: settings of which each run has one of these values, by its seed.
         terrain, options: what is drawn from. bounds: default: from the settings.
         traces: availability traces (CSV files, or folders of them, relative to the campaign's file) of which

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from rlctl.head import remains
-from rlctl.runs import RunDir
+from gleaner.rlctl.head import remains
+from gleaner.rlctl.runs import RunDir
 
 AGENT = "agent"
 SCORER = "scorer"
@@ -80,14 +80,14 @@ def find(run: RunDir, kind: str, node: str = "") -> list[Proc]:
 
 
 def identify(process: psutil.Process, argv: Sequence[str]) -> Proc | None:
-    """The kind and host in a command line: `-m nodeagent start --name N`, `-m nodeagent.process KIND --node
-    N`."""
-    for module, word, flag in (("nodeagent", "start", "--name"), ("nodeagent.process", "", "--node")):
+    """The kind and host in a command line: `-m gleaner.nodeagent start --name N`, `-m
+    gleaner.nodeagent.process KIND --node N`."""
+    for module, word, flag in (("nodeagent", "start", "--name"), ("gleaner.nodeagent.process", "", "--node")):
         if module not in argv or flag not in argv[:-1]:
             continue
         kind = argv[argv.index(module) + 1]
         return Proc(argv[argv.index(flag) + 1], AGENT if kind == word else kind, process)
-    if "actors.reward.worker" in argv:
+    if "gleaner.actors.reward.worker" in argv:
         return Proc("head", SCORER, process)
     return None
 

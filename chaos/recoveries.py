@@ -7,9 +7,9 @@ they are read again and again, and the last reading of each life is kept.
 from collections import Counter
 from collections.abc import Mapping
 
-from actors.cluster.messages import NodeSeen, PreemptionNotice
-from actors.cluster.state_manager import Rewound
-from actors.rollout.events import (
+from gleaner.actors.cluster.messages import NodeSeen, PreemptionNotice
+from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.rollout.events import (
     BatchSubmitted,
     Dispatched,
     GroupsAdded,
@@ -19,13 +19,19 @@ from actors.rollout.events import (
     TicketsRenewed,
     TicketsRevoked,
 )
-from actors.rollout.instance_messages import Dispatch, NotLoaded, Registered, RegisterInstance, Withdrawn
-from actors.rollout.messages import Groups, TakeGroups
-from actors.rollout.sampling import SURPLUS
-from actors.rollout.single_messages import Generated, VersionNotReady
-from chaos.invariants.facts import Answered, Committed, Said
-from supervisor.system_messages import LeaseGranted, SystemState
-from supervisor.vitals import Recovery
+from gleaner.actors.rollout.instance_messages import (
+    Dispatch,
+    NotLoaded,
+    Registered,
+    RegisterInstance,
+    Withdrawn,
+)
+from gleaner.actors.rollout.messages import Groups, TakeGroups
+from gleaner.actors.rollout.sampling import SURPLUS
+from gleaner.actors.rollout.single_messages import Generated, VersionNotReady
+from gleaner.chaos.invariants.facts import Answered, Committed, Said
+from gleaner.supervisor.system_messages import LeaseGranted, SystemState
+from gleaner.supervisor.vitals import Recovery
 
 PROVIDER = "cluster/provider"
 MANAGER = "rollout/manager"

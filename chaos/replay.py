@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.plan import Loaded
-from chaos.schedule import Schedule
-from chaos.sim_run import run
-from chaos.tally import RunTold
+from gleaner.chaos.plan import Loaded
+from gleaner.chaos.schedule import Schedule
+from gleaner.chaos.sim_run import run
+from gleaner.chaos.tally import RunTold
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ Owns the weights that were published in a run, by their root, as far as their im
 
 import logging
 
-from sim.models.plant import Plant
-from sim.models.tokens import response
-from sim.models.weight_bytes import BrokenImage, weights_of
+from gleaner.sim.models.plant import Plant
+from gleaner.sim.models.tokens import response
+from gleaner.sim.models.weight_bytes import BrokenImage, weights_of
 
 log = logging.getLogger("chaos")
 

@@ -11,7 +11,7 @@ import msgspec
 import tomli_w
 from msgspec import Meta
 
-from chaos.faults import KINDS, AnyFault, kind_of, to_json
+from gleaner.chaos.faults import KINDS, AnyFault, kind_of, to_json
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ counts the kind; a campaign that wants a kind wants all of its shapes.
 
 from collections.abc import Mapping
 
-from chaos.faults import (
+from gleaner.chaos.faults import (
     AnyFault,
     BadLink,
     BadScorer,

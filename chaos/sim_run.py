@@ -9,31 +9,31 @@ from collections.abc import Callable
 
 import msgspec
 
-from actors.training.records import Step
-from chaos.apply_sim import Faults
-from chaos.availability import as_trace
-from chaos.callers import Caller
-from chaos.deliveries import deliveries
-from chaos.faults import STAY
-from chaos.invariants.catalogue import jury_of
-from chaos.invariants.check import Found
-from chaos.invariants.facts import Ending
-from chaos.observe_sim import Observer, acknowledgements
-from chaos.plan import Loaded
-from chaos.responses_sim import Responses
-from chaos.schedule import Schedule
-from chaos.story import line_of, line_of_fault, line_of_found, line_of_note
-from chaos.tally import Broken, RunTold
-from configs.schema import Config
-from rlctl.simulated import evidence
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.loop import SpinsForever
-from sim.models.lengths import LengthLaw
-from sim.models.plant import Plant
-from sim.models.rig import Rig
-from sim.models.shapes import model_shape
-from sim.setting import Setting
+from gleaner.actors.training.records import Step
+from gleaner.chaos.apply_sim import Faults
+from gleaner.chaos.availability import as_trace
+from gleaner.chaos.callers import Caller
+from gleaner.chaos.deliveries import deliveries
+from gleaner.chaos.faults import STAY
+from gleaner.chaos.invariants.catalogue import jury_of
+from gleaner.chaos.invariants.check import Found
+from gleaner.chaos.invariants.facts import Ending
+from gleaner.chaos.observe_sim import Observer, acknowledgements
+from gleaner.chaos.plan import Loaded
+from gleaner.chaos.responses_sim import Responses
+from gleaner.chaos.schedule import Schedule
+from gleaner.chaos.story import line_of, line_of_fault, line_of_found, line_of_note
+from gleaner.chaos.tally import Broken, RunTold
+from gleaner.configs.schema import Config
+from gleaner.rlctl.simulated import evidence
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.loop import SpinsForever
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.plant import Plant
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.shapes import model_shape
+from gleaner.sim.setting import Setting
 
 STRIDE_S = 1.0
 """Virtual seconds between two questions whether the job is over."""
@@ -54,8 +54,8 @@ def run(
     stop_at: str | None = None,
 ) -> RunTold:
     """Run a job under the faults of its seed, or under `schedule`. tell: receives the story of the run, line
-    by line (`chaos.story`). stop_at: end at the first violation of that check, "" of any; None continues to
-    the end of the job."""
+    by line (`gleaner.chaos.story`). stop_at: end at the first violation of that check, "" of any; None
+    continues to the end of the job."""
     drawn = schedule if schedule is not None else loaded.schedule(seed)
     setting = setting_of(loaded, seed, drawn)
 

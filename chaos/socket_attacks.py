@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import zmq
 
-from chaos import lies, zmtp
-from transport import bulk_frames
-from transport.keys import NodeKeys
-from transport.zap import ROUTING_MARK
+from gleaner.chaos import lies, zmtp
+from gleaner.transport import bulk_frames
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.zap import ROUTING_MARK
 
 Attack = Callable[[int, random.Random], None]
 

@@ -1,6 +1,6 @@
 """Fuzzes the port of a live node agent, round after round.
 
-Usage: `python -m chaos.socket_fuzz --state-dir DIR [--rounds N] [--seed N]`. Makes every attack of
+Usage: `python -m gleaner.chaos.socket_fuzz --state-dir DIR [--rounds N] [--seed N]`. Makes every attack of
 `socket_attacks` while it asks the agent for its state. Exit code 0 when the agent lived, answered every time,
 and released its resources; it prints the result of each round.
 """
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import psutil
 
-from chaos import socket_attacks
-from chaos.siege import SPARE_DESCRIPTORS, Verdict, besiege
-from nodeagent.client import calling
-from nodeagent.exit_codes import CannotRun
-from nodeagent.files import AgentFile, find_agent
-from supervisor import Address
-from supervisor.system_messages import SYSTEM, Inspect, SystemState
+from gleaner.chaos import socket_attacks
+from gleaner.chaos.siege import SPARE_DESCRIPTORS, Verdict, besiege
+from gleaner.nodeagent.client import calling
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.files import AgentFile, find_agent
+from gleaner.supervisor import Address
+from gleaner.supervisor.system_messages import SYSTEM, Inspect, SystemState
 
 ANSWER_S = 5.0
 GROWTH_BYTES = 100 << 20
@@ -62,7 +62,7 @@ def held_out(verdict: Verdict) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Exit code: 0, 1 when the agent was harmed, or the node agent's own for one that does not run."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.socket_fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m gleaner.chaos.socket_fuzz", description=__doc__)
     parser.add_argument("--state-dir", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)

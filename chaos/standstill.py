@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from chaos.faults import AnyFault, BadLink, DiskFull, Partition
-from chaos.invariants.facts import DeclaredDead, Fact, StoodStill
-from sim.cluster import SimCluster
-from sim.hosts import SimProcess
-from sim.setting import CLIENT
-from supervisor.health import BEATS
-from supervisor.process import HEARTBEAT_VARIABLE
+from gleaner.chaos.faults import AnyFault, BadLink, DiskFull, Partition
+from gleaner.chaos.invariants.facts import DeclaredDead, Fact, StoodStill
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.hosts import SimProcess
+from gleaner.sim.setting import CLIENT
+from gleaner.supervisor.health import BEATS
+from gleaner.supervisor.process import HEARTBEAT_VARIABLE
 
 HEAD = "head/agent"
 SLACK_S = 3.0

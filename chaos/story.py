@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from chaos.faults import AnyFault, told
-from chaos.invariants.check import Found
-from chaos.invariants.facts import (
+from gleaner.chaos.faults import AnyFault, told
+from gleaner.chaos.invariants.check import Found
+from gleaner.chaos.invariants.facts import (
     Answered,
     Asked,
     Committed,
@@ -25,7 +25,7 @@ from chaos.invariants.facts import (
     ServedImage,
     StoodStill,
 )
-from supervisor.message import kind_of
+from gleaner.supervisor.message import kind_of
 
 MAX_CHARS = 200
 """Of the fields of one message."""

@@ -14,13 +14,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from chaos.aims import BY_PATH, Aim
-from chaos.availability import stays
-from chaos.bounds import Bounds, bearable
-from chaos.drawing import NOTICES_S, Drawer, Terrain
-from chaos.faults import KINDS, STAY, AnyFault, Notice, Stay
-from chaos.schedule import Schedule
-from configs.trace import Trace
+from gleaner.chaos.aims import BY_PATH, Aim
+from gleaner.chaos.availability import stays
+from gleaner.chaos.bounds import Bounds, bearable
+from gleaner.chaos.drawing import NOTICES_S, Drawer, Terrain
+from gleaner.chaos.faults import KINDS, STAY, AnyFault, Notice, Stay
+from gleaner.chaos.schedule import Schedule
+from gleaner.configs.trace import Trace
 
 SPEEDS = (60.0, 120.0, 360.0)
 """How much faster a trace is replayed: hours of a cloud in minutes of a job."""
@@ -37,8 +37,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         max_faults: in one run.
         calm: share of runs without any fault; they show the cost of the faults.
         trace_share: share of runs whose preemptible hosts follow a trace, where there are any.
-        aims: recovery paths to which groups of faults are composed (`chaos.aims`). aim_share: share of runs
-            that have one of them, beside what is drawn.
+        aims: recovery paths to which groups of faults are composed (`gleaner.chaos.aims`). aim_share: share
+            of runs that have one of them, beside what is drawn.
     """
 
     kinds: tuple[str, ...] = ()

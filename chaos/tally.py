@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from chaos.coverage import never_taken, taken
-from chaos.plan import Loaded
+from gleaner.chaos.coverage import never_taken, taken
+from gleaner.chaos.plan import Loaded
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,15 +1,15 @@
 """Reader of the availability traces that a campaign names: CSV files and folders.
 
-Owns which files are read, each trace's name, and which names its instances may not have. `configs.trace`
-defines the format, `availability` uses the traces.
+Owns which files are read, each trace's name, and which names its instances may not have.
+`gleaner.configs.trace` defines the format, `availability` uses the traces.
 """
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from configs import trace
-from configs.trace import Trace, TraceError
-from sim.setting import refuse_hosts
+from gleaner.configs import trace
+from gleaner.configs.trace import Trace, TraceError
+from gleaner.sim.setting import refuse_hosts
 
 
 def read_all(paths: Iterable[str], base: Path) -> dict[str, Trace]:

@@ -2,7 +2,7 @@
 
 Owns the faults in force, so that everything can be undone, and undone twice. The kernel does all of it
 (routes, carrier, `tbf`, socket destruction); faults that the kernel cannot make here (delay, loss,
-duplicates, flipped bits) is `chaos.real.bad_wires`'.
+duplicates, flipped bits) is `gleaner.chaos.real.bad_wires`'.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`python -m chaos.worker [--mutation NAME]`: simulated jobs, one per order.
+"""`python -m gleaner.chaos.worker [--mutation NAME]`: simulated jobs, one per order.
 
 Reads orders from standard input. Owns a process of its own, so that a run cannot affect another one, a
 planted bug stays in it, and a run that never returns can be killed. An order is a line of JSON
@@ -12,13 +12,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from chaos.mutate import plant
-from chaos.mutations import BY_NAME
+from gleaner.chaos.mutate import plant
+from gleaner.chaos.mutations import BY_NAME
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run orders until standard input ends."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.worker")
+    parser = argparse.ArgumentParser(prog="python -m gleaner.chaos.worker")
     parser.add_argument("--mutation", default="", choices=("", *BY_NAME), help="the bug to plant first")
     args = parser.parse_args(argv)
     if args.mutation:
@@ -29,9 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve() -> int:
     import msgspec
 
-    from chaos.orders import Order
-    from chaos.plan import Loaded, load
-    from chaos.sim_run import run
+    from gleaner.chaos.orders import Order
+    from gleaner.chaos.plan import Loaded, load
+    from gleaner.chaos.sim_run import run
 
     logging.disable(logging.CRITICAL)  # 1000 runs log the same lines; a replay shows them
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)

@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator, Iterable
 import msgspec
 import psutil
 
-from chaos.hang_detector import HangDetector, Sample
-from chaos.orders import Order
-from chaos.tally import Broken, RunTold
+from gleaner.chaos.hang_detector import HangDetector, Sample
+from gleaner.chaos.orders import Order
+from gleaner.chaos.tally import Broken, RunTold
 
 MAX_LINE = 32 << 20
 """Bytes of one answer; one with fifty violations is tens of kB."""
@@ -40,7 +40,12 @@ class Worker:
 
     def __init__(self, run_s: float, mutation: str = "") -> None:
         self._run_s = run_s
-        self._argv = [sys.executable, "-m", "chaos.worker", *(["--mutation", mutation] if mutation else [])]
+        self._argv = [
+            sys.executable,
+            "-m",
+            "gleaner.chaos.worker",
+            *(["--mutation", mutation] if mutation else []),
+        ]
         self._process: asyncio.subprocess.Process | None = None
         self._errors: asyncio.Task[None] | None = None
         self._words: deque[str] = deque(maxlen=40)

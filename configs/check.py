@@ -1,7 +1,7 @@
 """Checks of a tree of settings against the schema; problems are returned as texts.
 
-Pure: plain dicts go in, (key, problem) pairs are returned. Does not read files (`configs.load`) and knows no
-setting by name: everything is derived from the types in `configs.schema`.
+Pure: plain dicts go in, (key, problem) pairs are returned. Does not read files (`gleaner.configs.load`) and
+knows no setting by name: everything is derived from the types in `gleaner.configs.schema`.
 """
 
 import difflib

@@ -1,8 +1,8 @@
-"""Generator of docs/configuration.md: `python -m configs.document`.
+"""Generator of docs/configuration.md: `python -m gleaner.configs.document`.
 
 It prints every setting of the schema as a page. Owns the page's form. The texts are the docstrings of
-`configs.schema`; the types, ranges and defaults are its own too, so the page cannot differ from what `load`
-does.
+`gleaner.configs.schema`; the types, ranges and defaults are its own too, so the page cannot differ from what
+`load` does.
 """
 
 import ast
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from configs import check, schema
+from gleaner.configs import check, schema
 
 HEADER = """\
 # Settings
 
-<!-- Made by `python -m configs.document > docs/configuration.md`; the words stand in configs/schema.py. -->
+<!-- Made by `python -m gleaner.configs.document > docs/configuration.md`; the words stand in configs/schema.py. -->
 
 A run's settings are one TOML file with the sections below. `rlctl run` takes the path of such a file, or the
 name of a preset that comes with the package (`quickstart`); each setting can be given on the command line,

@@ -1,8 +1,8 @@
 """Loader of settings from TOML files and `--set` texts, and writer back to TOML.
 
 Owns the reading, the base folder of a relative path, and the form of a refusal: `FILE: SECTION.KEY: expected
-..., got ...`, every problem on a line of its own. `configs.schema` defines the settings; `configs.check`
-finds what is wrong with a value.
+..., got ...`, every problem on a line of its own. `gleaner.configs.schema` defines the settings;
+`gleaner.configs.check` finds what is wrong with a value.
 """
 
 import re
@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from configs import check
-from configs.schema import Config
+from gleaner.configs import check
+from gleaner.configs.schema import Config
 
 PRESETS = Path(__file__).parent
 """Folder of the presets in the package."""

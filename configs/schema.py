@@ -1,9 +1,9 @@
 """Config: every setting of the main job, one frozen struct a section.
 
-Owns the names, types, ranges and defaults; each default is documented. Does not read files (`configs.load`)
-and does nothing with the values. A range is part of the type, so that a refusal can name the expected values;
-rules between two settings are in `__post_init__`. Units are in the names; a name without a unit is a count, a
-ratio or a text.
+Owns the names, types, ranges and defaults; each default is documented. Does not read files
+(`gleaner.configs.load`) and does nothing with the values. A range is part of the type, so that a refusal can
+name the expected values; rules between two settings are in `__post_init__`. Units are in the names; a name
+without a unit is a count, a ratio or a text.
 """
 
 import re
@@ -333,8 +333,8 @@ class Fleet(Section, frozen=True, kw_only=True):
     n_prem_max: Natural = 3
     """Most preemptible hosts at a time, whatever Algorithm 1 requests; three engines fill two cores."""
     trace: HostPath = ""
-    """When preemptible hosts are added and removed (CSV, see `configs.trace`); "" = `n_prem_max` of them,
-    always."""
+    """When preemptible hosts are added and removed (CSV, see `gleaner.configs.trace`); "" = `n_prem_max` of
+    them, always."""
     notice_s: NotNegative = 10.0
     """Time from a notice to the removal where the trace gives no removal; clouds give 30 to 120 s."""
     first_instance_s: Positive = 300.0

@@ -6,7 +6,7 @@ container or `rlctl run` supervises it.
 
 import sys
 
-from supervisor.process import die_with_parent
+from gleaner.supervisor.process import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent()  # before the imports below: they take time, and the parent may be killed meanwhile
@@ -18,20 +18,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.load import ConfigError
-from configs.trace import INSTANCE
-from nodeagent.exit_codes import USAGE, CannotRun
-from nodeagent.files import state_base
-from nodeagent.host import MIN_LEASE_S, Seat, run_process
-from nodeagent.words import parser
-from supervisor.journal_places import is_url
-from transport.endpoint import endpoint
-from transport.keys import RefusedToListen, is_loopback, require_clear_beyond_loopback
-from transport.wire import Peer
+from gleaner.configs.load import ConfigError
+from gleaner.configs.trace import INSTANCE
+from gleaner.nodeagent.exit_codes import USAGE, CannotRun
+from gleaner.nodeagent.files import state_base
+from gleaner.nodeagent.host import MIN_LEASE_S, Seat, run_process
+from gleaner.nodeagent.words import parser
+from gleaner.supervisor.journal_places import is_url
+from gleaner.transport.endpoint import endpoint
+from gleaner.transport.keys import RefusedToListen, is_loopback, require_clear_beyond_loopback
+from gleaner.transport.wire import Peer
 
 if TYPE_CHECKING:  # `--help`, `status`, `drain` and `stop` do not import the daemon
-    from nodeagent.node import Options
-    from nodeagent.notices.cloud import FindCloud
+    from gleaner.nodeagent.node import Options
+    from gleaner.nodeagent.notices.cloud import FindCloud
 
 MIN_GRACE_S = 2.0  # children need a moment to stop
 MAX_GRACE_S = 3600.0  # a longer grace period is most likely a mistake
@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     try:
         if args.command == "start":
-            from nodeagent.node import run_node
-            from nodeagent.site import RealSite
+            from gleaner.nodeagent.node import run_node
+            from gleaner.nodeagent.site import RealSite
 
             options = start_options(args)
             name = f"nodeagent {options.seat.node}"
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CannotRun as problem:
         print(f"nodeagent: error: {problem}", file=sys.stderr)
         return problem.code
-    from nodeagent import commands
+    from gleaner.nodeagent import commands
 
     if args.command == "status":
         return run_process(lambda _: commands.status(state_dir, as_json=args.json), "nodeagent status")
@@ -71,8 +71,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def start_options(args: argparse.Namespace) -> "Options":
     """The options of `start`. Raises CannotRun (exit code 2) for options that exclude each other."""
-    from nodeagent.metrics_server import metrics_address
-    from nodeagent.node import Options
+    from gleaner.nodeagent.metrics_server import metrics_address
+    from gleaner.nodeagent.node import Options
 
     role = args.role or ("preemptible" if args.join else "head")
     if role == "head" and args.join:
@@ -151,14 +151,14 @@ def _notices(args: argparse.Namespace, role: str, seat: Seat) -> "FindCloud | No
     alone = seat.head is not None and is_loopback(seat.head.endpoint)
     if args.notices == "none" or (args.notices == "auto" and alone and not args.notices_url):
         return None  # a head on this machine: it is taken away with its head, or never
-    from nodeagent.notices.finding import cloud_finder
+    from gleaner.nodeagent.notices.finding import cloud_finder
 
     return cloud_finder(args.notices, args.notices_url)
 
 
 def _gateway(listen: str) -> None:
     """Raises CannotRun for an invalid address."""
-    from nodeagent.gateway_door import address_of
+    from gleaner.nodeagent.gateway_door import address_of
 
     try:
         address_of(listen)

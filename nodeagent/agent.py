@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from signal import Signals
 
-from actors.cluster.messages import (
+from gleaner.actors.cluster.messages import (
     CloudNotice,
     Inventory,
     JobSpec,
@@ -22,12 +22,12 @@ from actors.cluster.messages import (
     SayHello,
     StopNode,
 )
-from actors.weights.messages import HostLeaves
-from configs.load import ConfigError
-from nodeagent.children import Children
-from nodeagent.departure import REPORT_DEADLINE_S, SCHEDULER, Departure
-from nodeagent.exit_codes import FAILED, OK, CannotRun, Unfit, as_cannot_run
-from supervisor import Actor, AskFailed, Done, JournalError, Lane, NotAdmitted, Refused, handles
+from gleaner.actors.weights.messages import HostLeaves
+from gleaner.configs.load import ConfigError
+from gleaner.nodeagent.children import Children
+from gleaner.nodeagent.departure import REPORT_DEADLINE_S, SCHEDULER, Departure
+from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, Unfit, as_cannot_run
+from gleaner.supervisor import Actor, AskFailed, Done, JournalError, Lane, NotAdmitted, Refused, handles
 
 HELLO_AGAIN_S = 0.5  # pause after an unanswered hello; an answer contains the pause of the Scheduler's choice
 HELLO_WITHIN_S = (0.05, 60.0)  # bounds of that choice

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from actors.cluster import job as places
-from actors.cluster.messages import JobSpec
-from configs.schema import Config
-from nodeagent.exit_codes import HOPELESS, IN_USE, Unfit
-from nodeagent.host import COMMIT_S, Bounds, Seat
-from nodeagent.process_arguments import arguments, environment
-from nodeagent.restarts import RestartReporter
-from nodeagent.site import ClosingTracer, Held, Site
-from nodeagent.trees import rank_kind, threads
-from supervisor import (
+from gleaner.actors.cluster import job as places
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.exit_codes import HOPELESS, IN_USE, Unfit
+from gleaner.nodeagent.host import COMMIT_S, Bounds, Seat
+from gleaner.nodeagent.process_arguments import arguments, environment
+from gleaner.nodeagent.restarts import RestartReporter
+from gleaner.nodeagent.site import ClosingTracer, Held, Site
+from gleaner.nodeagent.trees import rank_kind, threads
+from gleaner.supervisor import (
     ActorSystem,
     ChildSpec,
     Intensity,
@@ -31,7 +31,7 @@ from supervisor import (
     one_for_all,
     one_for_one,
 )
-from supervisor.journal import Journals
+from gleaner.supervisor.journal import Journals
 
 PROCESSES = {
     "head": ("rollout", "reward"),
@@ -238,7 +238,7 @@ class Children:
         """The actors of a role that live in the node agent's own process."""
         fittings = self._site.fittings
         if self._role == "head":
-            from actors.training.controller import RLController
+            from gleaner.actors.training.controller import RLController
 
             history = Path(job.run_dir) / "history.jsonl"
             return [
@@ -249,7 +249,7 @@ class Children:
                 )
             ]
         if self._role == "reserved" and config.training.backend != "own":
-            from actors.cluster.state_manager import StateManager
+            from gleaner.actors.cluster.state_manager import StateManager
 
             copies, durable = places.state_copy_dir(job, self._seat.node), places.checkpoint_dir(job)
             keep = config.training.checkpoint_keep

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from nodeagent.files import AgentFile
-from nodeagent.host import LOOPBACK, load_keys
-from nodeagent.wall_clock import wall_ms
-from supervisor import ActorSystem, Address, Incarnations, Message, SqliteJournal
-from supervisor.network import Network
-from supervisor.system_messages import SYSTEM, Inspect, SystemState
-from transport.mesh import ZmqWire
+from gleaner.nodeagent.files import AgentFile
+from gleaner.nodeagent.host import LOOPBACK, load_keys
+from gleaner.nodeagent.wall_clock import wall_ms
+from gleaner.supervisor import ActorSystem, Address, Incarnations, Message, SqliteJournal
+from gleaner.supervisor.network import Network
+from gleaner.supervisor.system_messages import SYSTEM, Inspect, SystemState
+from gleaner.transport.mesh import ZmqWire
 
 R = TypeVar("R", bound=Message)
 NO_FILE = Path(":memory:")  # SQLite's name for a database that is no file: a caller keeps no journal

@@ -1,7 +1,7 @@
 """ClusterView: registered names, and the state that every process reports.
 
 Owns the questions to all processes at once, and the list of silent ones. A client of the cluster asks over
-its own links (`rlctl.client`). The head asks for a command on its host over its existing links
+its own links (`gleaner.rlctl.client`). The head asks for a command on its host over its existing links
 (`control_socket`).
 """
 
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from nodeagent.defaults import AGENT, DEADLINE_S, LOOK_S
-from supervisor import ActorSystem, Address, AskFailed, Message
-from supervisor.names import REGISTRY
-from supervisor.system_messages import SYSTEM, Inspect, ListNames, Names, SystemState
-from transport.wire import Peer
+from gleaner.nodeagent.defaults import AGENT, DEADLINE_S, LOOK_S
+from gleaner.supervisor import ActorSystem, Address, AskFailed, Message
+from gleaner.supervisor.names import REGISTRY
+from gleaner.supervisor.system_messages import SYSTEM, Inspect, ListNames, Names, SystemState
+from gleaner.transport.wire import Peer
 
 R = TypeVar("R", bound=Message)
 

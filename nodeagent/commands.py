@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from actors.cluster.messages import PreemptionNotice, StopNode
-from nodeagent.client import inspect, tell_agent
-from nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun
-from nodeagent.files import STANDBY, AgentFile, find_agent
-from nodeagent.state_lock import is_running
-from supervisor import AskFailed, Done, Message, Refused
-from supervisor.system_messages import ActorState, SystemState
+from gleaner.actors.cluster.messages import PreemptionNotice, StopNode
+from gleaner.nodeagent.client import inspect, tell_agent
+from gleaner.nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun
+from gleaner.nodeagent.files import STANDBY, AgentFile, find_agent
+from gleaner.nodeagent.state_lock import is_running
+from gleaner.supervisor import AskFailed, Done, Message, Refused
+from gleaner.supervisor.system_messages import ActorState, SystemState
 
 ANSWER_S = 5.0
 END_S = 40.0  # for an ordered end, beyond the deadline of a drain

@@ -15,12 +15,12 @@ from typing import Annotated
 
 import msgspec
 
-from actors.cluster.messages import KillChild
-from nodeagent.cluster_view import ClusterView, no_head
-from nodeagent.defaults import AGENT, CONTROL_GREETING, DEADLINE_S, MAX_LOOK_S
-from nodeagent.state_lock import CONTROL_SOCKET, short_path
-from supervisor import AskFailed, Done, Refused
-from supervisor.system_messages import SystemState
+from gleaner.actors.cluster.messages import KillChild
+from gleaner.nodeagent.cluster_view import ClusterView, no_head
+from gleaner.nodeagent.defaults import AGENT, CONTROL_GREETING, DEADLINE_S, MAX_LOOK_S
+from gleaner.nodeagent.state_lock import CONTROL_SOCKET, short_path
+from gleaner.supervisor import AskFailed, Done, Refused
+from gleaner.supervisor.system_messages import SystemState
 
 MAX_CALLERS = 8
 """At once; a further one is turned away, and takes the way over the network."""

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Literal
 
-from actors.cluster.messages import CloudNotice, HandedOver, JobSpec, NodeSeen
-from actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
-from supervisor import AskFailed, Context, Done, Refused
+from gleaner.actors.cluster.messages import CloudNotice, HandedOver, JobSpec, NodeSeen
+from gleaner.actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
+from gleaner.supervisor import AskFailed, Context, Done, Refused
 
 SCHEDULER = "cluster/scheduler"
 MANAGER = "rollout/manager"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from supervisor import SupervisorFailed
+    from gleaner.supervisor import SupervisorFailed
 
 OK = 0
 FAILED = 1  # something unforeseen
@@ -56,11 +56,11 @@ def as_cannot_run(problem: BaseException) -> CannotRun | None:
         return problem
     import asyncio
 
-    from configs.load import ConfigError
-    from configs.trace import TraceError
-    from supervisor import Hopeless, JournalError, SupervisorFailed, WorkHung
-    from transport.keys import BadKeys, RefusedToListen
-    from transport.sockets import CannotListen
+    from gleaner.configs.load import ConfigError
+    from gleaner.configs.trace import TraceError
+    from gleaner.supervisor import Hopeless, JournalError, SupervisorFailed, WorkHung
+    from gleaner.transport.keys import BadKeys, RefusedToListen
+    from gleaner.transport.sockets import CannotListen
 
     if isinstance(problem, SupervisorFailed):
         return CannotRun(_code_of(problem), str(problem))

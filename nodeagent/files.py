@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nodeagent.exit_codes import NO_STATE, CannotRun
-from nodeagent.state_lock import AGENT_FILE, CONTROL_SOCKET, LOCK_FILE, holder, is_running, not_running
-from transport.wire import Peer
+from gleaner.nodeagent.exit_codes import NO_STATE, CannotRun
+from gleaner.nodeagent.state_lock import (
+    AGENT_FILE,
+    CONTROL_SOCKET,
+    LOCK_FILE,
+    holder,
+    is_running,
+    not_running,
+)
+from gleaner.transport.wire import Peer
 
 if TYPE_CHECKING:
-    from actors.cluster.messages import JobSpec
+    from gleaner.actors.cluster.messages import JobSpec
 
 STANDBY = "standby"  # the role of a head that waits for the lease; it has no address yet
 PROCESSES = "processes"
@@ -105,7 +112,9 @@ def refuse_more(unfinished: Sequence[str], place: str, what: str, most: int) -> 
 
 def forget_memory(job: "JobSpec", node: str) -> None:
     """Free the shared memory of a job on a host; a dead process cannot do so itself."""
-    from actors.cluster.job import memory_dir  # here: a command that only finds an agent needs no settings
+    from gleaner.actors.cluster.job import (
+        memory_dir,  # here: a command that only finds an agent needs no settings
+    )
 
     shutil.rmtree(memory_dir(job, node), ignore_errors=True)
 

@@ -8,26 +8,26 @@ imported only in the processes that compute.
 from pathlib import Path
 from typing import Protocol
 
-from actors.cluster.checkpoint_store import CheckpointStore
-from actors.cluster.host_copy import HostCopies
-from actors.cluster.messages import Inventory
-from actors.cluster.saved_state import Checkpoints, Copies
-from actors.engine.turn import AnyHost
-from actors.reward.scoring import ScoringWorker, WorkerSpec
-from actors.reward.worker_process import WorkerProcess
-from actors.rollout.gateway.gateway import MakeDoor
-from actors.training.history import HistoryWriter
-from actors.training.rank import RankWork
-from actors.training.records import History
-from actors.training.work import TrainerWork
-from actors.weights.control_page import ControlPage
-from actors.weights.delta import Mapper
-from actors.weights.disk_publishing import DiskVersions
-from actors.weights.image_store import ImageStore
-from actors.weights.images import Images
-from configs import trace
-from configs.schema import Config
-from configs.trace import Trace
+from gleaner.actors.cluster.checkpoint_store import CheckpointStore
+from gleaner.actors.cluster.host_copy import HostCopies
+from gleaner.actors.cluster.messages import Inventory
+from gleaner.actors.cluster.saved_state import Checkpoints, Copies
+from gleaner.actors.engine.turn import AnyHost
+from gleaner.actors.reward.scoring import ScoringWorker, WorkerSpec
+from gleaner.actors.reward.worker_process import WorkerProcess
+from gleaner.actors.rollout.gateway.gateway import MakeDoor
+from gleaner.actors.training.history import HistoryWriter
+from gleaner.actors.training.rank import RankWork
+from gleaner.actors.training.records import History
+from gleaner.actors.training.work import TrainerWork
+from gleaner.actors.weights.control_page import ControlPage
+from gleaner.actors.weights.delta import Mapper
+from gleaner.actors.weights.disk_publishing import DiskVersions
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.images import Images
+from gleaner.configs import trace
+from gleaner.configs.schema import Config
+from gleaner.configs.trace import Trace
 
 
 class Fittings(Protocol):
@@ -101,17 +101,17 @@ class RealFittings:
     def prepare(self, kind: str, config: Config) -> None:
         """See `Fittings`: torch takes seconds to import."""
         if kind == "trainer" or (kind == "engine" and config.engine.kind == "builtin"):
-            import actors.engine.host
+            import gleaner.actors.engine.host
         if kind == "trainer":
-            import actors.training.trainer_files
+            import gleaner.actors.training.trainer_files
         if kind == "trainer" and config.training.backend == "fsdp2":
-            import actors.training.fsdp2_files
+            import gleaner.actors.training.fsdp2_files
         if kind.startswith("rank-"):
-            import actors.training.fsdp2_rank  # noqa: F401
+            import gleaner.actors.training.fsdp2_rank  # noqa: F401
 
     def inventory(self) -> Inventory:
         """See `Fittings`."""
-        from nodeagent.inventory import take_inventory
+        from gleaner.nodeagent.inventory import take_inventory
 
         return take_inventory()
 
@@ -119,7 +119,7 @@ class RealFittings:
         """See `Fittings`: of a preemptible host, what its engine is started from."""
         if role != "preemptible":
             return []
-        from actors.engine.requirements import unmet_here
+        from gleaner.actors.engine.requirements import unmet_here
 
         return await unmet_here(config.engine)
 
@@ -130,16 +130,16 @@ class RealFittings:
     def engine_host(self, config: Config, kind: str) -> AnyHost:
         """See `Fittings`. The engine beside the trainer, on its device, is always the builtin one."""
         if kind == "preemptible" and config.engine.kind != "builtin":
-            from actors.engine.servers import server_host
+            from gleaner.actors.engine.servers import server_host
 
             return server_host(config)
-        from actors.engine.host import BuiltinHost
+        from gleaner.actors.engine.host import BuiltinHost
 
         return BuiltinHost(config)
 
     def control_page(self, store_dir: Path, instance: str) -> ControlPage:
         """See `Fittings`."""
-        from actors.weights.control_file import ControlFile
+        from gleaner.actors.weights.control_file import ControlFile
 
         return ControlFile(store_dir, instance)
 
@@ -148,16 +148,16 @@ class RealFittings:
     ) -> TrainerWork:
         """See `Fittings`."""
         if config.training.backend == "fsdp2":
-            from actors.training.fsdp2_files import GangFiles
+            from gleaner.actors.training.fsdp2_files import GangFiles
 
             return GangFiles(config, model_dir, store_dir, state_dir, gang_dir)
-        from actors.training.trainer_files import TrainerFiles
+        from gleaner.actors.training.trainer_files import TrainerFiles
 
         return TrainerFiles(config, model_dir, store_dir, state_dir)
 
     def rank_work(self, config: Config, rank: int, model_dir: Path, gang_dir: Path) -> RankWork:
         """See `Fittings`."""
-        from actors.training.fsdp2_rank import GangRank
+        from gleaner.actors.training.fsdp2_rank import GangRank
 
         return GangRank(config, rank, model_dir, gang_dir)
 
@@ -167,7 +167,7 @@ class RealFittings:
 
     def delta_threads(self, config: Config) -> Mapper:
         """See `Fittings`."""
-        from actors.weights.delta_threads import on_threads
+        from gleaner.actors.weights.delta_threads import on_threads
 
         return on_threads(config.weights.delta_threads)
 
@@ -176,7 +176,7 @@ class RealFittings:
         weights = config.weights
         if not weights.disk:
             return None
-        from actors.weights.disk_writer import DiskWriter
+        from gleaner.actors.weights.disk_writer import DiskWriter
 
         return DiskWriter(
             Path(weights.disk),
@@ -200,7 +200,7 @@ class RealFittings:
 
     def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> MakeDoor:
         """See `Fittings`."""
-        from nodeagent.gateway_door import door_of
+        from gleaner.nodeagent.gateway_door import door_of
 
         return door_of(config, Path(config.model.path).name or config.job.name, model_dir, run_id)
 

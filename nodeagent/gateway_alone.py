@@ -14,26 +14,26 @@ from pathlib import Path
 
 import msgspec
 
-from actors.cluster.messages import JobSpec
-from actors.engine.engine_facts import EngineFacts
-from actors.rollout.gateway.ask import Requests
-from actors.rollout.gateway.fleet import Failed, Fleet, FleetError, OtherModel
-from actors.rollout.gateway.gateway import Door, Gateway
-from actors.rollout.gateway.job_fleet import Holding
-from actors.rollout.gateway.model_check import ModelCheck
-from actors.rollout.gateway.own_fleet import OwnFleet
-from configs.load import dump
-from configs.schema import Config
-from nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
-from nodeagent.gateway_door import door_of
-from nodeagent.gateway_engines import PATIENT, UrlEngines, looked_at, room_of, sized
-from nodeagent.gateway_model import KeptModel
-from nodeagent.host import Bounds, Seat
-from nodeagent.shutdown import Shutdown
-from nodeagent.site import Site
-from nodeagent.system import open_system
-from nodeagent.trees import Place, rollout
-from supervisor import Context, Supervisor, child, one_for_one
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.engine.engine_facts import EngineFacts
+from gleaner.actors.rollout.gateway.ask import Requests
+from gleaner.actors.rollout.gateway.fleet import Failed, Fleet, FleetError, OtherModel
+from gleaner.actors.rollout.gateway.gateway import Door, Gateway
+from gleaner.actors.rollout.gateway.job_fleet import Holding
+from gleaner.actors.rollout.gateway.model_check import ModelCheck
+from gleaner.actors.rollout.gateway.own_fleet import OwnFleet
+from gleaner.configs.load import dump
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
+from gleaner.nodeagent.gateway_door import door_of
+from gleaner.nodeagent.gateway_engines import PATIENT, UrlEngines, looked_at, room_of, sized
+from gleaner.nodeagent.gateway_model import KeptModel
+from gleaner.nodeagent.host import Bounds, Seat
+from gleaner.nodeagent.shutdown import Shutdown
+from gleaner.nodeagent.site import Site
+from gleaner.nodeagent.system import open_system
+from gleaner.nodeagent.trees import Place, rollout
+from gleaner.supervisor import Context, Supervisor, child, one_for_one
 
 RETRY_S = 1.0
 

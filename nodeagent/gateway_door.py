@@ -13,19 +13,19 @@ from pathlib import Path
 
 import msgspec
 
-from actors.reward.prompts import BadTokenizer, Prompts
-from actors.rollout.gateway.access import Access
-from actors.rollout.gateway.ask import Requests, Vocabulary
-from actors.rollout.gateway.calls import Desk, Served
-from actors.rollout.gateway.fleet import Fleet
-from actors.rollout.gateway.gateway import Door, MakeDoor
-from actors.rollout.gateway.routes import ROUTES
-from actors.rollout.gateway.server import HttpServer
-from configs.load import ConfigError
-from configs.schema import Config
-from configs.schema import Gateway as Settings
-from transport.keys import RefusedToListen
-from transport.sockets import CannotListen
+from gleaner.actors.reward.prompts import BadTokenizer, Prompts
+from gleaner.actors.rollout.gateway.access import Access
+from gleaner.actors.rollout.gateway.ask import Requests, Vocabulary
+from gleaner.actors.rollout.gateway.calls import Desk, Served
+from gleaner.actors.rollout.gateway.fleet import Fleet
+from gleaner.actors.rollout.gateway.gateway import Door, MakeDoor
+from gleaner.actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.rollout.gateway.server import HttpServer
+from gleaner.configs.load import ConfigError
+from gleaner.configs.schema import Config
+from gleaner.configs.schema import Gateway as Settings
+from gleaner.transport.keys import RefusedToListen
+from gleaner.transport.sockets import CannotListen
 
 KEYS_VARIABLE = "GLEANER_API_KEYS"
 CONTROL_KEYS_VARIABLE = "GLEANER_CONTROL_KEYS"

@@ -9,14 +9,14 @@ from functools import partial
 
 import msgspec
 
-from actors.engine.engine_facts import EngineFacts
-from actors.engine.server_facts import NoServer, look
-from actors.rollout.gateway.fleet import Failed
-from actors.rollout.gateway.found_weights import FoundWeights
-from actors.rollout.gateway.model_check import ModelCheck
-from actors.rollout.gateway.own_fleet import EngineAt
-from configs.schema import Config
-from supervisor import Intensity, StartFailed, Supervisor, TreeSpec, child, one_for_one
+from gleaner.actors.engine.engine_facts import EngineFacts
+from gleaner.actors.engine.server_facts import NoServer, look
+from gleaner.actors.rollout.gateway.fleet import Failed
+from gleaner.actors.rollout.gateway.found_weights import FoundWeights
+from gleaner.actors.rollout.gateway.model_check import ModelCheck
+from gleaner.actors.rollout.gateway.own_fleet import EngineAt
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Intensity, StartFailed, Supervisor, TreeSpec, child, one_for_one
 
 PATIENT = Intensity(restarts=10_000, within_s=60.0)
 """Restart intensity of an engine's worker: it waits for an engine that is away, without limit."""
@@ -75,8 +75,8 @@ class UrlEngines:
             raise Failed(f"{engine.url}: {problem}") from problem
 
     def _worker_of(self, engine: EngineAt) -> TreeSpec:
-        from actors.engine.servers import server_host
-        from actors.engine.worker import RolloutWorker
+        from gleaner.actors.engine.servers import server_host
+        from gleaner.actors.engine.worker import RolloutWorker
 
         config, name = engine_config(self._config, engine), engine.name
         check = partial(self._check, engine)

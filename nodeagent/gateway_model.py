@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from actors.engine.engine_facts import EngineFacts
-from nodeagent.exit_codes import FAILED, CannotRun
-from nodeagent.files import write_whole
+from gleaner.actors.engine.engine_facts import EngineFacts
+from gleaner.nodeagent.exit_codes import FAILED, CannotRun
+from gleaner.nodeagent.files import write_whole
 
 NAME = "model.json"
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import uvloop
 
-from configs.schema import Config
-from nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, NoSpace, as_cannot_run
-from nodeagent.shutdown import Shutdown
-from supervisor import Limits, SqliteJournal
-from supervisor.group_commit import GroupCommit
-from supervisor.journal_places import need_client
-from transport.keys import Bulk, NodeKeys
-from transport.wire import Peer
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, NoSpace, as_cannot_run
+from gleaner.nodeagent.shutdown import Shutdown
+from gleaner.supervisor import Limits, SqliteJournal
+from gleaner.supervisor.group_commit import GroupCommit
+from gleaner.supervisor.journal_places import need_client
+from gleaner.transport.keys import Bulk, NodeKeys
+from gleaner.transport.wire import Peer
 
 LOOPBACK = "tcp://127.0.0.1:0"
 LOG_BYTES = 16 << 20
@@ -163,8 +163,8 @@ def open_journals(seat: Seat, commit_s: float) -> GroupCommit:
     if not seat.database:
         return SqliteJournal(seat.journal_file, commit_s=commit_s)
     need_client(seat.database)
-    from supervisor.postgres_journal import PostgresJournal
-    from supervisor.postgres_layout import LeaseTerm
+    from gleaner.supervisor.postgres_journal import PostgresJournal
+    from gleaner.supervisor.postgres_layout import LeaseTerm
 
     space = f"{seat.job or CLUSTER}/{seat.process}"
     return PostgresJournal(seat.database, space=space, commit_s=commit_s, lease=LeaseTerm(LEASE, seat.term))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from actors.cluster.messages import JobSpec
-from nodeagent.exit_codes import USAGE, CannotRun
-from nodeagent.files import write_whole
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.nodeagent.exit_codes import USAGE, CannotRun
+from gleaner.nodeagent.files import write_whole
 
 
 def job_file(state_dir: Path) -> Path:

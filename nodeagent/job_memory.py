@@ -16,14 +16,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.cluster.job import SHARED_MEMORY, memory_dir
-from actors.cluster.messages import JobSpec
-from actors.weights.control_file import has_writer
-from actors.weights.control_page import SUFFIX
-from actors.weights.lease import exclusive
+from gleaner.actors.cluster.job import SHARED_MEMORY, memory_dir
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.weights.control_file import has_writer
+from gleaner.actors.weights.control_page import SUFFIX
+from gleaner.actors.weights.lease import exclusive
 
 QUIET_S = 60.0  # time without a change before a folder is freed; killed agents restart within seconds
-STATE = "state"  # host copies of the trainer's state, `actors.cluster.job.state_copy_dir`
+STATE = "state"  # host copies of the trainer's state, `gleaner.actors.cluster.job.state_copy_dir`
 BLOCK_BYTES = 512  # of `st_blocks`
 
 log = logging.getLogger("nodeagent")

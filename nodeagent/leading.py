@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from nodeagent.files import STANDBY, AgentFile
-from nodeagent.host import LEASE, Seat
-from nodeagent.shutdown import Shutdown
-from nodeagent.site import Site
-from supervisor.journal_places import need_client
+from gleaner.nodeagent.files import STANDBY, AgentFile
+from gleaner.nodeagent.host import LEASE, Seat
+from gleaner.nodeagent.shutdown import Shutdown
+from gleaner.nodeagent.site import Site
+from gleaner.supervisor.journal_places import need_client
 
 log = logging.getLogger("nodeagent")
 
@@ -24,8 +24,8 @@ async def leading(
         yield seat
         return
     need_client(seat.database)
-    from nodeagent.head_lease import LeaseKeeper, end_at_once, wait_for_lease
-    from supervisor.postgres_lease import PostgresLease
+    from gleaner.nodeagent.head_lease import LeaseKeeper, end_at_once, wait_for_lease
+    from gleaner.supervisor.postgres_lease import PostgresLease
 
     def waiting(why: str) -> None:
         log.info("standing by: %s", why)

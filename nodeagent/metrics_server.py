@@ -20,11 +20,11 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nodeagent.exit_codes import IN_USE, USAGE, CannotRun
-from nodeagent.metrics import families
-from supervisor import ActorSystem, Address, AskFailed
-from supervisor.system_messages import SYSTEM, Inspect, SystemState
-from transport.wire import Peer
+from gleaner.nodeagent.exit_codes import IN_USE, USAGE, CannotRun
+from gleaner.nodeagent.metrics import families
+from gleaner.supervisor import ActorSystem, Address, AskFailed
+from gleaner.supervisor.system_messages import SYSTEM, Inspect, SystemState
+from gleaner.transport.wire import Peer
 
 ANSWER_S = 1.5
 """Deadline of one process; a stuck one costs a scrape no more than this."""

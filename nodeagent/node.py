@@ -8,27 +8,27 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 
-from actors.cluster.local_hosts import Join
-from actors.cluster.messages import JobEnded, PreemptionNotice, StopNode
-from actors.cluster.provider import LocalProvider
-from actors.cluster.scheduler import Scheduler
-from nodeagent.agent import NodeAgent
-from nodeagent.children import Children
-from nodeagent.cluster_view import ClusterView
-from nodeagent.defaults import GRACE_S
-from nodeagent.departure import SCHEDULER
-from nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
-from nodeagent.files import AgentFile
-from nodeagent.host import LEASE_S, Seat
-from nodeagent.leading import leading
-from nodeagent.metrics_server import MetricsServer, Seen, look
-from nodeagent.notices.cloud import FindCloud
-from nodeagent.restarts import RestartReporter
-from nodeagent.service_manager import READY, STOPPING, SignsOfLife
-from nodeagent.shutdown import Shutdown
-from nodeagent.site import Control, FleetHosts, Site
-from nodeagent.system import open_system
-from supervisor import (
+from gleaner.actors.cluster.local_hosts import Join
+from gleaner.actors.cluster.messages import JobEnded, PreemptionNotice, StopNode
+from gleaner.actors.cluster.provider import LocalProvider
+from gleaner.actors.cluster.scheduler import Scheduler
+from gleaner.nodeagent.agent import NodeAgent
+from gleaner.nodeagent.children import Children
+from gleaner.nodeagent.cluster_view import ClusterView
+from gleaner.nodeagent.defaults import GRACE_S
+from gleaner.nodeagent.departure import SCHEDULER
+from gleaner.nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
+from gleaner.nodeagent.files import AgentFile
+from gleaner.nodeagent.host import LEASE_S, Seat
+from gleaner.nodeagent.leading import leading
+from gleaner.nodeagent.metrics_server import MetricsServer, Seen, look
+from gleaner.nodeagent.notices.cloud import FindCloud
+from gleaner.nodeagent.restarts import RestartReporter
+from gleaner.nodeagent.service_manager import READY, STOPPING, SignsOfLife
+from gleaner.nodeagent.shutdown import Shutdown
+from gleaner.nodeagent.site import Control, FleetHosts, Site
+from gleaner.nodeagent.system import open_system
+from gleaner.supervisor import (
     ActorSystem,
     AskFailed,
     ChildSpec,
@@ -289,7 +289,7 @@ class _Node:
         find = self._find_cloud
         if find is None or self._role != "preemptible":
             return []
-        from nodeagent.notices.watcher import NoticeWatcher
+        from gleaner.nodeagent.notices.watcher import NoticeWatcher
 
         return [child(f"{self._seat.node}/notices", lambda: NoticeWatcher(find))]
 

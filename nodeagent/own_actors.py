@@ -5,8 +5,8 @@ The processes run on the head.
 
 from importlib import import_module
 
-from configs.load import ConfigError
-from supervisor import Actor
+from gleaner.configs.load import ConfigError
+from gleaner.supervisor import Actor
 
 
 def own_actor(place: str) -> type[Actor]:

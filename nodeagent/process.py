@@ -1,10 +1,10 @@
-"""Child process of a node agent: `python -m nodeagent.process KIND ...`.
+"""Child process of a node agent: `python -m gleaner.nodeagent.process KIND ...`.
 
 Owns nothing but the order: die with the parent, open the host, run the tree of its kind, stop in order on
 SIGTERM, leave when its supervisor gives up, with exit code 7 and the chain of causes.
 """
 
-from supervisor.process import die_with_parent
+from gleaner.supervisor.process import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent()  # before the imports below: they take a second, and the parent may be killed meanwhile
@@ -18,17 +18,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from actors.cluster.job import config_of
-from nodeagent.exit_codes import FAILED, OK, CannotRun, NoSpace, as_cannot_run
-from nodeagent.files import ProcessFile
-from nodeagent.host import Bounds, run_process
-from nodeagent.process_arguments import Order, parse
-from nodeagent.restarts import RestartReporter
-from nodeagent.shutdown import Shutdown
-from nodeagent.site import RealSite, Site
-from nodeagent.system import open_system
-from nodeagent.trees import Place, tree_of
-from supervisor import Supervisor
+from gleaner.actors.cluster.job import config_of
+from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, NoSpace, as_cannot_run
+from gleaner.nodeagent.files import ProcessFile
+from gleaner.nodeagent.host import Bounds, run_process
+from gleaner.nodeagent.process_arguments import Order, parse
+from gleaner.nodeagent.restarts import RestartReporter
+from gleaner.nodeagent.shutdown import Shutdown
+from gleaner.nodeagent.site import RealSite, Site
+from gleaner.nodeagent.system import open_system
+from gleaner.nodeagent.trees import Place, tree_of
+from gleaner.supervisor import Supervisor
 
 LOOK_S = 1.0  # between two checks whether a full disk has space again
 SAY_AGAIN_S = 60.0  # that it waits for that

@@ -1,6 +1,6 @@
 """Command line of a child process of a node agent, written and parsed here.
 
-Owns the arguments of `python -m nodeagent.process KIND ...` and their meaning.
+Owns the arguments of `python -m gleaner.nodeagent.process KIND ...` and their meaning.
 """
 
 import argparse
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from nodeagent.exit_codes import MEANINGS
-from nodeagent.host import LOOPBACK, Seat
-from nodeagent.trees import TREES, tree_of
-from transport.keys import Bulk
-from transport.wire import Peer
+from gleaner.nodeagent.exit_codes import MEANINGS
+from gleaner.nodeagent.host import LOOPBACK, Seat
+from gleaner.nodeagent.trees import TREES, tree_of
+from gleaner.transport.keys import Bulk
+from gleaner.transport.wire import Peer
 
-MODULE = "nodeagent.process"
+MODULE = "gleaner.nodeagent.process"
 _KINDS = ", ".join([*sorted(TREES), "rank-N"])
 DATABASE_VARIABLE = "GLEANER_DATABASE"  # its URL may hold a password
 

@@ -6,8 +6,8 @@ Owns the sending, in the background and bounded: a supervisor never waits for it
 import asyncio
 import logging
 
-from actors.cluster.messages import RestartSeen
-from supervisor import ActorSystem, AskFailed, Done, Restarted
+from gleaner.actors.cluster.messages import RestartSeen
+from gleaner.supervisor import ActorSystem, AskFailed, Done, Restarted
 
 CONTROLLER = "training/controller"
 DEADLINE_S = 30.0  # the controller itself may be the one that is being restarted

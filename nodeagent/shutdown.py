@@ -14,7 +14,7 @@ from types import FrameType
 
 import psutil
 
-from nodeagent.exit_codes import CUT_SHORT
+from gleaner.nodeagent.exit_codes import CUT_SHORT
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """SIGHUP is sent when a terminal closes; `nohup` ignores it, and that stays so."""

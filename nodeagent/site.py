@@ -2,7 +2,7 @@
 
 Owns the port and its real implementation. Above it `node`, `children`, `process` and `system` are the same
 wherever they run; below it are the state directory, the log, the sockets, the journals and the clock.
-`fittings` makes what actors use; child processes and threads are in `supervisor.machine`.
+`fittings` makes what actors use; child processes and threads are in `gleaner.supervisor.machine`.
 """
 
 import asyncio
@@ -13,28 +13,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from actors.cluster.local_hosts import Join, LocalHosts, OnRestart
-from actors.cluster.messages import JobSpec
-from actors.cluster.provider import Hosts
-from actors.training.job_journal import JobOver
-from configs.schema import Traces
-from nodeagent import files, host, job_file, job_memory, state_lock, wall_clock
-from nodeagent.cluster_view import ClusterView
-from nodeagent.control_socket import open_control
-from nodeagent.files import JOBS_KEPT, AgentFile, ProcessFile
-from nodeagent.fittings import Fittings, RealFittings
-from nodeagent.host import CLUSTER, LOG_BYTES, Seat, load_keys
-from nodeagent.service_manager import ServiceManager
-from nodeagent.traces import open_tracer
-from supervisor import ActorSystem
-from supervisor.group_commit import GroupCommit
-from supervisor.journal import Journals
-from supervisor.machine import Machine, RealMachine
-from supervisor.network import Network
-from supervisor.tracing import Tracer
-from transport.key_follower import KeyFollower
-from transport.mesh import ZmqWire
-from transport.wire import Peer, Wire
+from gleaner.actors.cluster.local_hosts import Join, LocalHosts, OnRestart
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.cluster.provider import Hosts
+from gleaner.actors.training.job_journal import JobOver
+from gleaner.configs.schema import Traces
+from gleaner.nodeagent import files, host, job_file, job_memory, state_lock, wall_clock
+from gleaner.nodeagent.cluster_view import ClusterView
+from gleaner.nodeagent.control_socket import open_control
+from gleaner.nodeagent.files import JOBS_KEPT, AgentFile, ProcessFile
+from gleaner.nodeagent.fittings import Fittings, RealFittings
+from gleaner.nodeagent.host import CLUSTER, LOG_BYTES, Seat, load_keys
+from gleaner.nodeagent.service_manager import ServiceManager
+from gleaner.nodeagent.traces import open_tracer
+from gleaner.supervisor import ActorSystem
+from gleaner.supervisor.group_commit import GroupCommit
+from gleaner.supervisor.journal import Journals
+from gleaner.supervisor.machine import Machine, RealMachine
+from gleaner.supervisor.network import Network
+from gleaner.supervisor.tracing import Tracer
+from gleaner.transport.key_follower import KeyFollower
+from gleaner.transport.mesh import ZmqWire
+from gleaner.transport.wire import Peer, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +304,8 @@ class RealSite:
 
 def _open_job_journals(seat: Seat, commit_s: float) -> GroupCommit:
     if seat.database:
-        from supervisor.postgres_journal import forget_jobs
-        from supervisor.postgres_layout import without_password
+        from gleaner.supervisor.postgres_journal import forget_jobs
+        from gleaner.supervisor.postgres_layout import without_password
 
         stay = (CLUSTER, seat.job)
         unfinished = forget_jobs(seat.database, stay, JOBS_KEPT, over=JobOver.__name__)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
+from gleaner.nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
 
 AGENT_FILE = "agent.json"
 LOCK_FILE = "agent.lock"

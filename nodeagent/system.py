@@ -6,9 +6,9 @@ Owns the order: sockets, journals, then the actor system on both.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from nodeagent.host import Bounds, Seat
-from nodeagent.site import RealSite, Site
-from supervisor import ActorSystem, Incarnations
+from gleaner.nodeagent.host import Bounds, Seat
+from gleaner.nodeagent.site import RealSite, Site
+from gleaner.supervisor import ActorSystem, Incarnations
 
 
 @asynccontextmanager

@@ -14,9 +14,9 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.schema import Traces
-from nodeagent.exit_codes import USAGE, CannotRun
-from supervisor.message import Message, kind_of
+from gleaner.configs.schema import Traces
+from gleaner.nodeagent.exit_codes import USAGE, CannotRun
+from gleaner.supervisor.message import Message, kind_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -34,7 +34,7 @@ log = logging.getLogger("nodeagent")
 
 
 class OpenTelemetryTracer:
-    """`supervisor.tracing.Tracer` over an SDK provider; `close` ends it."""
+    """`gleaner.supervisor.tracing.Tracer` over an SDK provider; `close` ends it."""
 
     def __init__(self, provider: "TracerProvider") -> None:
         from opentelemetry import trace
@@ -85,7 +85,7 @@ class OpenTelemetryTracer:
 
 
 class MessageSpan:
-    """`supervisor.tracing.Span`."""
+    """`gleaner.supervisor.tracing.Span`."""
 
     def __init__(self, span: "OtelSpan") -> None:
         self._span = span

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from actors.cluster import job as places
-from actors.cluster.messages import JobSpec
-from configs.schema import Config
-from nodeagent.fittings import Fittings
-from supervisor import Intensity, TreeSpec, child, one_for_all, one_for_one, rest_for_one
+from gleaner.actors.cluster import job as places
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.fittings import Fittings
+from gleaner.supervisor import Intensity, TreeSpec, child, one_for_all, one_for_one, rest_for_one
 
 STOP_S = 5.0  # an ordered stop of one actor; every one of them survives the kill that follows
 NEVER = Intensity(restarts=0)
@@ -42,8 +42,8 @@ class Place:
 
 def rollout(place: Place) -> TreeSpec:
     """The manager depends on the balancer that it asks, not the other way round."""
-    from actors.rollout.load_balancer import LoadBalancer
-    from actors.rollout.manager import RolloutManager
+    from gleaner.actors.rollout.load_balancer import LoadBalancer
+    from gleaner.actors.rollout.manager import RolloutManager
 
     config = place.config
     return rest_for_one(
@@ -57,7 +57,7 @@ def rollout(place: Place) -> TreeSpec:
 def gateway(place: Place) -> TreeSpec:
     """HTTP in front of the manager. It keeps no state: requests belong to the manager. The simulator, which
     has no HTTP, runs no such process."""
-    from actors.rollout.gateway.gateway import Gateway
+    from gleaner.actors.rollout.gateway.gateway import Gateway
 
     job, config = place.job, place.config
     door = place.fittings.gateway_door(config, Path(job.model_dir), job.run_id)
@@ -70,7 +70,7 @@ def gateway(place: Place) -> TreeSpec:
 
 def reward(place: Place) -> TreeSpec:
     """The proxy; its worker processes are its own."""
-    from actors.reward.proxy import RewardProxy
+    from gleaner.actors.reward.proxy import RewardProxy
 
     start_worker = place.fittings.start_scorer
     return one_for_one(
@@ -82,7 +82,7 @@ def reward(place: Place) -> TreeSpec:
 
 def transfer(place: Place) -> TreeSpec:
     """The host's TransferAgent."""
-    from actors.weights.agent import TransferAgent
+    from gleaner.actors.weights.agent import TransferAgent
 
     fittings, store_dir = place.fittings, places.store_dir(place.job, place.node)
     return one_for_one(
@@ -103,8 +103,8 @@ def transfer(place: Place) -> TreeSpec:
 
 def trainer(place: Place) -> TreeSpec:
     """The trainer and the worker that rolls out on its device: neither runs without the other."""
-    from actors.engine.worker import RolloutWorker
-    from actors.training.trainer import Trainer
+    from gleaner.actors.engine.worker import RolloutWorker
+    from gleaner.actors.training.trainer import Trainer
 
     job, config, node, fittings = place.job, place.config, place.node, place.fittings
     return one_for_all(
@@ -141,7 +141,7 @@ def trainer(place: Place) -> TreeSpec:
 def rank(place: Place, number: int) -> TreeSpec:
     """A rank of the trainer's gang from 1 on. Rank 0 is in the trainer's process; the node agent restarts
     them all together."""
-    from actors.training.rank import TrainerRank
+    from gleaner.actors.training.rank import TrainerRank
 
     job, config, node, fittings = place.job, place.config, place.node, place.fittings
     model_dir, gang_dir = Path(job.model_dir), places.gang_dir(job, node)
@@ -158,7 +158,7 @@ def rank(place: Place, number: int) -> TreeSpec:
 
 def own(place: Place) -> TreeSpec:
     """Actors of the user's own. Raises ConfigError for one that cannot be imported."""
-    from nodeagent.own_actors import own_actor, own_name
+    from gleaner.nodeagent.own_actors import own_actor, own_name
 
     return one_for_one(
         *(child(own_name(one), own_actor(one), shutdown_s=STOP_S) for one in place.config.job.actors),
@@ -169,7 +169,7 @@ def own(place: Place) -> TreeSpec:
 
 def engine(place: Place) -> TreeSpec:
     """A preemptible instance."""
-    from actors.engine.worker import RolloutWorker
+    from gleaner.actors.engine.worker import RolloutWorker
 
     job, config, node, fittings = place.job, place.config, place.node, place.fittings
     return one_for_one(

@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from nodeagent.defaults import GRACE_S, ROLES
-from nodeagent.exit_codes import MEANINGS
-from nodeagent.host import LEASE_S, LOOPBACK
-from nodeagent.notices.cloud import Source
-from transport.keys import Bulk
+from gleaner.nodeagent.defaults import GRACE_S, ROLES
+from gleaner.nodeagent.exit_codes import MEANINGS
+from gleaner.nodeagent.host import LEASE_S, LOOPBACK
+from gleaner.nodeagent.notices.cloud import Source
+from gleaner.transport.keys import Bulk
 
 _START = """\
 examples:

@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlctl.blocking import Publisher as publisher  # called like `connect`
-    from rlctl.client import Cluster, connect
-    from rlctl.publishing_home import CannotPublish
+    from gleaner.rlctl.blocking import Publisher as publisher  # called like `connect`
+    from gleaner.rlctl.client import Cluster, connect
+    from gleaner.rlctl.publishing_home import CannotPublish
 
 __all__ = ["CannotPublish", "Cluster", "connect", "publisher"]
 

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from rlctl.command_list import COMMANDS
-from rlctl.commands.terminal import print_errors
-from rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, CommandError, failed
-from rlctl.signals import SIGNALS
+from gleaner.rlctl.command_list import COMMANDS
+from gleaner.rlctl.commands.terminal import print_errors
+from gleaner.rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, CommandError, failed
+from gleaner.rlctl.signals import SIGNALS
 
 _DESCRIPTION = """\
 Reinforcement-learning post-training with rollouts on machines that may vanish at any instant.
@@ -52,11 +52,11 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
     called = words[0] if words else ""
     for name, help in COMMANDS.items():
         if name == called:
-            import_module(f"rlctl.commands.{name}").add(commands)
+            import_module(f"gleaner.rlctl.commands.{name}").add(commands)
         else:
             commands.add_parser(name, help=help)
     if called not in COMMANDS:
-        from rlctl.extensions import announced
+        from gleaner.rlctl.extensions import announced
 
         for command in announced():
             command.add(commands)

@@ -1,18 +1,18 @@
 """Cost account of a run: device hours and money, waste by cause, price per step.
 
 Device hours and money are listed by price class, and the price also per million trained tokens. Owns the
-presentation of the figures, not the sums (`actors.training.account`). Pure. The report, the live view and
-what-ifs give the same account for the same records.
+presentation of the figures, not the sums (`gleaner.actors.training.account`). Pure. The report, the live view
+and what-ifs give the same account for the same records.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-from actors.training.account import spans_of, used_between, whole_steps
-from actors.training.records import AnyRecord, Step
-from actors.training.used import HOUR_S, Used
-from configs.schema import Prices
+from gleaner.actors.training.account import spans_of, used_between, whole_steps
+from gleaner.actors.training.records import AnyRecord, Step
+from gleaner.actors.training.used import HOUR_S, Used
+from gleaner.configs.schema import Prices
 
 MILLION = 1e6
 

@@ -1,7 +1,7 @@
 """Audit of a run: invariants I1 to I5, checked from journals and training records.
 
-Pure: evidence goes in, violations come out. `rlctl.evidence` reads the evidence. Missing evidence gives an
-unchecked violation: an invariant without evidence neither passes nor counts as broken.
+Pure: evidence goes in, violations come out. `gleaner.rlctl.evidence` reads the evidence. Missing evidence
+gives an unchecked violation: an invariant without evidence neither passes nor counts as broken.
 
 A host that dies with the trainer's copies returns the run to its last checkpoint (`Rewound`), and the later
 steps are done again from the same samples. That is no violation, because no later version was made from the
@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from actors.cluster.messages import StepTrained
-from actors.cluster.state_manager import Rewound
-from actors.rollout.messages import BatchLedger, RequestLedger
-from rlctl.audit_evidence import CheckpointSeen, Evidence, lineage, some
-from rlctl.audit_steps import each_step_once, steps_that_lack
+from gleaner.actors.cluster.messages import StepTrained
+from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.rollout.messages import BatchLedger, RequestLedger
+from gleaner.rlctl.audit_evidence import CheckpointSeen, Evidence, lineage, some
+from gleaner.rlctl.audit_steps import each_step_once, steps_that_lack
 
 __all__ = [
     "INVARIANTS",

@@ -6,10 +6,10 @@ Owns the shapes, and the helpers that both parts of the audit share. Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from actors.cluster.messages import StepTrained, TrainedSample
-from actors.cluster.state_manager import Rewound
-from actors.rollout.events import Counters
-from actors.rollout.messages import BatchLedger
+from gleaner.actors.cluster.messages import StepTrained, TrainedSample
+from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.rollout.events import Counters
+from gleaner.actors.rollout.messages import BatchLedger
 
 MAX_SHOWN = 3
 """Examples named in one violation; the count gives the rest."""

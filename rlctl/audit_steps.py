@@ -6,9 +6,9 @@ Pure. Contradictions are reported apart from absences, because only complete evi
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from actors.cluster.messages import StepTrained, TrainedSample
-from actors.cluster.state_manager import Rewound
-from rlctl.audit_evidence import Evidence, lineage, some
+from gleaner.actors.cluster.messages import StepTrained, TrainedSample
+from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.rlctl.audit_evidence import Evidence, lineage, some
 
 
 def each_step_once(evidence: Evidence) -> Iterator[str]:

@@ -10,16 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from nodeagent.exit_codes import CannotRun
-from rlctl.client import Cluster, connect, connect_to_run
-from rlctl.client_waits import WAIT_S
-from rlctl.errors import CommandError
-from rlctl.publishing import ModelConfig, Publication, State
-from rlctl.publishing_home import CannotPublish
-from rlctl.publishing_parts import OwnParts, Ranks
-from rlctl.runs import find_driven
-from supervisor import AskFailed
-from transport.keys import NodeKeys
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.rlctl.client import Cluster, connect, connect_to_run
+from gleaner.rlctl.client_waits import WAIT_S
+from gleaner.rlctl.errors import CommandError
+from gleaner.rlctl.publishing import ModelConfig, Publication, State
+from gleaner.rlctl.publishing_home import CannotPublish
+from gleaner.rlctl.publishing_parts import OwnParts, Ranks
+from gleaner.rlctl.runs import find_driven
+from gleaner.supervisor import AskFailed
+from gleaner.transport.keys import NodeKeys
 
 T = TypeVar("T")
 

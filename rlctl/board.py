@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from nodeagent.cluster_view import Processes
-from rlctl.columns import Column, Styled, fitted
-from rlctl.process_table import mailbox
-from rlctl.wording import age, size
-from supervisor.system_messages import ActorState, SystemState
+from gleaner.nodeagent.cluster_view import Processes
+from gleaner.rlctl.columns import Column, Styled, fitted
+from gleaner.rlctl.process_table import mailbox
+from gleaner.rlctl.wording import age, size
+from gleaner.supervisor.system_messages import ActorState, SystemState
 
 LAG_SLOW_S = 0.1  # a loop held up so long delays every caller of its actors
 LAG_BAD_S = 1.0

@@ -15,25 +15,34 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Never, TypeVar
 
-from nodeagent.cluster_view import ClusterView, no_head
-from nodeagent.defaults import DEADLINE_S
-from nodeagent.files import find_agent
-from nodeagent.wall_clock import wall_ms
-from rlctl.client_waits import WAIT_S
-from rlctl.errors import nothing
-from rlctl.runs import RunDir
-from supervisor import ActorSystem, Address, AskFailed, Health, Incarnations, JournalError, Message, Refused
-from supervisor.health import Pulse
-from supervisor.journal import Replayed
-from supervisor.network import Network
-from transport.keys import NodeKeys
-from transport.mesh import ZmqWire
-from transport.wire import Peer
+from gleaner.nodeagent.cluster_view import ClusterView, no_head
+from gleaner.nodeagent.defaults import DEADLINE_S
+from gleaner.nodeagent.files import find_agent
+from gleaner.nodeagent.wall_clock import wall_ms
+from gleaner.rlctl.client_waits import WAIT_S
+from gleaner.rlctl.errors import nothing
+from gleaner.rlctl.runs import RunDir
+from gleaner.supervisor import (
+    ActorSystem,
+    Address,
+    AskFailed,
+    Health,
+    Incarnations,
+    JournalError,
+    Message,
+    Refused,
+)
+from gleaner.supervisor.health import Pulse
+from gleaner.supervisor.journal import Replayed
+from gleaner.supervisor.network import Network
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.mesh import ZmqWire
+from gleaner.transport.wire import Peer
 
 if TYPE_CHECKING:  # most commands only look: the modules that generate and publish are imported on use
-    from actors.rollout.single_messages import Generate, Generated, VersionNotReady
-    from rlctl.publishing import ModelConfig, Publication, Publishing, State
-    from rlctl.publishing_parts import OwnParts, Ranks
+    from gleaner.actors.rollout.single_messages import Generate, Generated, VersionNotReady
+    from gleaner.rlctl.publishing import ModelConfig, Publication, Publishing, State
+    from gleaner.rlctl.publishing_parts import OwnParts, Ranks
 
 R = TypeVar("R", bound=Message)
 
@@ -56,7 +65,7 @@ class Cluster(ClusterView):
         """Have the instances of the job continue a prompt; see docs/versions.md. A repeated ask with the same
         id and contents is the same request, also after the manager dies. Raises Refused where the id was
         already used with different contents, or the prompt is too long."""
-        from actors.rollout.single_messages import Generated, VersionNotReady
+        from gleaner.actors.rollout.single_messages import Generated, VersionNotReady
 
         key = f"generate/{request.id}/{request.attempt}/{request.accepted}"
         deadline_s = request.wait_s + request.deadline_s + DEADLINE_S
@@ -98,7 +107,7 @@ class Cluster(ClusterView):
         Raises: CannotPublish, also where instances could not load an earlier version of this client's;
             AskTimeout, Unreachable or Overloaded where the cluster does not answer.
         """
-        from rlctl.publishing import Publishing
+        from gleaner.rlctl.publishing import Publishing
 
         if self._publishing is None:
             self._publishing = Publishing(self)

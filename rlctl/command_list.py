@@ -1,7 +1,7 @@
 """Names of the `rlctl` commands, each with its line in `rlctl --help`.
 
-The module `rlctl.commands.NAME` declares and runs a command. It is imported only when its command is called,
-so that no command pays for another one's imports. Imports nothing itself.
+The module `gleaner.rlctl.commands.NAME` declares and runs a command. It is imported only when its command is
+called, so that no command pays for another one's imports. Imports nothing itself.
 """
 
 LOOKING = {

@@ -1,7 +1,7 @@
 """Control client: socket to the head of a run on this machine.
 
-The socket is in the head's state directory. Owns the caller's side of `nodeagent.control_socket`. Imports no
-event loop, no codec and no runtime: that takes longer than a command may take.
+The socket is in the head's state directory. Owns the caller's side of `gleaner.nodeagent.control_socket`.
+Imports no event loop, no codec and no runtime: that takes longer than a command may take.
 """
 
 import json
@@ -14,14 +14,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from nodeagent.defaults import CONTROL_GREETING, DEADLINE_S
-from nodeagent.state_lock import CONTROL_SOCKET, short_path
-from rlctl.errors import failed, nothing
+from gleaner.nodeagent.defaults import CONTROL_GREETING, DEADLINE_S
+from gleaner.nodeagent.state_lock import CONTROL_SOCKET, short_path
+from gleaner.rlctl.errors import failed, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervisor.system_messages import SystemState
+    from gleaner.supervisor.system_messages import SystemState
 
 GREETING_S = 1.0
 """Until the head greets; a head that is stopped or held up is then asked over the network."""

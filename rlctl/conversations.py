@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl import struct_table, vocabulary
-from supervisor import Deferred
-from supervisor.mailbox import Lane
-from supervisor.message import Done, Message
-from supervisor.registry import Registry
-from supervisor.system_messages import SYSTEM, Failure
+from gleaner.rlctl import struct_table, vocabulary
+from gleaner.supervisor import Deferred
+from gleaner.supervisor.mailbox import Lane
+from gleaner.supervisor.message import Done, Message
+from gleaner.supervisor.registry import Registry
+from gleaner.supervisor.system_messages import SYSTEM, Failure
 
 NAMES = {
     "Registry": "registry",
@@ -41,22 +41,22 @@ NAMES = {
 
 SPEAKERS = {
     "supervisor": "every process",
-    "actors.cluster.local_hosts": "cluster/provider",
-    "actors.cluster.membership": "cluster/scheduler",
-    "actors.engine": "<node>/engine",
-    "actors.rollout": "rollout/manager",
-    "actors.rollout.gateway": "rollout/gateway",
-    "actors.training.chronicle": "training/controller",
-    "actors.training.durability": "training/controller",
-    "actors.training.evaluation": "training/controller",
-    "actors.training.loop": "training/controller",
-    "actors.training.planning": "training/controller",
-    "actors.training.submission": "training/controller",
-    "actors.training.fsdp2_files": "training/trainer",
-    "actors.training.trainer_files": "training/trainer",
-    "actors.weights": "<node>/transfer",
+    "gleaner.actors.cluster.local_hosts": "cluster/provider",
+    "gleaner.actors.cluster.membership": "cluster/scheduler",
+    "gleaner.actors.engine": "<node>/engine",
+    "gleaner.actors.rollout": "rollout/manager",
+    "gleaner.actors.rollout.gateway": "rollout/gateway",
+    "gleaner.actors.training.chronicle": "training/controller",
+    "gleaner.actors.training.durability": "training/controller",
+    "gleaner.actors.training.evaluation": "training/controller",
+    "gleaner.actors.training.loop": "training/controller",
+    "gleaner.actors.training.planning": "training/controller",
+    "gleaner.actors.training.submission": "training/controller",
+    "gleaner.actors.training.fsdp2_files": "training/trainer",
+    "gleaner.actors.training.trainer_files": "training/trainer",
+    "gleaner.actors.weights": "<node>/transfer",
     "nodeagent": "<node>/agent",
-    "nodeagent.notices": "<node>/notices",
+    "gleaner.nodeagent.notices": "<node>/notices",
     "rlctl": "rlctl",
 }
 """Sender of messages from the modules below a package that belong to no single actor; the longest prefix

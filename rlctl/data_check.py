@@ -1,8 +1,8 @@
 """Data check: validates a job's own problems row by row before a run.
 
 Finds bad rows before a GPU is rented for them. Owns the walk over the rows and the list of findings.
-`actors.reward.rows` defines the meaning of a row; the verifier's `check` defines what the verifier needs of
-it.
+`gleaner.actors.reward.rows` defines the meaning of a row; the verifier's `check` defines what the verifier
+needs of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,21 +10,21 @@ from pathlib import Path
 
 import msgspec
 
-from actors.reward.data import DataProblems
-from actors.reward.entries import Entry
-from actors.reward.prompts import BadConversation, BadTokenizer, Prompts
-from actors.reward.rows import BadRow
-from actors.reward.rows import entry as entry_of
-from actors.reward.sandbox.detection import NoSandbox
-from actors.reward.sandbox.running import SandboxFailed
-from actors.reward.source import BadTask
-from actors.reward.tables import Table, table
-from actors.reward.task import verifier_of
-from actors.reward.verdicts import OK, OURS
-from actors.reward.verifiers import responses
-from actors.reward.verifiers.port import BadVerifier, Verifier
-from actors.reward.verifiers.registry import PROGRAMS, PYTHON
-from configs.schema import Config, Task
+from gleaner.actors.reward.data import DataProblems
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.prompts import BadConversation, BadTokenizer, Prompts
+from gleaner.actors.reward.rows import BadRow
+from gleaner.actors.reward.rows import entry as entry_of
+from gleaner.actors.reward.sandbox.detection import NoSandbox
+from gleaner.actors.reward.sandbox.running import SandboxFailed
+from gleaner.actors.reward.source import BadTask
+from gleaner.actors.reward.tables import Table, table
+from gleaner.actors.reward.task import verifier_of
+from gleaner.actors.reward.verdicts import OK, OURS
+from gleaner.actors.reward.verifiers import responses
+from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier
+from gleaner.actors.reward.verifiers.registry import PROGRAMS, PYTHON
+from gleaner.configs.schema import Config, Task
 
 MAX_FINDINGS = 1000
 """Findings kept for one task; the rest is counted."""

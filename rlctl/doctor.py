@@ -24,10 +24,10 @@ from typing import Literal
 import psutil
 import zmq
 
-from actors.cluster.job import SHARED_MEMORY
-from actors.reward.sandbox.detection import NoSandbox, detect
-from nodeagent.inventory import take_inventory
-from rlctl.preflight import size
+from gleaner.actors.cluster.job import SHARED_MEMORY
+from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
+from gleaner.nodeagent.inventory import take_inventory
+from gleaner.rlctl.preflight import size
 
 Verdict = Literal["ok", "warn", "missing"]
 

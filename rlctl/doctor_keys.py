@@ -9,15 +9,15 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from nodeagent.client import inspect
-from nodeagent.exit_codes import CannotRun
-from nodeagent.files import AgentFile, find_agent
-from rlctl.commands.terminal import run_async
-from rlctl.doctor import Row
-from rlctl.wording import duration
-from supervisor import AskFailed
-from transport.keys import TRUSTED, BadKeys, NodeKeys, fingerprint, is_loopback
-from transport.trusted import key_directories, listed
+from gleaner.nodeagent.client import inspect
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.files import AgentFile, find_agent
+from gleaner.rlctl.commands.terminal import run_async
+from gleaner.rlctl.doctor import Row
+from gleaner.rlctl.wording import duration
+from gleaner.supervisor import AskFailed
+from gleaner.transport.keys import TRUSTED, BadKeys, NodeKeys, fingerprint, is_loopback
+from gleaner.transport.trusted import key_directories, listed
 
 ANSWER_S = 2.0
 OTHERS_MAY_WRITE = 0o022

@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from actors.cluster.job import health_of
-from actors.cluster.messages import UNSCORED, UNSERVED, JobEnded, JobIs, JobSpec, JobStatus, SubmitJob
-from actors.training.history import End, HistoryFollower, HistoryWriter, Phase
-from configs.load import dump
-from configs.schema import Config
-from rlctl.audit import Violation, audit
-from rlctl.client import Cluster, connect, connect_to_run
-from rlctl.errors import CommandError, failed, unscored, unserved
-from rlctl.evidence import gather
-from rlctl.head import Head, running_head
-from rlctl.interrupt import Interrupt, stopped
-from rlctl.live import Mode, announce, follow, show
-from rlctl.loggers.feed import Feed
-from rlctl.loggers.opening import open_sinks
-from rlctl.models import Check, Made
-from rlctl.progress import Progress
-from rlctl.runs import RunDir
-from supervisor import AskFailed, Done, Refused, Suspended
+from gleaner.actors.cluster.job import health_of
+from gleaner.actors.cluster.messages import UNSCORED, UNSERVED, JobEnded, JobIs, JobSpec, JobStatus, SubmitJob
+from gleaner.actors.training.history import End, HistoryFollower, HistoryWriter, Phase
+from gleaner.configs.load import dump
+from gleaner.configs.schema import Config
+from gleaner.rlctl.audit import Violation, audit
+from gleaner.rlctl.client import Cluster, connect, connect_to_run
+from gleaner.rlctl.errors import CommandError, failed, unscored, unserved
+from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.head import Head, running_head
+from gleaner.rlctl.interrupt import Interrupt, stopped
+from gleaner.rlctl.live import Mode, announce, follow, show
+from gleaner.rlctl.loggers.feed import Feed
+from gleaner.rlctl.loggers.opening import open_sinks
+from gleaner.rlctl.models import Check, Made
+from gleaner.rlctl.progress import Progress
+from gleaner.rlctl.runs import RunDir
+from gleaner.supervisor import AskFailed, Done, Refused, Suspended
 
 SCHEDULER = "cluster/scheduler"
 SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers

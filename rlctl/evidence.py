@@ -1,7 +1,7 @@
 """Evidence of a stopped run: journals, checkpoints and settings from its folder.
 
-Owns the locations: which files and which database. `rlctl.testimony` interprets the streams, and
-`rlctl.audit` gives the verdict. Nothing is written. Every journal is verified before it is used. An
+Owns the locations: which files and which database. `gleaner.rlctl.testimony` interprets the streams, and
+`gleaner.rlctl.audit` gives the verdict. Nothing is written. Every journal is verified before it is used. An
 unreadable or damaged source becomes an entry of `Evidence.missing`, under the invariants that needed it.
 """
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from actors.cluster.checkpoint_store import CheckpointStore
-from actors.cluster.messages import TrainedSample
-from actors.cluster.saved_state import Damaged
-from configs.schema import Config
-from nodeagent.host import CLUSTER
-from rlctl import journal_faults
-from rlctl.audit import CheckpointSeen, Evidence
-from rlctl.testimony import (
+from gleaner.actors.cluster.checkpoint_store import CheckpointStore
+from gleaner.actors.cluster.messages import TrainedSample
+from gleaner.actors.cluster.saved_state import Damaged
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.host import CLUSTER
+from gleaner.rlctl import journal_faults
+from gleaner.rlctl.audit import CheckpointSeen, Evidence
+from gleaner.rlctl.testimony import (
     CONTROLLER,
     LEDGER,
     MANAGER,
@@ -27,9 +27,9 @@ from rlctl.testimony import (
     Testimony,
     evidence_of,
 )
-from supervisor import JournalError
-from supervisor.journal_file import JournalView, contents_of
-from supervisor.journal_places import view
+from gleaner.supervisor import JournalError
+from gleaner.supervisor.journal_file import JournalView, contents_of
+from gleaner.supervisor.journal_places import view
 
 __all__ = ["COMMIT_FILE", "CONTROLLER", "LEDGER", "MANAGER", "NEEDED_FOR", "REGISTRY", "STATE", "gather"]
 

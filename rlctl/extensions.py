@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, cast
 
-from rlctl.commands.terminal import Subparsers
+from gleaner.rlctl.commands.terminal import Subparsers
 
 GROUP = "rlctl.commands"
 

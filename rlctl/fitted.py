@@ -1,21 +1,28 @@
 """Model times for a what-if, fitted to a measured run's history and journals.
 
-Owns the choice of the files and the text of the result. The regression is in `sim.models.fit`.
+Owns the choice of the files and the text of the result. The regression is in `gleaner.sim.models.fit`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from actors.rollout.messages import BatchLedger
-from actors.training.history import HistoryError, read_history
-from configs.schema import Config
-from rlctl.errors import failed, nothing, usage
-from rlctl.evidence import gather
-from rlctl.runs import RunDir
-from sim.models.fit import TooLittle, engine_steps, fit_engine, fit_lengths, fit_training, training_steps
-from sim.models.lengths import LengthLaw
-from sim.models.plant import Measured, Plant
-from sim.models.rig import Rig
+from gleaner.actors.rollout.messages import BatchLedger
+from gleaner.actors.training.history import HistoryError, read_history
+from gleaner.configs.schema import Config
+from gleaner.rlctl.errors import failed, nothing, usage
+from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.runs import RunDir
+from gleaner.sim.models.fit import (
+    TooLittle,
+    engine_steps,
+    fit_engine,
+    fit_lengths,
+    fit_training,
+    training_steps,
+)
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.plant import Measured, Plant
+from gleaner.sim.models.rig import Rig
 
 STEPS = "step-"
 """Prefix of the names of training batches; the others are evaluations."""

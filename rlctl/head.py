@@ -17,14 +17,14 @@ from pathlib import Path
 
 import psutil
 
-from configs.schema import Config
-from nodeagent.exit_codes import USAGE as NODE_USAGE
-from nodeagent.exit_codes import CannotRun
-from nodeagent.files import AgentFile, find_agent, forget_agent
-from rlctl.errors import CommandError, failed, usage
-from rlctl.preflight import listen_address
-from rlctl.runs import RunDir
-from supervisor.process import PARENT_VARIABLE, last_words
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.exit_codes import USAGE as NODE_USAGE
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.files import AgentFile, find_agent, forget_agent
+from gleaner.rlctl.errors import CommandError, failed, usage
+from gleaner.rlctl.preflight import listen_address
+from gleaner.rlctl.runs import RunDir
+from gleaner.supervisor.process import PARENT_VARIABLE, last_words
 
 RUN_VARIABLE = "GLEANER_RUN"
 START_S = 60.0  # until the head reports its address; a cold disk and two busy cores are slow
@@ -122,7 +122,7 @@ async def running_head(run: RunDir, config: Config) -> AsyncIterator[Head]:
     """
     output = run.head / "logs" / "agent.out"
     output.parent.mkdir(parents=True, exist_ok=True)
-    argv = [sys.executable, "-m", "nodeagent", "start", "--role", "head", "--name", "head"]
+    argv = [sys.executable, "-m", "gleaner.nodeagent", "start", "--role", "head", "--name", "head"]
     argv += ["--fleet", "local", "--state-dir", str(run.head), "--listen", listen_address(config)]
     if config.network.keys:
         argv += ["--keys", config.network.keys, "--bulk", config.network.bulk]

@@ -9,8 +9,8 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
-from rlctl.errors import INTERRUPTED, CommandError
-from rlctl.signals import SIGNALS
+from gleaner.rlctl.errors import INTERRUPTED, CommandError
+from gleaner.rlctl.signals import SIGNALS
 
 T = TypeVar("T")
 

@@ -6,10 +6,10 @@ Owns the verification that `rlctl journal verify` shows and that an audit begins
 from collections.abc import Iterator
 from typing import Any
 
-from supervisor import JournalError
-from supervisor.journal_file import JournalView
-from supervisor.journal_rows import StreamRows
-from supervisor.message import schema_of
+from gleaner.supervisor import JournalError
+from gleaner.supervisor.journal_file import JournalView
+from gleaner.supervisor.journal_rows import StreamRows
+from gleaner.supervisor.message import schema_of
 
 Shown = dict[str, Any]
 """A JSON object."""

@@ -14,14 +14,14 @@ from typing import Any
 
 import msgpack
 
-from actors.cluster import provider, scheduler
-from rlctl import evidence
-from rlctl.errors import nothing
-from rlctl.journal_faults import Shown, faults, known, streams
-from supervisor.group_commit import MAX_TAIL
-from supervisor.journal_file import JournalView
-from supervisor.journal_places import is_url
-from supervisor.journal_rows import Row, StreamRows, row_checksum
+from gleaner.actors.cluster import provider, scheduler
+from gleaner.rlctl import evidence
+from gleaner.rlctl.errors import nothing
+from gleaner.rlctl.journal_faults import Shown, faults, known, streams
+from gleaner.supervisor.group_commit import MAX_TAIL
+from gleaner.supervisor.journal_file import JournalView
+from gleaner.supervisor.journal_places import is_url
+from gleaner.supervisor.journal_rows import Row, StreamRows, row_checksum
 
 __all__ = ["Shown", "describe", "faults", "known", "places", "plain", "record", "records", "streams"]
 

@@ -1,6 +1,6 @@
 """Orphaned shared memory of dead runs.
 
-Owns the report. `nodeagent.job_memory` decides what may be freed.
+Owns the report. `gleaner.nodeagent.job_memory` decides what may be freed.
 """
 
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from nodeagent import job_memory
-from rlctl.columns import Column, Table, fitted
-from rlctl.preflight import size
+from gleaner.nodeagent import job_memory
+from gleaner.rlctl.columns import Column, Table, fitted
+from gleaner.rlctl.preflight import size
 
 COLUMNS = (
     Column("folder"),

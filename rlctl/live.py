@@ -1,7 +1,7 @@
 """Live progress of a run: a terminal panel, plain lines, or JSON lines.
 
-Owns following the history file and showing it. `rlctl.progress` computes the numbers; this module has the
-clock and the terminal, and changes nothing of the run itself.
+Owns following the history file and showing it. `gleaner.rlctl.progress` computes the numbers; this module has
+the clock and the terminal, and changes nothing of the run itself.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from actors.reward.verdicts import OURS
-from actors.training.history import AnyRecord, End, HistoryFollower, Phase, Sample
-from actors.training.records import PhaseName
-from rlctl.progress import PHASE_WORDS, Progress, cost_line, end_line, end_style, plain_line
-from rlctl.wording import duration
+from gleaner.actors.reward.verdicts import OURS
+from gleaner.actors.training.history import AnyRecord, End, HistoryFollower, Phase, Sample
+from gleaner.actors.training.records import PhaseName
+from gleaner.rlctl.progress import PHASE_WORDS, Progress, cost_line, end_line, end_style, plain_line
+from gleaner.rlctl.wording import duration
 
 POLL_S = 0.2
 """Between polls of the file: shorter than a person notices."""

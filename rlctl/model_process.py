@@ -1,10 +1,10 @@
-"""Process `python -m rlctl.model_process ...` that makes or checks a model.
+"""Process `python -m gleaner.rlctl.model_process ...` that makes or checks a model.
 
 It makes a model with torch, and checks one without. Owns only the translation from its arguments to lines of
-JSON on standard output (`rlctl.models`). People use `rlctl model`.
+JSON on standard output (`gleaner.rlctl.models`). People use `rlctl model`.
 """
 
-from supervisor.process import die_with_parent
+from gleaner.supervisor.process import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent()  # before the imports below: they take seconds
@@ -16,14 +16,14 @@ from pathlib import Path
 
 import msgspec
 
-from actors.engine import checkpoint_files
-from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
-from actors.reward.prompts import BadTokenizer
-from actors.reward.source import BadTask
-from actors.reward.task import mixed_source, tasks_of
-from configs.load import ConfigError, load
-from configs.schema import Config
-from rlctl.models import Made, Progress, Said, Unusable
+from gleaner.actors.engine import checkpoint_files
+from gleaner.actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from gleaner.actors.reward.prompts import BadTokenizer
+from gleaner.actors.reward.source import BadTask
+from gleaner.actors.reward.task import mixed_source, tasks_of
+from gleaner.configs.load import ConfigError, load
+from gleaner.configs.schema import Config
+from gleaner.rlctl.models import Made, Progress, Said, Unusable
 
 TRIED_PROBLEMS = 64
 """Problems whose prompts are checked against the engine's limit before a run begins; a later one that does
@@ -43,7 +43,7 @@ def make(out_dir: Path, config: Config) -> None:
     """Make the model of the settings. Raises BadTask, OSError."""
     import torch
 
-    from actors.training.new_model import WarmStartProgress, new_model  # loads transformers
+    from gleaner.actors.training.new_model import WarmStartProgress, new_model  # loads transformers
 
     torch.set_num_threads(1)  # the same seed gives the same bits whatever the host; two threads gain little
 
@@ -103,7 +103,7 @@ def fit(directory: Path, config: Config) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; failures that a user can fix become a line of JSON."""
-    parser = argparse.ArgumentParser(prog="rlctl.model_process")
+    parser = argparse.ArgumentParser(prog="gleaner.rlctl.model_process")
     parser.add_argument("what", choices=["new", "check", "show"])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--config", type=Path)

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 import msgspec
 
-from configs import trace
-from configs.schema import Config
-from configs.trace import Trace, TraceError
-from rlctl.errors import usage
-from sim.models.engine_cost import DoesNotFit
-from sim.models.hardware import UnknownHardware
-from sim.models.lengths import LengthLaw
-from sim.models.plant import Plant
-from sim.models.rig import Rig
-from sim.models.scorer import ScorerLaw
-from sim.models.shapes import ModelShape, UnknownModel, model_shape
-from sim.network_path import Profile
-from sim.setting import Paces, Setting, refuse_hosts
+from gleaner.configs import trace
+from gleaner.configs.schema import Config
+from gleaner.configs.trace import Trace, TraceError
+from gleaner.rlctl.errors import usage
+from gleaner.sim.models.engine_cost import DoesNotFit
+from gleaner.sim.models.hardware import UnknownHardware
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.plant import Plant
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.scorer import ScorerLaw
+from gleaner.sim.models.shapes import ModelShape, UnknownModel, model_shape
+from gleaner.sim.network_path import Profile
+from gleaner.sim.setting import Paces, Setting, refuse_hosts
 
 _RIG = re.compile(r"(?P<name>[a-z0-9_]+?)(?:x(?P<devices>\d+))?(?::tp(?P<tp>\d+))?")
 VOCABULARY = 128
@@ -35,7 +35,7 @@ class Words:
     Attributes:
         model: a name of `sim/models/shapes.toml`. reserved, preemptible: `NAME[xDEVICES][:tpN]`.
         lengths: `MEDIAN,SIGMA,CORRELATION` of responses, in tokens of the model.
-        token_scale, frame_rows: see `sim.models.batching`.
+        token_scale, frame_rows: see `gleaner.sim.models.batching`.
         gbit_s: of each host's network card. boot_s: of a machine, up to twice that of a preemptible one.
         hours: virtual, at most. notice_s: time between the notice and a trace's removal of a host; None: as
             in the trace.

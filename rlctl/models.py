@@ -1,7 +1,7 @@
 """Making, checking and describing models in a process of its own.
 
 The process keeps torch and transformers out of `rlctl`. Owns that process and its lines. The work is in
-`rlctl.model_process`.
+`gleaner.rlctl.model_process`.
 """
 
 import os
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from rlctl.errors import CommandError, failed, usage
-from supervisor.process import PARENT_VARIABLE, last_words
+from gleaner.rlctl.errors import CommandError, failed, usage
+from gleaner.supervisor.process import PARENT_VARIABLE, last_words
 
 MAX_SAID = 4096
 """Characters of an unforeseen failure that are shown, from its end."""
@@ -133,7 +133,7 @@ def _lines(process: "subprocess.Popen[str]") -> Iterator[Progress | Made | Unusa
 def _process(arguments: Sequence[str]) -> "Iterator[subprocess.Popen[str]]":
     """Ends with the block, and with this process: Ctrl-C reaches `rlctl` alone, which then stops it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "rlctl.model_process", *arguments],
+        [sys.executable, "-m", "gleaner.rlctl.model_process", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -6,11 +6,11 @@ Owns the texts of the end. Computes nothing.
 from rich.console import Console
 from rich.text import Text
 
-from rlctl.preflight import size
-from rlctl.report.model import Report
-from rlctl.report.verdict import Instances, findings, unchecked_only
-from rlctl.runs import RunDir
-from rlctl.wording import duration
+from gleaner.rlctl.preflight import size
+from gleaner.rlctl.report.model import Report
+from gleaner.rlctl.report.verdict import Instances, findings, unchecked_only
+from gleaner.rlctl.runs import RunDir
+from gleaner.rlctl.wording import duration
 
 
 def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Preflight: trace, keys, engines, addresses, disk and shared memory before a run.
 
-Owns the checks and their texts. Nothing is written. `rlctl.models.Check` checks in its own process whether a
-model loads.
+Owns the checks and their texts. Nothing is written. `gleaner.rlctl.models.Check` checks in its own process
+whether a model loads.
 """
 
 import errno
@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from actors.cluster.job import SHARED_MEMORY
-from actors.cluster.provider import refuse_names
-from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
-from actors.reward.sandbox.detection import NoSandbox
-from actors.reward.sandbox.running import SandboxFailed
-from actors.reward.source import BadTask
-from actors.reward.verifiers.port import BadVerifier
-from actors.reward.verifiers.registry import HTTP, PYTHON
-from configs import trace
-from configs.schema import Config
-from transport.keys import (
+from gleaner.actors.cluster.job import SHARED_MEMORY
+from gleaner.actors.cluster.provider import refuse_names
+from gleaner.actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from gleaner.actors.reward.sandbox.detection import NoSandbox
+from gleaner.actors.reward.sandbox.running import SandboxFailed
+from gleaner.actors.reward.source import BadTask
+from gleaner.actors.reward.verifiers.port import BadVerifier
+from gleaner.actors.reward.verifiers.registry import HTTP, PYTHON
+from gleaner.configs import trace
+from gleaner.configs.schema import Config
+from gleaner.transport.keys import (
     BadKeys,
     NodeKeys,
     RefusedToListen,
@@ -88,7 +88,7 @@ def _rewards(config: Config) -> Iterator[str]:
         name = (task.verifier or PYTHON) if task.data else ""
         if name not in (PYTHON, HTTP) or (name == PYTHON and config.reward.function.trusted):
             continue
-        from actors.reward.task import verifier_of  # tokenizers and templates
+        from gleaner.actors.reward.task import verifier_of  # tokenizers and templates
 
         try:
             verifier = verifier_of(task, config)
@@ -102,7 +102,7 @@ def _rewards(config: Config) -> Iterator[str]:
 
 def _engines(config: Config) -> Iterator[str]:
     if config.engine.kind != "builtin" and config.fleet.n_prem_max:
-        from actors.engine.requirements import unmet  # starts a process, or opens a connection
+        from gleaner.actors.engine.requirements import unmet  # starts a process, or opens a connection
 
         yield from unmet(config.engine)
 

@@ -5,7 +5,7 @@ import os
 import sys
 from types import SimpleNamespace
 
-from rlctl.columns import Table
+from gleaner.rlctl.columns import Table
 
 PIPE_WIDTH = 200  # cells of a line where there is no terminal
 TERMINAL_WIDTH = 80  # where a terminal does not report its width

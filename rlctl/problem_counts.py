@@ -6,9 +6,9 @@ a run), and a resume draws the same ones.
 
 import msgspec
 
-from actors.reward.data import DataProblems
-from actors.reward.source import BadTask
-from configs.schema import Config, Task
+from gleaner.actors.reward.data import DataProblems
+from gleaner.actors.reward.source import BadTask
+from gleaner.configs.schema import Config, Task
 
 MOST_HELDOUT = 1024
 """Of a file of held-out problems, where the settings give no number: each evaluation runs them all."""

@@ -6,13 +6,13 @@ Pure: process summaries go in.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nodeagent.defaults import AGENT
-from rlctl.columns import Column, Styled, Table, fitted
+from gleaner.nodeagent.defaults import AGENT
+from gleaner.rlctl.columns import Column, Styled, Table, fitted
 
 if TYPE_CHECKING:  # their import takes longer than the whole command may
-    from nodeagent.cluster_view import Processes
-    from rlctl.control import Shown
-    from supervisor.system_messages import ActorState, SystemState
+    from gleaner.nodeagent.cluster_view import Processes
+    from gleaner.rlctl.control import Shown
+    from gleaner.supervisor.system_messages import ActorState, SystemState
 
 SHOWN_CELLS = 60
 _COLUMNS = (

@@ -1,15 +1,15 @@
 """Progress of a run, from its history records.
 
 Pure: records go in through `Progress.observe`, numbers and lines of text come out. Has no terminal and no
-clock (`rlctl.live` does); its time is the time of the records.
+clock (`gleaner.rlctl.live` does); its time is the time of the records.
 """
 
 from collections import deque
 
 import msgspec
 
-from actors.training.account import Meter
-from actors.training.history import (
+from gleaner.actors.training.account import Meter
+from gleaner.actors.training.history import (
     AnyRecord,
     End,
     Eval,
@@ -22,11 +22,11 @@ from actors.training.history import (
     Step,
     Verifier,
 )
-from configs.schema import Prices
-from rlctl.accounting import Account, account
-from rlctl.report.model import PREEMPTIBLE
-from rlctl.report.verdict import findings, unchecked_only
-from rlctl.wording import duration
+from gleaner.configs.schema import Prices
+from gleaner.rlctl.accounting import Account, account
+from gleaner.rlctl.report.model import PREEMPTIBLE
+from gleaner.rlctl.report.verdict import findings, unchecked_only
+from gleaner.rlctl.wording import duration
 
 RECENT_STEPS = 5
 """Steps whose mean time, without recovery, gives the time left; fewer would follow every outlier."""

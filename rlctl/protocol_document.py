@@ -1,4 +1,4 @@
-"""`python -m rlctl.protocol_document [FILE]`: tables of docs/protocol.md.
+"""`python -m gleaner.rlctl.protocol_document [FILE]`: tables of docs/protocol.md.
 
 Owns the form of the generated parts: each is between `<!-- made: NAME -->` and `<!-- end -->` in the page;
 the other text is written by hand and kept. The texts are the docstrings of the structs and of their fields;
@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rlctl import struct_table
-from rlctl.conversations import Conversations, Line, conversations
-from supervisor.message import Message
-from supervisor.system_messages import SYSTEM
-from transport import control_frame, envelope, stream_control
+from gleaner.rlctl import struct_table
+from gleaner.rlctl.conversations import Conversations, Line, conversations
+from gleaner.supervisor.message import Message
+from gleaner.supervisor.system_messages import SYSTEM
+from gleaner.transport import control_frame, envelope, stream_control
 
 PAGE = Path(__file__).parent.parent / "docs" / "protocol.md"
 _SLOT = re.compile(r"(<!-- made: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)

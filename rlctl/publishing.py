@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.rollout.instance_messages import InstancesAre, ListInstances
-from actors.weights.image_draft import Draft
-from actors.weights.image_store import ImageStore
-from actors.weights.images import ImageStoreError, VersionConflict
-from actors.weights.messages import (
+from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
+from gleaner.actors.weights.image_draft import Draft
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.images import ImageStoreError, VersionConflict
+from gleaner.actors.weights.messages import (
     MayPublish,
     OpenPart,
     PartIsOpen,
@@ -25,15 +25,15 @@ from actors.weights.messages import (
     Publish,
     Published,
 )
-from rlctl.client_waits import WAIT_S
-from rlctl.publishing_home import ASK_S, Asks, CannotPublish, Home, find_home
-from rlctl.publishing_parts import OwnParts, Ranks, is_sharded, shards_of, write_shards
-from supervisor import Done, Refused
+from gleaner.rlctl.client_waits import WAIT_S
+from gleaner.rlctl.publishing_home import ASK_S, Asks, CannotPublish, Home, find_home
+from gleaner.rlctl.publishing_parts import OwnParts, Ranks, is_sharded, shards_of, write_shards
+from gleaner.supervisor import Done, Refused
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from actors.engine.named_tensors import NamedTensors
+    from gleaner.actors.engine.named_tensors import NamedTensors
 
 MANAGER = "rollout/manager"
 READERS_S = 10.0
@@ -232,7 +232,7 @@ def _heard(told: Awaitable[Published]) -> "asyncio.Task[Published]":
 
 def _source(weights: State | Path | str, config: ModelConfig, known: bytes) -> "tuple[NamedTensors, bytes]":
     """Tensors and config.json. Raises ValueError, OSError."""
-    from actors.engine.named_tensors import config_of_folder, of_folder, of_state
+    from gleaner.actors.engine.named_tensors import config_of_folder, of_folder, of_state
 
     if isinstance(weights, Path | str):
         folder = Path(weights)
@@ -254,7 +254,7 @@ def _config_of(config: ModelConfig, known: bytes) -> bytes:
 
 def encoded_config(config: ModelConfig) -> bytes:
     """config.json of a model. Raises ValueError, OSError."""
-    from actors.engine.named_tensors import config_of_folder
+    from gleaner.actors.engine.named_tensors import config_of_folder
 
     if isinstance(config, bytes):
         return config

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from actors.cluster.job import store_dir
-from actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
-from actors.weights.messages import FindStore, StoreIs
-from rlctl.client_waits import WAIT_S
-from supervisor import Address, AskFailed, Message, Refused
+from gleaner.actors.cluster.job import store_dir
+from gleaner.actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
+from gleaner.actors.weights.messages import FindStore, StoreIs
+from gleaner.rlctl.client_waits import WAIT_S
+from gleaner.supervisor import Address, AskFailed, Message, Refused
 
 R = TypeVar("R", bound=Message)
 

@@ -1,7 +1,7 @@
 """Trial score of one response, as in a job's reward worker, with details.
 
 The details help the author of a problem or a function. Owns the times and the form of the output. Does not
-own verifiers (`actors.reward.verifiers`).
+own verifiers (`gleaner.actors.reward.verifiers`).
 """
 
 from collections.abc import Callable, Mapping
@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import msgspec
 
-from actors.reward.entries import Entry
-from actors.reward.sandbox.detection import detect
-from actors.reward.source import BadTask, Split
-from actors.reward.task import own_params, source_of, spec_of
-from actors.reward.verdicts import OURS
-from actors.reward.verifiers.port import BadVerifier, Trial, Tries, Verifier, VerifierSpec
-from actors.reward.verifiers.registry import HTTP, PYTHON, make
-from configs.schema import Config, Task
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.sandbox.detection import detect
+from gleaner.actors.reward.source import BadTask, Split
+from gleaner.actors.reward.task import own_params, source_of, spec_of
+from gleaner.actors.reward.verdicts import OURS
+from gleaner.actors.reward.verifiers.port import BadVerifier, Trial, Tries, Verifier, VerifierSpec
+from gleaner.actors.reward.verifiers.registry import HTTP, PYTHON, make
+from gleaner.configs.schema import Config, Task
 
 OUTSIDE = "none: the reward worker's own process"
 """Isolation of verifiers that execute and read nothing of a response."""

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.errors import failed, nothing, usage
+from gleaner.rlctl.errors import failed, nothing, usage
 
 if TYPE_CHECKING:  # lookups of a run need no settings, whose import is slow
-    from configs.schema import Config
+    from gleaner.configs.schema import Config
 
 _ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
 
@@ -75,7 +75,7 @@ class RunDir:
 
     def config(self) -> "Config":
         """The settings. Raises CommandError."""
-        from configs.load import ConfigError, load
+        from gleaner.configs.load import ConfigError, load
 
         try:
             return load(self.config_file)
@@ -108,14 +108,14 @@ class RunDir:
 
     def memory(self) -> list[Path]:
         """Shared-memory folders of this run."""
-        from actors.cluster.job import SHARED_MEMORY
+        from gleaner.actors.cluster.job import SHARED_MEMORY
 
         return sorted(SHARED_MEMORY.glob(f"gleaner-{self.id}-*"))
 
 
 def create(runs_dir: Path, config: "Config") -> RunDir:
     """A new folder with the resolved settings. Raises CommandError where it cannot be written."""
-    from configs.load import dump
+    from gleaner.configs.load import dump
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
     path = (runs_dir / f"{config.job.name}-{stamp}-{secrets.token_hex(2)}").resolve()

@@ -13,13 +13,13 @@ from types import FrameType
 
 import msgspec
 
-from actors.training.records import AnyRecord, Sample, Step
-from configs.schema import Config
-from rlctl.what_if import Figures, figures_of, in_model_tokens
-from sim.cluster import SimCluster
-from sim.loop import SpinsForever
-from sim.outcome import Outcome
-from sim.setting import Setting
+from gleaner.actors.training.records import AnyRecord, Sample, Step
+from gleaner.configs.schema import Config
+from gleaner.rlctl.what_if import Figures, figures_of, in_model_tokens
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.loop import SpinsForever
+from gleaner.sim.outcome import Outcome
+from gleaner.sim.setting import Setting
 
 PIECE_WALL_S = 0.25
 """Wall seconds of one piece: the longest wait for a Ctrl-C, and between two updates."""

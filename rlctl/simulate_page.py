@@ -11,14 +11,14 @@ from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 
-from configs.load import dump
-from configs.schema import Config
-from configs.trace import Trace
-from rlctl.modelled import Words
-from rlctl.report.model import PREEMPTIBLE, story_of
-from rlctl.simulate import Simulated
-from rlctl.what_if import Figures, begin_of, ratio
-from rlctl.wording import duration, short
+from gleaner.configs.load import dump
+from gleaner.configs.schema import Config
+from gleaner.configs.trace import Trace
+from gleaner.rlctl.modelled import Words
+from gleaner.rlctl.report.model import PREEMPTIBLE, story_of
+from gleaner.rlctl.simulate import Simulated
+from gleaner.rlctl.what_if import Figures, begin_of, ratio
+from gleaner.rlctl.wording import duration, short
 
 Cell = Callable[[Figures], str]
 UNKNOWN = "–"
@@ -118,8 +118,8 @@ def rows_of(asked: Asked, done: Sequence[Simulated]) -> list[str]:
 def page_of(asked: Asked, done: Sequence[Simulated]) -> str:
     """The page."""
     # loads matplotlib, a second that other commands need not pay
-    from rlctl import what_if_plots as plots
-    from rlctl.report.plots import fleet_plot
+    from gleaner.rlctl import what_if_plots as plots
+    from gleaner.rlctl.report.plots import fleet_plot
 
     config = asked.config
     lines = [plots.Line(one.name, story_of(one.records)) for one in done]
@@ -148,7 +148,7 @@ def page_of(asked: Asked, done: Sequence[Simulated]) -> str:
             drawn = _figure(fleet_plot(line.story, f"-{number}"), "")
             body.append(f"<details><summary>Every host of {escape(line.name)}</summary>{drawn}</details>")
     body.append(f"<details><summary>Settings</summary><pre>{escape(dump(config))}</pre></details>")
-    style = resources.files("rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = resources.files("gleaner.rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -9,10 +9,10 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rlctl.client import Cluster
-from supervisor import AskFailed, Refused
-from supervisor.tap import ReadTap, StartTap, StopTap, TapRecords
-from transport.wire import Peer
+from gleaner.rlctl.client import Cluster
+from gleaner.supervisor import AskFailed, Refused
+from gleaner.supervisor.tap import ReadTap, StartTap, StopTap, TapRecords
+from gleaner.transport.wire import Peer
 
 POLL_S = 0.25
 """Between two polls of one process: live to the eye, and 250 records at the highest rate."""

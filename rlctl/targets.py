@@ -6,11 +6,11 @@ Pure: process summaries go in.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from nodeagent.defaults import AGENT
-from rlctl.errors import nothing, usage
+from gleaner.nodeagent.defaults import AGENT
+from gleaner.rlctl.errors import nothing, usage
 
 if TYPE_CHECKING:  # its import takes longer than the whole command may
-    from supervisor.system_messages import SystemState
+    from gleaner.supervisor.system_messages import SystemState
 
 
 class Target(NamedTuple):

@@ -1,24 +1,24 @@
 """Evidence from message streams, independent of where journals are stored.
 
-Owns which stream holds which evidence of a run. Reads nothing (`rlctl.evidence` reads files and databases, a
-simulated run passes its disks) and judges nothing (`rlctl.audit` does). A missing stream becomes an entry of
-`Evidence.missing`, under the invariant that needed it.
+Owns which stream holds which evidence of a run. Reads nothing (`gleaner.rlctl.evidence` reads files and
+databases, a simulated run passes its disks) and judges nothing (`gleaner.rlctl.audit` does). A missing stream
+becomes an entry of `Evidence.missing`, under the invariant that needed it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors.cluster.messages import StepTrained
-from actors.cluster.state_manager import Rewound
-from actors.rollout.books import BatchWeights, ManagerSnapshot, ledger_of
-from actors.rollout.messages import BatchLedger
-from actors.rollout.state import RolloutState
-from actors.training.job_journal import StepFinished
-from configs.schema import Config
-from rlctl.audit import CheckpointSeen, Evidence
-from supervisor.journal_file import StreamContent
-from supervisor.message import Message
-from supervisor.registry import Fences, NameFenced
+from gleaner.actors.cluster.messages import StepTrained
+from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.rollout.books import BatchWeights, ManagerSnapshot, ledger_of
+from gleaner.actors.rollout.messages import BatchLedger
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.training.job_journal import StepFinished
+from gleaner.configs.schema import Config
+from gleaner.rlctl.audit import CheckpointSeen, Evidence
+from gleaner.supervisor.journal_file import StreamContent
+from gleaner.supervisor.message import Message
+from gleaner.supervisor.registry import Fences, NameFenced
 
 MANAGER = "rollout/manager"
 LEDGER = "rollout/manager/ledger"

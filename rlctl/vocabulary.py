@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from supervisor.actor import Actor
-from supervisor.message import Message, known_kinds
+from gleaner.supervisor.actor import Actor
+from gleaner.supervisor.message import Message, known_kinds
 
 ROOT = Path(__file__).parent.parent
 FLOORS = ("supervisor", "actors", "nodeagent", "rlctl")

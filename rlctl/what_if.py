@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from actors.training.records import AnyRecord, Sample, Step
-from configs.schema import Config
-from rlctl.accounting import Account, account_of
-from rlctl.report.model import PREEMPTIBLE, Story, story_of
-from rlctl.report.step_times import PARTS, step_times
+from gleaner.actors.training.records import AnyRecord, Sample, Step
+from gleaner.configs.schema import Config
+from gleaner.rlctl.accounting import Account, account_of
+from gleaner.rlctl.report.model import PREEMPTIBLE, Story, story_of
+from gleaner.rlctl.report.step_times import PARTS, step_times
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean seconds of a step by use; see `actors.training.records.Step`."""
+    """Mean seconds of a step by use; see `gleaner.actors.training.records.Step`."""
 
     seeding_s: float
     waiting_s: float

@@ -11,15 +11,15 @@ from typing import Any
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from actors.training.account import used_between
-from actors.training.records import AnyRecord
-from configs.schema import Config
-from configs.trace import Availability, Event, Trace
-from rlctl.report.model import PREEMPTIBLE, Story
-from rlctl.report.plots import COLOURS, EVENTS, MAX_MARKS, step_bars, svg, thin
-from rlctl.report.step_times import step_times
-from rlctl.what_if import begin_of
-from rlctl.wording import short
+from gleaner.actors.training.account import used_between
+from gleaner.actors.training.records import AnyRecord
+from gleaner.configs.schema import Config
+from gleaner.configs.trace import Availability, Event, Trace
+from gleaner.rlctl.report.model import PREEMPTIBLE, Story
+from gleaner.rlctl.report.plots import COLOURS, EVENTS, MAX_MARKS, step_bars, svg, thin
+from gleaner.rlctl.report.step_times import step_times
+from gleaner.rlctl.what_if import begin_of
+from gleaner.rlctl.wording import short
 
 RUN_COLOURS = ("accent", "reserved")
 """Of the job, and of its baseline."""

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from actors.cluster.messages import CloudNotice, PreemptionNotice
-from sim.client import say
-from sim.cluster import SimCluster
-from sim.hosts import SIGCONT, SIGKILL, SIGSTOP, Host, SimProcess
-from sim.models.scorer import Fault
-from sim.setting import CLIENT, role_of
-from sim.watching import Seen
+from gleaner.actors.cluster.messages import CloudNotice, PreemptionNotice
+from gleaner.sim.client import say
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.hosts import SIGCONT, SIGKILL, SIGSTOP, Host, SimProcess
+from gleaner.sim.models.scorer import Fault
+from gleaner.sim.setting import CLIENT, role_of
+from gleaner.sim.watching import Seen
 
 Moment = Literal["received", "sent", "replied"]
 NOTICE_S = 5.0  # for a host to take its notice

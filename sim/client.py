@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from actors.cluster.messages import JobIs, JobSpec, JobStatus, SubmitJob
-from nodeagent.site import Sockets
-from sim.hosts import SimProcess
-from supervisor import ActorSystem, AskFailed, Incarnations, Message
-from supervisor.machine import Machine
-from supervisor.memory_journal import MemoryJournal
-from transport.wire import Peer
+from gleaner.actors.cluster.messages import JobIs, JobSpec, JobStatus, SubmitJob
+from gleaner.nodeagent.site import Sockets
+from gleaner.sim.hosts import SimProcess
+from gleaner.supervisor import ActorSystem, AskFailed, Incarnations, Message
+from gleaner.supervisor.machine import Machine
+from gleaner.supervisor.memory_journal import MemoryJournal
+from gleaner.transport.wire import Peer
 
 SCHEDULER = "cluster/scheduler"
 SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers

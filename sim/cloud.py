@@ -13,13 +13,13 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from actors.cluster.job import host_dir
-from actors.cluster.local_hosts import ORDER_S, STOP_S
-from actors.cluster.messages import JobSpec, StopNode
-from nodeagent.exit_codes import CUT_SHORT, DAMAGED, IN_USE, OK, USAGE
-from sim.hosts import KILLED, Host, Main, SimProcess
-from sim.setting import Paces
-from supervisor import ActorSystem, AskFailed, Done, ProcessExit
+from gleaner.actors.cluster.job import host_dir
+from gleaner.actors.cluster.local_hosts import ORDER_S, STOP_S
+from gleaner.actors.cluster.messages import JobSpec, StopNode
+from gleaner.nodeagent.exit_codes import CUT_SHORT, DAMAGED, IN_USE, OK, USAGE
+from gleaner.sim.hosts import KILLED, Host, Main, SimProcess
+from gleaner.sim.setting import Paces
+from gleaner.supervisor import ActorSystem, AskFailed, Done, ProcessExit
 
 LOOK_S = 0.2
 WATCHDOG_LOOKS = 8  # checks of an agent within the time in which its next sign of life is due
@@ -156,7 +156,7 @@ class Cloud:
 
 
 class CloudHosts:
-    """`nodeagent.site.FleetHosts` of one life of the head. The reserved host is there by itself."""
+    """`gleaner.nodeagent.site.FleetHosts` of one life of the head. The reserved host is there by itself."""
 
     def __init__(self, cloud: Cloud, head: SimProcess, system: ActorSystem) -> None:
         self._cloud, self._head, self._system = cloud, head, system

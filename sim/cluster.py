@@ -13,32 +13,32 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from actors.cluster.fleet import RESERVED
-from actors.cluster.local_hosts import Join
-from actors.cluster.messages import JobIs
-from actors.training.records import AnyRecord
-from nodeagent.host import Seat
-from nodeagent.site import FleetHosts
-from sim.client import job_done, open_client
-from sim.cloud import Cloud, CloudHosts, Init, void
-from sim.commands import command_of
-from sim.crowd import Crowd
-from sim.fittings import HostFittings
-from sim.hosts import SIGTERM, Host, Main, OnExit, SimProcess
-from sim.loop import SimLoop
-from sim.machine import SimMachine
-from sim.models.load_faults import LoadFaults
-from sim.models.scorer import ScorerFaults
-from sim.network import SimNet
-from sim.outcome import Ended, Outcome, disk_counts, kept_streams, saved_steps
-from sim.setting import CLIENT, HEAD, Setting
-from sim.site import Around, SimSite, sockets
-from sim.watching import Hook, Watcher
-from supervisor import ActorSystem
-from supervisor.health import Parent
-from supervisor.machine import Child
-from supervisor.process import HEARTBEAT_VARIABLE, ProcessSpec
-from transport.wire import Peer
+from gleaner.actors.cluster.fleet import RESERVED
+from gleaner.actors.cluster.local_hosts import Join
+from gleaner.actors.cluster.messages import JobIs
+from gleaner.actors.training.records import AnyRecord
+from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.site import FleetHosts
+from gleaner.sim.client import job_done, open_client
+from gleaner.sim.cloud import Cloud, CloudHosts, Init, void
+from gleaner.sim.commands import command_of
+from gleaner.sim.crowd import Crowd
+from gleaner.sim.fittings import HostFittings
+from gleaner.sim.hosts import SIGTERM, Host, Main, OnExit, SimProcess
+from gleaner.sim.loop import SimLoop
+from gleaner.sim.machine import SimMachine
+from gleaner.sim.models.load_faults import LoadFaults
+from gleaner.sim.models.scorer import ScorerFaults
+from gleaner.sim.network import SimNet
+from gleaner.sim.outcome import Ended, Outcome, disk_counts, kept_streams, saved_steps
+from gleaner.sim.setting import CLIENT, HEAD, Setting
+from gleaner.sim.site import Around, SimSite, sockets
+from gleaner.sim.watching import Hook, Watcher
+from gleaner.supervisor import ActorSystem
+from gleaner.supervisor.health import Parent
+from gleaner.supervisor.machine import Child
+from gleaner.supervisor.process import HEARTBEAT_VARIABLE, ProcessSpec
+from gleaner.transport.wire import Peer
 
 HEAD_PORT = 7700
 STATE = Path("/var/lib/gleaner")
@@ -228,7 +228,7 @@ class SimCluster:
 
     def _agent(self, name: str, state_dir: Path, port: int, words: list[str]) -> Main:
         listen = f"tcp://{self.hosts[name].address}:{port}"
-        argv = ["python", "-m", "nodeagent", "start", "--name", name, "--state-dir", str(state_dir)]
+        argv = ["python", "-m", "gleaner.nodeagent", "start", "--name", name, "--state-dir", str(state_dir)]
         argv += ["--listen", listen, "--bulk", "clear", *words]
         return command_of(argv, {}, self._site).main
 

@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodeagent import __main__ as agent_command
-from nodeagent import process, process_arguments
-from nodeagent.exit_codes import CannotRun
-from nodeagent.node import run_node
-from nodeagent.site import Site
-from sim.hosts import Main, SimProcess
+from gleaner.nodeagent import __main__ as agent_command
+from gleaner.nodeagent import process, process_arguments
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.node import run_node
+from gleaner.nodeagent.site import Site
+from gleaner.sim.hosts import Main, SimProcess
 
 MakeSite = Callable[[SimProcess], Site]
 

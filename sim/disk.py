@@ -15,13 +15,13 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from sim.files import SimFiles, SimMemory
-from sim.journal import SimJournal
-from sim.kept_streams import KeptStreams
-from sim.loop import SimLoop
-from sim.process_loop import ProcessLoop
-from supervisor.errors import JournalError, JournalFull
-from supervisor.group_commit import Committed, Write
+from gleaner.sim.files import SimFiles, SimMemory
+from gleaner.sim.journal import SimJournal
+from gleaner.sim.kept_streams import KeptStreams
+from gleaner.sim.loop import SimLoop
+from gleaner.sim.process_loop import ProcessLoop
+from gleaner.supervisor.errors import JournalError, JournalFull
+from gleaner.supervisor.group_commit import Committed, Write
 
 __all__ = ["SimDisk", "SimFiles", "SimJournal", "SimMemory"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
-from sim.files import SimFiles
+from gleaner.sim.files import SimFiles
 
 
 class FileMapping(MutableMapping[Path, bytes]):

@@ -1,7 +1,7 @@
 """HostFittings: what a simulated process's actors use, from its host's stores.
 
 Owns the choice of files: images and host copies in the host's memory, checkpoints on its disk, the history
-with the run. `sim.models.fittings` decides what the models do with them.
+with the run. `gleaner.sim.models.fittings` decides what the models do with them.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from actors.cluster import job as places
-from actors.training.records import AnyRecord
-from configs.trace import Trace, TraceError
-from sim.file_mapping import FileMapping
-from sim.hosts import SimProcess
-from sim.models.fittings import Kept, SimFittings
-from sim.models.history_memory import SimHistory
-from sim.models.load_faults import LoadFaults
-from sim.models.scorer import ScorerFaults
-from sim.setting import Setting
+from gleaner.actors.cluster import job as places
+from gleaner.actors.training.records import AnyRecord
+from gleaner.configs.trace import Trace, TraceError
+from gleaner.sim.file_mapping import FileMapping
+from gleaner.sim.hosts import SimProcess
+from gleaner.sim.models.fittings import Kept, SimFittings
+from gleaner.sim.models.history_memory import SimHistory
+from gleaner.sim.models.load_faults import LoadFaults
+from gleaner.sim.models.scorer import ScorerFaults
+from gleaner.sim.setting import Setting
 
 EVERYWHERE = Path("/")
 
 
 class HostFittings(SimFittings):
-    """See `nodeagent.fittings.Fittings`.
+    """See `gleaner.nodeagent.fittings.Fittings`.
 
     Args:
         scorer_faults: ordered faults of the cluster's verifiers, counted; load_faults: of its engines.

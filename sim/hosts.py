@@ -15,18 +15,18 @@ import math
 import random
 from collections.abc import Callable, Coroutine, Mapping
 
-from nodeagent.exit_codes import CUT_SHORT, FAILED, as_cannot_run
-from nodeagent.shutdown import Shutdown
-from sim.disk import SimDisk
-from sim.files import SimMemory
-from sim.loop import SimLoop
-from sim.meter import Meter
-from sim.network import SimNet
-from supervisor.process import TOO_SLOW, ProcessExit
+from gleaner.nodeagent.exit_codes import CUT_SHORT, FAILED, as_cannot_run
+from gleaner.nodeagent.shutdown import Shutdown
+from gleaner.sim.disk import SimDisk
+from gleaner.sim.files import SimMemory
+from gleaner.sim.loop import SimLoop
+from gleaner.sim.meter import Meter
+from gleaner.sim.network import SimNet
+from gleaner.supervisor.process import TOO_SLOW, ProcessExit
 
 SIGKILL, SIGTERM, SIGCONT, SIGSTOP = 9, 15, 18, 19
 ENDS = {1: "SIGHUP", 2: "SIGINT", SIGTERM: "SIGTERM"}
-"""Signals that request an end, as `nodeagent.shutdown.SIGNALS`."""
+"""Signals that request an end, as `gleaner.nodeagent.shutdown.SIGNALS`."""
 REAP_S = 0.001
 """From the end of a process until its parent's loop knows it: a pidfd that becomes readable."""
 KILLED = ProcessExit(None, SIGKILL)
@@ -69,7 +69,7 @@ class SimShutdown(Shutdown):
 
 class SimProcess:
     """One process, from its start to its end; made by `Host.start`. To its parent it is a
-    `supervisor.machine.Child`.
+    `gleaner.supervisor.machine.Child`.
 
     Args:
         host: its host. name: `node/kind`. parent: it dies with that one.
@@ -169,7 +169,7 @@ class SimProcess:
 
     def run(self, main: Main, start_s: float) -> None:
         """Begin, `start_s` from now: before that it loads its programs. What `main` raises ends it as
-        `nodeagent.host.run_process` would."""
+        `gleaner.nodeagent.host.run_process` would."""
         self.loop.create_task(self._run(main, start_s), name=f"main of {self.name}")
 
     async def _run(self, main: Main, start_s: float) -> None:

@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from sim.kept_streams import KeptStreams
-from sim.process_loop import ProcessLoop
-from sim.turns import TimerTurn
-from supervisor.errors import JournalError, JournalFull, JournalUnable
-from supervisor.group_commit import FLUSH_SHARE, MAX_WAITING, Committed, NewRow, Write
-from supervisor.journal import Replayed
-from supervisor.message import Message, encode_body, kind_of
+from gleaner.sim.kept_streams import KeptStreams
+from gleaner.sim.process_loop import ProcessLoop
+from gleaner.sim.turns import TimerTurn
+from gleaner.supervisor.errors import JournalError, JournalFull, JournalUnable
+from gleaner.supervisor.group_commit import FLUSH_SHARE, MAX_WAITING, Committed, NewRow, Write
+from gleaner.supervisor.journal import Replayed
+from gleaner.supervisor.message import Message, encode_body, kind_of
 
 if TYPE_CHECKING:
-    from sim.disk import SimDisk
+    from gleaner.sim.disk import SimDisk
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Group:
 
 
 class SimJournal:
-    """A `supervisor.journal.Journals` of one process, made by `SimDisk.journal`.
+    """A `gleaner.supervisor.journal.Journals` of one process, made by `SimDisk.journal`.
 
     Args:
         disk: its disk. kept: its rows there.

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from supervisor.errors import Fenced, JournalFull
-from supervisor.group_commit import Committed, Write
-from supervisor.journal_rows import Row, StreamRows, row_checksum
-from supervisor.sqlite_layout import LAYOUT
+from gleaner.supervisor.errors import Fenced, JournalFull
+from gleaner.supervisor.group_commit import Committed, Write
+from gleaner.supervisor.journal_rows import Row, StreamRows, row_checksum
+from gleaner.supervisor.sqlite_layout import LAYOUT
 
 
 class _Stream:

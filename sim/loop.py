@@ -20,10 +20,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
 
-from sim.no_way_out import NotSimulated
-from sim.process_loop import Problem, ProcessLoop
-from sim.trace import Trace
-from sim.turns import AnyTurn, TimerTurn, Turn
+from gleaner.sim.no_way_out import NotSimulated
+from gleaner.sim.process_loop import Problem, ProcessLoop
+from gleaner.sim.trace import Trace
+from gleaner.sim.turns import AnyTurn, TimerTurn, Turn
 
 __all__ = ["Finding", "NotSimulated", "ProcessLoop", "SimLoop", "SpinsForever", "Stalled"]
 

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from sim.crowd import Crowd
-from sim.meter import Bill, Meter
-from sim.process_loop import ProcessLoop
-from supervisor.health import Parent
-from supervisor.machine import Child, OnExit, Worker
-from supervisor.process import ProcessSpec
+from gleaner.sim.crowd import Crowd
+from gleaner.sim.meter import Bill, Meter
+from gleaner.sim.process_loop import ProcessLoop
+from gleaner.supervisor.health import Parent
+from gleaner.supervisor.machine import Child, OnExit, Worker
+from gleaner.supervisor.process import ProcessSpec
 
 T = TypeVar("T")
 Start = Callable[[ProcessSpec, OnExit], Child]
@@ -30,7 +30,7 @@ ROUNDING_S = 1e-9  # of sums of times; no work is so short
 
 
 class SimMachine:
-    """A `supervisor.machine.Machine`; one a simulated process.
+    """A `gleaner.supervisor.machine.Machine`; one a simulated process.
 
     Args:
         process: whose machine it is.
@@ -69,7 +69,7 @@ class SimMachine:
 
 
 class SimWorker:
-    """A `supervisor.machine.Worker` on virtual time.
+    """A `gleaner.supervisor.machine.Worker` on virtual time.
 
     A piece of work is done the moment it begins. Its result or exception, and its effects (`Meter.then`),
     follow when its seconds have passed, `slowness` times as many in a slow process. If the process is killed

@@ -19,15 +19,15 @@ from collections.abc import Callable
 from pathlib import Path as FilePath
 from typing import TypeVar
 
-from sim.loop import SimLoop
-from sim.network_carrier import SimCarrier
-from sim.network_map import NetMap
-from sim.network_path import End, Path, Profile, Station
-from sim.network_pipe import Notes, Pipe, Silence
-from sim.network_wire import SimWire
-from sim.process_loop import ProcessLoop
-from transport.keys import NodeKeys
-from transport.wire import CONNECT_DEADLINE_S, GRACE_S
+from gleaner.sim.loop import SimLoop
+from gleaner.sim.network_carrier import SimCarrier
+from gleaner.sim.network_map import NetMap
+from gleaner.sim.network_path import End, Path, Profile, Station
+from gleaner.sim.network_pipe import Notes, Pipe, Silence
+from gleaner.sim.network_wire import SimWire
+from gleaner.sim.process_loop import ProcessLoop
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.wire import CONNECT_DEADLINE_S, GRACE_S
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """SimCarrier: data sockets of one process on the simulated network.
 
-Implements `transport.carrier.Carrier`. Owns lines and hubs of token streams and the secrets of bulk tokens;
-bulk connections are `network_tcp`'s.
+Implements `gleaner.transport.carrier.Carrier`. Owns lines and hubs of token streams and the secrets of bulk
+tokens; bulk connections are `network_tcp`'s.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.network_path import Station
-from sim.network_stream import Dialling, SimDealer, SimRouter
-from sim.network_tcp import SimBulkListener, connect
-from sim.network_wire import HWM, check_peer, routing_id
-from transport.carrier import BulkListener, Connection, Hub, Line, LineEvent
-from transport.keys import Bulk, NodeKeys
-from transport.refusal import FrameError
-from transport.wire import Peer, Route, Sent
+from gleaner.sim.network_path import Station
+from gleaner.sim.network_stream import Dialling, SimDealer, SimRouter
+from gleaner.sim.network_tcp import SimBulkListener, connect
+from gleaner.sim.network_wire import HWM, check_peer, routing_id
+from gleaner.transport.carrier import BulkListener, Connection, Hub, Line, LineEvent
+from gleaner.transport.keys import Bulk, NodeKeys
+from gleaner.transport.refusal import FrameError
+from gleaner.transport.wire import Peer, Route, Sent
 
 if TYPE_CHECKING:
-    from sim.network import Files, SimNet
+    from gleaner.sim.network import Files, SimNet
 
 _EVENTS = {
     Dialling.UP: LineEvent.UP,

@@ -9,9 +9,9 @@ import errno
 import math
 import random
 
-from sim.network_path import WITHIN_HOST, Host, Listener, Path, Profile, Station
-from transport.endpoint import endpoint as checked_endpoint
-from transport.sockets import CannotListen
+from gleaner.sim.network_path import WITHIN_HOST, Host, Listener, Path, Profile, Station
+from gleaner.transport.endpoint import endpoint as checked_endpoint
+from gleaner.transport.sockets import CannotListen
 
 FIRST_PORT = 30_000  # of those allocated when no port is requested
 

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from sim.network_path import End, Path, Station
+from gleaner.sim.network_path import End, Path, Station
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ Silence = tuple[float, float]
 
 
 class Notes(Protocol):
-    """Where the network notes what happens (`sim.trace.Trace`)."""
+    """Where the network notes what happens (`gleaner.sim.trace.Trace`)."""
 
     def note(self, what: str, *facts: str | int | float | bytes) -> None:
         """It happened now."""

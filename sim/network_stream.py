@@ -15,14 +15,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from sim.network_path import End, Flow, Path, Station
-from sim.network_pipe import Pipe
-from transport.keys import NodeKeys
-from transport.sockets import HEARTBEAT_IVL_MS, HEARTBEAT_TIMEOUT_MS, RECONNECT_IVL_MAX_MS, RECONNECT_IVL_MS
-from transport.wire import Peer, Route, Sent
+from gleaner.sim.network_path import End, Flow, Path, Station
+from gleaner.sim.network_pipe import Pipe
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.sockets import (
+    HEARTBEAT_IVL_MS,
+    HEARTBEAT_TIMEOUT_MS,
+    RECONNECT_IVL_MAX_MS,
+    RECONNECT_IVL_MS,
+)
+from gleaner.transport.wire import Peer, Route, Sent
 
 if TYPE_CHECKING:
-    from sim.network import SimNet
+    from gleaner.sim.network import SimNet
 
 HANDSHAKE_TRIPS = 2  # round trips until a connection carries messages: TCP's, then ZMTP's greeting
 FIRST_AGAIN_S = 0.002  # a broken connection is probed after this time (`listener_probe`)
@@ -30,7 +35,7 @@ AGAIN_S = RECONNECT_IVL_MS / 1000
 AGAIN_MAX_S = RECONNECT_IVL_MAX_MS / 1000
 SILENT_AGAIN_S = 1.0  # an unanswered attempt: TCP's second SYN, after a second
 # A dialler pings each second and gives up after three seconds without input. A listener waits for three
-# seconds after the last ping, of which up to one had passed (`transport.sockets`).
+# seconds after the last ping, of which up to one had passed (`gleaner.transport.sockets`).
 DIALLER_SILENCE_S = (HEARTBEAT_TIMEOUT_MS / 1000, (HEARTBEAT_TIMEOUT_MS + HEARTBEAT_IVL_MS) / 1000)
 LISTENER_SILENCE_S = ((HEARTBEAT_TIMEOUT_MS - HEARTBEAT_IVL_MS) / 1000, HEARTBEAT_TIMEOUT_MS / 1000)
 

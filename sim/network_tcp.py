@@ -14,12 +14,12 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
-from sim.network_path import End, Flow, Path, Station
-from sim.network_pipe import Pipe
-from transport.endpoint import endpoint as checked_endpoint
+from gleaner.sim.network_path import End, Flow, Path, Station
+from gleaner.sim.network_pipe import Pipe
+from gleaner.transport.endpoint import endpoint as checked_endpoint
 
 if TYPE_CHECKING:
-    from sim.network import SimNet
+    from gleaner.sim.network import SimNet
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
-"""SimWire: `transport.wire.Wire` on the simulated network, like the ZeroMQ mesh.
+"""SimWire: `gleaner.transport.wire.Wire` on the simulated network, like the ZeroMQ mesh.
 
 Owns the dialled peers of one process and the way back by route. The state of a link is production's own
-(`transport.link.DialledLink`); `network_stream` has connecting, losing and silence.
+(`gleaner.transport.link.DialledLink`); `network_stream` has connecting, losing and silence.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sim.network_path import Station
-from sim.network_stream import Dialling, SimDealer, SimRouter
-from transport.endpoint import endpoint
-from transport.keys import NodeKeys
-from transport.link import DialledLink
-from transport.mesh import DIAL_ROUTE, MAX_PARTS, MAX_PEERS
-from transport.refusal import FrameError, Refusals, WrongParts
-from transport.rejections import Rejections
-from transport.wire import Link, OnFrames, OnLink, Peer, Route, Sent, check_frames
-from transport.zap import ROUTING_MARK
+from gleaner.sim.network_path import Station
+from gleaner.sim.network_stream import Dialling, SimDealer, SimRouter
+from gleaner.transport.endpoint import endpoint
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.link import DialledLink
+from gleaner.transport.mesh import DIAL_ROUTE, MAX_PARTS, MAX_PEERS
+from gleaner.transport.refusal import FrameError, Refusals, WrongParts
+from gleaner.transport.rejections import Rejections
+from gleaner.transport.wire import Link, OnFrames, OnLink, Peer, Route, Sent, check_frames
+from gleaner.transport.zap import ROUTING_MARK
 
 if TYPE_CHECKING:
-    from sim.network import SimNet
+    from gleaner.sim.network import SimNet
 
-HWM = 1000  # messages that wait at each end of a connection (`transport.sockets`)
+HWM = 1000  # messages that wait at each end of a connection (`gleaner.transport.sockets`)
 
 
 class CannotDial(ValueError):
@@ -199,7 +199,7 @@ class SimWire:
 
 
 def check_peer(peer: Peer, keys: NodeKeys | None) -> None:
-    """The first checks of a dialling socket (`transport.sockets.open_dealer`). Raises ValueError."""
+    """The first checks of a dialling socket (`gleaner.transport.sockets.open_dealer`). Raises ValueError."""
     endpoint(peer.endpoint)
     if (keys is None) != (peer.public_key == ""):
         ours, theirs = ("none", "one") if keys is None else ("one", "none")
@@ -211,6 +211,6 @@ def check_peer(peer: Peer, keys: NodeKeys | None) -> None:
 
 
 def routing_id(net: SimNet, name: str, keys: NodeKeys | None) -> Route:
-    """A unique routing id, of production's form (`transport.zap.owned_routing_id`)."""
+    """A unique routing id, of production's form (`gleaner.transport.zap.owned_routing_id`)."""
     owner = keys.public if keys is not None else ""
     return ROUTING_MARK + f"{name}#{net.next_number()}#{owner}".encode()

@@ -1,7 +1,7 @@
 """Outcome: a simulated run's end, history, disk contents and findings.
 
-Owns their collection from the hosts after the run. Judges nothing: `rlctl.simulated` makes of it the evidence
-that every run is audited with, and chaos checks more.
+Owns their collection from the hosts after the run. Judges nothing: `gleaner.rlctl.simulated` makes of it the
+evidence that every run is audited with, and chaos checks more.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Literal
 
 import msgspec
 
-from actors.cluster import job as places
-from actors.cluster.messages import JobSpec, TrainedSample
-from actors.cluster.saved_state import Damaged
-from actors.training.records import AnyRecord
-from actors.training.work import Commit
-from configs.schema import Config
-from sim.file_mapping import FileMapping
-from sim.hosts import Host
-from sim.loop import Finding
-from sim.models.saved_memory import verify
-from sim.models.trainer_work import COMMIT_FILE
-from supervisor import JournalError
-from supervisor.journal_file import StreamContent, contents_of
+from gleaner.actors.cluster import job as places
+from gleaner.actors.cluster.messages import JobSpec, TrainedSample
+from gleaner.actors.cluster.saved_state import Damaged
+from gleaner.actors.training.records import AnyRecord
+from gleaner.actors.training.work import Commit
+from gleaner.configs.schema import Config
+from gleaner.sim.file_mapping import FileMapping
+from gleaner.sim.hosts import Host
+from gleaner.sim.loop import Finding
+from gleaner.sim.models.saved_memory import verify
+from gleaner.sim.models.trainer_work import COMMIT_FILE
+from gleaner.supervisor import JournalError
+from gleaner.supervisor.journal_file import StreamContent, contents_of
 
 Ended = Literal["done", "failed", "late", "stopped"]
 """How: the job ended well, or not; the virtual deadline passed; the user stopped it."""

@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
-from sim.no_way_out import REFUSED, refusing
-from sim.turns import AnyTurn, Queue, SlowLane, TimerTurn, Turn
+from gleaner.sim.no_way_out import REFUSED, refusing
+from gleaner.sim.turns import AnyTurn, Queue, SlowLane, TimerTurn, Turn
 
 if TYPE_CHECKING:
-    from sim.loop import SimLoop
+    from gleaner.sim.loop import SimLoop
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

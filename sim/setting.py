@@ -9,18 +9,18 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.cluster.fleet import RESERVED
-from actors.cluster.messages import JobSpec
-from actors.cluster.provider import refuse_names
-from configs.load import dump
-from configs.schema import Config
-from configs.trace import Trace, TraceError
-from sim.crowd import Crowding
-from sim.models.lengths import LengthLaw
-from sim.models.plant import Plant
-from sim.models.rig import Rig
-from sim.models.shapes import model_shape
-from sim.network_path import Profile
+from gleaner.actors.cluster.fleet import RESERVED
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.cluster.provider import refuse_names
+from gleaner.configs.load import dump
+from gleaner.configs.schema import Config
+from gleaner.configs.trace import Trace, TraceError
+from gleaner.sim.crowd import Crowding
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.plant import Plant
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.shapes import model_shape
+from gleaner.sim.network_path import Profile
 
 HEAD = "head"
 CLIENT = "client"

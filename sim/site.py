@@ -1,4 +1,4 @@
-"""SimSite: the simulated `nodeagent.site.Site`, for processes on a virtual host.
+"""SimSite: the simulated `gleaner.nodeagent.site.Site`, for processes on a virtual host.
 
 Owns sockets of the simulated network, journals on the host's disk, small files there, and the host's wall
 clock. Everything above it is production code.
@@ -12,25 +12,25 @@ from pathlib import Path
 
 import msgspec
 
-from actors.cluster import job as places
-from actors.cluster.local_hosts import Join, OnRestart
-from actors.cluster.messages import JobSpec
-from configs.schema import Traces
-from nodeagent.cluster_view import ClusterView
-from nodeagent.exit_codes import IN_USE, USAGE, CannotRun, NoSpace
-from nodeagent.files import JOBS_KEPT, OVER_FILE, PROCESSES, AgentFile, ProcessFile
-from nodeagent.fittings import Fittings
-from nodeagent.host import LOG_BYTES, Seat
-from nodeagent.job_file import job_file
-from nodeagent.site import ClosingTracer, Control, FleetHosts, Held, Sockets
-from nodeagent.state_lock import AGENT_FILE
-from sim.hosts import Host, SimProcess
-from sim.journal import SimJournal
-from sim.network import SimNet
-from supervisor import ActorSystem
-from supervisor.machine import Machine
-from supervisor.network import Network
-from transport.wire import Peer
+from gleaner.actors.cluster import job as places
+from gleaner.actors.cluster.local_hosts import Join, OnRestart
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.configs.schema import Traces
+from gleaner.nodeagent.cluster_view import ClusterView
+from gleaner.nodeagent.exit_codes import IN_USE, USAGE, CannotRun, NoSpace
+from gleaner.nodeagent.files import JOBS_KEPT, OVER_FILE, PROCESSES, AgentFile, ProcessFile
+from gleaner.nodeagent.fittings import Fittings
+from gleaner.nodeagent.host import LOG_BYTES, Seat
+from gleaner.nodeagent.job_file import job_file
+from gleaner.nodeagent.site import ClosingTracer, Control, FleetHosts, Held, Sockets
+from gleaner.nodeagent.state_lock import AGENT_FILE
+from gleaner.sim.hosts import Host, SimProcess
+from gleaner.sim.journal import SimJournal
+from gleaner.sim.network import SimNet
+from gleaner.supervisor import ActorSystem
+from gleaner.supervisor.machine import Machine
+from gleaner.supervisor.network import Network
+from gleaner.transport.wire import Peer
 
 MakeHosts = Callable[[SimProcess, ActorSystem, Join], FleetHosts]
 
@@ -57,7 +57,7 @@ class Around:
 
 
 class SimSite:
-    """See `nodeagent.site.Site`; every method is documented there."""
+    """See `gleaner.nodeagent.site.Site`; every method is documented there."""
 
     def __init__(self, process: SimProcess, around: Around) -> None:
         self.machine: Machine = around.machine(process)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sim.process_loop import ProcessLoop
+    from gleaner.sim.process_loop import ProcessLoop
 
 
 class Turn(asyncio.Handle):

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from sim.hosts import SimProcess
-from supervisor.message import Message
-from supervisor.tap import Direction, Tap
+from gleaner.sim.hosts import SimProcess
+from gleaner.supervisor.message import Message
+from gleaner.supervisor.tap import Direction, Tap
 
 
 class Seen(msgspec.Struct, frozen=True):

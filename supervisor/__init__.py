@@ -3,9 +3,9 @@
 The names imported here are the whole public interface of this layer.
 """
 
-from supervisor.actor import Actor, Suspected, Terminated, handles
-from supervisor.address import Address, Incarnations
-from supervisor.child_spec import (
+from gleaner.supervisor.actor import Actor, Suspected, Terminated, handles
+from gleaner.supervisor.address import Address, Incarnations
+from gleaner.supervisor.child_spec import (
     BRUTAL_KILL,
     INFINITY,
     ChildSpec,
@@ -17,10 +17,10 @@ from supervisor.child_spec import (
     rest_for_one,
     simple_one_for_one,
 )
-from supervisor.context import Context
-from supervisor.deadline import Deadline
-from supervisor.delivery import Deferred
-from supervisor.errors import (
+from gleaner.supervisor.context import Context
+from gleaner.supervisor.deadline import Deadline
+from gleaner.supervisor.delivery import Deferred
+from gleaner.supervisor.errors import (
     ActorError,
     AskFailed,
     AskTimeout,
@@ -47,20 +47,20 @@ from supervisor.errors import (
     WaitTimeout,
     WorkHung,
 )
-from supervisor.health import Health
-from supervisor.journal import Journal, JournalStore
-from supervisor.limits import Limits
-from supervisor.lives import Restarted
-from supervisor.mailbox import Lane
-from supervisor.message import Done, Message
-from supervisor.process import ProcessExit, ProcessSpec, die_with_parent
-from supervisor.registry import Registry
-from supervisor.sqlite_journal import SqliteJournal
-from supervisor.supervision import Supervisor
-from supervisor.system import ActorSystem
-from supervisor.tree import Counts, Status
-from supervisor.waiting import Waiting
-from supervisor.work_deadlines import WorkDeadlines
+from gleaner.supervisor.health import Health
+from gleaner.supervisor.journal import Journal, JournalStore
+from gleaner.supervisor.limits import Limits
+from gleaner.supervisor.lives import Restarted
+from gleaner.supervisor.mailbox import Lane
+from gleaner.supervisor.message import Done, Message
+from gleaner.supervisor.process import ProcessExit, ProcessSpec, die_with_parent
+from gleaner.supervisor.registry import Registry
+from gleaner.supervisor.sqlite_journal import SqliteJournal
+from gleaner.supervisor.supervision import Supervisor
+from gleaner.supervisor.system import ActorSystem
+from gleaner.supervisor.tree import Counts, Status
+from gleaner.supervisor.waiting import Waiting
+from gleaner.supervisor.work_deadlines import WorkDeadlines
 
 __all__ = [
     "BRUTAL_KILL",

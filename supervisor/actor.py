@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from supervisor.mailbox import Lane
-from supervisor.message import Message
+from gleaner.supervisor.mailbox import Lane
+from gleaner.supervisor.message import Message
 
 if TYPE_CHECKING:
-    from supervisor.context import Context
-    from supervisor.delivery import Deferred
+    from gleaner.supervisor.context import Context
+    from gleaner.supervisor.delivery import Deferred
 
 M = TypeVar("M", bound=Message)
 A = TypeVar("A", bound="Actor")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from transport.wire import Peer
+from gleaner.transport.wire import Peer
 
 ANY_INCARNATION = 0
 """Addresses whichever incarnation holds the name; used where only the name is known."""

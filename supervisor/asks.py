@@ -10,11 +10,11 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from supervisor.address import Address
-from supervisor.message import Message, kind_of
-from supervisor.system_messages import WaitState
-from supervisor.turn_clock import TICK_S
-from transport.wire import Peer
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.message import Message, kind_of
+from gleaner.supervisor.system_messages import WaitState
+from gleaner.supervisor.turn_clock import TICK_S
+from gleaner.transport.wire import Peer
 
 Outcome = Message | Exception
 Reply = Callable[[Outcome], None]

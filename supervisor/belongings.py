@@ -10,12 +10,12 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
-from supervisor.delivery import Delivery
-from supervisor.mailbox import Lane
-from supervisor.message import Message
+from gleaner.supervisor.delivery import Delivery
+from gleaner.supervisor.mailbox import Lane
+from gleaner.supervisor.message import Message
 
 if TYPE_CHECKING:
-    from supervisor.cell import Cell
+    from gleaner.supervisor.cell import Cell
 
 IN_HAND: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("IN_HAND", default=None)
 """The actor whose message the running task handles: what it sends inherits that message's deadline and trace.

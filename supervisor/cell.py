@@ -10,19 +10,19 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from supervisor.actor import Actor, Handler, Suspected, Terminated
-from supervisor.address import Address
-from supervisor.belongings import IN_HAND, Belongings
-from supervisor.context import Context
-from supervisor.delivery import Deferred, Delivery, Exit, Leave
-from supervisor.errors import Crashed, JournalUnable, Overloaded, Refused, Suspended, Unreachable
-from supervisor.mailbox import Lane, Mailbox
-from supervisor.message import Done, Message, kind_of
+from gleaner.supervisor.actor import Actor, Handler, Suspected, Terminated
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.belongings import IN_HAND, Belongings
+from gleaner.supervisor.context import Context
+from gleaner.supervisor.delivery import Deferred, Delivery, Exit, Leave
+from gleaner.supervisor.errors import Crashed, JournalUnable, Overloaded, Refused, Suspended, Unreachable
+from gleaner.supervisor.mailbox import Lane, Mailbox
+from gleaner.supervisor.message import Done, Message, kind_of
 
 if TYPE_CHECKING:
-    from supervisor.journal import JournalStore
-    from supervisor.system import ActorSystem
-    from supervisor.tracing import Tracer
+    from gleaner.supervisor.journal import JournalStore
+    from gleaner.supervisor.system import ActorSystem
+    from gleaner.supervisor.tracing import Tracer
 
 __all__ = ["IN_HAND", "Cell", "lane_of"]
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from supervisor.actor import Actor
-from supervisor.process import ProcessSpec
+from gleaner.supervisor.actor import Actor
+from gleaner.supervisor.process import ProcessSpec
 
 BRUTAL_KILL = 0.0
 """`shutdown_s`: ended at once, without `on_stop` or SIGTERM."""

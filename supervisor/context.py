@@ -8,22 +8,22 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from supervisor.address import Address
-from supervisor.errors import WorkHung
-from supervisor.journal import Journal, JournalStore
-from supervisor.journal_waits import WatchedStore
-from supervisor.mailbox import Lane
-from supervisor.message import Message
-from supervisor.turn_clock import timeout_in_turns
-from supervisor.waiting import Waiting, idle
-from supervisor.waits import Source
-from supervisor.work_deadlines import WorkDeadlines
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.errors import WorkHung
+from gleaner.supervisor.journal import Journal, JournalStore
+from gleaner.supervisor.journal_waits import WatchedStore
+from gleaner.supervisor.mailbox import Lane
+from gleaner.supervisor.message import Message
+from gleaner.supervisor.turn_clock import timeout_in_turns
+from gleaner.supervisor.waiting import Waiting, idle
+from gleaner.supervisor.waits import Source
+from gleaner.supervisor.work_deadlines import WorkDeadlines
 
 if TYPE_CHECKING:
-    from supervisor.cell import Cell
-    from supervisor.machine import Worker
-    from supervisor.network import Network
-    from supervisor.system import ActorSystem
+    from gleaner.supervisor.cell import Cell
+    from gleaner.supervisor.machine import Worker
+    from gleaner.supervisor.network import Network
+    from gleaner.supervisor.system import ActorSystem
 
 P = ParamSpec("P")
 T = TypeVar("T")

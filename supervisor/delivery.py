@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from supervisor.actor import Suspected, Terminated
-from supervisor.message import Message
+from gleaner.supervisor.actor import Suspected, Terminated
+from gleaner.supervisor.message import Message
 
 Answer = Callable[[Message | Exception], None]
 

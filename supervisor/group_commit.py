@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from supervisor.errors import JournalError, JournalFull, JournalUnable
-from supervisor.journal import Replayed
-from supervisor.journal_rows import StreamRows
-from supervisor.message import Message, encode_body, kind_of
+from gleaner.supervisor.errors import JournalError, JournalFull, JournalUnable
+from gleaner.supervisor.journal import Replayed
+from gleaner.supervisor.journal_rows import StreamRows
+from gleaner.supervisor.message import Message, encode_body, kind_of
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ All times are those of the parent's `turn_clock`: a parent that was stopped itse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from transport.wire import Peer
+from gleaner.transport.wire import Peer
 
 BEATS = 10
 """Heartbeats in the silence that ends a child: nine that a busy machine holds up are no verdict."""

@@ -16,13 +16,13 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from supervisor.health import Health, Parent, Pulse
-from supervisor.system_messages import Heartbeat
-from supervisor.vitals import Recovery
+from gleaner.supervisor.health import Health, Parent, Pulse
+from gleaner.supervisor.system_messages import Heartbeat
+from gleaner.supervisor.vitals import Recovery
 
 if TYPE_CHECKING:
-    from supervisor.machine import Child
-    from supervisor.system import ActorSystem
+    from gleaner.supervisor.machine import Child
+    from gleaner.supervisor.system import ActorSystem
 
 log = logging.getLogger("supervisor")
 

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from supervisor.address import ANY_INCARNATION
-from supervisor.asks import Asker, Outcome, ServedAsks
-from supervisor.cell import Cell, lane_of
-from supervisor.delivery import Delivery
-from supervisor.errors import (
+from gleaner.supervisor.address import ANY_INCARNATION
+from gleaner.supervisor.asks import Asker, Outcome, ServedAsks
+from gleaner.supervisor.cell import Cell, lane_of
+from gleaner.supervisor.delivery import Delivery
+from gleaner.supervisor.errors import (
     ActorError,
     AskFailed,
     AskTimeout,
@@ -26,14 +26,14 @@ from supervisor.errors import (
     Suspended,
     Unreachable,
 )
-from supervisor.message import Message, decode_body, encode_body, kind_of
-from supervisor.system_messages import SYSTEM, Ended, Failure, Heartbeat, LinkActors, Watch
-from supervisor.vitals import Recovery
-from transport.envelope import Envelope, Lane, Mode, encode
-from transport.wire import Link, Peer, Route, Sent
+from gleaner.supervisor.message import Message, decode_body, encode_body, kind_of
+from gleaner.supervisor.system_messages import SYSTEM, Ended, Failure, Heartbeat, LinkActors, Watch
+from gleaner.supervisor.vitals import Recovery
+from gleaner.transport.envelope import Envelope, Lane, Mode, encode
+from gleaner.transport.wire import Link, Peer, Route, Sent
 
 if TYPE_CHECKING:
-    from supervisor.system import ActorSystem
+    from gleaner.supervisor.system import ActorSystem
 
 _FAILURES: dict[str, type[AskFailed]] = {
     cls.__name__: cls for cls in (AskTimeout, Unreachable, Overloaded, Refused, Suspended, Crashed)

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisor.actor import Actor
-from supervisor.cell import Cell
-from supervisor.dead_letters import DeadLetters
-from supervisor.errors import Refused
-from supervisor.failures import Failures
-from supervisor.inspection_messages import (
+from gleaner.supervisor.actor import Actor
+from gleaner.supervisor.cell import Cell
+from gleaner.supervisor.dead_letters import DeadLetters
+from gleaner.supervisor.errors import Refused
+from gleaner.supervisor.failures import Failures
+from gleaner.supervisor.inspection_messages import (
     ActorDescribed,
     DeadLettersOf,
     Describe,
     HandlerShown,
     ListDeadLetters,
 )
-from supervisor.link_figures import link_figures
-from supervisor.mailbox import Lane
-from supervisor.message import Message
-from supervisor.stand_in import StandIn
-from supervisor.system_messages import (
+from gleaner.supervisor.link_figures import link_figures
+from gleaner.supervisor.mailbox import Lane
+from gleaner.supervisor.message import Message
+from gleaner.supervisor.stand_in import StandIn
+from gleaner.supervisor.system_messages import (
     ActorState,
     Inspect,
     ListWaits,
@@ -37,11 +37,11 @@ from supervisor.system_messages import (
     WaitsOf,
     WaitState,
 )
-from supervisor.tap import ReadTap, StartTap, StopTap, Tap, TapRecords
-from supervisor.vitals import Vitals
+from gleaner.supervisor.tap import ReadTap, StartTap, StopTap, Tap, TapRecords
+from gleaner.supervisor.vitals import Vitals
 
 if TYPE_CHECKING:
-    from supervisor.system import ActorSystem
+    from gleaner.supervisor.system import ActorSystem
 
 MAX_ACTORS = 10_000
 """Rows of one answer, about 2 MB; the others are counted. No user reads more, and a control link has its

@@ -6,10 +6,10 @@ Owns questions and answers. The overview of a process (`Inspect`) and its waits 
 
 import msgspec
 
-from supervisor.dead_letters import DeadLetter
-from supervisor.failures import ActorFailure
-from supervisor.message import Message
-from supervisor.system_messages import WaitState
+from gleaner.supervisor.dead_letters import DeadLetter
+from gleaner.supervisor.failures import ActorFailure
+from gleaner.supervisor.message import Message
+from gleaner.supervisor.system_messages import WaitState
 
 
 class ListDeadLetters(Message, frozen=True):

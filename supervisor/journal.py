@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Protocol
 
-from supervisor.message import Message
+from gleaner.supervisor.message import Message
 
 Replayed = tuple[Message | None, list[tuple[int, Message]]]
 """The newest snapshot, if any, and the events after it with their sequence numbers."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from supervisor import sqlite_layout
-from supervisor.errors import JournalDamaged, JournalError
-from supervisor.journal_rows import StreamRows, damaged
-from supervisor.message import Message
-from supervisor.sqlite_layout import layout_of, read_stream, stream_names
+from gleaner.supervisor import sqlite_layout
+from gleaner.supervisor.errors import JournalDamaged, JournalError
+from gleaner.supervisor.journal_rows import StreamRows, damaged
+from gleaner.supervisor.message import Message
+from gleaner.supervisor.sqlite_layout import layout_of, read_stream, stream_names
 
 BUSY_S = 5.0
 

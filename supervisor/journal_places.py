@@ -6,8 +6,8 @@ PostgreSQL's client (the extra `postgres`) is imported only if a URL needs it.
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from supervisor.errors import JournalError
-from supervisor.journal_file import JournalView, view_file
+from gleaner.supervisor.errors import JournalError
+from gleaner.supervisor.journal_file import JournalView, view_file
 
 SCHEMES = ("postgresql://", "postgres://")
 
@@ -22,7 +22,7 @@ def view(place: str | Path) -> AbstractContextManager[JournalView]:
     if not is_url(str(place)):
         return view_file(Path(place))
     need_client(str(place))
-    from supervisor.postgres_view import view_database
+    from gleaner.supervisor.postgres_view import view_database
 
     return view_database(str(place))
 

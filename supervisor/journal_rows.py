@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.errors import JournalDamaged, JournalUnreadable
-from supervisor.message import Message
-from supervisor.upgrades import decode_stored
+from gleaner.supervisor.errors import JournalDamaged, JournalUnreadable
+from gleaner.supervisor.message import Message
+from gleaner.supervisor.upgrades import decode_stored
 
 
 class Row(NamedTuple):

@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
-from supervisor.deadline import Deadline
-from supervisor.journal import JournalStore, Replayed
-from supervisor.message import Message
-from supervisor.waits import Waits
+from gleaner.supervisor.deadline import Deadline
+from gleaner.supervisor.journal import JournalStore, Replayed
+from gleaner.supervisor.message import Message
+from gleaner.supervisor.waits import Waits
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from supervisor.address import Address
+from gleaner.supervisor.address import Address
 
 MAX_NAMES = 100_000
 """Names remembered; a thousand nodes restarted many times, or ten processes of ten thousand named actors. If

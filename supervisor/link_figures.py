@@ -6,9 +6,9 @@ Pure.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from supervisor.system_messages import LinkFigures
-from transport.link_end import COUNTED
-from transport.links import LinkState
+from gleaner.supervisor.system_messages import LinkFigures
+from gleaner.transport.link_end import COUNTED
+from gleaner.transport.links import LinkState
 
 
 def link_figures(states: Sequence[LinkState], ended: Mapping[str, int]) -> LinkFigures:

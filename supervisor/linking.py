@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervisor.address import Address
-from supervisor.errors import LinkedExit
-from supervisor.system_messages import LinkActors
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.errors import LinkedExit
+from gleaner.supervisor.system_messages import LinkActors
 
 if TYPE_CHECKING:
-    from supervisor.cell import Cell
-    from supervisor.system import ActorSystem
+    from gleaner.supervisor.cell import Cell
+    from gleaner.supervisor.system import ActorSystem
 
 _Life = tuple[str, int]  # name, incarnation
 

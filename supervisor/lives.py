@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from supervisor.cell import Cell
-from supervisor.child_spec import ChildSpec
-from supervisor.errors import ActorError
-from supervisor.running import KILLED_S, Ended, OnEnd, Running
-from supervisor.system_messages import ActorState
-from supervisor.tree import Start, Status
-from supervisor.waits import Waits
+from gleaner.supervisor.cell import Cell
+from gleaner.supervisor.child_spec import ChildSpec
+from gleaner.supervisor.errors import ActorError
+from gleaner.supervisor.running import KILLED_S, Ended, OnEnd, Running
+from gleaner.supervisor.system_messages import ActorState
+from gleaner.supervisor.tree import Start, Status
+from gleaner.supervisor.waits import Waits
 
 log = logging.getLogger("supervisor")
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from transport.envelope import Lane
+from gleaner.transport.envelope import Lane
 
 __all__ = ["SYSTEM_LIMIT", "Lane", "Mailbox"]
 

@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from supervisor.errors import Fenced, JournalError, JournalFull
-from supervisor.journal import Replayed
-from supervisor.message import Message, decode_body, encode_body, kind_of
+from gleaner.supervisor.errors import Fenced, JournalError, JournalFull
+from gleaner.supervisor.journal import Replayed
+from gleaner.supervisor.message import Message, decode_body, encode_body, kind_of
 
 T = TypeVar("T")
 Row = tuple[int, str, bytes]

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from supervisor.errors import BadBody, UnknownKind
+from gleaner.supervisor.errors import BadBody, UnknownKind
 
 _KINDS: dict[str, type["Message"]] = {}
 _DECODERS: dict[str, msgspec.msgpack.Decoder["Message"]] = {}

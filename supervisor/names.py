@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from supervisor.address import Address
-from supervisor.deadline import Deadline
-from supervisor.errors import AskFailed, AskTimeout, Fenced, Overloaded, Suspended, Unreachable
-from supervisor.leases import Digest
-from supervisor.system_messages import (
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.deadline import Deadline
+from gleaner.supervisor.errors import AskFailed, AskTimeout, Fenced, Overloaded, Suspended, Unreachable
+from gleaner.supervisor.leases import Digest
+from gleaner.supervisor.system_messages import (
     SYSTEM,
     ClaimNames,
     Found,
@@ -28,10 +28,10 @@ from supervisor.system_messages import (
     RenewLease,
     Unregister,
 )
-from transport.wire import Peer
+from gleaner.transport.wire import Peer
 
 if TYPE_CHECKING:
-    from supervisor.system import ActorSystem
+    from gleaner.supervisor.system import ActorSystem
 
 log = logging.getLogger("supervisor")
 

@@ -8,14 +8,14 @@ imported when one is opened.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from transport.carrier import Carrier
-from transport.key_follower import KeyState
-from transport.keys import Bulk, NodeKeys
+from gleaner.transport.carrier import Carrier
+from gleaner.transport.key_follower import KeyState
+from gleaner.transport.keys import Bulk, NodeKeys
 
 if TYPE_CHECKING:
-    from transport.bulk import BulkServer, BulkSource, Chunk, PullResult
-    from transport.token_frame import PackedFrame
-    from transport.token_stream import StreamReceiver, StreamSender
+    from gleaner.transport.bulk import BulkServer, BulkSource, Chunk, PullResult
+    from gleaner.transport.token_frame import PackedFrame
+    from gleaner.transport.token_stream import StreamReceiver, StreamSender
 
 
 class Network:
@@ -43,7 +43,7 @@ class Network:
         self.host = host
         self._keys = keys
         if carrier is None:
-            from transport.zmq_carrier import ZmqCarrier
+            from gleaner.transport.zmq_carrier import ZmqCarrier
 
             carrier = ZmqCarrier()
         self._carrier = carrier
@@ -56,7 +56,7 @@ class Network:
         window: int,
     ) -> "StreamReceiver":
         """The manager's end of token streams, on a port of its own."""
-        from transport.token_stream import StreamReceiver
+        from gleaner.transport.token_stream import StreamReceiver
 
         return StreamReceiver(
             f"tcp://{self.host}:0", on_frame, have, window=window, keys=self._keys, carrier=self._carrier
@@ -66,7 +66,7 @@ class Network:
         self, stream: str, incarnation: int, *, ring_frames: int, on_refused: Callable[[str], None]
     ) -> "StreamSender":
         """An instance's end of its token stream."""
-        from transport.token_stream import StreamSender
+        from gleaner.transport.token_stream import StreamSender
 
         return StreamSender(
             stream,
@@ -80,7 +80,7 @@ class Network:
     async def bulk_server(self) -> "BulkServer":
         """Serves ranges of published files to every holder of a token. Raises RefusedToListen,
         CannotListen."""
-        from transport.bulk import BulkServer
+        from gleaner.transport.bulk import BulkServer
 
         server = BulkServer(self.host, keys=self._keys, bulk=self._bulk, carrier=self._carrier)
         await server.start()
@@ -99,8 +99,8 @@ class Network:
         deadline_s: float,
         on_chunk: "Callable[[Chunk], None]",
     ) -> "PullResult":
-        """Fetch `ranges` of a published file: `transport.bulk.pull`. Raises a PullError."""
-        from transport.bulk import pull
+        """Fetch `ranges` of a published file: `gleaner.transport.bulk.pull`. Raises a PullError."""
+        from gleaner.transport.bulk import pull
 
         return await pull(
             source,

@@ -10,21 +10,21 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from supervisor.address import Address
-from supervisor.asks import Outcome, PendingAsk, PendingAsks
-from supervisor.cell import IN_HAND, Cell, lane_of
-from supervisor.delivery import Delivery
-from supervisor.errors import AskTimeout, Crashed, NotAdmitted, Suspended, Unreachable, WaitTimeout
-from supervisor.message import Message, encode_body, kind_of
-from supervisor.names import MAX_RETRY_S, RETRY_S
-from supervisor.system_messages import SYSTEM
-from supervisor.tracing import Tracer
-from supervisor.vitals import Recovery
-from transport.envelope import Lane, Mode, encode
-from transport.wire import Peer, Route, Sent
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.asks import Outcome, PendingAsk, PendingAsks
+from gleaner.supervisor.cell import IN_HAND, Cell, lane_of
+from gleaner.supervisor.delivery import Delivery
+from gleaner.supervisor.errors import AskTimeout, Crashed, NotAdmitted, Suspended, Unreachable, WaitTimeout
+from gleaner.supervisor.message import Message, encode_body, kind_of
+from gleaner.supervisor.names import MAX_RETRY_S, RETRY_S
+from gleaner.supervisor.system_messages import SYSTEM
+from gleaner.supervisor.tracing import Tracer
+from gleaner.supervisor.vitals import Recovery
+from gleaner.transport.envelope import Lane, Mode, encode
+from gleaner.transport.wire import Peer, Route, Sent
 
 if TYPE_CHECKING:
-    from supervisor.system import ActorSystem
+    from gleaner.supervisor.system import ActorSystem
 
 R = TypeVar("R", bound=Message)
 MAX_RESEND_S = 5.0

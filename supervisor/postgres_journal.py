@@ -12,11 +12,18 @@ from typing import TypeVar
 
 import psycopg
 
-from supervisor.errors import Fenced, JournalAway
-from supervisor.group_commit import Committed, GroupCommit, Write
-from supervisor.journal_rows import StreamRows, row_checksum
-from supervisor.postgres_layout import Database, LeaseTerm, connect, prepare, translated, without_password
-from supervisor.postgres_view import TRIAL, read_stream
+from gleaner.supervisor.errors import Fenced, JournalAway
+from gleaner.supervisor.group_commit import Committed, GroupCommit, Write
+from gleaner.supervisor.journal_rows import StreamRows, row_checksum
+from gleaner.supervisor.postgres_layout import (
+    Database,
+    LeaseTerm,
+    connect,
+    prepare,
+    translated,
+    without_password,
+)
+from gleaner.supervisor.postgres_view import TRIAL, read_stream
 
 T = TypeVar("T")
 

@@ -13,8 +13,14 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import Connection, sql
 
-from supervisor.errors import JournalAway, JournalDamaged, JournalError, JournalFull, JournalUnreadable
-from supervisor.journal_rows import damaged
+from gleaner.supervisor.errors import (
+    JournalAway,
+    JournalDamaged,
+    JournalError,
+    JournalFull,
+    JournalUnreadable,
+)
+from gleaner.supervisor.journal_rows import damaged
 
 LAYOUT = 1
 CONNECT_S = 5

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import psycopg
 
-from supervisor.errors import JournalAway, JournalError
-from supervisor.postgres_layout import Database, LeaseTerm, connect, prepare, translated
+from gleaner.supervisor.errors import JournalAway, JournalError
+from gleaner.supervisor.postgres_layout import Database, LeaseTerm, connect, prepare, translated
 
 
 class HeldBy(NamedTuple):

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import psycopg
 
-from supervisor.journal_file import JournalView
-from supervisor.journal_rows import Row, StreamRows, damaged
-from supervisor.postgres_layout import Database, connect, layout_of, translated, without_password
+from gleaner.supervisor.journal_file import JournalView
+from gleaner.supervisor.journal_rows import Row, StreamRows, damaged
+from gleaner.supervisor.postgres_layout import Database, connect, layout_of, translated, without_password
 
 TRIAL = "(trial)"
 """The stream of trial writes; it is never read."""

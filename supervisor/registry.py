@@ -8,13 +8,13 @@ a process whose renewal meets a registry that does not know it claims its names 
 import contextlib
 from collections.abc import Callable, Sequence
 
-from supervisor.actor import Actor, handles
-from supervisor.delivery import Deferred
-from supervisor.errors import JournalUnable, Overloaded, Suspended
-from supervisor.leases import Claimed, Digest, Leases
-from supervisor.mailbox import Lane
-from supervisor.message import Done, Message
-from supervisor.system_messages import (
+from gleaner.supervisor.actor import Actor, handles
+from gleaner.supervisor.delivery import Deferred
+from gleaner.supervisor.errors import JournalUnable, Overloaded, Suspended
+from gleaner.supervisor.leases import Claimed, Digest, Leases
+from gleaner.supervisor.mailbox import Lane
+from gleaner.supervisor.message import Done, Message
+from gleaner.supervisor.system_messages import (
     ClaimNames,
     Found,
     LeaseGranted,

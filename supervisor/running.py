@@ -12,18 +12,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from supervisor.child_spec import BRUTAL_KILL, ChildSpec, Waiting
-from supervisor.errors import Cause, Fenced, Hopeless, JournalError, JournalUnable, Killed, SupervisorFailed
-from supervisor.process import ProcessExit, ProcessSpec
-from supervisor.stand_in import LOOK_S, SUSPENDED_LATE_S, StandIn
+from gleaner.supervisor.child_spec import BRUTAL_KILL, ChildSpec, Waiting
+from gleaner.supervisor.errors import (
+    Cause,
+    Fenced,
+    Hopeless,
+    JournalError,
+    JournalUnable,
+    Killed,
+    SupervisorFailed,
+)
+from gleaner.supervisor.process import ProcessExit, ProcessSpec
+from gleaner.supervisor.stand_in import LOOK_S, SUSPENDED_LATE_S, StandIn
 
 if TYPE_CHECKING:
-    from supervisor.cell import Cell
-    from supervisor.delivery import Exit
-    from supervisor.journal import JournalStore
-    from supervisor.machine import Child
-    from supervisor.supervision import Supervisor
-    from supervisor.system import ActorSystem
+    from gleaner.supervisor.cell import Cell
+    from gleaner.supervisor.delivery import Exit
+    from gleaner.supervisor.journal import JournalStore
+    from gleaner.supervisor.machine import Child
+    from gleaner.supervisor.supervision import Supervisor
+    from gleaner.supervisor.system import ActorSystem
 
 log = logging.getLogger("supervisor")
 

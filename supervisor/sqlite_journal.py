@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor import sqlite_layout
-from supervisor.errors import Fenced, JournalDamaged, JournalError, JournalFull, JournalUnable
-from supervisor.group_commit import Committed, GroupCommit, Write
-from supervisor.journal_rows import StreamRows, damaged, row_checksum, stream_checksum
-from supervisor.sqlite_layout import SQLITE_ERRORS
+from gleaner.supervisor import sqlite_layout
+from gleaner.supervisor.errors import Fenced, JournalDamaged, JournalError, JournalFull, JournalUnable
+from gleaner.supervisor.group_commit import Committed, GroupCommit, Write
+from gleaner.supervisor.journal_rows import StreamRows, damaged, row_checksum, stream_checksum
+from gleaner.supervisor.sqlite_layout import SQLITE_ERRORS
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisor.errors import JournalUnreadable
-from supervisor.journal_rows import Row, StreamRows, damaged, row_checksum, stream_checksum
+from gleaner.supervisor.errors import JournalUnreadable
+from gleaner.supervisor.journal_rows import Row, StreamRows, damaged, row_checksum, stream_checksum
 
 LAYOUT = 2
 TRIAL = "(trial)"
@@ -71,7 +71,9 @@ def refuse_damaged_log(path: Path) -> None:
     wal = path.with_name(path.name + "-wal")
     if not wal.exists():
         return
-    from supervisor.wal_check import wal_damage  # here: NumPy takes longer to import than all of this package
+    from gleaner.supervisor.wal_check import (
+        wal_damage,  # here: NumPy takes longer to import than all of this package
+    )
 
     if what := wal_damage(wal.read_bytes()):
         raise damaged(str(path), what)

@@ -12,19 +12,19 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TypeVar
 
-from supervisor.actor import Actor
-from supervisor.address import Address, Incarnations
-from supervisor.cell import Cell
-from supervisor.delivery import Exit
-from supervisor.errors import ActorError, AskTimeout, Crashed
-from supervisor.limits import Limits
-from supervisor.memory_journal import MemoryJournal
-from supervisor.message import Message, decode_body, encode_body, kind_of
-from supervisor.network import Network
-from supervisor.outbound import Outbound
-from supervisor.system import ActorSystem
-from supervisor.virtual_time import VirtualLoop
-from transport.loopback import LoopbackNetwork
+from gleaner.supervisor.actor import Actor
+from gleaner.supervisor.address import Address, Incarnations
+from gleaner.supervisor.cell import Cell
+from gleaner.supervisor.delivery import Exit
+from gleaner.supervisor.errors import ActorError, AskTimeout, Crashed
+from gleaner.supervisor.limits import Limits
+from gleaner.supervisor.memory_journal import MemoryJournal
+from gleaner.supervisor.message import Message, decode_body, encode_body, kind_of
+from gleaner.supervisor.network import Network
+from gleaner.supervisor.outbound import Outbound
+from gleaner.supervisor.system import ActorSystem
+from gleaner.supervisor.virtual_time import VirtualLoop
+from gleaner.transport.loopback import LoopbackNetwork
 
 R = TypeVar("R", bound=Message)
 M = TypeVar("M", bound=Message)

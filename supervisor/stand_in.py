@@ -8,10 +8,10 @@ writes again and then starts the actor anew. This uses up no restart and does no
 
 from typing import Any
 
-from supervisor.actor import Actor, Handler, Suspected, Terminated
-from supervisor.errors import Suspended
-from supervisor.mailbox import Lane
-from supervisor.message import Message
+from gleaner.supervisor.actor import Actor, Handler, Suspected, Terminated
+from gleaner.supervisor.errors import Suspended
+from gleaner.supervisor.mailbox import Lane
+from gleaner.supervisor.message import Message
 
 SUSPENDED_LATE_S = 60.0  # a suspension of so long is an event, again each time
 LOOK_S = 1.0

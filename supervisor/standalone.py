@@ -10,18 +10,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from supervisor.address import Incarnations
-from supervisor.child_spec import TreeSpec
-from supervisor.errors import ActorError
-from supervisor.limits import Limits
-from supervisor.names import REGISTRY
-from supervisor.network import Network
-from supervisor.registry import Registry
-from supervisor.sqlite_journal import SqliteJournal
-from supervisor.supervision import Supervisor
-from supervisor.system import ActorSystem
-from transport.mesh import ZmqWire
-from transport.wire import Peer
+from gleaner.supervisor.address import Incarnations
+from gleaner.supervisor.child_spec import TreeSpec
+from gleaner.supervisor.errors import ActorError
+from gleaner.supervisor.limits import Limits
+from gleaner.supervisor.names import REGISTRY
+from gleaner.supervisor.network import Network
+from gleaner.supervisor.registry import Registry
+from gleaner.supervisor.sqlite_journal import SqliteJournal
+from gleaner.supervisor.supervision import Supervisor
+from gleaner.supervisor.system import ActorSystem
+from gleaner.transport.mesh import ZmqWire
+from gleaner.transport.wire import Peer
 
 
 @asynccontextmanager

@@ -14,17 +14,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from supervisor.cell import Cell
-from supervisor.child_spec import ChildSpec, Strategy, TreeSpec
-from supervisor.errors import CannotGoOn, RestartIntensityReached, StartFailed, SupervisorFailed
-from supervisor.journal import JournalStore
-from supervisor.lives import Exited, Lives, Restarted
-from supervisor.machine import Child
-from supervisor.process import ProcessSpec
-from supervisor.running import Ended, OnEnd, Running, RunningActor, RunningProcess, RunningTree
-from supervisor.system import ActorSystem
-from supervisor.system_messages import ActorState
-from supervisor.tree import Action, Counts, End, Later, Start, Status, Stop, TreeState, Why
+from gleaner.supervisor.cell import Cell
+from gleaner.supervisor.child_spec import ChildSpec, Strategy, TreeSpec
+from gleaner.supervisor.errors import CannotGoOn, RestartIntensityReached, StartFailed, SupervisorFailed
+from gleaner.supervisor.journal import JournalStore
+from gleaner.supervisor.lives import Exited, Lives, Restarted
+from gleaner.supervisor.machine import Child
+from gleaner.supervisor.process import ProcessSpec
+from gleaner.supervisor.running import Ended, OnEnd, Running, RunningActor, RunningProcess, RunningTree
+from gleaner.supervisor.system import ActorSystem
+from gleaner.supervisor.system_messages import ActorState
+from gleaner.supervisor.tree import Action, Counts, End, Later, Start, Status, Stop, TreeState, Why
 
 log = logging.getLogger("supervisor")
 

@@ -12,36 +12,36 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
-from supervisor.actor import Actor
-from supervisor.address import ANY_INCARNATION, Address, Incarnations
-from supervisor.cell import Cell
-from supervisor.dead_letters import DeadLetters
-from supervisor.delivery import Exit
-from supervisor.errors import (
+from gleaner.supervisor.actor import Actor
+from gleaner.supervisor.address import ANY_INCARNATION, Address, Incarnations
+from gleaner.supervisor.cell import Cell
+from gleaner.supervisor.dead_letters import DeadLetters
+from gleaner.supervisor.delivery import Exit
+from gleaner.supervisor.errors import (
     ActorError,
     Unreachable,
 )
-from supervisor.health import Parent
-from supervisor.heartbeats import HealthChecks, Heart
-from supervisor.inbound import Inbound
-from supervisor.inspection import Inspection
-from supervisor.journal import JournalStore
-from supervisor.limits import Limits
-from supervisor.linking import Linking
-from supervisor.machine import Child, Machine, OnExit, RealMachine
-from supervisor.message import Message, kind_of
-from supervisor.names import Names
-from supervisor.network import Network
-from supervisor.outbound import Outbound
-from supervisor.process import HEARTBEAT_VARIABLE, ProcessSpec
-from supervisor.system_messages import ActorState, SystemState
-from supervisor.tap import Tap
-from supervisor.tracing import Tracer
-from supervisor.turn_clock import TurnClock
-from supervisor.waits import Waits
-from supervisor.watching import Watches
-from transport.links import Links
-from transport.wire import Peer, Route, Wire
+from gleaner.supervisor.health import Parent
+from gleaner.supervisor.heartbeats import HealthChecks, Heart
+from gleaner.supervisor.inbound import Inbound
+from gleaner.supervisor.inspection import Inspection
+from gleaner.supervisor.journal import JournalStore
+from gleaner.supervisor.limits import Limits
+from gleaner.supervisor.linking import Linking
+from gleaner.supervisor.machine import Child, Machine, OnExit, RealMachine
+from gleaner.supervisor.message import Message, kind_of
+from gleaner.supervisor.names import Names
+from gleaner.supervisor.network import Network
+from gleaner.supervisor.outbound import Outbound
+from gleaner.supervisor.process import HEARTBEAT_VARIABLE, ProcessSpec
+from gleaner.supervisor.system_messages import ActorState, SystemState
+from gleaner.supervisor.tap import Tap
+from gleaner.supervisor.tracing import Tracer
+from gleaner.supervisor.turn_clock import TurnClock
+from gleaner.supervisor.waits import Waits
+from gleaner.supervisor.watching import Watches
+from gleaner.transport.links import Links
+from gleaner.transport.wire import Peer, Route, Wire
 
 R = TypeVar("R", bound=Message)
 log = logging.getLogger("supervisor")

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from supervisor.address import Address
-from supervisor.message import Message
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.message import Message
 
 SYSTEM = "$system"
 """The name under which every process answers these."""

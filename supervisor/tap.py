@@ -16,8 +16,8 @@ from typing import Literal
 
 import msgspec
 
-from supervisor.errors import Refused
-from supervisor.message import Message
+from gleaner.supervisor.errors import Refused
+from gleaner.supervisor.message import Message
 
 Direction = Literal["in", "out", "local"]
 """Direction relative to this process: `in` arrived from another one, `out` leaves for another one, `local`

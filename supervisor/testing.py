@@ -8,17 +8,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from supervisor.actor import Actor
-from supervisor.address import Address, Incarnations
-from supervisor.limits import Limits
-from supervisor.message import Message
-from supervisor.names import REGISTRY
-from supervisor.network import Network
-from supervisor.registry import Registry
-from supervisor.sqlite_journal import SqliteJournal
-from supervisor.system import ActorSystem
-from transport.loopback import LoopbackNetwork
-from transport.wire import Peer
+from gleaner.supervisor.actor import Actor
+from gleaner.supervisor.address import Address, Incarnations
+from gleaner.supervisor.limits import Limits
+from gleaner.supervisor.message import Message
+from gleaner.supervisor.names import REGISTRY
+from gleaner.supervisor.network import Network
+from gleaner.supervisor.registry import Registry
+from gleaner.supervisor.sqlite_journal import SqliteJournal
+from gleaner.supervisor.system import ActorSystem
+from gleaner.transport.loopback import LoopbackNetwork
+from gleaner.transport.wire import Peer
 
 R = TypeVar("R", bound=Message)
 

@@ -1,14 +1,15 @@
 """Tracer: the port for tracing a message that is sent or handled.
 
 Owns only the port. `ActorSystem.tracer` is None unless tracing is on for the process; the adapter to
-OpenTelemetry is at the edge (`nodeagent.traces`). The envelope's `trace`, a W3C traceparent, travels between
+OpenTelemetry is at the edge (`gleaner.nodeagent.traces`). The envelope's `trace`, a W3C traceparent, travels
+between
 processes: a process without a tracer passes it on unchanged.
 """
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from supervisor.message import Message
+from gleaner.supervisor.message import Message
 
 
 class Span(Protocol):

@@ -20,7 +20,7 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from supervisor.child_spec import AutoShutdown, ChildSpec, Restart, Strategy, TreeSpec
+from gleaner.supervisor.child_spec import AutoShutdown, ChildSpec, Restart, Strategy, TreeSpec
 
 MAX_BACKOFF_S = 10.0  # a peer that is gone for longer will not return
 

@@ -27,8 +27,8 @@ from typing import Any
 
 import msgspec
 
-from supervisor.errors import BadBody, JournalUnreadable, UnknownKind
-from supervisor.message import Message, decode_body, schema_of
+from gleaner.supervisor.errors import BadBody, JournalUnreadable, UnknownKind
+from gleaner.supervisor.message import Message, decode_body, schema_of
 
 Fields = dict[str, Any]
 """A message at rest: its fields as MessagePack knows them (numbers, text, bytes, lists, maps)."""

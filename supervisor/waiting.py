@@ -10,11 +10,11 @@ import contextlib
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from supervisor.deadline import Deadline
-from supervisor.errors import WaitTimeout
+from gleaner.supervisor.deadline import Deadline
+from gleaner.supervisor.errors import WaitTimeout
 
 if TYPE_CHECKING:
-    from supervisor.waits import Wait, Waits
+    from gleaner.supervisor.waits import Wait, Waits
 
 
 class Waiting:

@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.deadline import Deadline
-from supervisor.system_messages import ExpiredWait, WaitState
-from supervisor.waiting import Waiting
+from gleaner.supervisor.deadline import Deadline
+from gleaner.supervisor.system_messages import ExpiredWait, WaitState
+from gleaner.supervisor.waiting import Waiting
 
 log = logging.getLogger("supervisor.waits")
 

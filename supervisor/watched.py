@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from supervisor.detector import Detector
-from transport.wire import Peer, Route
+from gleaner.supervisor.detector import Detector
+from gleaner.transport.wire import Peer, Route
 
 if TYPE_CHECKING:
-    from supervisor.cell import Cell
+    from gleaner.supervisor.cell import Cell
 
 Life = tuple[str, int]
 """A name and its incarnation."""

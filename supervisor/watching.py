@@ -22,19 +22,19 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from supervisor.actor import Actor, Suspected, Terminated
-from supervisor.address import Address
-from supervisor.delivery import Delivery
-from supervisor.detector import Detector, Patience, Verdict
-from supervisor.mailbox import Lane
-from supervisor.system_messages import Ended, Watch
-from supervisor.vitals import Recovery
-from supervisor.watched import Life, Watched, Watcher
-from transport.wire import Peer, Route
+from gleaner.supervisor.actor import Actor, Suspected, Terminated
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.delivery import Delivery
+from gleaner.supervisor.detector import Detector, Patience, Verdict
+from gleaner.supervisor.mailbox import Lane
+from gleaner.supervisor.system_messages import Ended, Watch
+from gleaner.supervisor.vitals import Recovery
+from gleaner.supervisor.watched import Life, Watched, Watcher
+from gleaner.transport.wire import Peer, Route
 
 if TYPE_CHECKING:
-    from supervisor.cell import Cell
-    from supervisor.system import ActorSystem
+    from gleaner.supervisor.cell import Cell
+    from gleaner.supervisor.system import ActorSystem
 
 log = logging.getLogger("supervisor")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from patient_loop import TURN_S, PatientLoop
 
-from supervisor.sqlite_journal import SqliteJournal
-from supervisor.testing import TestSystem
+from gleaner.supervisor.sqlite_journal import SqliteJournal
+from gleaner.supervisor.testing import TestSystem
 
 
 async def test_every_test_runs_on_it() -> None:

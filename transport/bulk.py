@@ -5,7 +5,7 @@ in `bulk_server`, content that is forwarded while it arrives in `bulk_partial`, 
 `bulk_exchange`.
 """
 
-from transport.bulk_errors import (
+from gleaner.transport.bulk_errors import (
     BadHash,
     BadRange,
     PullError,
@@ -14,10 +14,10 @@ from transport.bulk_errors import (
     SourceLags,
     Unauthorized,
 )
-from transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, BulkSource, Chunk
-from transport.bulk_partial import PartialContent
-from transport.bulk_pull import PullResult, pull
-from transport.bulk_server import BulkServer
+from gleaner.transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, BulkSource, Chunk
+from gleaner.transport.bulk_partial import PartialContent
+from gleaner.transport.bulk_pull import PullResult, pull
+from gleaner.transport.bulk_server import BulkServer
 
 __all__ = [
     "DIGEST_BYTES",

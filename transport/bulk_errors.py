@@ -5,7 +5,7 @@ Each reason is a type and carries the chunks that are done and stay valid.
 
 from collections.abc import Sequence
 
-from transport.bulk_frames import Chunk
+from gleaner.transport.bulk_frames import Chunk
 
 
 class PullError(Exception):

@@ -11,8 +11,8 @@ from math import inf
 
 import xxhash
 
-from transport.bulk_errors import BadHash, BadRange, SourceGone, Unauthorized
-from transport.bulk_frames import (
+from gleaner.transport.bulk_errors import BadHash, BadRange, SourceGone, Unauthorized
+from gleaner.transport.bulk_frames import (
     ANSWER_BYTES,
     TOKEN_ID_BYTES,
     BulkSource,
@@ -22,8 +22,8 @@ from transport.bulk_frames import (
     decode_answer,
     encode_request,
 )
-from transport.carrier import Connection
-from transport.refusal import NotAnEnvelope
+from gleaner.transport.carrier import Connection
+from gleaner.transport.refusal import NotAnEnvelope
 
 RETRIES = 2  # for one chunk with a wrong hash; wrong chunks in a row end the connection after as many
 PACE_S = 0.5  # that a turn is waited for while something is under way: its source is not to wait for us

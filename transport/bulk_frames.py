@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from transport.refusal import NotAnEnvelope, Truncated
+from gleaner.transport.refusal import NotAnEnvelope, Truncated
 
 MAGIC: Final = b"GLB1"
 GET: Final = 1

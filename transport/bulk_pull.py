@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from transport.bulk_errors import PullError, PullTimeout, SourceGone, SourceLags
-from transport.bulk_exchange import Exchange, Order
-from transport.bulk_frames import MAX_CHUNK_BYTES, SECRET_BYTES, TOKEN_ID_BYTES, BulkSource, Chunk
-from transport.carrier import Carrier, Connection
-from transport.keys import NodeKeys
-from transport.zmq_carrier import ZmqCarrier
+from gleaner.transport.bulk_errors import PullError, PullTimeout, SourceGone, SourceLags
+from gleaner.transport.bulk_exchange import Exchange, Order
+from gleaner.transport.bulk_frames import MAX_CHUNK_BYTES, SECRET_BYTES, TOKEN_ID_BYTES, BulkSource, Chunk
+from gleaner.transport.carrier import Carrier, Connection
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.zmq_carrier import ZmqCarrier
 
 STALL_S = 2.0  # a source that sends nothing for so long is given up
 LAG_S = 1.5  # a source that answers "not yet" and sent no chunk for so long waits for a source that is gone

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 
-from transport.bulk_frames import (
+from gleaner.transport.bulk_frames import (
     MAX_CHUNK_BYTES,
     REQUEST_BYTES,
     SECRET_BYTES,
@@ -23,11 +23,11 @@ from transport.bulk_frames import (
     encode_answer,
     is_signed,
 )
-from transport.bulk_partial import PartialContent
-from transport.carrier import BulkListener, Carrier, Connection
-from transport.keys import Bulk, NodeKeys
-from transport.refusal import FrameError, Refusals
-from transport.zmq_carrier import ZmqCarrier
+from gleaner.transport.bulk_partial import PartialContent
+from gleaner.transport.carrier import BulkListener, Carrier, Connection
+from gleaner.transport.keys import Bulk, NodeKeys
+from gleaner.transport.refusal import FrameError, Refusals
+from gleaner.transport.zmq_carrier import ZmqCarrier
 
 MAX_CONNECTIONS = 256  # further ones are closed at once
 MAX_TOKENS = 4096  # beyond it the oldest is forgotten

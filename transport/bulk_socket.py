@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Self, TypeVar
 
-from transport.bulk_news import News
-from transport.sockets import CannotListen
+from gleaner.transport.bulk_news import News
+from gleaner.transport.sockets import CannotListen
 
 T = TypeVar("T")
 

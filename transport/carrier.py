@@ -17,9 +17,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from transport.keys import Bulk, NodeKeys
-from transport.refusal import FrameError
-from transport.wire import Peer, Route, Sent
+from gleaner.transport.keys import Bulk, NodeKeys
+from gleaner.transport.refusal import FrameError
+from gleaner.transport.wire import Peer, Route, Sent
 
 T = TypeVar("T")
 

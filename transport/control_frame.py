@@ -12,9 +12,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from transport.envelope import Count, Envelope
-from transport.refusal import BadField, NotAnEnvelope, Oversize, Truncated, UnknownVersion
-from transport.wire import MAX_FRAME_BYTES
+from gleaner.transport.envelope import Count, Envelope
+from gleaner.transport.refusal import BadField, NotAnEnvelope, Oversize, Truncated, UnknownVersion
+from gleaner.transport.wire import MAX_FRAME_BYTES
 
 MAGIC: Final = "GL"
 MAJOR: Final = 2

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from transport.refusal import BadField, FrameError, NotAnEnvelope, Oversize, Truncated, UnknownVersion
-from transport.wire import MAX_FRAME_BYTES
+from gleaner.transport.refusal import BadField, FrameError, NotAnEnvelope, Oversize, Truncated, UnknownVersion
+from gleaner.transport.wire import MAX_FRAME_BYTES
 
 __all__ = [
     "MAX_ENVELOPE_BYTES",

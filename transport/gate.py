@@ -15,10 +15,10 @@ from pathlib import Path
 
 import zmq
 
-from transport.keys import Z85_KEY_CHARS, NodeKeys, fingerprint, host_and_port
-from transport.port import Sock
-from transport.refusal import FrameError, WrongParts
-from transport.zap import Authenticator, OnStranger
+from gleaner.transport.keys import Z85_KEY_CHARS, NodeKeys, fingerprint, host_and_port
+from gleaner.transport.port import Sock
+from gleaner.transport.refusal import FrameError, WrongParts
+from gleaner.transport.zap import Authenticator, OnStranger
 
 DESCRIPTORS = Path("/proc/self/fd")
 

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from transport.keys import TRUSTED, BadKeys, NodeKeys, fingerprint, read_key, read_trusted
+from gleaner.transport.keys import TRUSTED, BadKeys, NodeKeys, fingerprint, read_key, read_trusted
 
 POLL_S = 0.5  # a change holds within a second, also on a busy loop
 # files whose contents are watched; if there are more, a file overwritten in place is noticed later

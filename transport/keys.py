@@ -18,7 +18,7 @@ from typing import Literal
 import zmq
 from zmq.utils import z85
 
-from transport.allow_list import AllowList
+from gleaner.transport.allow_list import AllowList
 
 Bulk = Literal["loopback", "clear"]
 """Allowed networks of unencrypted bulk content: inside this host, or also the network of its address."""

@@ -9,7 +9,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from transport.wire import CONNECT_DEADLINE_S, GRACE_S, HELD_FRAMES, STOOD_STILL_S, Link, OnLink, Peer, Sent
+from gleaner.transport.wire import (
+    CONNECT_DEADLINE_S,
+    GRACE_S,
+    HELD_FRAMES,
+    STOOD_STILL_S,
+    Link,
+    OnLink,
+    Peer,
+    Sent,
+)
 
 FLUSH_RETRY_S = 0.01  # an up link that takes nothing is tried again after this time
 

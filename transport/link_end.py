@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from transport import control_frame
-from transport.session import START_LIMIT, ReceiveWindow, SendWindow
-from transport.wire import Link, Peer, Route, Sent
+from gleaner.transport import control_frame
+from gleaner.transport.session import START_LIMIT, ReceiveWindow, SendWindow
+from gleaner.transport.wire import Link, Peer, Route, Sent
 
 COUNTED = ("sent", "received", "resent", "duplicates", "gaps")
 """Counters that are summed up over links, also over those that have ended."""

@@ -6,14 +6,14 @@ Owns the rules that decide whether a frame is accepted. The timed consequences a
 import asyncio
 from collections.abc import Callable
 
-from transport import control_frame
-from transport.control_frame import NONE, Ack, Data, Gone, Hello, RefusedLink, Welcome
-from transport.envelope import Envelope, Mode
-from transport.link_end import LinkEnd
-from transport.link_table import LIFE_BITS, LinkTable
-from transport.link_upkeep import Upkeep
-from transport.refusal import FrameError, UnknownVersion, WrongParts
-from transport.wire import Link, Peer, Route, Sent
+from gleaner.transport import control_frame
+from gleaner.transport.control_frame import NONE, Ack, Data, Gone, Hello, RefusedLink, Welcome
+from gleaner.transport.envelope import Envelope, Mode
+from gleaner.transport.link_end import LinkEnd
+from gleaner.transport.link_table import LIFE_BITS, LinkTable
+from gleaner.transport.link_upkeep import Upkeep
+from gleaner.transport.refusal import FrameError, UnknownVersion, WrongParts
+from gleaner.transport.wire import Link, Peer, Route, Sent
 
 OnEnvelope = Callable[[Route, Envelope], bool]
 

@@ -8,8 +8,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from transport.link_end import LinkEnd, LinkLimits
-from transport.wire import Link, Peer, Route, Sent, Wire
+from gleaner.transport.link_end import LinkEnd, LinkLimits
+from gleaner.transport.wire import Link, Peer, Route, Sent, Wire
 
 LIFE_BITS = 20  # ends that one life of a process may open; the bits above them are the life's
 

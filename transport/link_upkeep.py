@@ -12,9 +12,9 @@ other frame goes in that direction.
 import asyncio
 import math
 
-from transport.link_end import LinkEnd
-from transport.link_table import LinkTable
-from transport.wire import STOOD_STILL_S, Link, Sent
+from gleaner.transport.link_end import LinkEnd
+from gleaner.transport.link_table import LinkTable
+from gleaner.transport.wire import STOOD_STILL_S, Link, Sent
 
 RETRY_S = 0.005  # a wire that was full is tried again after this time
 BRISK_S = 0.1  # ends without an open session are checked this often

@@ -21,11 +21,11 @@ from collections import Counter
 
 import msgspec
 
-from transport.link_end import LinkLimits
-from transport.link_hearing import Hearing, OnEnvelope
-from transport.link_table import LinkTable, OnLink
-from transport.link_upkeep import RETRY_S, Upkeep
-from transport.wire import Peer, Route, Sent, Wire
+from gleaner.transport.link_end import LinkLimits
+from gleaner.transport.link_hearing import Hearing, OnEnvelope
+from gleaner.transport.link_table import LinkTable, OnLink
+from gleaner.transport.link_upkeep import RETRY_S, Upkeep
+from gleaner.transport.wire import Peer, Route, Sent, Wire
 
 __all__ = ["LinkLimits", "LinkState", "Links", "OnEnvelope", "OnLink"]
 

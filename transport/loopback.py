@@ -10,9 +10,9 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transport.link import DialledLink
-from transport.refusal import FrameError, Refusals
-from transport.wire import (
+from gleaner.transport.link import DialledLink
+from gleaner.transport.refusal import FrameError, Refusals
+from gleaner.transport.wire import (
     CONNECT_DEADLINE_S,
     GRACE_S,
     Link,

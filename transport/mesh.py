@@ -15,14 +15,14 @@ from collections.abc import Sequence
 
 import zmq
 
-from transport.keys import NodeKeys
-from transport.link import DialledLink
-from transport.listener_probe import ListenerProbe
-from transport.port import MonitorPort, Port, Sock
-from transport.refusal import FrameError, Oversize, Refusals, WrongParts
-from transport.rejections import Rejections
-from transport.sockets import default_context, open_dealer, open_router
-from transport.wire import (
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.link import DialledLink
+from gleaner.transport.listener_probe import ListenerProbe
+from gleaner.transport.port import MonitorPort, Port, Sock
+from gleaner.transport.refusal import FrameError, Oversize, Refusals, WrongParts
+from gleaner.transport.rejections import Rejections
+from gleaner.transport.sockets import default_context, open_dealer, open_router
+from gleaner.transport.wire import (
     CONNECT_DEADLINE_S,
     GRACE_S,
     MAX_FRAME_BYTES,
@@ -34,7 +34,7 @@ from transport.wire import (
     Sent,
     check_frames,
 )
-from transport.zap import ROUTING_MARK, owned_routing_id
+from gleaner.transport.zap import ROUTING_MARK, owned_routing_id
 
 MAX_PEERS = 1000  # dialled at a time; three sockets of the context's limit each
 MAX_PARTS = 16  # frames in one message

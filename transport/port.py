@@ -12,7 +12,7 @@ from typing import cast
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from transport.refusal import FrameError
+from gleaner.transport.refusal import FrameError
 
 DRAIN_BUDGET = 256  # messages taken in one turn of the loop, so that others on the loop get theirs
 

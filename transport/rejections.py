@@ -8,7 +8,7 @@ random draw are arguments.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from transport.wire import Peer
+from gleaner.transport.wire import Peer
 
 FIRST_S = 0.2
 MOST_S = 15.0

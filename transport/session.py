@@ -10,9 +10,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from transport.control_frame import MAX_BATCH
-from transport.envelope import MAX_ENVELOPE_BYTES
-from transport.refusal import BadField, Oversize
+from gleaner.transport.control_frame import MAX_BATCH
+from gleaner.transport.envelope import MAX_ENVELOPE_BYTES
+from gleaner.transport.refusal import BadField, Oversize
 
 BATCH_MESSAGES: Final = MAX_BATCH  # the cost of a frame is spread, and a turn of the receiver stays short
 PROMPT_MESSAGES: Final = 16

@@ -10,12 +10,12 @@ from typing import cast
 
 import zmq
 
-from transport.endpoint import endpoint
-from transport.gate import Gate
-from transport.keys import NodeKeys, fingerprint, is_key, require_keys_beyond_loopback
-from transport.port import Sock
-from transport.wire import MAX_FRAME_BYTES, Peer
-from transport.zap import OnStranger
+from gleaner.transport.endpoint import endpoint
+from gleaner.transport.gate import Gate
+from gleaner.transport.keys import NodeKeys, fingerprint, is_key, require_keys_beyond_loopback
+from gleaner.transport.port import Sock
+from gleaner.transport.wire import MAX_FRAME_BYTES, Peer
+from gleaner.transport.zap import OnStranger
 
 MAX_SOCKETS = 4096  # libzmq's default of 1023 is three sockets for each of some hundred peers
 HANDSHAKE_IVL_MS = 2000  # a connection without a ZMTP handshake by then is closed

@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from transport.refusal import BadField, NotAnEnvelope, Truncated, UnknownVersion, WrongParts
+from gleaner.transport.refusal import BadField, NotAnEnvelope, Truncated, UnknownVersion, WrongParts
 
 MAJOR: Final = 1
 

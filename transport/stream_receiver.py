@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from transport import stream_control, token_frame
-from transport.carrier import Carrier
-from transport.keys import Z85_KEY_CHARS, NodeKeys
-from transport.refusal import FrameError, Refusals
-from transport.stream_control import Ack, Have, Hello, Refused, Resend
-from transport.token_frame import PackedFrame
-from transport.token_ring import ReceiveCursor, Verdict
-from transport.wire import Peer, Route
-from transport.zap import ROUTING_MARK
-from transport.zmq_carrier import ZmqCarrier
+from gleaner.transport import stream_control, token_frame
+from gleaner.transport.carrier import Carrier
+from gleaner.transport.keys import Z85_KEY_CHARS, NodeKeys
+from gleaner.transport.refusal import FrameError, Refusals
+from gleaner.transport.stream_control import Ack, Have, Hello, Refused, Resend
+from gleaner.transport.token_frame import PackedFrame
+from gleaner.transport.token_ring import ReceiveCursor, Verdict
+from gleaner.transport.wire import Peer, Route
+from gleaner.transport.zap import ROUTING_MARK
+from gleaner.transport.zmq_carrier import ZmqCarrier
 
 WINDOW_FRAMES = 256  # unacknowledged frames in flight for each instance
 NOBODY: Route = b""  # reply route of a stream whose instance's key was revoked

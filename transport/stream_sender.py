@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 from numpy.typing import ArrayLike
 
-from transport import stream_control, token_frame
-from transport.carrier import Carrier, Line, LineEvent
-from transport.keys import NodeKeys
-from transport.refusal import BadField, FrameError, Refusals
-from transport.stream_control import Ack, Have, Hello, Refused, Resend
-from transport.token_frame import ROW_BYTES
-from transport.token_ring import LostByReceiver, SendRing
-from transport.wire import Peer
-from transport.zmq_carrier import ZmqCarrier
+from gleaner.transport import stream_control, token_frame
+from gleaner.transport.carrier import Carrier, Line, LineEvent
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.refusal import BadField, FrameError, Refusals
+from gleaner.transport.stream_control import Ack, Have, Hello, Refused, Resend
+from gleaner.transport.token_frame import ROW_BYTES
+from gleaner.transport.token_ring import LostByReceiver, SendRing
+from gleaner.transport.wire import Peer
+from gleaner.transport.zmq_carrier import ZmqCarrier
 
 RING_FRAMES = 4096  # about a minute and a half of decoding at 45 steps a second
 HELLO_PERIOD_S = 0.25  # how soon silence is answered by another hello

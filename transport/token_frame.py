@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from transport.refusal import BadField, NotAnEnvelope, Truncated, UnknownVersion, WrongParts
+from gleaner.transport.refusal import BadField, NotAnEnvelope, Truncated, UnknownVersion, WrongParts
 
 MAJOR: Final = 1
 ROW_BYTES: Final = 13

@@ -10,7 +10,7 @@ import enum
 from collections import deque
 from typing import Generic, TypeVar
 
-from transport.refusal import BadField, FrameError
+from gleaner.transport.refusal import BadField, FrameError
 
 Payload = TypeVar("Payload")
 

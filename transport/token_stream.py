@@ -6,7 +6,7 @@ acknowledges the frames that it has journaled, and reports the last one through 
 senders keep every later frame.
 """
 
-from transport.stream_receiver import StreamReceiver
-from transport.stream_sender import StreamRefused, StreamSender
+from gleaner.transport.stream_receiver import StreamReceiver
+from gleaner.transport.stream_sender import StreamRefused, StreamSender
 
 __all__ = ["StreamReceiver", "StreamRefused", "StreamSender"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from transport.keys import TRUSTED, BadKeys, fingerprint, read_key
+from gleaner.transport.keys import TRUSTED, BadKeys, fingerprint, read_key
 
 SUFFIX = ".public"
 

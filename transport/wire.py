@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from transport.refusal import Oversize
+from gleaner.transport.refusal import Oversize
 
 MAX_FRAME_BYTES = 16 << 20  # one frame on a control link; weights and other bulk have wires of their own
 HELD_FRAMES = 64  # messages held for a peer that has not answered yet

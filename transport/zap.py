@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 import zmq
 from zmq.utils import z85
 
-from transport.keys import NodeKeys
-from transport.port import Port, Sock
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.port import Port, Sock
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"  # fixed by the ZAP specification
 

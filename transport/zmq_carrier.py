@@ -13,14 +13,14 @@ from pathlib import Path
 
 import zmq
 
-from transport.bulk_socket import TcpConnection, TcpListener
-from transport.carrier import BulkListener, Connection, Hub, Line, LineEvent
-from transport.keys import Bulk, NodeKeys, require_clear_beyond_loopback, require_keys_beyond_loopback
-from transport.port import MonitorPort, Port, Sock
-from transport.refusal import FrameError
-from transport.sockets import Listener, default_context, open_dealer, open_router
-from transport.wire import Peer, Route, Sent
-from transport.zap import owned_routing_id
+from gleaner.transport.bulk_socket import TcpConnection, TcpListener
+from gleaner.transport.carrier import BulkListener, Connection, Hub, Line, LineEvent
+from gleaner.transport.keys import Bulk, NodeKeys, require_clear_beyond_loopback, require_keys_beyond_loopback
+from gleaner.transport.port import MonitorPort, Port, Sock
+from gleaner.transport.refusal import FrameError
+from gleaner.transport.sockets import Listener, default_context, open_dealer, open_router
+from gleaner.transport.wire import Peer, Route, Sent
+from gleaner.transport.zap import owned_routing_id
 
 _DIAL_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 

@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from actors.cluster import sealed
-from actors.cluster.saved_state import Damaged, FileInfo, Latest, Note, Sealed
-from actors.cluster.sealed import Content, Contents
+from gleaner.actors.cluster import sealed
+from gleaner.actors.cluster.saved_state import Damaged, FileInfo, Latest, Note, Sealed
+from gleaner.actors.cluster.sealed import Content, Contents
 
 _STEP = re.compile(r"step-(\d{6,})")
 _UNFINISHED = ".unfinished"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from configs.trace import Availability, Event
+from gleaner.configs.trace import Availability, Event
 
 RESERVED = "reserved-1"
 """The reserved host of a fleet that the head starts itself."""

@@ -8,9 +8,9 @@ host (`checkpoint_store.CheckpointStore.adopt` copies a slot, and detects a chan
 from collections.abc import Mapping
 from pathlib import Path
 
-from actors.cluster import sealed
-from actors.cluster.saved_state import Damaged, Note, Sealed
-from actors.cluster.sealed import Contents
+from gleaner.actors.cluster import sealed
+from gleaner.actors.cluster.saved_state import Damaged, Note, Sealed
+from gleaner.actors.cluster.sealed import Contents
 
 
 class HostCopies:

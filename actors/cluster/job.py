@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from actors.cluster.messages import JobSpec
-from configs import load
-from configs.load import ConfigError
-from configs.schema import Config
-from supervisor import Health
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.configs import load
+from gleaner.configs.load import ConfigError
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Health
 
 SHARED_MEMORY = Path("/dev/shm")  # Linux: files that live in memory, readable by all processes of the host
 

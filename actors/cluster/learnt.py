@@ -10,9 +10,9 @@ import math
 import msgspec
 import numpy as np
 
-from actors.cluster.step_model import Machines, Work, predict
-from actors.cluster.step_times import StepTimes, finite
-from actors.rollout.pace import EnginePace
+from gleaner.actors.cluster.step_model import Machines, Work, predict
+from gleaner.actors.cluster.step_times import StepTimes, finite
+from gleaner.actors.rollout.pace import EnginePace
 
 POOLED_STEPS = 3  # whose lengths represent the next step's: one batch's mean is off by some percent
 LEVEL, TREND = 0.4, 0.15  # of a new step in the mean length, and in its growth

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from actors.cluster.fleet import RESERVED
-from actors.cluster.job import config_of, health_of, host_dir
-from actors.cluster.messages import JobSpec, StopNode
-from supervisor import (
+from gleaner.actors.cluster.fleet import RESERVED
+from gleaner.actors.cluster.job import config_of, health_of, host_dir
+from gleaner.actors.cluster.messages import JobSpec, StopNode
+from gleaner.supervisor import (
     ActorSystem,
     AskFailed,
     Done,
@@ -28,12 +28,14 @@ from supervisor import (
     child,
     one_for_one,
 )
-from supervisor.machine import Child
-from supervisor.turn_clock import timeout_in_turns
-from transport.keys import Bulk
-from transport.wire import Peer
+from gleaner.supervisor.machine import Child
+from gleaner.supervisor.turn_clock import timeout_in_turns
+from gleaner.transport.keys import Bulk
+from gleaner.transport.wire import Peer
 
-HOPELESS = frozenset({2, 6})  # exit codes of a node agent: usage, a damaged journal (nodeagent.exit_codes)
+HOPELESS = frozenset(
+    {2, 6}
+)  # exit codes of a node agent: usage, a damaged journal (gleaner.nodeagent.exit_codes)
 OnRestart = Callable[[Restarted], None]
 
 ORDER_S = 2.0  # for a host to accept an order; a hung host gets as long after SIGTERM
@@ -174,7 +176,7 @@ class LocalHosts:
     def _spec(self, name: str, role: str, job: JobSpec) -> ProcessSpec:
         self._used[name] = job
         state_dir = host_dir(job, name)
-        argv = [sys.executable, "-m", "nodeagent", "start", "--join", self._join.head.endpoint]
+        argv = [sys.executable, "-m", "gleaner.nodeagent", "start", "--join", self._join.head.endpoint]
         argv += ["--role", role, "--name", name, "--state-dir", str(state_dir)]
         argv += ["--listen", f"{self._join.interface}:0", "--bulk", self._join.bulk]
         argv += ["--notices", "none"]  # only the provider's notices count, on any cloud

@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from actors.cluster.messages import NodeHello, NodeSeen
-from supervisor import Address
+from gleaner.actors.cluster.messages import NodeHello, NodeSeen
+from gleaner.supervisor import Address
 
 MAX_MEMBERS = 4096
 """Hosts of one head; a hello beyond it is refused."""

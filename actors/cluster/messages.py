@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from actors.cluster.step_times import StepTimes
-from supervisor import Address, Message
+from gleaner.actors.cluster.step_times import StepTimes
+from gleaner.supervisor import Address, Message
 
 
 class TrainedSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,10 +2,10 @@
 
 from typing import Protocol
 
-from actors.cluster.seeding import SeedingPolicy, SeedingState
-from actors.cluster.seeding_model import ModelPolicy
-from actors.cluster.step_times import StepTimes
-from configs.schema import Config
+from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
+from gleaner.actors.cluster.seeding_model import ModelPolicy
+from gleaner.actors.cluster.step_times import StepTimes
+from gleaner.configs.schema import Config
 
 
 class Planner(Protocol):

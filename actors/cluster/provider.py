@@ -10,9 +10,9 @@ join by themselves) it accepts every message and does nothing.
 from collections.abc import Callable
 from typing import Protocol
 
-from actors.cluster.fleet import RESERVED, FleetAction, FleetPolicy, KillHost, NoticeHost, StartHost
-from actors.cluster.job import config_of
-from actors.cluster.messages import (
+from gleaner.actors.cluster.fleet import RESERVED, FleetAction, FleetPolicy, KillHost, NoticeHost, StartHost
+from gleaner.actors.cluster.job import config_of
+from gleaner.actors.cluster.messages import (
     JobEnded,
     JobSpec,
     PreemptionNotice,
@@ -21,9 +21,9 @@ from actors.cluster.messages import (
     StartTrace,
     StopFleet,
 )
-from configs.load import ConfigError
-from configs.trace import Availability, Trace, TraceError
-from supervisor import Actor, AskFailed, Done, Message, ProcessExit, Refused, handles
+from gleaner.configs.load import ConfigError
+from gleaner.configs.trace import Availability, Trace, TraceError
+from gleaner.supervisor import Actor, AskFailed, Done, Message, ProcessExit, Refused, handles
 
 SCHEDULER = "cluster/scheduler"
 LOOK_S = 0.2  # granularity of the trace's clock

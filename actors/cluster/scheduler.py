@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from actors.cluster.job import config_of
-from actors.cluster.membership import HEAD, MAX_MEMBERS, Member, Members
-from actors.cluster.messages import (
+from gleaner.actors.cluster.job import config_of
+from gleaner.actors.cluster.membership import HEAD, MAX_MEMBERS, Member, Members
+from gleaner.actors.cluster.messages import (
     HostsUp,
     JobEnded,
     JobIs,
@@ -32,11 +32,11 @@ from actors.cluster.messages import (
     SubmitJob,
     WhoIsUp,
 )
-from actors.cluster.planning import Planner, planner_of
-from actors.cluster.seeding import SeedingState
-from configs.load import ConfigError
-from configs.schema import Config
-from supervisor import (
+from gleaner.actors.cluster.planning import Planner, planner_of
+from gleaner.actors.cluster.seeding import SeedingState
+from gleaner.configs.load import ConfigError
+from gleaner.configs.schema import Config
+from gleaner.supervisor import (
     Actor,
     Address,
     AskFailed,

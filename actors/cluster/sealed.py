@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from actors.cluster.saved_state import Damaged, FileInfo, Note, Sealed, StateDirFull
+from gleaner.actors.cluster.saved_state import Damaged, FileInfo, Note, Sealed, StateDirFull
 
 SEAL = "meta.json"
 READ_BYTES = 4 * 2**20

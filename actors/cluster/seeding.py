@@ -12,9 +12,9 @@ import math
 
 import msgspec
 
-from actors.cluster.learnt import Learnt
-from actors.cluster.step_times import StepTimes, finite
-from configs.schema import Seeding
+from gleaner.actors.cluster.learnt import Learnt
+from gleaner.actors.cluster.step_times import StepTimes, finite
+from gleaner.configs.schema import Seeding
 
 SAME_COUNT = 1e-6  # line 11 compares a mean over time with a count: equal up to rounding of the mean
 MAX_MEMORY = 1024  # entries of M; counts are small integers, so more would be a defect of the caller

@@ -21,11 +21,11 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from actors.cluster.learnt import Learnt, learn, ready
-from actors.cluster.seeding import SeedingPolicy, SeedingState
-from actors.cluster.step_model import Floats, Machines, Work, predict
-from actors.cluster.step_times import StepTimes
-from configs.schema import Prices, Seeding
+from gleaner.actors.cluster.learnt import Learnt, learn, ready
+from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
+from gleaner.actors.cluster.step_model import Floats, Machines, Work, predict
+from gleaner.actors.cluster.step_times import StepTimes
+from gleaner.configs.schema import Prices, Seeding
 
 WINDOWS = 7  # tried at a time
 ROUNDS = 3  # of windows, each around the best one of the round before

@@ -7,7 +7,7 @@ in the background, then reports that. It lives in the node agent's process, so i
 
 import asyncio
 
-from actors.cluster.messages import (
+from gleaner.actors.cluster.messages import (
     LatestState,
     RecordIs,
     RecordOf,
@@ -16,8 +16,8 @@ from actors.cluster.messages import (
     StateSaved,
     StepTrained,
 )
-from actors.cluster.saved_state import Checkpoints, Copies, Damaged, StateDirFull
-from supervisor import Actor, Done, Hopeless, Message, Refused, handles
+from gleaner.actors.cluster.saved_state import Checkpoints, Copies, Damaged, StateDirFull
+from gleaner.supervisor import Actor, Done, Hopeless, Message, Refused, handles
 
 CONTROLLER = "training/controller"
 TRAINER = "training/trainer"

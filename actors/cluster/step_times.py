@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from actors.rollout.pace import EnginePace
+from gleaner.actors.rollout.pace import EnginePace
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.engine.decoder import Decoder
-from actors.engine.engine import (
+from gleaner.actors.engine.decoder import Decoder
+from gleaner.actors.engine.engine import (
     Assignment,
     BrokenWeights,
     CannotServe,
@@ -33,16 +33,16 @@ from actors.engine.engine import (
     EngineStats,
     StepOutput,
 )
-from actors.engine.exact_decoder import ROWS, ExactDecoder
-from actors.engine.packed import Packed, pack
-from actors.engine.qwen3 import Qwen3
-from actors.engine.restriction import biased, forbid
-from actors.engine.sampling import request_keys, sample, uniforms
-from actors.engine.tensor_spec import TensorSpec
-from actors.engine.unmade import unmade
-from actors.engine.weight_image import view_weights
-from actors.rollout.sampling_params import PLAIN, Sampling
-from transport.token_frame import MAX_ROWS, Flag
+from gleaner.actors.engine.exact_decoder import ROWS, ExactDecoder
+from gleaner.actors.engine.packed import Packed, pack
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.restriction import biased, forbid
+from gleaner.actors.engine.sampling import request_keys, sample, uniforms
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.engine.unmade import unmade
+from gleaner.actors.engine.weight_image import view_weights
+from gleaner.actors.rollout.sampling_params import PLAIN, Sampling
+from gleaner.transport.token_frame import MAX_ROWS, Flag
 
 PREFILL_TOKENS = (
     4096  # rows of one prefill batch: large enough for full speed, its activations stay in the cache

@@ -16,10 +16,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from actors.engine import checkpoint_files
-from actors.engine.checkpoint_files import COPY_AGAIN, INDEX, SINGLE, Shape
-from actors.engine.qwen3 import BadCheckpoint, Qwen3, Qwen3Config
-from actors.engine.unmade import unmade
+from gleaner.actors.engine import checkpoint_files
+from gleaner.actors.engine.checkpoint_files import COPY_AGAIN, INDEX, SINGLE, Shape
+from gleaner.actors.engine.qwen3 import BadCheckpoint, Qwen3, Qwen3Config
+from gleaner.actors.engine.unmade import unmade
 
 __all__ = ["COPY_AGAIN", "INDEX", "SINGLE", "BadCheckpoint", "load_checkpoint", "save_checkpoint"]
 COPIED = (  # files of a checkpoint beside its weights; other files of the source are not copied

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from gleaner.actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

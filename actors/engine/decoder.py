@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.engine.packed import Packed, PackedLayer, pack
-from actors.engine.qwen3 import Qwen3, rope_angles
+from gleaner.actors.engine.packed import Packed, PackedLayer, pack
+from gleaner.actors.engine.qwen3 import Qwen3, rope_angles
 
 COLUMN_STEP = 16  # the cache is read in whole vectors (AVX-512: 16 floats); the mask hides what is too much
 

@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.rollout.sampling_params import Sampling
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.rollout.sampling_params import Sampling
 
 
 class CannotServe(ValueError):
@@ -59,7 +59,7 @@ class Assignment:
 class StepOutput:
     """The rows of one decode step as columns of equal length: those of a token frame, and no more than fit.
 
-    `flags` are of `transport.token_frame.Flag`; if NO_TOKEN is set, token and log-prob are 0.
+    `flags` are of `gleaner.transport.token_frame.Flag`; if NO_TOKEN is set, token and log-prob are 0.
 
     `logprobs` are under the distribution that was sampled from, i.e. with the temperature applied (greedy:
     under temperature 1).

@@ -28,9 +28,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.engine.decoder import COLUMN_STEP, Decoder
-from actors.engine.qwen3 import Qwen3
-from actors.engine.sampling import sample
+from gleaner.actors.engine.decoder import COLUMN_STEP, Decoder
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.sampling import sample
 
 ROWS = 32
 """Rows of a pass. A multiple of two vectors of 16, so no element is left to a loop with another rounding."""

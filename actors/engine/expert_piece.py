@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.rollout.expert_messages import PART_BYTES, ExpertRows, ExpertsWanted
+from gleaner.actors.rollout.expert_messages import PART_BYTES, ExpertRows, ExpertsWanted
 
 DTYPES = "uint8", "uint16", "int32"
 """Dtypes of rows, narrowest first."""

@@ -7,8 +7,8 @@ Owns the queue of parts to send. It blocks nothing: decoding goes on if a subscr
 import asyncio
 from collections import deque
 
-from actors.engine.expert_piece import ExpertPiece
-from supervisor import Context
+from gleaner.actors.engine.expert_piece import ExpertPiece
+from gleaner.supervisor import Context
 
 MAX_WAITING_BYTES = 256 << 20
 

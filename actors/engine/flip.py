@@ -6,9 +6,9 @@ revert is overwritten. The wire of a server implements loading. Adapter: files.
 
 from collections.abc import Awaitable, Callable
 
-from actors.engine.server_wire import LoadFailed, ServerDied, ServerRefused
-from actors.weights.lease import Lease
-from actors.weights.messages import Fetched
+from gleaner.actors.engine.server_wire import LoadFailed, ServerDied, ServerRefused
+from gleaner.actors.weights.lease import Lease
+from gleaner.actors.weights.messages import Fetched
 
 Load = Callable[[Fetched], Awaitable[None]]
 """Makes a paused server load these weights. Raises `ServerRefused` if it did not: its present weights are

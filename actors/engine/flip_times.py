@@ -5,7 +5,7 @@ For the operator. Pure.
 
 import logging
 
-from actors.weights.messages import Fetched
+from gleaner.actors.weights.messages import Fetched
 
 Figures = dict[str, str | int | float]
 

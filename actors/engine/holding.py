@@ -13,8 +13,8 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from actors.engine.row_exchange import Stream
-from actors.engine.server_wire import ServerDied, ServerRefused, ServerWire
+from gleaner.actors.engine.row_exchange import Stream
+from gleaner.actors.engine.server_wire import ServerDied, ServerRefused, ServerWire
 
 HOLD_S = 10.0  # for the current step, and the token counts
 SETTLE_S = 5.0  # for tokens that are made already

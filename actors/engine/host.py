@@ -9,20 +9,20 @@ import os
 from array import array
 from pathlib import Path
 
-from actors.engine.builtin import BuiltinEngine
-from actors.engine.engine import Assignment, CannotServe, EngineFull, EngineStats
-from actors.engine.model_config import qwen3
-from actors.engine.served_folder import version_name
-from actors.engine.server_wire import LoadFailed
-from actors.engine.turn import Orders, Refusal, Turn, TurnWork
-from actors.engine.unmade import unmade
-from actors.engine.weight_image import BadImage, view_weights
-from actors.rollout.device import Device
-from actors.rollout.instance_messages import Work
-from actors.weights.lease import let_go, mapped
-from actors.weights.messages import Fetched
-from actors.weights.safetensors_file import NotSafetensors
-from configs.schema import Config
+from gleaner.actors.engine.builtin import BuiltinEngine
+from gleaner.actors.engine.engine import Assignment, CannotServe, EngineFull, EngineStats
+from gleaner.actors.engine.model_config import qwen3
+from gleaner.actors.engine.served_folder import version_name
+from gleaner.actors.engine.server_wire import LoadFailed
+from gleaner.actors.engine.turn import Orders, Refusal, Turn, TurnWork
+from gleaner.actors.engine.unmade import unmade
+from gleaner.actors.engine.weight_image import BadImage, view_weights
+from gleaner.actors.rollout.device import Device
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.weights.lease import let_go, mapped
+from gleaner.actors.weights.messages import Fetched
+from gleaner.actors.weights.safetensors_file import NotSafetensors
+from gleaner.configs.schema import Config
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CONTAINER = "/proc/self/ns/pid"

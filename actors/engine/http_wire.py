@@ -12,8 +12,8 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from actors.engine.server_wire import ServerDied, ServerRefused
-from transport.http_body import BodyTooLong, body_start, whole_body
+from gleaner.actors.engine.server_wire import ServerDied, ServerRefused
+from gleaner.transport.http_body import BodyTooLong, body_start, whole_body
 
 CALL_S = 10.0
 MAX_EVENT_BYTES = 256 << 20  # one event of the longest response with everything that may be requested

@@ -8,10 +8,10 @@ are requeued, as without this feature.
 
 import asyncio
 
-from actors.rollout.instance_messages import KeepRequests, RequestsKept
-from configs.schema import Config
-from supervisor import AskFailed, Context, WaitTimeout
-from transport.token_stream import StreamSender
+from gleaner.actors.rollout.instance_messages import KeepRequests, RequestsKept
+from gleaner.configs.schema import Config
+from gleaner.supervisor import AskFailed, Context, WaitTimeout
+from gleaner.transport.token_stream import StreamSender
 
 MANAGER = "rollout/manager"
 KEEP_S = 5.0  # longer than a commit of the manager; beyond it a requeue is quicker

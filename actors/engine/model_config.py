@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from gleaner.actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
 
 TYPE = "model_type"
 """The key that every config.json has, and a `Qwen3Config` has not."""

@@ -2,8 +2,8 @@
 
 import json
 
-from actors.engine.model_config import of_checkpoint, qwen3
-from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from gleaner.actors.engine.model_config import of_checkpoint, qwen3
+from gleaner.actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
 
 __all__ = ["BadCheckpoint", "hub_settings"]
 

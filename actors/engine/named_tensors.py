@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from actors.engine.tensor_spec import TensorSpec, image_bytes
+from gleaner.actors.engine.tensor_spec import TensorSpec, image_bytes
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"

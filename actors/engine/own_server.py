@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from actors.engine.http_wire import CALL_S, HttpWire
-from actors.engine.served_folder import ServedFolder
-from actors.engine.server_process import ServerProcess
-from actors.engine.server_wire import ServerDied, ServerRefused
-from actors.weights.messages import Fetched
+from gleaner.actors.engine.http_wire import CALL_S, HttpWire
+from gleaner.actors.engine.served_folder import ServedFolder
+from gleaner.actors.engine.server_process import ServerProcess
+from gleaner.actors.engine.server_wire import ServerDied, ServerRefused
+from gleaner.actors.weights.messages import Fetched
 
 LOOK_S = 0.2  # between two readiness checks of a starting server
 

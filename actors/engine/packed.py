@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from actors.engine.qwen3 import Attention, Layer, Qwen3, Qwen3Config
+from gleaner.actors.engine.qwen3 import Attention, Layer, Qwen3, Qwen3Config
 
 ROWS = 64  # of a matrix are turned at a time: they stay in the cache, which makes it three times as fast
 

@@ -5,11 +5,11 @@ engine decodes. Owns that one start: the server starts with the model of the arr
 manifest is on this host.
 """
 
-from actors.engine.server_wire import LoadFailed
-from actors.engine.turn import AnyHost, AwaitedHost
-from actors.rollout.messages import Weights
-from actors.weights.messages import Fetched, WhatComes
-from supervisor import AskFailed, Context
+from gleaner.actors.engine.server_wire import LoadFailed
+from gleaner.actors.engine.turn import AnyHost, AwaitedHost
+from gleaner.actors.rollout.messages import Weights
+from gleaner.actors.weights.messages import Fetched, WhatComes
+from gleaner.supervisor import AskFailed, Context
 
 MANIFEST_DEADLINE_S = 60.0  # then the server is started as soon as its weights are here
 START_LATE_S = 120.0

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
-from actors.engine.shared_prompts import SharedPrompts, causal
+from gleaner.actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from gleaner.actors.engine.shared_prompts import SharedPrompts, causal
 
 __all__ = ["BadCheckpoint", "Qwen3", "Qwen3Config", "rope_angles"]
 

@@ -12,14 +12,14 @@ import uuid
 from array import array
 from collections.abc import Coroutine
 
-from actors.engine.holding import Holding
-from actors.engine.row_exchange import RowExchange, Stream
-from actors.engine.server_asks import Unfit, ask_of, vocabulary_of
-from actors.engine.server_wire import Ask, Chunk, LoadFailed, ServerDied, ServerRefused, ServerWire
-from actors.engine.stream_pace import StreamPace
-from actors.engine.turn import Orders, Refusal, Turn
-from actors.rollout.instance_messages import Work
-from actors.weights.messages import Fetched
+from gleaner.actors.engine.holding import Holding
+from gleaner.actors.engine.row_exchange import RowExchange, Stream
+from gleaner.actors.engine.server_asks import Unfit, ask_of, vocabulary_of
+from gleaner.actors.engine.server_wire import Ask, Chunk, LoadFailed, ServerDied, ServerRefused, ServerWire
+from gleaner.actors.engine.stream_pace import StreamPace
+from gleaner.actors.engine.turn import Orders, Refusal, Turn
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.weights.messages import Fetched
 
 TURN_S = 1.0  # without a row or an order
 LOOK_S = 0.25  # between two checks of token progress, and of a full exchange

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from configs.schema import Engine
+from gleaner.configs.schema import Engine
 
 LOOK_S = 60.0
 """Time for the interpreter to report the installed packages; on a cold disk under load that takes seconds."""
@@ -112,7 +112,7 @@ def _installed(kind: str, where: str, found: _Found) -> list[str]:
 
 
 def _server(engine: Engine) -> list[str]:
-    from actors.engine.server_facts import NoServer, look  # with an HTTP client
+    from gleaner.actors.engine.server_facts import NoServer, look  # with an HTTP client
 
     try:
         facts = asyncio.run(look(engine.url))

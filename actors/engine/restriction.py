@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from actors.rollout.sampling_params import Sampling
+from gleaner.actors.rollout.sampling_params import Sampling
 
 Rows = Mapping[int, Sampling]
 """Row of the batch to its sampling settings."""

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actors.engine.engine import StepOutput
-from actors.engine.expert_piece import ExpertPiece, NoRows, table
-from actors.engine.server_wire import Ask, Chunk
-from actors.engine.turn import Refusal, TurnWork
-from actors.rollout.expert_messages import ExpertsWanted
-from transport.token_frame import MAX_ROWS, Flag
+from gleaner.actors.engine.engine import StepOutput
+from gleaner.actors.engine.expert_piece import ExpertPiece, NoRows, table
+from gleaner.actors.engine.server_wire import Ask, Chunk
+from gleaner.actors.engine.turn import Refusal, TurnWork
+from gleaner.actors.rollout.expert_messages import ExpertsWanted
+from gleaner.transport.token_frame import MAX_ROWS, Flag
 
 SOON_S = 0.005  # rows of the same decode step arrive meanwhile
 GATHER_S = 0.1  # ten pieces of text a second are smooth to a reader

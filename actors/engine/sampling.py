@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.engine.restriction import Rows, restrict
+from gleaner.actors.engine.restriction import Rows, restrict
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)  # the constants of SplitMix64: Steele, Lea, Flood, OOPSLA 2014
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

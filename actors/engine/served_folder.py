@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from actors.engine.model_settings import hub_settings
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.lease import in_file
-from actors.weights.messages import Fetched
-from actors.weights.safetensors_file import has_padding, header
+from gleaner.actors.engine.model_settings import hub_settings
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.lease import in_file
+from gleaner.actors.weights.messages import Fetched
+from gleaner.actors.weights.safetensors_file import has_padding, header
 
 PREFIX = "served-"
 WEIGHTS = "model.safetensors"

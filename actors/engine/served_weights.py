@@ -8,15 +8,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from actors.engine.flip_times import Figures, FlipTimes
-from actors.engine.server_wire import LoadFailed, ServerDied
-from actors.engine.tensor_spec import image_bytes
-from actors.rollout.instance_messages import NotLoaded, Pulled, ServeNow, Serving, Withdraw, Withdrawn
-from actors.rollout.messages import Weights
-from actors.weights.control_page import NONE, ControlPage, Page
-from actors.weights.messages import DropVersion, Fetch, Fetched
-from configs.schema import Config
-from supervisor import AskFailed, AskTimeout, Context, Done
+from gleaner.actors.engine.flip_times import Figures, FlipTimes
+from gleaner.actors.engine.server_wire import LoadFailed, ServerDied
+from gleaner.actors.engine.tensor_spec import image_bytes
+from gleaner.actors.rollout.instance_messages import NotLoaded, Pulled, ServeNow, Serving, Withdraw, Withdrawn
+from gleaner.actors.rollout.messages import Weights
+from gleaner.actors.weights.control_page import NONE, ControlPage, Page
+from gleaner.actors.weights.messages import DropVersion, Fetch, Fetched
+from gleaner.configs.schema import Config
+from gleaner.supervisor import AskFailed, AskTimeout, Context, Done
 
 MANAGER = "rollout/manager"
 TELL_DEADLINE_S = 5.0

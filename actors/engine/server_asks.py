@@ -5,9 +5,9 @@ from array import array
 
 import msgspec
 
-from actors.engine.server_wire import Ask
-from actors.rollout.instance_messages import Work
-from actors.rollout.sampling_params import PLAIN
+from gleaner.actors.engine.server_wire import Ask
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.rollout.sampling_params import PLAIN
 
 MOST_WORDS = 1 << 32
 

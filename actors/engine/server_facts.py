@@ -13,8 +13,8 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from actors.engine.engine_facts import EngineFacts
-from transport.http_body import BodyTooLong, whole_body
+from gleaner.actors.engine.engine_facts import EngineFacts
+from gleaner.transport.http_body import BodyTooLong, whole_body
 
 ANSWER_S = 10.0  # for all requests to one server
 MAX_BYTES = 4 << 20

@@ -1,4 +1,4 @@
-"""Server launcher: `python -m actors.engine.server_launcher COMMAND ...`.
+"""Server launcher: `python -m gleaner.actors.engine.server_launcher COMMAND ...`.
 
 The parent process of a worker's server. Owns one guarantee: nothing of the server outlives the worker,
 however that ends. Its standard input is a pipe whose other end the worker holds and never writes to. When

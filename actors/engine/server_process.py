@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from actors.engine.server_wire import ServerDied
+from gleaner.actors.engine.server_wire import ServerDied
 
 FIRST_PORT, PORTS = 20_000, 12_000
 """Linux gives ports from 32768 on to connections (`ip_local_port_range`)."""
@@ -56,7 +56,7 @@ class ServerProcess:
         ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         path = os.pathsep.join(entry for entry in sys.path if entry)
         its_path = ["-u", "PYTHONPATH"] if modules is None else [f"PYTHONPATH={modules}"]
-        launch = [sys.executable, "-P", "-m", "actors.engine.server_launcher", "env", *its_path]
+        launch = [sys.executable, "-P", "-m", "gleaner.actors.engine.server_launcher", "env", *its_path]
         with log.open("ab") as output:
             self._popen = subprocess.Popen(
                 [*launch, *self.argv],

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from actors.rollout.sampling_params import PLAIN, Sampling
-from actors.rollout.score_rows import Scores
-from actors.weights.messages import Fetched
+from gleaner.actors.rollout.sampling_params import PLAIN, Sampling
+from gleaner.actors.rollout.score_rows import Scores
+from gleaner.actors.weights.messages import Fetched
 
 Finish = Literal["stop", "length", "abort"]
 PauseMode = Literal["abort", "retract", "in_place"]

@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from actors.engine.remote import RemoteHost
-from actors.engine.served_folder import WEIGHTS, version_name
-from actors.engine.server_process import ServerProcess, free_port
-from actors.engine.sglang import SglangWire, environment
-from actors.engine.sglang_weights import LOADER, PLUGIN
-from actors.engine.vllm import VllmWire
-from actors.engine.vllm_messages import BACKEND, MIDDLEWARE
-from actors.weights.messages import Fetched
-from configs.schema import Config
+from gleaner.actors.engine.remote import RemoteHost
+from gleaner.actors.engine.served_folder import WEIGHTS, version_name
+from gleaner.actors.engine.server_process import ServerProcess, free_port
+from gleaner.actors.engine.sglang import SglangWire, environment
+from gleaner.actors.engine.sglang_weights import LOADER, PLUGIN
+from gleaner.actors.engine.vllm import VllmWire
+from gleaner.actors.engine.vllm_messages import BACKEND, MIDDLEWARE
+from gleaner.actors.weights.messages import Fetched
+from gleaner.configs.schema import Config
 
 VLLM_PLUGIN = Path(__file__).with_name("vllm_plugin")
 """First on the path, before an installed copy, whose entry point vLLM needs: ours matches this program."""

@@ -18,13 +18,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
-from actors.engine.flip import Flip
-from actors.engine.http_wire import HttpWire
-from actors.engine.own_server import OwnServer, Start
-from actors.engine.served_folder import version_name
-from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, PauseMode, ServerDied, ServerRefused
-from actors.engine.sglang_events import meta_of, new_of
-from actors.engine.sglang_messages import (
+from gleaner.actors.engine.flip import Flip
+from gleaner.actors.engine.http_wire import HttpWire
+from gleaner.actors.engine.own_server import OwnServer, Start
+from gleaner.actors.engine.served_folder import version_name
+from gleaner.actors.engine.server_wire import (
+    Ask,
+    Chunk,
+    LoadFailed,
+    Loads,
+    PauseMode,
+    ServerDied,
+    ServerRefused,
+)
+from gleaner.actors.engine.sglang_events import meta_of, new_of
+from gleaner.actors.engine.sglang_messages import (
     AbortRequest,
     Continue,
     Generate,
@@ -36,10 +44,10 @@ from actors.engine.sglang_messages import (
     SamplingParams,
     ServerInfo,
 )
-from actors.engine.sglang_scores import ScoreReading
-from actors.engine.sglang_weights import SglangWeights
-from actors.rollout.sampling_params import CANNOT_CONTINUE, Sampling
-from actors.weights.messages import Fetched
+from gleaner.actors.engine.sglang_scores import ScoreReading
+from gleaner.actors.engine.sglang_weights import SglangWeights
+from gleaner.actors.rollout.sampling_params import CANNOT_CONTINUE, Sampling
+from gleaner.actors.weights.messages import Fetched
 
 ORDER_S = 60.0  # for a pause or a release of memory, which waits for the current step
 HEALTH_S = 30.0  # of `/health`, which gives up after 20 s itself

@@ -5,9 +5,9 @@ from typing import TypeVar
 
 import msgspec
 
-from actors.engine.http_wire import refusal
-from actors.engine.server_wire import Chunk, Finish, ServerDied, ServerRefused
-from actors.engine.sglang_messages import Event, Meta, Row
+from gleaner.actors.engine.http_wire import refusal
+from gleaner.actors.engine.server_wire import Chunk, Finish, ServerDied, ServerRefused
+from gleaner.actors.engine.sglang_messages import Event, Meta, Row
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import msgspec
 
-from actors.engine.server_wire import Ask, Chunk, ServerDied
-from actors.engine.sglang_messages import Meta, Row
-from actors.rollout.score_rows import Score, Scores, packed
+from gleaner.actors.engine.server_wire import Ask, Chunk, ServerDied
+from gleaner.actors.engine.sglang_messages import Meta, Row
+from gleaner.actors.rollout.score_rows import Score, Scores, packed
 
 _tokens = msgspec.json.Decoder(list[Row])
 _tops = msgspec.json.Decoder(list[list[Row] | None])

@@ -17,10 +17,10 @@ the slowest of the three (docs/engines.md); `/update_weights_from_ipc`, whose ha
 import asyncio
 from pathlib import Path
 
-from actors.engine.http_wire import HttpWire
-from actors.engine.served_folder import ServedFolder
-from actors.engine.server_wire import LoadFailed, ServerDied, ServerRefused
-from actors.engine.sglang_messages import (
+from gleaner.actors.engine.http_wire import HttpWire
+from gleaner.actors.engine.served_folder import ServedFolder
+from gleaner.actors.engine.server_wire import LoadFailed, ServerDied, ServerRefused
+from gleaner.actors.engine.sglang_messages import (
     Nothing,
     ServerInfo,
     Updated,
@@ -28,7 +28,7 @@ from actors.engine.sglang_messages import (
     UpdateWeightsFromTensor,
     only_a_name,
 )
-from actors.weights.messages import Fetched
+from gleaner.actors.weights.messages import Fetched
 
 LOADER = "gleaner_sglang.load_image"
 PLUGIN = Path(__file__).with_name("sglang_plugin")

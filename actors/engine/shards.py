@@ -1,7 +1,7 @@
 """`Shards`: one trainer rank's weights, written into the image of its host.
 
-Owns the copy, and the reading of torch's DTensor placements. Nothing is gathered. `actors.weights.layout`
-maps parts to bytes of the image.
+Owns the copy, and the reading of torch's DTensor placements. Nothing is gathered.
+`gleaner.actors.weights.layout` maps parts to bytes of the image.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from actors.engine.named_tensors import Unpublishable, bare_name, laid_out, require_plain
-from actors.engine.tensor_spec import TensorSpec, image_bytes
-from actors.weights.layout import LayoutError, Part, columns_in, rows_in, runs_of
-from actors.weights.runs import Run
+from gleaner.actors.engine.named_tensors import Unpublishable, bare_name, laid_out, require_plain
+from gleaner.actors.engine.tensor_spec import TensorSpec, image_bytes
+from gleaner.actors.weights.layout import LayoutError, Part, columns_in, rows_in, runs_of
+from gleaner.actors.weights.runs import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from actors.engine.engine import StepOutput
-from actors.engine.expert_piece import ExpertPiece
-from actors.rollout.device import Device
-from actors.rollout.instance_messages import Work
-from actors.weights.messages import Fetched
+from gleaner.actors.engine.engine import StepOutput
+from gleaner.actors.engine.expert_piece import ExpertPiece
+from gleaner.actors.rollout.device import Device
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.weights.messages import Fetched
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ nothing. A lost message is not sent again, because the next turns give the same 
 
 import asyncio
 
-from actors.engine.turn import TurnWork
-from actors.rollout.balancer_messages import EngineMeasured
-from actors.rollout.profile import Measured, Work
-from supervisor import Context
+from gleaner.actors.engine.turn import TurnWork
+from gleaner.actors.rollout.balancer_messages import EngineMeasured
+from gleaner.actors.rollout.profile import Measured, Work
+from gleaner.supervisor import Context
 
 BALANCER = "rollout/balancer"
 

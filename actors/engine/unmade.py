@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from actors.engine.qwen3 import Qwen3
-from actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.qwen3_config import Qwen3Config
 
 _DRAWS: frozenset[Callable[..., object]] = frozenset(
     {nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_}

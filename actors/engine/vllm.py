@@ -18,13 +18,21 @@ Owns the translation, and the server's process if it is ours. Adapter.
 import asyncio
 from collections.abc import AsyncIterator
 
-from actors.engine.flip import Flip
-from actors.engine.http_wire import HttpWire
-from actors.engine.model_config import facts
-from actors.engine.own_server import OwnServer, Start
-from actors.engine.served_folder import version_name
-from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, PauseMode, ServerDied, ServerRefused
-from actors.engine.vllm_messages import (
+from gleaner.actors.engine.flip import Flip
+from gleaner.actors.engine.http_wire import HttpWire
+from gleaner.actors.engine.model_config import facts
+from gleaner.actors.engine.own_server import OwnServer, Start
+from gleaner.actors.engine.served_folder import version_name
+from gleaner.actors.engine.server_wire import (
+    Ask,
+    Chunk,
+    LoadFailed,
+    Loads,
+    PauseMode,
+    ServerDied,
+    ServerRefused,
+)
+from gleaner.actors.engine.vllm_messages import (
     MADE_TOKENS,
     AbortRequests,
     CollectiveRpc,
@@ -45,10 +53,10 @@ from actors.engine.vllm_messages import (
     request_id,
     update_of,
 )
-from actors.rollout.sampling_params import Sampling
-from actors.weights.lease import in_file
-from actors.weights.messages import Fetched
-from actors.weights.safetensors_file import NotSafetensors
+from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.actors.weights.lease import in_file
+from gleaner.actors.weights.messages import Fetched
+from gleaner.actors.weights.safetensors_file import NotSafetensors
 
 ORDER_S = 60.0  # for a pause or a release of memory, which waits for the current step
 LOAD_S = 600.0  # to load weights; the caller has its own deadline

@@ -8,9 +8,9 @@ these structs with the classes of released versions.
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from actors.engine.server_wire import Ask, Chunk, Finish, Loads, ServerDied, ServerRefused
-from actors.engine.tensor_spec import TensorSpec
-from actors.rollout.sampling_params import CANNOT_CONTINUE, Grammar
+from gleaner.actors.engine.server_wire import Ask, Chunk, Finish, Loads, ServerDied, ServerRefused
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.rollout.sampling_params import CANNOT_CONTINUE, Grammar
 
 BACKEND = "gleaner"
 """The weight transfer engine that `vllm_plugin` registers."""

@@ -1,7 +1,7 @@
 """Weight image: a model's weights as one flat run of bytes in shared memory.
 
 Owns the layout (a pure function of the model) and the copies in and out, bit for bit. Does not own the shared
-memory, hashes or versions: `actors.weights` does.
+memory, hashes or versions: `gleaner.actors.weights` does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from actors.engine.tensor_spec import TensorSpec, image_bytes
+from gleaner.actors.engine.tensor_spec import TensorSpec, image_bytes
 
 __all__ = [
     "BadImage",

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from actors.engine.expert_telling import ExpertTelling
-from actors.engine.keeping import Keeping
-from actors.engine.preparing import Preparing
-from actors.engine.served_weights import ServedWeights
-from actors.engine.turn import AnyHost, AwaitedHost, EngineHost, Orders, Refusal, Turn
-from actors.engine.turn_times import TurnTimes
-from actors.rollout.instance_messages import (
+from gleaner.actors.engine.expert_telling import ExpertTelling
+from gleaner.actors.engine.keeping import Keeping
+from gleaner.actors.engine.preparing import Preparing
+from gleaner.actors.engine.served_weights import ServedWeights
+from gleaner.actors.engine.turn import AnyHost, AwaitedHost, EngineHost, Orders, Refusal, Turn
+from gleaner.actors.engine.turn_times import TurnTimes
+from gleaner.actors.rollout.instance_messages import (
     Abort,
     CannotTake,
     Dispatch,
@@ -27,12 +27,12 @@ from actors.rollout.instance_messages import (
     Withdraw,
     Withdrawn,
 )
-from actors.rollout.messages import Weights
-from actors.training.messages import CloseSeeding, OpenSeeding
-from actors.weights.control_page import ControlPage
-from actors.weights.messages import Fetched
-from configs.schema import Config
-from supervisor import (
+from gleaner.actors.rollout.messages import Weights
+from gleaner.actors.training.messages import CloseSeeding, OpenSeeding
+from gleaner.actors.weights.control_page import ControlPage
+from gleaner.actors.weights.messages import Fetched
+from gleaner.configs.schema import Config
+from gleaner.supervisor import (
     Actor,
     AskFailed,
     Deferred,
@@ -44,8 +44,8 @@ from supervisor import (
     WorkDeadlines,
     handles,
 )
-from transport.token_stream import StreamRefused
-from transport.wire import Peer
+from gleaner.transport.token_stream import StreamRefused
+from gleaner.transport.wire import Peer
 
 MANAGER = "rollout/manager"
 REGISTER_DEADLINE_S = 5.0

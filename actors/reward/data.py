@@ -8,11 +8,11 @@ import hashlib
 import json
 from random import Random
 
-from actors.reward import rows
-from actors.reward.entries import Entry
-from actors.reward.source import BadTask, Split, TextProblem
-from actors.reward.tables import Table, table
-from configs.schema import HELDOUT_PROBLEMS, Task
+from gleaner.actors.reward import rows
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.source import BadTask, Split, TextProblem
+from gleaner.actors.reward.tables import Table, table
+from gleaner.configs.schema import HELDOUT_PROBLEMS, Task
 
 HELDOUT_SHARE = 10
 """At most one problem of so many is held out where the settings name no file of held-out ones."""

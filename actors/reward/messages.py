@@ -1,6 +1,6 @@
 """Messages to the RewardProxy."""
 
-from supervisor import Message
+from gleaner.supervisor import Message
 
 
 class GetProblems(Message, frozen=True):
@@ -26,8 +26,8 @@ class Score(Message, frozen=True):
 
 
 class Verdict(Message, frozen=True):
-    """The reward of a response. `status`: see `actors.reward.verdicts`; score: None if it is one of ours, 0
-    if it is any other but ok."""
+    """The reward of a response. `status`: see `gleaner.actors.reward.verdicts`; score: None if it is one of
+    ours, 0 if it is any other but ok."""
 
     request: str
     score: float | None

@@ -21,8 +21,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from actors.reward import pipe
-from actors.reward.scoring import (
+from gleaner.actors.reward import pipe
+from gleaner.actors.reward.scoring import (
     ScorerUnusable,
     ScoringWorker,
     StartWorker,
@@ -30,8 +30,8 @@ from actors.reward.scoring import (
     WorkerHung,
     WorkerSpec,
 )
-from actors.reward.verdicts import LOST, OURS, VERIFIER_FAILED
-from supervisor import Intensity, Overloaded
+from gleaner.actors.reward.verdicts import LOST, OURS, VERIFIER_FAILED
+from gleaner.supervisor import Intensity, Overloaded
 
 TOGETHER = 32
 TOKENS_TOGETHER = 2**20

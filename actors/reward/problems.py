@@ -19,8 +19,8 @@ from reasoning_gym.dataset import ProceduralDataset
 from reasoning_gym.factory import DATASETS, create_dataset
 from reasoning_gym.utils import extract_answer
 
-from actors.reward.entries import Entry
-from actors.reward.source import SPLITS, BadTask, Split, TextProblem
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.source import SPLITS, BadTask, Split, TextProblem
 
 SIXTEENTHS: dict[Split, int] = {"warmup": 8, "train": 6, "heldout": 2}
 """Share of all questions in each split: the warm start needs the most, scores the fewest."""

@@ -1,8 +1,8 @@
 """`Prompts`: text to tokens and back, by a checkpoint's tokenizer and template.
 
 Owns the tokenizer's files, read once; no model, problem or reward, and no text that grows token by token
-(`actors.rollout.gateway.text`). Free of `transformers` and of the package of problems, so that a command that
-puts one prompt starts at once.
+(`gleaner.actors.rollout.gateway.text`). Free of `transformers` and of the package of problems, so that a
+command that puts one prompt starts at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from actors.reward.entries import Entry
+from gleaner.actors.reward.entries import Entry
 
 
 class BadTokenizer(ValueError):

@@ -11,11 +11,11 @@ from collections import Counter
 
 import msgspec
 
-from actors.reward.messages import GetProblems, Problems, Score, Verdict
-from actors.reward.pool import NoProblem, PoolFailed, ProblemLost, WorkerPool
-from actors.reward.scoring import StartWorker, WorkerSpec
-from configs.schema import Config
-from supervisor import Actor, Crashed, Deferred, Overloaded, Refused, Suspended, handles
+from gleaner.actors.reward.messages import GetProblems, Problems, Score, Verdict
+from gleaner.actors.reward.pool import NoProblem, PoolFailed, ProblemLost, WorkerPool
+from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Crashed, Deferred, Overloaded, Refused, Suspended, handles
 
 WORKERS = "the reward workers"
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from actors.reward.entries import Entry, Json, Message
+from gleaner.actors.reward.entries import Entry, Json, Message
 
 ROLES = ("system", "user", "assistant", "tool", "developer")
 PROMPT = ("prompt", "messages", "question", "problem")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from actors.reward import pipe
+from gleaner.actors.reward import pipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class WorkerSpec:
     `memory_bytes` limits the memory of the process; `start_s` the time until its scorer is loaded.
     """
 
-    scorer: str = "actors.reward.worker:task"
+    scorer: str = "gleaner.actors.reward.worker:task"
     config: Mapping[str, object] | None = None
     memory_bytes: int = 2 * 2**30
     start_s: float = 60.0

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
-from actors.reward.entries import Entry
+from gleaner.actors.reward.entries import Entry
 
 Split = Literal["warmup", "train", "heldout"]
 SPLITS: tuple[Split, ...] = get_args(Split)

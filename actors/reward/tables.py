@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from actors.reward import rows
-from actors.reward.source import BadTask
+from gleaner.actors.reward import rows
+from gleaner.actors.reward.source import BadTask
 
 MAX_LINE_BYTES = 64 * 2**20
 

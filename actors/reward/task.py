@@ -12,15 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from actors.reward.entries import Entry
-from actors.reward.mixture import Mixture
-from actors.reward.prompts import BadConversation, Prompts
-from actors.reward.source import BadTask, Source, Split, TextProblem
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
-from actors.reward.verifiers.registry import HTTP, PYTHON, REASONING, make
-from configs.schema import Config
-from configs.schema import Task as Settings
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.mixture import Mixture
+from gleaner.actors.reward.prompts import BadConversation, Prompts
+from gleaner.actors.reward.source import BadTask, Source, Split, TextProblem
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
+from gleaner.actors.reward.verifiers.registry import HTTP, PYTHON, REASONING, make
+from gleaner.configs.schema import Config
+from gleaner.configs.schema import Task as Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Problem:
 def source_of(settings: Settings, seed: int) -> Source:
     """The problems of a task. Raises `BadTask`."""
     if settings.data:
-        from actors.reward.data import DataProblems
+        from gleaner.actors.reward.data import DataProblems
 
         return DataProblems(settings, seed)
-    from actors.reward.problems import Problems  # loads reasoning-gym, a second or more
+    from gleaner.actors.reward.problems import Problems  # loads reasoning-gym, a second or more
 
     return Problems(settings.name, settings.params, seed)
 

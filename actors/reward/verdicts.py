@@ -7,7 +7,7 @@ tried elsewhere, then sampled again, and is never trained on with a made-up scor
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from actors.reward.sandbox.port import Outcome, Status
+from gleaner.actors.reward.sandbox.port import Outcome, Status
 
 OK, NO_ANSWER, COMPILE_FAILED = "ok", "no_answer", "compile_failed"
 LOST, OVERLOADED, UNAVAILABLE = "lost", "overloaded", "unavailable"

@@ -1,4 +1,4 @@
-"""Scoring process: `python -m actors.reward.worker --scorer M:F --config JSON`.
+"""Scoring process: `python -m gleaner.actors.reward.worker --scorer M:F --config JSON`.
 
 M:F is MODULE:FACTORY. Owns one scorer and the two ends of its pipe. The scorer's faults stay here: its prints
 are discarded, its errors become replies, its memory is limited. The pool detects a hang or a crash. It is no
@@ -17,9 +17,9 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO, Protocol, cast, runtime_checkable
 
-from actors.reward import pipe
-from actors.reward.verdicts import OURS, PROGRAMS, Judgement
-from supervisor.process import die_with_parent
+from gleaner.actors.reward import pipe
+from gleaner.actors.reward.verdicts import OURS, PROGRAMS, Judgement
+from gleaner.supervisor.process import die_with_parent
 
 MAX_DETAIL = 500  # characters of an error that travel
 
@@ -34,7 +34,7 @@ class Posed(Protocol):
 
 
 class Scorer(Protocol):
-    """What a worker runs. `actors.reward.task.Task` is one."""
+    """What a worker runs. `gleaner.actors.reward.task.Task` is one."""
 
     def problem(self, split: str, index: int) -> Posed: ...
     def score(self, split: str, index: int, tokens: Sequence[int]) -> float | Judgement: ...
@@ -49,7 +49,7 @@ class ScoresTogether(Protocol):
 
 def task(config: Mapping[str, object]) -> Scorer:
     """The default factory: the tasks of a job's "settings", for a model's "tokenizer"."""
-    from actors.reward.task import from_settings  # slow to import; only workers pay for it
+    from gleaner.actors.reward.task import from_settings  # slow to import; only workers pay for it
 
     made = from_settings(cast("Mapping[str, object]", config["settings"]), str(config["tokenizer"]))
     made.open()
@@ -127,8 +127,8 @@ def _private_pipe() -> tuple[BinaryIO, BinaryIO]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the process."""
     die_with_parent()
-    parser = argparse.ArgumentParser(prog="actors.reward.worker", description=__doc__)
-    parser.add_argument("--scorer", default="actors.reward.worker:task", help="MODULE:FACTORY")
+    parser = argparse.ArgumentParser(prog="gleaner.actors.reward.worker", description=__doc__)
+    parser.add_argument("--scorer", default="gleaner.actors.reward.worker:task", help="MODULE:FACTORY")
     parser.add_argument("--config", default="{}", help="JSON object for the factory")
     parser.add_argument("--memory-bytes", type=int, required=True, help="limit of the process's own memory")
     chosen = parser.parse_args(arguments)

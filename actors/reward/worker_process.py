@@ -11,10 +11,10 @@ import os
 import signal
 import sys
 
-from actors.reward import pipe
-from actors.reward.scoring import ScorerUnusable, WorkerDied, WorkerHung, WorkerSpec
-from supervisor.process import PARENT_VARIABLE
-from supervisor.turn_clock import timeout_in_turns
+from gleaner.actors.reward import pipe
+from gleaner.actors.reward.scoring import ScorerUnusable, WorkerDied, WorkerHung, WorkerSpec
+from gleaner.supervisor.process import PARENT_VARIABLE
+from gleaner.supervisor.turn_clock import timeout_in_turns
 
 # Numeric libraries start a thread a core; there is one worker a core already, and each thread reserves
 # memory.
@@ -39,7 +39,7 @@ class WorkerProcess:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "actors.reward.worker",
+                "gleaner.actors.reward.worker",
                 f"--scorer={spec.scorer}",
                 f"--config={json.dumps(dict(spec.config or {}))}",
                 f"--memory-bytes={spec.memory_bytes}",

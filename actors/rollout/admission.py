@@ -6,8 +6,8 @@ Owns the limits and the refusals. Pure.
 import math
 from collections.abc import Sequence
 
-from actors.rollout.events import BatchSubmitted, Prompt
-from actors.rollout.token_log import TokenLog
+from gleaner.actors.rollout.events import BatchSubmitted, Prompt
+from gleaner.actors.rollout.token_log import TokenLog
 
 # Steps that no second checkpoint has yet, the running one, evaluations; more would be a leak.
 MAX_OPEN_BATCHES = 16

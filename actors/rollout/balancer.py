@@ -27,8 +27,8 @@ from math import ceil, log2
 from statistics import median
 from typing import NamedTuple
 
-from actors.rollout.device import Device
-from actors.rollout.devices import ROUNDING, turns
+from gleaner.actors.rollout.device import Device
+from gleaner.actors.rollout.devices import ROUNDING, turns
 
 InstanceId = str
 

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from actors.rollout.device import Device
-from actors.rollout.profile import Work
-from supervisor import Message
+from gleaner.actors.rollout.device import Device
+from gleaner.actors.rollout.profile import Work
+from gleaner.supervisor import Message
 
 BALANCER = "rollout/balancer"
 

@@ -11,8 +11,8 @@ than twice what the frames cost.
 import asyncio
 from collections.abc import Awaitable
 
-from actors.rollout.changes import Changes
-from actors.rollout.events import (
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.events import (
     BatchReleased,
     BatchSubmitted,
     FrameLogged,
@@ -21,12 +21,12 @@ from actors.rollout.events import (
     VersionFailed,
     VersionPublished,
 )
-from actors.rollout.messages import BatchLedger, GroupOut, RequestLedger, Weights
-from actors.rollout.shelves import Shelves
-from actors.rollout.state import RolloutState
-from actors.rollout.token_log import Batch
-from supervisor import Journal, Message
-from transport.token_frame import ROW_BYTES
+from gleaner.actors.rollout.messages import BatchLedger, GroupOut, RequestLedger, Weights
+from gleaner.actors.rollout.shelves import Shelves
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.rollout.token_log import Batch
+from gleaner.supervisor import Journal, Message
+from gleaner.transport.token_frame import ROW_BYTES
 
 JOURNAL_BYTES = 64 << 20
 """As `limits.journal_bytes`."""

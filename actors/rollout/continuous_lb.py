@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.rollout.profile import StepModel
+from gleaner.actors.rollout.profile import StepModel
 
 Floats = NDArray[np.float64]
 

@@ -9,13 +9,13 @@ A restarted manager gives running requests their whole time again: no journal ha
 taken.
 """
 
-from actors.rollout.books import Books
-from actors.rollout.changes import Changes
-from actors.rollout.events import RequestsDue
-from actors.rollout.instance_messages import Abort
-from actors.rollout.instances import Instances
-from actors.rollout.request_log import RequestLog, RequestState
-from supervisor import Context
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.events import RequestsDue
+from gleaner.actors.rollout.instance_messages import Abort
+from gleaner.actors.rollout.instances import Instances
+from gleaner.actors.rollout.request_log import RequestLog, RequestState
+from gleaner.supervisor import Context
 
 OVER = (RequestState.FINISHED, RequestState.DROPPED)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import ceil, floor
 from typing import TypeVar
 
-from actors.rollout.device import Device
+from gleaner.actors.rollout.device import Device
 
 T = TypeVar("T")
 

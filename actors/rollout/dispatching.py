@@ -10,20 +10,20 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from actors.rollout.balancer_messages import BALANCER, LoadChange, LoadChanged, Place, Placed
-from actors.rollout.books import Books
-from actors.rollout.changes import Changes
-from actors.rollout.events import BatchSubmitted, Dispatched
-from actors.rollout.expert_messages import ExpertsWanted
-from actors.rollout.instance_messages import Dispatch, Work
-from actors.rollout.instances import Instance, Instances
-from actors.rollout.moving import Moving
-from actors.rollout.quarantine import Quarantine
-from actors.rollout.request_log import RequestLog, RequestState
-from actors.rollout.sessions import Sessions
-from actors.rollout.single_messages import BATCH
-from actors.rollout.token_log import Batch
-from supervisor import AskFailed, AskTimeout, Context, Deadline, Done, Refused, Unreachable
+from gleaner.actors.rollout.balancer_messages import BALANCER, LoadChange, LoadChanged, Place, Placed
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.events import BatchSubmitted, Dispatched
+from gleaner.actors.rollout.expert_messages import ExpertsWanted
+from gleaner.actors.rollout.instance_messages import Dispatch, Work
+from gleaner.actors.rollout.instances import Instance, Instances
+from gleaner.actors.rollout.moving import Moving
+from gleaner.actors.rollout.quarantine import Quarantine
+from gleaner.actors.rollout.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.sessions import Sessions
+from gleaner.actors.rollout.single_messages import BATCH
+from gleaner.actors.rollout.token_log import Batch
+from gleaner.supervisor import AskFailed, AskTimeout, Context, Deadline, Done, Refused, Unreachable
 
 PLACE_DEADLINE_S = 5.0
 DISPATCH_DEADLINE_S = 10.0  # an instance that takes no dispatch for this long is given up

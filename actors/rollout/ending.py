@@ -3,11 +3,11 @@
 Pure: changes the token log, a stream and the counters, and records the changes in `Changes`.
 """
 
-from actors.rollout.changes import Changes, Ended
-from actors.rollout.events import Counters
-from actors.rollout.request_log import RequestLog, RequestState
-from actors.rollout.tickets import Stream
-from actors.rollout.token_log import TokenLog
+from gleaner.actors.rollout.changes import Changes, Ended
+from gleaner.actors.rollout.events import Counters
+from gleaner.actors.rollout.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.tickets import Stream
+from gleaner.actors.rollout.token_log import TokenLog
 
 
 def gone(log: TokenLog, counters: Counters, instance: str, stream: Stream, changes: Changes) -> None:

@@ -9,9 +9,9 @@ dispatch of a request to an instance; it is never used again within an incarnati
 
 import msgspec
 
-from actors.rollout.sampling_params import Sampling
-from actors.rollout.score_rows import Scores
-from supervisor import Message
+from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.actors.rollout.score_rows import Scores
+from gleaner.supervisor import Message
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,8 @@ class BatchSubmitted(Message, frozen=True):
     Every token must be made under exactly `version`, the one that its step starts from; with `min_version`,
     under any version from that one on. scored: the manager requests a verdict for each finished request.
 
-    `actors.rollout.sampling` decides what counts. wanted: groups that the batch ends with, 0 = all of them.
+    `gleaner.actors.rollout.sampling` decides what counts. wanted: groups that the batch ends with, 0 = all of
+    them.
     drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in its
     place, up to `most` groups in all. over_sampling: this many prompts are in progress for each group that is
     still missing; when `wanted` groups are complete, the rest is aborted. again: a sample without a verdict
@@ -149,8 +150,8 @@ class FrameLogged(Message, frozen=True):
 
 class Scored(Message, frozen=True):
     """The verdict of a finished request. The first one counts. score: None if the status is a failure of our
-    own (`actors.reward.verdicts`): the sample is unscored, and no step trains on it. detail: what failed
-    then."""
+    own (`gleaner.actors.reward.verdicts`): the sample is unscored, and no step trains on it. detail: what
+    failed then."""
 
     request: str
     score: float | None
@@ -166,8 +167,8 @@ class GroupsKept(Message, frozen=True):
 
 
 class GroupsDropped(Message, frozen=True):
-    """These groups do not count; `why` is a reason of `actors.rollout.sampling`. Their running requests are
-    aborted."""
+    """These groups do not count; `why` is a reason of `gleaner.actors.rollout.sampling`. Their running
+    requests are aborted."""
 
     batch: str
     groups: tuple[int, ...]

@@ -6,8 +6,8 @@ once. The requester holds them until it has answered. A lost row is computed aga
 
 import msgspec
 
-from actors.rollout.score_rows import Scores
-from supervisor import Message
+from gleaner.actors.rollout.score_rows import Scores
+from gleaner.supervisor import Message
 
 
 class ExpertsWanted(msgspec.Struct, frozen=True, kw_only=True):

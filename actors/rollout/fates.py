@@ -6,7 +6,7 @@ Owns the record of the outcomes, not the decisions (`sampling`) nor the requests
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
-from actors.rollout.events import Prompt
+from gleaner.actors.rollout.events import Prompt
 
 
 @dataclass(slots=True)

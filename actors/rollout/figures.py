@@ -2,13 +2,13 @@
 
 from collections import Counter
 
-from actors.reward.health import Sickness
-from actors.rollout.instance_messages import FailedVersion, InstanceIs, InstancesAre
-from actors.rollout.instances import Instances
-from actors.rollout.messages import GroupFatesAre, RolloutFigures
-from actors.rollout.sampling import SURPLUS
-from actors.rollout.state import RolloutState
-from actors.rollout.token_log import Batch
+from gleaner.actors.reward.health import Sickness
+from gleaner.actors.rollout.instance_messages import FailedVersion, InstanceIs, InstancesAre
+from gleaner.actors.rollout.instances import Instances
+from gleaner.actors.rollout.messages import GroupFatesAre, RolloutFigures
+from gleaner.actors.rollout.sampling import SURPLUS
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.rollout.token_log import Batch
 
 MAX_FAILED = 8
 """Versions that instances could not load, as reported together with the served ones."""

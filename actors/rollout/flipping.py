@@ -4,11 +4,11 @@ Owns the sends in progress, one per instance: an instance that does not take its
 it does, it gets the newest version, never an older one after that. A lost send costs only time: the answer to
 a registration names the newest weights too."""
 
-from actors.rollout.books import Books
-from actors.rollout.instance_messages import ServeWeights
-from actors.rollout.instances import Instances
-from actors.rollout.messages import Weights
-from supervisor import Context
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.instance_messages import ServeWeights
+from gleaner.actors.rollout.instances import Instances
+from gleaner.actors.rollout.messages import Weights
+from gleaner.supervisor import Context
 
 
 class Flipping:

@@ -10,10 +10,10 @@ import asyncio
 import math
 from dataclasses import dataclass
 
-from actors.rollout.books import Books
-from actors.rollout.request_log import RequestLog
-from actors.rollout.single_messages import Progress, ProgressItem
-from supervisor import Context
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.request_log import RequestLog
+from gleaner.actors.rollout.single_messages import Progress, ProgressItem
+from gleaner.supervisor import Context
 
 
 @dataclass(slots=True)

@@ -5,13 +5,13 @@ Pure: changes the token log, the stream and the counters, and records starts and
 
 import numpy as np
 
-from actors.rollout.changes import Changes
-from actors.rollout.ending import end, finished, revoke, waits
-from actors.rollout.events import Counters, FrameLogged
-from actors.rollout.request_log import RequestState
-from actors.rollout.tickets import ABORTED, CUT, FINISHED, Columns, Row, Stream, has_token
-from actors.rollout.token_columns import Mask
-from actors.rollout.token_log import TokenLog
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.ending import end, finished, revoke, waits
+from gleaner.actors.rollout.events import Counters, FrameLogged
+from gleaner.actors.rollout.request_log import RequestState
+from gleaner.actors.rollout.tickets import ABORTED, CUT, FINISHED, Columns, Row, Stream, has_token
+from gleaner.actors.rollout.token_columns import Mask
+from gleaner.actors.rollout.token_log import TokenLog
 
 
 def enter_rows(

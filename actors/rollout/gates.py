@@ -6,10 +6,10 @@ Owns the waiting for it. docs/versions.md defines a gate.
 import asyncio
 from collections.abc import Callable
 
-from actors.rollout.books import Books
-from actors.rollout.instances import Instances
-from actors.rollout.single_messages import Generate, VersionNotReady
-from supervisor import Context, Deadline
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.instances import Instances
+from gleaner.actors.rollout.single_messages import Generate, VersionNotReady
+from gleaner.supervisor import Context, Deadline
 
 LOOK_S = 1.0  # between two checks of the gate, at least: instances report when they serve other weights
 

@@ -6,12 +6,12 @@ was handed out before is read back from its shelf: its tokens are in memory no l
 
 from collections.abc import Callable, Sequence
 
-from actors.rollout.books import Books
-from actors.rollout.events import GroupsTaken
-from actors.rollout.instances import Instances
-from actors.rollout.messages import GroupOut, Groups, SampleOut, TakeGroups
-from actors.rollout.token_log import Batch
-from supervisor import Context, Deadline, Deferred, Refused
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.events import GroupsTaken
+from gleaner.actors.rollout.instances import Instances
+from gleaner.actors.rollout.messages import GroupOut, Groups, SampleOut, TakeGroups
+from gleaner.actors.rollout.token_log import Batch
+from gleaner.supervisor import Context, Deadline, Deferred, Refused
 
 MAX_WAIT_S = 86_400.0
 """Limit of one wait: a timer that never ends would be kept forever."""

@@ -4,11 +4,11 @@ from typing import ClassVar
 
 import msgspec
 
-from actors.rollout.device import Device
-from actors.rollout.expert_messages import ExpertsWanted
-from actors.rollout.messages import Weights
-from actors.rollout.sampling_params import Sampling
-from supervisor import Address, Message
+from gleaner.actors.rollout.device import Device
+from gleaner.actors.rollout.expert_messages import ExpertsWanted
+from gleaner.actors.rollout.messages import Weights
+from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.supervisor import Address, Message
 
 
 class ListInstances(Message, frozen=True):

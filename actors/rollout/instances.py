@@ -7,12 +7,17 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 
-from actors.rollout.balancer_messages import InstanceDown, InstanceServes, InstanceSuspected, InstanceUp
-from actors.rollout.device import Device
-from actors.rollout.devices import carried
-from actors.rollout.events import BatchSubmitted
-from actors.rollout.instance_messages import RegisterInstance, Serving
-from supervisor import Address
+from gleaner.actors.rollout.balancer_messages import (
+    InstanceDown,
+    InstanceServes,
+    InstanceSuspected,
+    InstanceUp,
+)
+from gleaner.actors.rollout.device import Device
+from gleaner.actors.rollout.devices import carried
+from gleaner.actors.rollout.events import BatchSubmitted
+from gleaner.actors.rollout.instance_messages import RegisterInstance, Serving
+from gleaner.supervisor import Address
 
 
 @dataclass(slots=True)

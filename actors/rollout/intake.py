@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
-from actors.rollout.books import Books, may_go_unheard
-from actors.rollout.changes import Changes
-from actors.rollout.events import FrameLogged
-from actors.rollout.following import Following, Marks
-from transport.token_frame import PackedFrame, joined
+from gleaner.actors.rollout.books import Books, may_go_unheard
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.events import FrameLogged
+from gleaner.actors.rollout.following import Following, Marks
+from gleaner.transport.token_frame import PackedFrame, joined
 
 MAX_JOINED_BYTES = 1 << 20  # of the columns of one event: larger ones are no cheaper per row
 
@@ -26,7 +26,7 @@ StreamKey = tuple[str, int]
 
 
 class Receiver(Protocol):
-    """The part of `transport.stream_receiver.StreamReceiver` that `Intake` needs."""
+    """The part of `gleaner.transport.stream_receiver.StreamReceiver` that `Intake` needs."""
 
     def acknowledge(self, stream: str, incarnation: int, seq: int) -> None:
         """Frames up to `seq` are journaled."""

@@ -6,8 +6,8 @@ as they go on decoding.
 
 import numpy as np
 
-from actors.rollout.balancer import Balancer, Instance, InstanceKind
-from actors.rollout.balancer_messages import (
+from gleaner.actors.rollout.balancer import Balancer, Instance, InstanceKind
+from gleaner.actors.rollout.balancer_messages import (
     EngineMeasured,
     ForgetAll,
     Holding,
@@ -22,12 +22,12 @@ from actors.rollout.balancer_messages import (
     Placed,
     Rebalance,
 )
-from actors.rollout.continuous_lb import Load, Requests, decide
-from actors.rollout.device import Device
-from actors.rollout.devices import crowds
-from actors.rollout.pace import Paces, PacesAre, instance_pace
-from actors.rollout.profile import Profiles, plausible
-from supervisor import Actor, Refused, handles
+from gleaner.actors.rollout.continuous_lb import Load, Requests, decide
+from gleaner.actors.rollout.device import Device
+from gleaner.actors.rollout.devices import crowds
+from gleaner.actors.rollout.pace import Paces, PacesAre, instance_pace
+from gleaner.actors.rollout.profile import Profiles, plausible
+from gleaner.supervisor import Actor, Refused, handles
 
 SPEEDS_S = 1.0
 """Seconds between two comparisons of the instances' speeds; each one looks at all instances."""

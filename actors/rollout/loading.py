@@ -8,13 +8,13 @@ them receives the weights to serve instead.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from actors.rollout.books import Books
-from actors.rollout.failed_loads import FailedLoads, Key
-from actors.rollout.instance_messages import NotLoaded, ServeNow, ServeWeights, Serving
-from actors.rollout.instances import Instance, Instances
-from actors.rollout.messages import NotPublished, Weights, WeightsFailed
-from actors.weights.messages import DropVersion
-from supervisor import Context, Deadline, Deferred, Done, Refused
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.failed_loads import FailedLoads, Key
+from gleaner.actors.rollout.instance_messages import NotLoaded, ServeNow, ServeWeights, Serving
+from gleaner.actors.rollout.instances import Instance, Instances
+from gleaner.actors.rollout.messages import NotPublished, Weights, WeightsFailed
+from gleaner.actors.weights.messages import DropVersion
+from gleaner.supervisor import Context, Deadline, Deferred, Done, Refused
 
 CONTROLLER = "training/controller"
 TRIAL_S = 600.0

@@ -7,11 +7,11 @@ become visible to other actors only after its commit: a frame is acknowledged, a
 handed out only once it is in the journal. So a killed manager restarts with everything that it had reported
 to any other actor. Meanwhile instances go on decoding into their rings."""
 
-from actors.rollout.balancer_messages import BALANCER, ForgetAll
-from actors.rollout.books import Books
-from actors.rollout.figures import fates_of, figures_of, instances_of
-from actors.rollout.handing_out import MAX_WAIT_S
-from actors.rollout.instance_messages import (
+from gleaner.actors.rollout.balancer_messages import BALANCER, ForgetAll
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.figures import fates_of, figures_of, instances_of
+from gleaner.actors.rollout.handing_out import MAX_WAIT_S
+from gleaner.actors.rollout.instance_messages import (
     CannotTake,
     InstancesAre,
     KeepRequests,
@@ -27,8 +27,8 @@ from actors.rollout.instance_messages import (
     Withdraw,
     Withdrawn,
 )
-from actors.rollout.instances import Instances
-from actors.rollout.messages import (
+from gleaner.actors.rollout.instances import Instances
+from gleaner.actors.rollout.messages import (
     BatchReport,
     BatchTimes,
     GroupFates,
@@ -42,10 +42,10 @@ from actors.rollout.messages import (
     SubmitBatch,
     TakeGroups,
 )
-from actors.rollout.parts import Parts
-from actors.rollout.single_messages import Cancel, Generate
-from configs.schema import Config
-from supervisor import Actor, Deferred, Done, Lane, Message, Refused, Suspected, Terminated, handles
+from gleaner.actors.rollout.parts import Parts
+from gleaner.actors.rollout.single_messages import Cancel, Generate
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Deferred, Done, Lane, Message, Refused, Suspected, Terminated, handles
 
 SWEEP_S = 1.0
 MAX_HOLD_S = 60.0  # the sender of a hold renews it while it lives

@@ -6,16 +6,16 @@ the batches that were open already.
 
 from collections.abc import Sequence
 
-from actors.rollout.changes import Changes
-from actors.rollout.clock import BatchClock
-from actors.rollout.critical_path import BatchInstants
-from actors.rollout.instances import Instance, Instances
-from actors.rollout.messages import BatchTimes
-from actors.rollout.pace import Room
-from actors.rollout.request_log import RequestLog
-from actors.rollout.state import RolloutState
-from actors.rollout.token_log import Batch
-from supervisor import Context, Refused
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.clock import BatchClock
+from gleaner.actors.rollout.critical_path import BatchInstants
+from gleaner.actors.rollout.instances import Instance, Instances
+from gleaner.actors.rollout.messages import BatchTimes
+from gleaner.actors.rollout.pace import Room
+from gleaner.actors.rollout.request_log import RequestLog
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.rollout.token_log import Batch
+from gleaner.supervisor import Context, Refused
 
 MAX_GROUPS = 32  # whose lengths are reported: a sample of the batch, not all of it
 MAX_SAMPLES = 16  # of each of them

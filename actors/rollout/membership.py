@@ -9,13 +9,13 @@ restarted manager. Its requests then continue elsewhere from their last token.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from actors.rollout.balancer import InstanceKind
-from actors.rollout.balancer_messages import BALANCER
-from actors.rollout.books import Books
-from actors.rollout.changes import Changes
-from actors.rollout.dispatching import Dispatching
-from actors.rollout.events import InstanceGone, InstanceJoined, TicketsRenewed, TicketsRevoked
-from actors.rollout.instance_messages import (
+from gleaner.actors.rollout.balancer import InstanceKind
+from gleaner.actors.rollout.balancer_messages import BALANCER
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.dispatching import Dispatching
+from gleaner.actors.rollout.events import InstanceGone, InstanceJoined, TicketsRenewed, TicketsRevoked
+from gleaner.actors.rollout.instance_messages import (
     Abort,
     CannotTake,
     KeepRequests,
@@ -29,17 +29,17 @@ from actors.rollout.instance_messages import (
     Withdraw,
     Withdrawn,
 )
-from actors.rollout.instances import Instance, Instances
-from actors.rollout.loading import Loading
-from actors.rollout.measuring import Measuring
-from actors.rollout.owed import Owed
-from actors.rollout.quarantine import Quarantine
-from actors.rollout.renewing import may_renew
-from actors.rollout.tickets import Stream
-from actors.rollout.withdrawing import Withdrawals
-from configs.schema import Config
-from supervisor import Context, Deadline, Deferred, Refused, Suspected, Terminated
-from transport.wire import Peer
+from gleaner.actors.rollout.instances import Instance, Instances
+from gleaner.actors.rollout.loading import Loading
+from gleaner.actors.rollout.measuring import Measuring
+from gleaner.actors.rollout.owed import Owed
+from gleaner.actors.rollout.quarantine import Quarantine
+from gleaner.actors.rollout.renewing import may_renew
+from gleaner.actors.rollout.tickets import Stream
+from gleaner.actors.rollout.withdrawing import Withdrawals
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Context, Deadline, Deferred, Refused, Suspected, Terminated
+from gleaner.transport.wire import Peer
 
 REREGISTER_S = 5.0  # after a restart: an instance of the journal that has not registered by then is gone
 MAX_GRACE_S = 86_400.0  # no cloud gives notice of more than minutes

@@ -5,11 +5,11 @@ Single requests: `single_messages`. Instances and the work dispatched to them: `
 
 import msgspec
 
-from actors.reward.health import Sickness
-from actors.rollout.critical_path import CriticalPath
-from actors.rollout.events import BatchSubmitted, Prompt, Span
-from actors.rollout.pace import Room
-from supervisor import Message
+from gleaner.actors.reward.health import Sickness
+from gleaner.actors.rollout.critical_path import CriticalPath
+from gleaner.actors.rollout.events import BatchSubmitted, Prompt, Span
+from gleaner.actors.rollout.pace import Room
+from gleaner.supervisor import Message
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +208,7 @@ class RolloutStatus(Message, frozen=True):
 
 class RolloutFigures(Message, frozen=True):
     """Requests by state, serving instances by kind, engines of all reserved instances, and sums since the job
-    started. tokens_wasted: by cause (`actors.rollout.events.Counters`). busy_preemptible: preemptible
+    started. tokens_wasted: by cause (`gleaner.actors.rollout.events.Counters`). busy_preemptible: preemptible
     instances that have requests. weights_pulled: how instances received versions since the manager's start:
     versions and bytes as deltas (`delta_`) and as images (`whole_`), and `image_bytes`, the size if all had
     been images. newest: the version that instances should serve; None before the first. verdicts: by status.

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from actors.rollout.balancer_messages import BALANCER, Holding, MoveOrder, Moves, Rebalance
-from actors.rollout.books import Books
-from actors.rollout.changes import Changes
-from actors.rollout.instance_messages import Abort
-from actors.rollout.instances import Instance, Instances
-from actors.rollout.lengths_left import LengthsLeft
-from actors.rollout.request_log import RequestLog, RequestState
-from supervisor import AskFailed, Context
+from gleaner.actors.rollout.balancer_messages import BALANCER, Holding, MoveOrder, Moves, Rebalance
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.instance_messages import Abort
+from gleaner.actors.rollout.instances import Instance, Instances
+from gleaner.actors.rollout.lengths_left import LengthsLeft
+from gleaner.actors.rollout.request_log import RequestLog, RequestState
+from gleaner.supervisor import AskFailed, Context
 
 DECISION_DEADLINE_S = 5.0
 AGAIN_S = 0.5

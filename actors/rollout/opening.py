@@ -6,14 +6,14 @@ batches and their weights.
 
 from collections.abc import Callable, Sequence
 
-from actors.rollout.admission import unfit
-from actors.rollout.books import Books
-from actors.rollout.changes import Changes
-from actors.rollout.events import BatchSubmitted
-from actors.rollout.flipping import Flipping
-from actors.rollout.measuring import Measuring
-from actors.rollout.messages import SubmitBatch, Weights
-from supervisor import Context, Refused, Suspended
+from gleaner.actors.rollout.admission import unfit
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.events import BatchSubmitted
+from gleaner.actors.rollout.flipping import Flipping
+from gleaner.actors.rollout.measuring import Measuring
+from gleaner.actors.rollout.messages import SubmitBatch, Weights
+from gleaner.supervisor import Context, Refused, Suspended
 
 
 class Opening:

@@ -6,10 +6,10 @@ up no instance: the manager's sweep does.
 
 from collections.abc import Iterator
 
-from actors.rollout.instances import Instances
-from actors.rollout.state import RolloutState
-from supervisor import Context
-from supervisor.system_messages import WaitState
+from gleaner.actors.rollout.instances import Instances
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.supervisor import Context
+from gleaner.supervisor.system_messages import WaitState
 
 ROOM_LATE_S = 60.0
 """Requests that no instance takes for this many seconds are worth a log line, again each time: no instance

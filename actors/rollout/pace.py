@@ -1,12 +1,13 @@
 """EnginePace: measured decode speed of engines, in messages.
 
-Owns the message shapes. `profile` owns the measurement; `actors.cluster.step_model` plans a step with it.
+Owns the message shapes. `profile` owns the measurement; `gleaner.actors.cluster.step_model` plans a step with
+it.
 """
 
 import msgspec
 
-from actors.rollout.profile import StepModel
-from supervisor import Message
+from gleaner.actors.rollout.profile import StepModel
+from gleaner.supervisor import Message
 
 
 class EnginePace(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,33 +3,33 @@
 Owns only the joining: each part has its own module, `Books` owns the state, the manager receives messages.
 """
 
-from actors.rollout.books import Books
-from actors.rollout.changes import Changes
-from actors.rollout.deadlines import Deadlines
-from actors.rollout.dispatching import Dispatching
-from actors.rollout.events import SampleAgain, Scored
-from actors.rollout.flipping import Flipping
-from actors.rollout.following import Following
-from actors.rollout.gates import Gates
-from actors.rollout.handing_out import Takers
-from actors.rollout.instances import Instance, Instances
-from actors.rollout.intake import Intake
-from actors.rollout.loading import Loading
-from actors.rollout.measuring import Measuring
-from actors.rollout.membership import Membership
-from actors.rollout.moving import Moving
-from actors.rollout.opening import Opening
-from actors.rollout.owed import Owed
-from actors.rollout.quarantine import Quarantine
-from actors.rollout.request_log import RequestLog
-from actors.rollout.sampling import made_again
-from actors.rollout.scoring import Scoring
-from actors.rollout.selecting import Selecting
-from actors.rollout.sessions import Sessions
-from actors.rollout.singles import Singles
-from actors.rollout.withdrawing import Withdrawals
-from configs.schema import Config
-from supervisor import Context
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.deadlines import Deadlines
+from gleaner.actors.rollout.dispatching import Dispatching
+from gleaner.actors.rollout.events import SampleAgain, Scored
+from gleaner.actors.rollout.flipping import Flipping
+from gleaner.actors.rollout.following import Following
+from gleaner.actors.rollout.gates import Gates
+from gleaner.actors.rollout.handing_out import Takers
+from gleaner.actors.rollout.instances import Instance, Instances
+from gleaner.actors.rollout.intake import Intake
+from gleaner.actors.rollout.loading import Loading
+from gleaner.actors.rollout.measuring import Measuring
+from gleaner.actors.rollout.membership import Membership
+from gleaner.actors.rollout.moving import Moving
+from gleaner.actors.rollout.opening import Opening
+from gleaner.actors.rollout.owed import Owed
+from gleaner.actors.rollout.quarantine import Quarantine
+from gleaner.actors.rollout.request_log import RequestLog
+from gleaner.actors.rollout.sampling import made_again
+from gleaner.actors.rollout.scoring import Scoring
+from gleaner.actors.rollout.selecting import Selecting
+from gleaner.actors.rollout.sessions import Sessions
+from gleaner.actors.rollout.singles import Singles
+from gleaner.actors.rollout.withdrawing import Withdrawals
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Context
 
 
 class Parts:

@@ -5,13 +5,13 @@ One suspect runs at a time, so one suspect costs at most one engine at a time. `
 requests are suspects. In memory only: a restarted manager starts counting from zero.
 """
 
-from actors.rollout.balancer_messages import BALANCER
-from actors.rollout.books import Books
-from actors.rollout.instances import Instance, Instances
-from actors.rollout.request_log import RequestLog, RequestState
-from actors.rollout.suspects import MAX_KNOWN, Held, Suspects
-from actors.rollout.tickets import Stream
-from supervisor import Context
+from gleaner.actors.rollout.balancer_messages import BALANCER
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.instances import Instance, Instances
+from gleaner.actors.rollout.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.suspects import MAX_KNOWN, Held, Suspects
+from gleaner.actors.rollout.tickets import Stream
+from gleaner.supervisor import Context
 
 
 class Quarantine:

@@ -7,11 +7,11 @@ before are journaled, and makes no token before it is answered.
 
 from collections.abc import Iterable
 
-from actors.rollout.changes import Changes
-from actors.rollout.events import TicketsRenewed
-from actors.rollout.tickets import Stream
-from actors.rollout.token_log import TokenLog
-from actors.rollout.versions import Versions
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.events import TicketsRenewed
+from gleaner.actors.rollout.tickets import Stream
+from gleaner.actors.rollout.token_log import TokenLog
+from gleaner.actors.rollout.versions import Versions
 
 
 def may_renew(

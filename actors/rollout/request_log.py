@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from actors.rollout.events import Span
-from actors.rollout.token_columns import NO_SLOT, TokenColumns
+from gleaner.actors.rollout.events import Span
+from gleaner.actors.rollout.token_columns import NO_SLOT, TokenColumns
 
 
 class RequestState(enum.StrEnum):

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.reward.verdicts import OURS
+from gleaner.actors.reward.verdicts import OURS
 
 UNIFORM = "uniform"
 """Why a group was dropped: all of its scores are equal, or there are fewer than two."""

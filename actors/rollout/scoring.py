@@ -2,25 +2,25 @@
 
 Owns the requests that wait for a verdict. It asks for as many at a time as may wait at the proxy, which turns
 each failure of a verifier into a verdict. An ask that the proxy did not take, or did not answer, is repeated,
-with ever longer pauses. While the verifier is sick (`actors.reward.health`) its failure is not the verdict of
-a sample. Scoring then asks for the verdict again in the same way, until the verifier has recovered or the job
-ends.
+with ever longer pauses. While the verifier is sick (`gleaner.actors.reward.health`) its failure is not the
+verdict of a sample. Scoring then asks for the verdict again in the same way, until the verifier has recovered
+or the job ends.
 """
 
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
 
-from actors.reward.health import MAX_TEXT, VerifierHealth
-from actors.reward.messages import Score, Verdict
-from actors.reward.verdicts import OURS
-from actors.rollout.books import Books
-from actors.rollout.events import Scored
-from actors.rollout.request_log import RequestLog, RequestState
-from actors.rollout.sampling import made_again
-from configs.schema import Reward
-from supervisor import AskFailed, Context, Overloaded
-from supervisor.system_messages import WaitState
+from gleaner.actors.reward.health import MAX_TEXT, VerifierHealth
+from gleaner.actors.reward.messages import Score, Verdict
+from gleaner.actors.reward.verdicts import OURS
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.events import Scored
+from gleaner.actors.rollout.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.sampling import made_again
+from gleaner.configs.schema import Reward
+from gleaner.supervisor import AskFailed, Context, Overloaded
+from gleaner.supervisor.system_messages import WaitState
 
 REWARD = "reward/proxy"
 RETRY_S = 0.05

@@ -8,16 +8,16 @@ same prompts for the same groups, in every call and in every incarnation.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from actors.rollout.admission import unfit
-from actors.rollout.books import Books
-from actors.rollout.changes import Changes
-from actors.rollout.events import GroupsAdded
-from actors.rollout.instance_messages import Abort
-from actors.rollout.instances import Instances
-from actors.rollout.messages import MorePrompts, PromptsAre
-from actors.rollout.selection import decision_of, due_aborts, events_of
-from actors.rollout.token_log import Batch
-from supervisor import AskFailed, Context
+from gleaner.actors.rollout.admission import unfit
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.events import GroupsAdded
+from gleaner.actors.rollout.instance_messages import Abort
+from gleaner.actors.rollout.instances import Instances
+from gleaner.actors.rollout.messages import MorePrompts, PromptsAre
+from gleaner.actors.rollout.selection import decision_of, due_aborts, events_of
+from gleaner.actors.rollout.token_log import Batch
+from gleaner.supervisor import AskFailed, Context
 
 CONTROLLER = "training/controller"
 PROMPTS_DEADLINE_S = 60.0  # of one request: the controller may have to request the problems itself

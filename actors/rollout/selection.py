@@ -6,12 +6,12 @@ Owns their effects. A part of `state`, whose rules hold here too: total, pure, t
 
 from collections.abc import Iterator, Mapping
 
-from actors.rollout.changes import Changes, Ended
-from actors.rollout.events import Counters, GroupsAdded, GroupsDropped, GroupsKept, SampleAgain
-from actors.rollout.request_log import RequestLog, RequestState
-from actors.rollout.sampling import SURPLUS, UNIFORM, Decision, Rule, Standing, decide
-from actors.rollout.tickets import Streams
-from actors.rollout.token_log import Batch, TokenLog
+from gleaner.actors.rollout.changes import Changes, Ended
+from gleaner.actors.rollout.events import Counters, GroupsAdded, GroupsDropped, GroupsKept, SampleAgain
+from gleaner.actors.rollout.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.sampling import SURPLUS, UNIFORM, Decision, Rule, Standing, decide
+from gleaner.actors.rollout.tickets import Streams
+from gleaner.actors.rollout.token_log import Batch, TokenLog
 
 Selects = GroupsKept | GroupsDropped | GroupsAdded | SampleAgain
 

@@ -8,8 +8,8 @@ release of its batch, and before another batch gets it.
 
 from collections.abc import Awaitable, Iterable, Mapping
 
-from actors.rollout.messages import GroupOut
-from supervisor import Journal, Message
+from gleaner.actors.rollout.messages import GroupOut
+from gleaner.supervisor import Journal, Message
 
 
 class GroupShelved(Message, frozen=True):

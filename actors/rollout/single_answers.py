@@ -2,9 +2,9 @@
 
 import hashlib
 
-from actors.rollout.request_log import RequestLog
-from actors.rollout.single_messages import Generate, Generated, VersionSpan
-from supervisor import Refused
+from gleaner.actors.rollout.request_log import RequestLog
+from gleaner.actors.rollout.single_messages import Generate, Generated, VersionSpan
+from gleaner.supervisor import Refused
 
 
 def answer_to(message: Generate, log: RequestLog) -> Generated | Refused:

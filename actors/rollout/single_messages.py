@@ -5,10 +5,10 @@
 
 import msgspec
 
-from actors.rollout.events import Span
-from actors.rollout.sampling_params import Sampling
-from actors.rollout.score_rows import Scores
-from supervisor import Message
+from gleaner.actors.rollout.events import Span
+from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.actors.rollout.score_rows import Scores
+from gleaner.supervisor import Message
 
 BATCH = "generate-"
 """Prefix of the name of the batch that holds a single request."""

@@ -12,21 +12,21 @@ import math
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 
-from actors.rollout.admission import MAX_OPEN_SINGLES
-from actors.rollout.books import Books
-from actors.rollout.deadlines import Deadlines
-from actors.rollout.events import BatchSubmitted, Prompt
-from actors.rollout.following import Following
-from actors.rollout.gates import Gates
-from actors.rollout.instance_messages import CannotTake
-from actors.rollout.messages import Weights
-from actors.rollout.request_log import RequestLog, RequestState
-from actors.rollout.sessions import MAX_SESSION, Sessions
-from actors.rollout.single_answers import answer_to
-from actors.rollout.single_messages import BATCH, Generate, VersionNotReady
-from actors.rollout.token_log import request_id
-from configs.schema import Config
-from supervisor import AskFailed, Context, Deadline, Deferred, Refused, Suspended
+from gleaner.actors.rollout.admission import MAX_OPEN_SINGLES
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.deadlines import Deadlines
+from gleaner.actors.rollout.events import BatchSubmitted, Prompt
+from gleaner.actors.rollout.following import Following
+from gleaner.actors.rollout.gates import Gates
+from gleaner.actors.rollout.instance_messages import CannotTake
+from gleaner.actors.rollout.messages import Weights
+from gleaner.actors.rollout.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.sessions import MAX_SESSION, Sessions
+from gleaner.actors.rollout.single_answers import answer_to
+from gleaner.actors.rollout.single_messages import BATCH, Generate, VersionNotReady
+from gleaner.actors.rollout.token_log import request_id
+from gleaner.configs.schema import Config
+from gleaner.supervisor import AskFailed, Context, Deadline, Deferred, Refused, Suspended
 
 KEPT_S = 600.0  # an answer, for a caller that asks again: longer than any pause of a caller that lost it
 MAX_KEPT = 512  # answers; the oldest is dropped first

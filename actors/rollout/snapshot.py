@@ -4,10 +4,10 @@ Owns the conversion between the live values and their records, both ways, and no
 and little-endian, as on the wire and as on every host that Gleaner runs on.
 """
 
-from actors.rollout.events import BatchRecord, RequestRecord, StreamRecord
-from actors.rollout.request_log import RequestLog, RequestState
-from actors.rollout.tickets import Stream
-from actors.rollout.token_log import Batch, TokenLog
+from gleaner.actors.rollout.events import BatchRecord, RequestRecord, StreamRecord
+from gleaner.actors.rollout.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.tickets import Stream
+from gleaner.actors.rollout.token_log import Batch, TokenLog
 
 
 def record_batch(batch: Batch) -> BatchRecord:

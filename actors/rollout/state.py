@@ -14,10 +14,10 @@ request is with one instance at most; every token of a batch bears a published v
 from collections import Counter
 from collections.abc import Iterable
 
-from actors.rollout.admission import refusal_of
-from actors.rollout.changes import Changes
-from actors.rollout.ending import end, finished, gone, revoke
-from actors.rollout.events import (
+from gleaner.actors.rollout.admission import refusal_of
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.ending import end, finished, gone, revoke
+from gleaner.actors.rollout.events import (
     BatchReleased,
     BatchSubmitted,
     Counters,
@@ -38,20 +38,20 @@ from actors.rollout.events import (
     VersionFailed,
     VersionPublished,
 )
-from actors.rollout.frame_rows import enter_rows
-from actors.rollout.renewing import renew
-from actors.rollout.request_log import RequestLog, RequestState
-from actors.rollout.selection import select
-from actors.rollout.snapshot import record_batch, record_stream, restore_batch, restore_stream
-from actors.rollout.tickets import (
+from gleaner.actors.rollout.frame_rows import enter_rows
+from gleaner.actors.rollout.renewing import renew
+from gleaner.actors.rollout.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.selection import select
+from gleaner.actors.rollout.snapshot import record_batch, record_stream, restore_batch, restore_stream
+from gleaner.actors.rollout.tickets import (
     Stream,
     Streams,
     columns_of,
     has_token,
 )
-from actors.rollout.token_log import TokenLog
-from actors.rollout.versions import Versions
-from supervisor import Message
+from gleaner.actors.rollout.token_log import TokenLog
+from gleaner.actors.rollout.versions import Versions
+from gleaner.supervisor import Message
 
 
 class RolloutState:

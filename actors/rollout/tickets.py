@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.rollout.events import FrameLogged, Ticket
-from actors.rollout.token_columns import NO_SLOT, Logprobs, Slots, Tokens
-from transport.token_frame import Flag
+from gleaner.actors.rollout.events import FrameLogged, Ticket
+from gleaner.actors.rollout.token_columns import NO_SLOT, Logprobs, Slots, Tokens
+from gleaner.transport.token_frame import Flag
 
 MAX_TICKETS = 8192  # superseded ones of one stream; beyond, the oldest is forgotten: its rows are "late"
 _WINDOW_AT_FIRST = 64  # tickets; entries of 8 bytes

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors.rollout.events import BatchSubmitted, Prompt
-from actors.rollout.fates import Fates
-from actors.rollout.request_log import RequestLog, RequestState
-from actors.rollout.sampling import seed_again
-from actors.rollout.token_columns import TokenColumns
-from actors.rollout.waiting import Waiting
+from gleaner.actors.rollout.events import BatchSubmitted, Prompt
+from gleaner.actors.rollout.fates import Fates
+from gleaner.actors.rollout.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.sampling import seed_again
+from gleaner.actors.rollout.token_columns import TokenColumns
+from gleaner.actors.rollout.waiting import Waiting
 
 
 @dataclass(slots=True)

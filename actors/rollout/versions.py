@@ -15,7 +15,7 @@ Source of the gate: the contract that Stitch serves and miles asks for (docs/ver
 
 from collections.abc import Iterable
 
-from actors.rollout.events import VersionFailed, VersionPublished
+from gleaner.actors.rollout.events import VersionFailed, VersionPublished
 
 MAX_KNOWN = 64
 """Older ones are forgotten: no batch is open for that long, since a step behind the bound waits for its

@@ -6,10 +6,10 @@ shows that it holds nothing."""
 import asyncio
 from dataclasses import dataclass, field
 
-from actors.rollout.instance_messages import Abort, Withdrawn
-from actors.rollout.instances import Instance
-from actors.rollout.state import RolloutState
-from supervisor import Context, Deadline, Deferred, Waiting
+from gleaner.actors.rollout.instance_messages import Abort, Withdrawn
+from gleaner.actors.rollout.instances import Instance
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.supervisor import Context, Deadline, Deferred, Waiting
 
 ABORT_AGAIN_S = 0.5
 ABORT_LATE_S = 10.0  # beyond the grace; an instance that answers no abort for this long is worth a line

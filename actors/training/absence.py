@@ -6,7 +6,7 @@ means. Nothing counts before the first life was seen: what has not started yet i
 
 import asyncio
 
-from supervisor import AskFailed, Context, Message, Overloaded, Refused, Suspended, Terminated
+from gleaner.supervisor import AskFailed, Context, Message, Overloaded, Refused, Suspended, Terminated
 
 ANSWER_S = 60.0  # one check whether a new life answers; an actor that replays its journal takes seconds
 AGAIN_S = 0.5  # between two checks while the name has no holder

@@ -15,8 +15,8 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from actors.training.records import AnyRecord, End, Node, Run, Sample, Step
-from actors.training.used import Used
+from gleaner.actors.training.records import AnyRecord, End, Node, Run, Sample, Step
+from gleaner.actors.training.used import Used
 
 PARTS = ("seeding", "waiting", "training", "weights", "recovery", "evaluation")
 

@@ -7,7 +7,7 @@ in the middle of a step it means to retry, with ever longer pauses in which the 
 import asyncio
 from typing import TypeVar
 
-from supervisor import Context, Deadline, Message, Overloaded, Suspended
+from gleaner.supervisor import Context, Deadline, Message, Overloaded, Suspended
 
 R = TypeVar("R", bound=Message)
 

@@ -6,7 +6,7 @@ which those are.
 
 from collections.abc import Callable
 
-from actors.training.step_clock import Laps, Spent
+from gleaner.actors.training.step_clock import Laps, Spent
 
 NEEDS_MANAGER = frozenset({"seeding", "waiting"})
 """While it trains or publishes, the trainer does not wait for the manager, whether it lives or not."""

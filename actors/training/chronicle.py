@@ -11,18 +11,18 @@ from typing import Literal
 
 import msgspec
 
-from actors.cluster.messages import HostsUp, NodeSeen, Plan, RestartSeen
-from actors.reward.health import Sickness
-from actors.rollout.critical_path import CriticalPath
-from actors.rollout.messages import RolloutFigures
-from actors.training import records
-from actors.training.causes import in_a_line
-from actors.training.first_instance import FirstInstance
-from actors.training.messages import StepResult
-from actors.training.records import PhaseName
-from actors.training.step_clock import Spent
-from actors.training.step_path import stages_of
-from configs.schema import Config, Prices
+from gleaner.actors.cluster.messages import HostsUp, NodeSeen, Plan, RestartSeen
+from gleaner.actors.reward.health import Sickness
+from gleaner.actors.rollout.critical_path import CriticalPath
+from gleaner.actors.rollout.messages import RolloutFigures
+from gleaner.actors.training import records
+from gleaner.actors.training.causes import in_a_line
+from gleaner.actors.training.first_instance import FirstInstance
+from gleaner.actors.training.messages import StepResult
+from gleaner.actors.training.records import PhaseName
+from gleaner.actors.training.step_clock import Spent
+from gleaner.actors.training.step_path import stages_of
+from gleaner.configs.schema import Config, Prices
 
 
 class Chronicle:

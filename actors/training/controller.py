@@ -9,7 +9,7 @@ user's own trainer it runs no loop: it serves until the job is stopped.
 
 import asyncio
 
-from actors.cluster.messages import (
+from gleaner.actors.cluster.messages import (
     UNSCORED,
     UNSERVED,
     HostsUp,
@@ -22,19 +22,25 @@ from actors.cluster.messages import (
     StateSaved,
     WhoIsUp,
 )
-from actors.rollout.messages import MorePrompts, PromptsAre, RolloutFigures, RolloutStatus, WeightsFailed
-from actors.training.asking import Asking
-from actors.training.chronicle import Chronicle
-from actors.training.drawing import Draws
-from actors.training.durability import Durability
-from actors.training.first_instance import FirstInstance
-from actors.training.job_journal import BeganIn, JobOver, standing_of
-from actors.training.loop import JobLoop
-from actors.training.messages import StepDone
-from actors.training.records import History
-from actors.training.submission import NothingFits, Submission
-from configs.schema import Config
-from supervisor import Actor, AskFailed, Deferred, Done, Lane, Message, Refused, Terminated, handles
+from gleaner.actors.rollout.messages import (
+    MorePrompts,
+    PromptsAre,
+    RolloutFigures,
+    RolloutStatus,
+    WeightsFailed,
+)
+from gleaner.actors.training.asking import Asking
+from gleaner.actors.training.chronicle import Chronicle
+from gleaner.actors.training.drawing import Draws
+from gleaner.actors.training.durability import Durability
+from gleaner.actors.training.first_instance import FirstInstance
+from gleaner.actors.training.job_journal import BeganIn, JobOver, standing_of
+from gleaner.actors.training.loop import JobLoop
+from gleaner.actors.training.messages import StepDone
+from gleaner.actors.training.records import History
+from gleaner.actors.training.submission import NothingFits, Submission
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, AskFailed, Deferred, Done, Lane, Message, Refused, Terminated, handles
 
 MANAGER = "rollout/manager"
 PROVIDER = "cluster/provider"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
-from actors.reward.source import TextProblem
+from gleaner.actors.reward.source import TextProblem
 
 CAREFUL = 0.35
 """Share of careful demonstrations: enough to learn the work from in a few hundred steps, and far from one."""

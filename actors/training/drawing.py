@@ -9,7 +9,7 @@ request and every repetition.
 from collections import deque
 from collections.abc import Mapping
 
-from supervisor import Message
+from gleaner.supervisor import Message
 
 KEPT_STEPS = 32
 """Batches whose problems are kept: twice as many as may be open."""

@@ -7,11 +7,11 @@ Owns the newest step that is known to be in a checkpoint.
 
 import asyncio
 
-from actors.cluster.messages import LatestState, StateIs
-from actors.rollout.messages import ReleaseBatch
-from actors.training.asking import Asking
-from actors.training.job_journal import Standing
-from supervisor import Context, Done, WorkDeadlines
+from gleaner.actors.cluster.messages import LatestState, StateIs
+from gleaner.actors.rollout.messages import ReleaseBatch
+from gleaner.actors.training.asking import Asking
+from gleaner.actors.training.job_journal import Standing
+from gleaner.supervisor import Context, Done, WorkDeadlines
 
 STATE = "training/state"
 MANAGER = "rollout/manager"

@@ -7,16 +7,16 @@ batch, its groups can be taken again, and `EvalDone` marks its end.
 from collections.abc import Mapping
 from typing import Literal
 
-from actors.reward.mixture import Mixture
-from actors.rollout.messages import Groups, ReleaseBatch, TakeGroups
-from actors.training import records
-from actors.training.asking import Asking
-from actors.training.chronicle import Chronicle
-from actors.training.job_journal import EvalDone, Standing
-from actors.training.messages import CloseSeeding, OpenSeeding, TrainerIs, TrainerStatus
-from actors.training.submission import Submission
-from configs.schema import Config
-from supervisor import Context, Done
+from gleaner.actors.reward.mixture import Mixture
+from gleaner.actors.rollout.messages import Groups, ReleaseBatch, TakeGroups
+from gleaner.actors.training import records
+from gleaner.actors.training.asking import Asking
+from gleaner.actors.training.chronicle import Chronicle
+from gleaner.actors.training.job_journal import EvalDone, Standing
+from gleaner.actors.training.messages import CloseSeeding, OpenSeeding, TrainerIs, TrainerStatus
+from gleaner.actors.training.submission import Submission
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Context, Done
 
 MANAGER = "rollout/manager"
 TRAINER = "training/trainer"

@@ -6,8 +6,8 @@ it.
 
 from typing import Literal
 
-from actors.training.causes import in_a_line
-from configs.schema import Fleet
+from gleaner.actors.training.causes import in_a_line
+from gleaner.configs.schema import Fleet
 
 MAX_CAUSE = 300
 """Characters of a cause in the report; a cause can be the last lines of a server."""

@@ -29,16 +29,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
-from actors.engine.checkpoint import empty_model, read_rows, read_state
-from actors.engine.qwen3 import Qwen3
-from actors.training.gang_orders import Sums
-from actors.training.logprobs import token_logprobs
-from actors.training.policy_update import MOST_TOKENS, BadState, OutOfOrder, StepSums, TrainerCompute
-from actors.training.sample import Sample
-from actors.training.samples import by_length, collate
-from actors.training.shares import rows_of
-from actors.training.work import StepStats
-from configs.schema import Training
+from gleaner.actors.engine.checkpoint import empty_model, read_rows, read_state
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.training.gang_orders import Sums
+from gleaner.actors.training.logprobs import token_logprobs
+from gleaner.actors.training.policy_update import MOST_TOKENS, BadState, OutOfOrder, StepSums, TrainerCompute
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.samples import by_length, collate
+from gleaner.actors.training.shares import rows_of
+from gleaner.actors.training.work import StepStats
+from gleaner.configs.schema import Training
 
 _IDLE = Sample(prompt=[0], response=[0], logprobs=[0.0], advantage=0.0)
 

@@ -14,20 +14,30 @@ from typing import TypeVar
 
 import msgspec
 
-from actors.cluster.host_copy import HostCopies
-from actors.engine.tensor_spec import image_bytes
-from actors.training.fsdp2_compute import join_group, passes
-from actors.training.fsdp2_shard import Shard
-from actors.training.gang import Gang
-from actors.training.gang_orders import Add, Begin, Finish, Load, Order, Row, Sums, WriteImage, WriteState
-from actors.training.policy_update import NotFinite
-from actors.training.sample import Sample
-from actors.training.shares import shares
-from actors.training.trainer_files import COMMIT_FILE, READERS_S
-from actors.training.work import Commit, MicroBatchStats, StepStats
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Publish
-from configs.schema import Config
+from gleaner.actors.cluster.host_copy import HostCopies
+from gleaner.actors.engine.tensor_spec import image_bytes
+from gleaner.actors.training.fsdp2_compute import join_group, passes
+from gleaner.actors.training.fsdp2_shard import Shard
+from gleaner.actors.training.gang import Gang
+from gleaner.actors.training.gang_orders import (
+    Add,
+    Begin,
+    Finish,
+    Load,
+    Order,
+    Row,
+    Sums,
+    WriteImage,
+    WriteState,
+)
+from gleaner.actors.training.policy_update import NotFinite
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.shares import shares
+from gleaner.actors.training.trainer_files import COMMIT_FILE, READERS_S
+from gleaner.actors.training.work import Commit, MicroBatchStats, StepStats
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Publish
+from gleaner.configs.schema import Config
 
 JOIN_S = 120.0  # a rank loads its libraries first, which is slow on a busy machine
 SLOWEST_BYTES_S = 20e6  # of reading or writing a state; a slower disk exceeds the deadline

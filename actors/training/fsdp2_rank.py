@@ -9,12 +9,22 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from actors.training.fsdp2_compute import join_group
-from actors.training.fsdp2_shard import Shard
-from actors.training.gang import GangBroken, Membership
-from actors.training.gang_orders import Add, Begin, Failed, Finish, Load, Order, Report, Sums, WriteState
-from actors.training.policy_update import NotFinite
-from configs.schema import Config
+from gleaner.actors.training.fsdp2_compute import join_group
+from gleaner.actors.training.fsdp2_shard import Shard
+from gleaner.actors.training.gang import GangBroken, Membership
+from gleaner.actors.training.gang_orders import (
+    Add,
+    Begin,
+    Failed,
+    Finish,
+    Load,
+    Order,
+    Report,
+    Sums,
+    WriteState,
+)
+from gleaner.actors.training.policy_update import NotFinite
+from gleaner.configs.schema import Config
 
 LEAVE_S = 5.0  # from the end of rank 0 until the supervisor ends this rank; then it ends by itself
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from actors.training.gang_orders import (
+from gleaner.actors.training.gang_orders import (
     PREFIX,
     BadFrame,
     Failed,

@@ -11,7 +11,7 @@ from array import array
 
 import msgspec
 
-from actors.training.sample import Sample
+from gleaner.actors.training.sample import Sample
 
 MAX_FRAME_BYTES = 1 << 30  # a micro-batch of a million tokens has some 10 MB
 PREFIX = struct.Struct("<I")

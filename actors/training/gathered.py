@@ -7,11 +7,11 @@ import zlib
 from array import array
 from dataclasses import dataclass, field
 
-from actors.cluster.messages import TrainedSample
-from actors.rollout.messages import GroupOut, SampleOut
-from actors.training.advantages import group_advantages
-from actors.training.sample import Sample
-from actors.training.staleness import Staleness
+from gleaner.actors.cluster.messages import TrainedSample
+from gleaner.actors.rollout.messages import GroupOut, SampleOut
+from gleaner.actors.training.advantages import group_advantages
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.staleness import Staleness
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from actors.training.account import Meter
-from actors.training.records import (
+from gleaner.actors.training.account import Meter
+from gleaner.actors.training.records import (
     AnyRecord,
     End,
     Eval,
@@ -32,8 +32,8 @@ from actors.training.records import (
     began_s,
     served_after,
 )
-from actors.training.used import Used
-from supervisor import JournalFull
+from gleaner.actors.training.used import Used
+from gleaner.supervisor import JournalFull
 
 __all__ = [
     "MAX_LINE_BYTES",

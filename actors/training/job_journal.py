@@ -6,8 +6,8 @@ Owns the events and their replay.
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from actors.training.drawing import Drawn, Draws, Redrawn, Returned
-from supervisor import Message
+from gleaner.actors.training.drawing import Drawn, Draws, Redrawn, Returned
+from gleaner.supervisor import Message
 
 
 class EvalDone(Message, frozen=True):

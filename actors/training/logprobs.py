@@ -10,8 +10,8 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.engine.shared_prompts import SharedPrompts
-from actors.training.samples import Batch
+from gleaner.actors.engine.shared_prompts import SharedPrompts
+from gleaner.actors.training.samples import Batch
 
 
 class LanguageModel(Protocol):

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from supervisor import Message
+from gleaner.supervisor import Message
 
 
 class TrainerStatus(Message, frozen=True):

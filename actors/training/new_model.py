@@ -20,16 +20,16 @@ from tokenizers import Tokenizer
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from actors.engine.checkpoint import load_checkpoint, save_checkpoint
-from actors.engine.qwen3 import Qwen3
-from actors.reward.prompts import Prompts
-from actors.reward.source import Source
-from actors.training.demonstrations import demonstrate
-from actors.training.logprobs import token_logprobs
-from actors.training.new_tokenizer import CHAT_TEMPLATE, END, PAD, UNKNOWN, new_tokenizer
-from actors.training.sample import Sample
-from actors.training.samples import by_length, collate
-from configs.schema import Model, WarmStart
+from gleaner.actors.engine.checkpoint import load_checkpoint, save_checkpoint
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.reward.prompts import Prompts
+from gleaner.actors.reward.source import Source
+from gleaner.actors.training.demonstrations import demonstrate
+from gleaner.actors.training.logprobs import token_logprobs
+from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, END, PAD, UNKNOWN, new_tokenizer
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.samples import by_length, collate
+from gleaner.configs.schema import Model, WarmStart
 
 LONGEST = 512
 """Positions of a made model, in tokens; RoPE sets no bound of its own."""

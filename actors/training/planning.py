@@ -1,18 +1,18 @@
 """`Planning`: sends a step's measurements to the Scheduler and gets the next plan.
 
-Owns no state. Algorithm 1 itself is `actors.cluster.seeding`.
+Owns no state. Algorithm 1 itself is `gleaner.actors.cluster.seeding`.
 """
 
 import asyncio
 
-from actors.cluster.messages import Plan, PlanNext
-from actors.cluster.step_times import Seen, StepTimes
-from actors.rollout.critical_path import CriticalPath
-from actors.rollout.messages import BatchReport, BatchTimes, RolloutFigures, RolloutStatus
-from actors.rollout.pace import EnginePace, Paces, PacesAre, engine_pace
-from actors.training.asking import Asking
-from actors.training.messages import StepResult
-from supervisor import AskFailed, Context
+from gleaner.actors.cluster.messages import Plan, PlanNext
+from gleaner.actors.cluster.step_times import Seen, StepTimes
+from gleaner.actors.rollout.critical_path import CriticalPath
+from gleaner.actors.rollout.messages import BatchReport, BatchTimes, RolloutFigures, RolloutStatus
+from gleaner.actors.rollout.pace import EnginePace, Paces, PacesAre, engine_pace
+from gleaner.actors.training.asking import Asking
+from gleaner.actors.training.messages import StepResult
+from gleaner.supervisor import AskFailed, Context
 
 BALANCER = "rollout/balancer"
 MANAGER = "rollout/manager"

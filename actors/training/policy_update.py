@@ -17,15 +17,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from actors.engine.checkpoint import load_checkpoint
-from actors.engine.qwen3 import Qwen3
-from actors.training.adamw import AdamW
-from actors.training.logprobs import token_logprobs
-from actors.training.losses import LOSSES, loss_sums
-from actors.training.sample import Sample
-from actors.training.samples import Batch, by_length, collate
-from actors.training.work import MicroBatchStats, StepStats
-from configs.schema import Training
+from gleaner.actors.engine.checkpoint import load_checkpoint
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.training.adamw import AdamW
+from gleaner.actors.training.logprobs import token_logprobs
+from gleaner.actors.training.losses import LOSSES, loss_sums
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.samples import Batch, by_length, collate
+from gleaner.actors.training.work import MicroBatchStats, StepStats
+from gleaner.configs.schema import Training
 
 MOST_TOKENS = 8192
 """Padded tokens of one forward and backward pass; bounds activations, and is no slower than larger ones."""

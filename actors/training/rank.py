@@ -7,7 +7,7 @@ failure ends the actor, its process and so the gang.
 
 from typing import Protocol
 
-from supervisor import Actor
+from gleaner.supervisor import Actor
 
 LOOK_S = 1.0  # between two checks for an order: an ordered stop of the actor waits so long at most
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from actors.engine.shared_prompts import SharedPrompts
-from actors.training.sample import Sample
+from gleaner.actors.engine.shared_prompts import SharedPrompts
+from gleaner.actors.training.sample import Sample
 
 
 @dataclass(frozen=True, slots=True)

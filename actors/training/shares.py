@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors.training.sample import Sample
+from gleaner.actors.training.sample import Sample
 
 
 def shares(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:

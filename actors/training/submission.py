@@ -12,16 +12,16 @@ import asyncio
 
 from msgspec import structs
 
-from actors.reward.messages import GetProblems, Problems
-from actors.rollout.events import BatchSubmitted, Prompt
-from actors.rollout.messages import GroupFates, GroupFatesAre, PublishVersion, SubmitBatch, Weights
-from actors.rollout.sampling import launched
-from actors.training.asking import Asking
-from actors.training.job_journal import Standing
-from actors.training.messages import TrainerIs
-from actors.training.seeds import request_seed
-from configs.schema import Config
-from supervisor import AskFailed, Context, Done, Refused
+from gleaner.actors.reward.messages import GetProblems, Problems
+from gleaner.actors.rollout.events import BatchSubmitted, Prompt
+from gleaner.actors.rollout.messages import GroupFates, GroupFatesAre, PublishVersion, SubmitBatch, Weights
+from gleaner.actors.rollout.sampling import launched
+from gleaner.actors.training.asking import Asking
+from gleaner.actors.training.job_journal import Standing
+from gleaner.actors.training.messages import TrainerIs
+from gleaner.actors.training.seeds import request_seed
+from gleaner.configs.schema import Config
+from gleaner.supervisor import AskFailed, Context, Done, Refused
 
 REWARD = "reward/proxy"
 MANAGER = "rollout/manager"

@@ -6,7 +6,7 @@ gets its result. A trainer that was killed before that begins the step anew with
 already collected (RLBoost 4.1, 4.2).
 """
 
-from actors.cluster.messages import (
+from gleaner.actors.cluster.messages import (
     LatestState,
     RecordIs,
     RecordOf,
@@ -14,12 +14,12 @@ from actors.cluster.messages import (
     StateIs,
     StepTrained,
 )
-from actors.rollout.messages import GroupOut, Groups, RolloutStatus, StepEnded, TakeGroups
-from actors.training.absence import Absence
-from actors.training.asking import ask_patiently
-from actors.training.attempt_times import AttemptTimes
-from actors.training.gathered import Gathered, samples_of
-from actors.training.messages import (
+from gleaner.actors.rollout.messages import GroupOut, Groups, RolloutStatus, StepEnded, TakeGroups
+from gleaner.actors.training.absence import Absence
+from gleaner.actors.training.asking import ask_patiently
+from gleaner.actors.training.attempt_times import AttemptTimes
+from gleaner.actors.training.gathered import Gathered, samples_of
+from gleaner.actors.training.messages import (
     CloseSeeding,
     OpenSeeding,
     StepDone,
@@ -29,12 +29,12 @@ from actors.training.messages import (
     TrainState,
     TrainStep,
 )
-from actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
-from actors.training.staleness import Staleness
-from actors.training.work import Commit, TrainerWork
-from actors.weights.messages import Publish, Published
-from configs.schema import Config
-from supervisor import Actor, Done, Refused, Terminated, Waiting, WorkDeadlines, handles
+from gleaner.actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
+from gleaner.actors.training.staleness import Staleness
+from gleaner.actors.training.work import Commit, TrainerWork
+from gleaner.actors.weights.messages import Publish, Published
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Done, Refused, Terminated, Waiting, WorkDeadlines, handles
 
 MANAGER = "rollout/manager"
 STATE = "training/state"

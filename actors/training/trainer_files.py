@@ -11,16 +11,16 @@ from pathlib import Path
 import msgspec
 from safetensors.torch import load_file, save_file
 
-from actors.cluster.host_copy import HostCopies
-from actors.engine.checkpoint import save_checkpoint
-from actors.engine.tensor_spec import image_bytes
-from actors.engine.weight_image import weight_layout, write_weights
-from actors.training.policy_update import DTYPES, TrainerCompute
-from actors.training.sample import Sample
-from actors.training.work import Commit, MicroBatchStats, StepStats
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Publish
-from configs.schema import Config
+from gleaner.actors.cluster.host_copy import HostCopies
+from gleaner.actors.engine.checkpoint import save_checkpoint
+from gleaner.actors.engine.tensor_spec import image_bytes
+from gleaner.actors.engine.weight_image import weight_layout, write_weights
+from gleaner.actors.training.policy_update import DTYPES, TrainerCompute
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.work import Commit, MicroBatchStats, StepStats
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Publish
+from gleaner.configs.schema import Config
 
 STATE_FILE = "trainer.safetensors"
 COMMIT_FILE = "commit.msgpack"

@@ -5,7 +5,7 @@ Owns the fields and their arithmetic; `account` makes them from records. Pure.
 
 import msgspec
 
-from configs.schema import Prices
+from gleaner.configs.schema import Prices
 
 HOUR_S = 3600.0
 

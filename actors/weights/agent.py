@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from actors.weights.completing import Completing
-from actors.weights.delta import Mapper
-from actors.weights.delta_parts import DeltaParts
-from actors.weights.disk_publishing import DiskVersions
-from actors.weights.fetching import FETCH_LATE_S, Fetching
-from actors.weights.images import Images
-from actors.weights.manifest import Manifest
-from actors.weights.messages import (
+from gleaner.actors.weights.completing import Completing
+from gleaner.actors.weights.delta import Mapper
+from gleaner.actors.weights.delta_parts import DeltaParts
+from gleaner.actors.weights.disk_publishing import DiskVersions
+from gleaner.actors.weights.fetching import FETCH_LATE_S, Fetching
+from gleaner.actors.weights.images import Images
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.weights.messages import (
     DropVersion,
     Fetch,
     Fetched,
@@ -44,16 +44,16 @@ from actors.weights.messages import (
     StoreIs,
     WhatComes,
 )
-from actors.weights.notice import Publishers
-from actors.weights.offering import Offering
-from actors.weights.parts import Parts
-from actors.weights.publishing import Publishing
-from actors.weights.served import Served
-from actors.weights.served_deltas import ServedDeltas
-from actors.weights.tracking import Tracking
-from actors.weights.wanted import tensors_of
-from configs.schema import Config
-from supervisor import Actor, Deferred, Done, Refused, Terminated, handles
+from gleaner.actors.weights.notice import Publishers
+from gleaner.actors.weights.offering import Offering
+from gleaner.actors.weights.parts import Parts
+from gleaner.actors.weights.publishing import Publishing
+from gleaner.actors.weights.served import Served
+from gleaner.actors.weights.served_deltas import ServedDeltas
+from gleaner.actors.weights.tracking import Tracking
+from gleaner.actors.weights.wanted import tensors_of
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Deferred, Done, Refused, Terminated, handles
 
 MANIFEST_LATE_S = 50.0  # from the request for a version that is being fetched until its first bytes
 DELTA_LATE_S = 3.0  # wait for a delta that is still being made; then the receiver pulls the whole image

@@ -5,12 +5,12 @@ Pure.
 
 from collections.abc import Sequence
 
-from actors.weights.delta import Delta
-from actors.weights.delta_table import DeltaTable
-from actors.weights.kept_deltas import DELTA
-from actors.weights.manifest import Manifest
-from actors.weights.messages import Offered
-from actors.weights.payload import Payload
+from gleaner.actors.weights.delta import Delta
+from gleaner.actors.weights.delta_table import DeltaTable
+from gleaner.actors.weights.kept_deltas import DELTA
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.weights.messages import Offered
+from gleaner.actors.weights.payload import Payload
 
 
 class UnusableDelta(Exception):

@@ -11,22 +11,22 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from actors.weights.by_deltas import UnusableDelta, chain_of
-from actors.weights.delta import Mapper, apply
-from actors.weights.delta_codec import DeltaError
-from actors.weights.finding import Lie
-from actors.weights.images import ImageDraft, Images, ImageStoreError
-from actors.weights.kept_deltas import KeptDelta
-from actors.weights.manifest import Manifest, ManifestError
-from actors.weights.owners import Owners, shares_of_deltas, shares_of_image
-from actors.weights.payload import Payload
-from actors.weights.publishing import Publishing
-from actors.weights.pulls import Pulls
-from actors.weights.served import Served
-from actors.weights.served_deltas import JOIN_DELTA_S, ServedDeltas
-from configs.schema import Weights
-from supervisor import AskFailed, Context, Waiting
-from transport.bulk import Chunk, PullError
+from gleaner.actors.weights.by_deltas import UnusableDelta, chain_of
+from gleaner.actors.weights.delta import Mapper, apply
+from gleaner.actors.weights.delta_codec import DeltaError
+from gleaner.actors.weights.finding import Lie
+from gleaner.actors.weights.images import ImageDraft, Images, ImageStoreError
+from gleaner.actors.weights.kept_deltas import KeptDelta
+from gleaner.actors.weights.manifest import Manifest, ManifestError
+from gleaner.actors.weights.owners import Owners, shares_of_deltas, shares_of_image
+from gleaner.actors.weights.payload import Payload
+from gleaner.actors.weights.publishing import Publishing
+from gleaner.actors.weights.pulls import Pulls
+from gleaner.actors.weights.served import Served
+from gleaner.actors.weights.served_deltas import JOIN_DELTA_S, ServedDeltas
+from gleaner.configs.schema import Weights
+from gleaner.supervisor import AskFailed, Context, Waiting
+from gleaner.transport.bulk import Chunk, PullError
 
 MAX_DUE = 2  # versions: owners serve no older ones
 TRIES = 10  # of one version; an owner that restarts is back by then

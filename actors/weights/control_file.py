@@ -21,7 +21,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from actors.weights.control_page import (
+from gleaner.actors.weights.control_page import (
     PAGE_BYTES,
     SEQ_WORD,
     SUFFIX,

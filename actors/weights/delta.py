@@ -17,8 +17,8 @@ from typing import Protocol, TypeVar
 import msgspec
 import xxhash
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.delta_codec import (
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.delta_codec import (
     Codec,
     DamagedPayload,
     DeltaError,
@@ -26,10 +26,10 @@ from actors.weights.delta_codec import (
     encode_chunk,
     kernels_for,
 )
-from actors.weights.delta_sample import is_hopeless
-from actors.weights.delta_table import DeltaTable, Row, padded
-from actors.weights.manifest import Manifest
-from transport.bulk_frames import MAX_CHUNK_BYTES, Chunk
+from gleaner.actors.weights.delta_sample import is_hopeless
+from gleaner.actors.weights.delta_table import DeltaTable, Row, padded
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.transport.bulk_frames import MAX_CHUNK_BYTES, Chunk
 
 BUNDLE_BYTES = 4 << 20
 """A bundle is closed at this size; it never exceeds the largest chunk on the wire (16 MiB)."""

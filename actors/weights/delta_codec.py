@@ -35,7 +35,7 @@ Elements = NDArray[np.unsignedinteger[Any]]
 
 WIDTHS: Final[dict[int, type[np.unsignedinteger[Any]]]] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 MAX_BYTES: Final = 16 << 20
-"""The largest chunk: `transport.bulk_frames.MAX_CHUNK_BYTES`. A gap in it fits 4 bytes of LEB128."""
+"""The largest chunk: `gleaner.transport.bulk_frames.MAX_CHUNK_BYTES`. A gap in it fits 4 bytes of LEB128."""
 FULL_SHARE: Final = 0.6
 """Beyond this part of the chunk the whole chunk is sent: it is applied at the speed of a copy."""
 COMPILED_BYTES: Final = 256 << 20
@@ -92,7 +92,7 @@ def kernels_for(image_bytes: int) -> Kernels:
     """The kernels that finish the image first: compiled ones cost a process seconds at their first use."""
     if image_bytes >= COMPILED_BYTES:
         return kernels()
-    from actors.weights import delta_numpy
+    from gleaner.actors.weights import delta_numpy
 
     return delta_numpy
 
@@ -101,9 +101,9 @@ def kernels_for(image_bytes: int) -> Kernels:
 def kernels() -> Kernels:
     """The fastest kernels on this machine. Compiles at their first use, not here."""
     try:
-        from actors.weights import delta_kernels
+        from gleaner.actors.weights import delta_kernels
     except ImportError:  # no numba for this machine: slower, and the same bytes
-        from actors.weights import delta_numpy
+        from gleaner.actors.weights import delta_numpy
 
         return delta_numpy
     return delta_kernels

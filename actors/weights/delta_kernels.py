@@ -17,8 +17,8 @@ import numpy as np
 from numba import types
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from actors.weights import delta_numpy
-from actors.weights.delta_codec import Bytes, Elements
+from gleaner.actors.weights import delta_numpy
+from gleaner.actors.weights.delta_codec import Bytes, Elements
 
 ESCAPE = 255
 TILE_WORDS = 1024

@@ -5,7 +5,7 @@ Several times slower (docs/weights.md has both figures), with the same output by
 
 import numpy as np
 
-from actors.weights.delta_codec import Bytes, Elements
+from gleaner.actors.weights.delta_codec import Bytes, Elements
 
 ESCAPE = 255
 

@@ -9,11 +9,11 @@ lost delta costs its receivers the whole image.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from actors.weights.delta_codec import DeltaError
-from actors.weights.delta_table import BadDelta, DeltaTable
-from actors.weights.messages import DeltaJoined, JoinDelta
-from actors.weights.served import Served
-from supervisor import Context, Deferred, Refused
+from gleaner.actors.weights.delta_codec import DeltaError
+from gleaner.actors.weights.delta_table import BadDelta, DeltaTable
+from gleaner.actors.weights.messages import DeltaJoined, JoinDelta
+from gleaner.actors.weights.served import Served
+from gleaner.supervisor import Context, Deferred, Refused
 
 MAX_JOINING = 2  # versions: the delta of an older one is not needed any more
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actors.weights.delta_codec import FULL_SHARE, WIDTHS
-from transport.bulk_frames import Chunk
+from gleaner.actors.weights.delta_codec import FULL_SHARE, WIDTHS
+from gleaner.transport.bulk_frames import Chunk
 
 BLOCK_BYTES = 1024
 """A multiple of every element size; comparing a block costs less than reaching its place."""

@@ -1,8 +1,9 @@
 """`DeltaTable`: contents and payload offsets of a delta between two versions.
 
 Owns the description and the checks against itself. Pure. The payload is one run of bytes, cut into *bundles*
-of a few MiB. They are pulled like the chunks of an image (`transport.bulk_frames.Chunk`, xxh3-128 each). A
-bundle holds the payloads of whole image chunks. The root is SHA-256 over the canonical encoding of the rest.
+of a few MiB. They are pulled like the chunks of an image (`gleaner.transport.bulk_frames.Chunk`, xxh3-128
+each). A bundle holds the payloads of whole image chunks. The root is SHA-256 over the canonical encoding of
+the rest.
 
 If several sources publish a version, each makes the delta of its own part: a table of its own chunks.
 `DeltaTable.join` concatenates their payloads and records the owner of each bundle.
@@ -13,9 +14,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from actors.weights.delta_codec import WIDTHS, Codec, DeltaError
-from actors.weights.manifest import MAX_CHUNKS
-from transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, Chunk
+from gleaner.actors.weights.delta_codec import WIDTHS, Codec, DeltaError
+from gleaner.actors.weights.manifest import MAX_CHUNKS
+from gleaner.transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, Chunk
 
 ALIGNMENT_BYTES = 8
 """Every payload begins at a multiple of it, so that values are read as elements in place."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from actors.weights.delta import Mapper
+from gleaner.actors.weights.delta import Mapper
 
 AT_ONCE = 64
 """Chunks given to the executor together; this bounds the encoded chunks that are not yet bundled."""

@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.disk_codec import CHECKSUMS, ENCODINGS, DiskDeltaError
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.disk_codec import CHECKSUMS, ENCODINGS, DiskDeltaError
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"

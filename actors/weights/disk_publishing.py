@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.disk_codec import DiskDeltaError
-from actors.weights.images import Images, NoSuchImage
-from actors.weights.manifest import Manifest
-from supervisor import Context
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.disk_codec import DiskDeltaError
+from gleaner.actors.weights.images import Images, NoSuchImage
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.supervisor import Context
 
 MAX_DUE = 8  # versions that wait; beyond it the oldest is skipped, because its image has been evicted anyway
 THREAD = "disk"  # a durable write takes as long as it takes: deltas for receivers do not wait for it

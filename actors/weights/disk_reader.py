@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.engine.tensor_spec import TensorSpec, image_bytes
-from actors.weights.disk_codec import BadTensorDelta, DiskDeltaError, apply_tensor, digest
-from actors.weights.disk_layout import (
+from gleaner.actors.engine.tensor_spec import TensorSpec, image_bytes
+from gleaner.actors.weights.disk_codec import BadTensorDelta, DiskDeltaError, apply_tensor, digest
+from gleaner.actors.weights.disk_layout import (
     HEADER_LENGTH,
     INDEX,
     MAX_HEADER_BYTES,

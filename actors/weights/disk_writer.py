@@ -12,9 +12,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.disk_codec import digest, encode_tensor
-from actors.weights.disk_layout import (
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.disk_codec import digest, encode_tensor
+from gleaner.actors.weights.disk_layout import (
     INDEX,
     POINTER,
     SINGLE,
@@ -26,8 +26,8 @@ from actors.weights.disk_layout import (
     write_header,
     write_index,
 )
-from actors.weights.disk_publishing import VersionTaken
-from actors.weights.disk_reader import NoSuchVersion, index_of
+from gleaner.actors.weights.disk_publishing import VersionTaken
+from gleaner.actors.weights.disk_reader import NoSuchVersion, index_of
 
 SHARD_BYTES = 1 << 30
 """A file of differences is closed at this size: they are in memory until then."""

@@ -13,24 +13,24 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from actors.weights.by_deltas import UnusableDelta, chain_of, payloads_of, tables_of
-from actors.weights.delta import Mapper, apply
-from actors.weights.delta_codec import DeltaError
-from actors.weights.delta_table import DeltaTable
-from actors.weights.finding import ASK_AGAIN_S, Finding, Lie
-from actors.weights.images import ImageDraft, Images, ImageStoreError
-from actors.weights.kept_deltas import KeptDelta
-from actors.weights.layout import LayoutError
-from actors.weights.manifest import Manifest, ManifestError
-from actors.weights.messages import EnginePart, Fetch, FindSource, Holds, Offer, Offered
-from actors.weights.owners import OFFER_DEADLINE_S, Owners, shares_of_deltas, shares_of_image
-from actors.weights.payload import Payload
-from actors.weights.pulls import Pulls
-from actors.weights.under_way import Moved, Overtaken, UnderWay
-from actors.weights.wanted import chunks_of
-from configs.schema import Config
-from supervisor import AskFailed, Context, Refused, Waiting
-from transport.bulk import BadHash, BadRange, BulkServer, Chunk, PullError
+from gleaner.actors.weights.by_deltas import UnusableDelta, chain_of, payloads_of, tables_of
+from gleaner.actors.weights.delta import Mapper, apply
+from gleaner.actors.weights.delta_codec import DeltaError
+from gleaner.actors.weights.delta_table import DeltaTable
+from gleaner.actors.weights.finding import ASK_AGAIN_S, Finding, Lie
+from gleaner.actors.weights.images import ImageDraft, Images, ImageStoreError
+from gleaner.actors.weights.kept_deltas import KeptDelta
+from gleaner.actors.weights.layout import LayoutError
+from gleaner.actors.weights.manifest import Manifest, ManifestError
+from gleaner.actors.weights.messages import EnginePart, Fetch, FindSource, Holds, Offer, Offered
+from gleaner.actors.weights.owners import OFFER_DEADLINE_S, Owners, shares_of_deltas, shares_of_image
+from gleaner.actors.weights.payload import Payload
+from gleaner.actors.weights.pulls import Pulls
+from gleaner.actors.weights.under_way import Moved, Overtaken, UnderWay
+from gleaner.actors.weights.wanted import chunks_of
+from gleaner.configs.schema import Config
+from gleaner.supervisor import AskFailed, Context, Refused, Waiting
+from gleaner.transport.bulk import BadHash, BadRange, BulkServer, Chunk, PullError
 
 ATTEMPTS = 20  # in a row without a new chunk, each at least a pause long; then the requester gets the error
 FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is logged, each time again

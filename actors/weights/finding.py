@@ -7,10 +7,10 @@ will do.
 
 import itertools
 
-from actors.weights.images import ImageStoreError
-from actors.weights.messages import Fetch, FindSource, Holds, SourceFound
-from supervisor import AskFailed, Context
-from transport.bulk import BadHash, SourceGone
+from gleaner.actors.weights.images import ImageStoreError
+from gleaner.actors.weights.messages import Fetch, FindSource, Holds, SourceFound
+from gleaner.supervisor import AskFailed, Context
+from gleaner.transport.bulk import BadHash, SourceGone
 
 FIND_DEADLINE_S = 5.0  # the publisher may still be making the requested delta
 ASK_AGAIN_S = 0.5  # while the version is pulled, or while no source can serve it

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.runs import Run
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.runs import Run
 
 _EXPONENTS = {
     "bfloat16": (np.uint16, 0x7F80),

@@ -16,10 +16,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.images import VersionConflict
-from actors.weights.lease import exclusive, let_go
-from actors.weights.safetensors_file import begin_of, header
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.images import VersionConflict
+from gleaner.actors.weights.lease import exclusive, let_go
+from gleaner.actors.weights.safetensors_file import begin_of, header
 
 FILE = "model.safetensors"
 DRAFT = ".draft"

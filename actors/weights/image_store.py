@@ -3,7 +3,7 @@
 Owns a directory (under /dev/shm). Each version has a folder that any engine loads as a checkpoint
 (`model.safetensors`, `config.json`), with a note (its manifest). There is no other state. So the trainer that
 writes, the agent that serves and the engine that reads may each open a store on the directory. The meaning of
-the bytes is defined in `manifest` and `actors.engine.weight_image`; their transport is elsewhere.
+the bytes is defined in `manifest` and `gleaner.actors.engine.weight_image`; their transport is elsewhere.
 
 A version is written in a folder of another name (`image_draft`). It becomes visible by rename when it is
 sealed, so a visible image is whole. A reader holds a lease (`lease`). An evicted version that has no reader
@@ -19,8 +19,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.image_draft import (
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.image_draft import (
     DRAFT,
     FILE,
     Draft,
@@ -31,9 +31,9 @@ from actors.weights.image_draft import (
     left_draft,
     new_draft,
 )
-from actors.weights.images import ImageStoreFull, NoSuchImage
-from actors.weights.lease import Leased, exclusive, let_go, mapped
-from actors.weights.safetensors_file import NotSafetensors
+from gleaner.actors.weights.images import ImageStoreFull, NoSuchImage
+from gleaner.actors.weights.lease import Leased, exclusive, let_go, mapped
+from gleaner.actors.weights.safetensors_file import NotSafetensors
 
 _VERSION = re.compile(r"v(\d{9})")
 _NOTE, _SETTINGS = "note", "config.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.engine.tensor_spec import TensorSpec
 
 
 class ImageStoreError(RuntimeError):

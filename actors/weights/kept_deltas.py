@@ -8,10 +8,10 @@ the owner of this object notifies the bulk server that serves the deltas.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.weights.delta_choice import Offer, choose
-from actors.weights.delta_table import DeltaTable
-from actors.weights.messages import Holds
-from transport.bulk_frames import Chunk
+from gleaner.actors.weights.delta_choice import Offer, choose
+from gleaner.actors.weights.delta_table import DeltaTable
+from gleaner.actors.weights.messages import Holds
+from gleaner.transport.bulk_frames import Chunk
 
 DELTA = 1 << 62
 """Added to a version, it gives the key of the payload of the delta to that version; images have the version

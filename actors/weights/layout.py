@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.runs import MAX_RUNS, Run, joined
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.runs import MAX_RUNS, Run, joined
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.(.+)$")
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")

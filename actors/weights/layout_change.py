@@ -6,7 +6,7 @@ dtypes stay, unless the publisher declares that the model changed.
 
 from collections.abc import Sequence
 
-from actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.engine.tensor_spec import TensorSpec
 
 
 def layout_change(before: Sequence[TensorSpec], now: Sequence[TensorSpec]) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.safetensors_file import begin_of
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.safetensors_file import begin_of
 
 
 class Leased(OSError):

@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 import xxhash
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.engine.tensor_spec import image_bytes as bytes_of
-from actors.weights.runs import Run, TilingError, check_tiling, chunks_needed, cut, joined
-from transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, Chunk
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.engine.tensor_spec import image_bytes as bytes_of
+from gleaner.actors.weights.runs import Run, TilingError, check_tiling, chunks_needed, cut, joined
+from gleaner.transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, Chunk
 
 MIN_CHUNK_BYTES = 4096
 MAX_CHUNKS = 2**20  # a manifest travels as one message

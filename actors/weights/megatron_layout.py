@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.layout import (
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.layout import (
     Held,
     LayoutError,
     Part,

@@ -4,10 +4,10 @@ from typing import ClassVar
 
 import msgspec
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.runs import Run
-from supervisor import Address, Message
-from transport.bulk_frames import Chunk
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.runs import Run
+from gleaner.supervisor import Address, Message
+from gleaner.transport.bulk_frames import Chunk
 
 
 class Publish(Message, frozen=True):

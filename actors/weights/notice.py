@@ -4,8 +4,8 @@ These agents published versions that this host has pulled, and they assign recei
 the newest few.
 """
 
-from actors.weights.messages import ReceiverLeaves
-from supervisor import Context
+from gleaner.actors.weights.messages import ReceiverLeaves
+from gleaner.supervisor import Context
 
 MAX_PUBLISHERS = 8
 

@@ -6,13 +6,13 @@ Owns the replies to `Offer`: capabilities to read an image, or the deltas that l
 import asyncio
 from collections.abc import Mapping
 
-from actors.weights.fetching import Fetching
-from actors.weights.manifest import Manifest
-from actors.weights.messages import DeltaLink, Offer, Offered
-from actors.weights.served import Served
-from actors.weights.served_deltas import ServedDeltas
-from supervisor import Context, Deferred, Refused
-from transport.bulk import BulkServer
+from gleaner.actors.weights.fetching import Fetching
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.weights.messages import DeltaLink, Offer, Offered
+from gleaner.actors.weights.served import Served
+from gleaner.actors.weights.served_deltas import ServedDeltas
+from gleaner.supervisor import Context, Deferred, Refused
+from gleaner.transport.bulk import BulkServer
 
 BEGIN_LATE_S = 2.0  # a receiver that was sent here before we know the manifest waits so long for it
 

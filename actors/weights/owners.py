@@ -8,15 +8,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from actors.weights.by_deltas import UnusableDelta, tables_of
-from actors.weights.delta_codec import DeltaError
-from actors.weights.delta_table import DeltaTable
-from actors.weights.manifest import Manifest
-from actors.weights.messages import Offer, Offered
-from actors.weights.payload import Payload
-from actors.weights.pulls import CHUNK_DEADLINE_S, Pulls
-from supervisor import Context, Waiting
-from transport.bulk import BulkSource, Chunk
+from gleaner.actors.weights.by_deltas import UnusableDelta, tables_of
+from gleaner.actors.weights.delta_codec import DeltaError
+from gleaner.actors.weights.delta_table import DeltaTable
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.weights.messages import Offer, Offered
+from gleaner.actors.weights.payload import Payload
+from gleaner.actors.weights.pulls import CHUNK_DEADLINE_S, Pulls
+from gleaner.supervisor import Context, Waiting
+from gleaner.transport.bulk import BulkSource, Chunk
 
 OFFER_DEADLINE_S = 5.0
 

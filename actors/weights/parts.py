@@ -12,19 +12,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.completing import Completing
-from actors.weights.finite import not_finite
-from actors.weights.images import ImageDraft, Images, ImageStoreError
-from actors.weights.manifest import BadManifest, Manifest, hashed
-from actors.weights.messages import Joined, JoinPart, OpenPart, PartIsOpen, PartLost, PartWritten, Published
-from actors.weights.publishing import Publishing, Unusable
-from actors.weights.runs import Run, TilingError, check_tiling, cut, joined
-from actors.weights.served import Served
-from actors.weights.served_deltas import ServedDeltas
-from configs.schema import Weights
-from supervisor import AskFailed, Context, Deferred, Refused
-from transport.bulk_frames import Chunk
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.completing import Completing
+from gleaner.actors.weights.finite import not_finite
+from gleaner.actors.weights.images import ImageDraft, Images, ImageStoreError
+from gleaner.actors.weights.manifest import BadManifest, Manifest, hashed
+from gleaner.actors.weights.messages import (
+    Joined,
+    JoinPart,
+    OpenPart,
+    PartIsOpen,
+    PartLost,
+    PartWritten,
+    Published,
+)
+from gleaner.actors.weights.publishing import Publishing, Unusable
+from gleaner.actors.weights.runs import Run, TilingError, check_tiling, cut, joined
+from gleaner.actors.weights.served import Served
+from gleaner.actors.weights.served_deltas import ServedDeltas
+from gleaner.configs.schema import Weights
+from gleaner.supervisor import AskFailed, Context, Deferred, Refused
+from gleaner.transport.bulk_frames import Chunk
 
 JOIN_DEADLINE_S = 600.0  # until the slowest rank has written; a dead rank is detected by then
 LOST_S = 5.0  # slower ranks learn of the failure meanwhile; after that the version may be tried again

@@ -6,7 +6,7 @@ Owns the set of chunks that are here. Pure, except for the waits of the receiver
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from transport.bulk import Chunk, PartialContent, PullError
+from gleaner.transport.bulk import Chunk, PartialContent, PullError
 
 
 @dataclass(slots=True)

@@ -9,17 +9,17 @@ refused too: with NaN or infinity, or with other tensors than the previous versi
 import asyncio
 from collections.abc import Callable
 
-from actors.rollout.messages import PublishVersion, Weights, WeightsFailed
-from actors.weights.disk_publishing import DiskPublishing, DiskVersions
-from actors.weights.finite import not_finite
-from actors.weights.images import Images, NoSuchImage, OpenImage
-from actors.weights.layout_change import layout_change
-from actors.weights.manifest import Manifest
-from actors.weights.messages import FindStore, MayPublish, OpenPart, Publish, Published, StoreIs
-from actors.weights.served import Served
-from actors.weights.served_deltas import ServedDeltas
-from configs.schema import Config
-from supervisor import AskFailed, Context, Deferred, Done, Refused
+from gleaner.actors.rollout.messages import PublishVersion, Weights, WeightsFailed
+from gleaner.actors.weights.disk_publishing import DiskPublishing, DiskVersions
+from gleaner.actors.weights.finite import not_finite
+from gleaner.actors.weights.images import Images, NoSuchImage, OpenImage
+from gleaner.actors.weights.layout_change import layout_change
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.weights.messages import FindStore, MayPublish, OpenPart, Publish, Published, StoreIs
+from gleaner.actors.weights.served import Served
+from gleaner.actors.weights.served_deltas import ServedDeltas
+from gleaner.configs.schema import Config
+from gleaner.supervisor import AskFailed, Context, Deferred, Done, Refused
 
 MANAGER = "rollout/manager"
 CONTROLLER = "training/controller"

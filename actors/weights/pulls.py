@@ -5,11 +5,11 @@ Owns the counts. `fetching` chooses the bytes and the source.
 
 from collections.abc import Sequence
 
-from actors.weights.finding import Lie
-from actors.weights.payload import Payload
-from configs.schema import Weights
-from supervisor import Context, Waiting
-from transport.bulk import BulkSource, Chunk, PullError
+from gleaner.actors.weights.finding import Lie
+from gleaner.actors.weights.payload import Payload
+from gleaner.configs.schema import Weights
+from gleaner.supervisor import Context, Waiting
+from gleaner.transport.bulk import BulkSource, Chunk, PullError
 
 CHUNK_DEADLINE_S = 60.0  # until the next chunk; 4 MiB in that time are a link of 70 KB/s
 MEASURED_BYTES = 8 << 20  # a shorter pull does not measure the link

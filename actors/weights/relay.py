@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from actors.weights.relay_choice import MAX_PEERS, Choice
-from actors.weights.relay_peer import Peer, above
+from gleaner.actors.weights.relay_choice import MAX_PEERS, Choice
+from gleaner.actors.weights.relay_peer import Peer, above
 
 WEAK = 0.5  # a parent that gives less than that share of what it could ...
 WEAK_S = 1.0  # ... during that time is weak,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from actors.weights.relay_peer import Peer, below, rooted
+from gleaner.actors.weights.relay_peer import Peer, below, rooted
 
 STAR_S = 0.5  # a payload that the origin can give to all in that time is not worth a chain
 NEAR = 0.9  # rates are measured: one within that share of the best is as good

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from transport.bulk_frames import Chunk
+from gleaner.transport.bulk_frames import Chunk
 
 MAX_RUNS = 2**18  # of all owners of an image: 4 MB of a manifest, which travels as one message
 

@@ -2,7 +2,7 @@
 
 Pure. Owns the header in front of the image's bytes, which begin at a page boundary: the file is mapped, and
 tensors have the same order and gaps as in the image. Bytes of no tensor are declared too, as `PADDING`,
-because the format has no gaps; layouts of this project (`actors.engine.weight_image`) have none.
+because the format has no gaps; layouts of this project (`gleaner.actors.engine.weight_image`) have none.
 
 Format: https://huggingface.co/docs/safetensors: length of the header as u64, little-endian, the header as
 JSON that may end in spaces, the tensors' bytes.
@@ -13,7 +13,7 @@ import math
 import struct
 from collections.abc import Sequence
 
-from actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.engine.tensor_spec import TensorSpec
 
 PAGE_BYTES = 4096
 MOST_BYTES = 100_000_000  # of a header, by the format

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from actors.engine.model_settings import BadCheckpoint, hub_settings
-from actors.weights.images import Images, ImageStoreFull, NoSuchImage
-from actors.weights.layout import LayoutError
-from actors.weights.manifest import Manifest, ManifestError
-from actors.weights.messages import EnginePart, Holds
-from actors.weights.wanted import chunks_of
-from supervisor import Context, Refused
-from transport.bulk import BulkServer, Chunk, PartialContent
+from gleaner.actors.engine.model_settings import BadCheckpoint, hub_settings
+from gleaner.actors.weights.images import Images, ImageStoreFull, NoSuchImage
+from gleaner.actors.weights.layout import LayoutError
+from gleaner.actors.weights.manifest import Manifest, ManifestError
+from gleaner.actors.weights.messages import EnginePart, Holds
+from gleaner.actors.weights.wanted import chunks_of
+from gleaner.supervisor import Context, Refused
+from gleaner.transport.bulk import BulkServer, Chunk, PartialContent
 
 SERVED_VERSIONS = 2  # the newest, and the one that late receivers pull; unserved memory is reused
 

@@ -11,18 +11,18 @@ from functools import partial
 
 import numpy as np
 
-from actors.weights.delta import Delta, Mapper
-from actors.weights.delta_choice import DELTA_SHARE
-from actors.weights.delta_codec import DeltaError
-from actors.weights.delta_parts import own_part
-from actors.weights.delta_table import DeltaTable
-from actors.weights.images import Images, NoSuchImage
-from actors.weights.kept_deltas import KeptDelta, KeptDeltas
-from actors.weights.manifest import Manifest
-from actors.weights.messages import DeltaJoined, Holds, JoinDelta
-from configs.schema import Weights
-from supervisor import AskFailed, Context
-from transport.bulk import BulkServer, Chunk, PartialContent
+from gleaner.actors.weights.delta import Delta, Mapper
+from gleaner.actors.weights.delta_choice import DELTA_SHARE
+from gleaner.actors.weights.delta_codec import DeltaError
+from gleaner.actors.weights.delta_parts import own_part
+from gleaner.actors.weights.delta_table import DeltaTable
+from gleaner.actors.weights.images import Images, NoSuchImage
+from gleaner.actors.weights.kept_deltas import KeptDelta, KeptDeltas
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.weights.messages import DeltaJoined, Holds, JoinDelta
+from gleaner.configs.schema import Weights
+from gleaner.supervisor import AskFailed, Context
+from gleaner.transport.bulk import BulkServer, Chunk, PartialContent
 
 _Make = Callable[[], Coroutine[object, object, KeptDelta | None]]
 JOIN_DELTA_S = 60.0  # until the slowest owner has made its part; a dead one is known by then

@@ -7,8 +7,8 @@ lost at any time.
 
 import contextlib
 
-from actors.weights.messages import EnginePart, FindSource
-from actors.weights.relay import NotInWave, TooManyPeers, Wave
+from gleaner.actors.weights.messages import EnginePart, FindSource
+from gleaner.actors.weights.relay import NotInWave, TooManyPeers, Wave
 
 _Key = tuple[bytes, int, EnginePart | None]
 """Root, base and part of the payload of a wave."""

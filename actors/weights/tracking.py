@@ -6,14 +6,14 @@ the children of a dead one get another source at once.
 
 import msgspec
 
-from actors.weights.layout import LayoutError
-from actors.weights.manifest import Manifest
-from actors.weights.messages import FindSource, ReceiverLeaves, SourceFound
-from actors.weights.served_deltas import ServedDeltas
-from actors.weights.sources import Sources
-from actors.weights.wanted import chunks_of
-from configs.schema import Weights
-from supervisor import Context, Refused, Terminated
+from gleaner.actors.weights.layout import LayoutError
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.weights.messages import FindSource, ReceiverLeaves, SourceFound
+from gleaner.actors.weights.served_deltas import ServedDeltas
+from gleaner.actors.weights.sources import Sources
+from gleaner.actors.weights.wanted import chunks_of
+from gleaner.configs.schema import Weights
+from gleaner.supervisor import Context, Refused, Terminated
 
 MAX_RECEIVERS = 4096  # watched receivers; beyond it the children of a dead one detect its end themselves
 

@@ -7,7 +7,7 @@ Owns the periodic requests for another source, and the end of an abandoned pull.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 
-from actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S
+from gleaner.actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S
 
 
 class Moved(Exception):

@@ -4,12 +4,21 @@ A host needs all of it, or the part of an engine that is one pipeline stage and 
 
 from __future__ import annotations
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.layout import Held, LayoutError, Part, engine_parts, even, place_of, rows_in, runs_of
-from actors.weights.manifest import Manifest
-from actors.weights.messages import EnginePart
-from actors.weights.runs import chunks_needed
-from transport.bulk_frames import Chunk
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.layout import (
+    Held,
+    LayoutError,
+    Part,
+    engine_parts,
+    even,
+    place_of,
+    rows_in,
+    runs_of,
+)
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.weights.messages import EnginePart
+from gleaner.actors.weights.runs import chunks_needed
+from gleaner.transport.bulk_frames import Chunk
 
 
 def chunks_of(manifest: Manifest, part: EnginePart | None) -> tuple[Chunk, ...]:

@@ -18,29 +18,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from actors.training.history import read_history
-from actors.training.records import AnyRecord, Step
-from actors.training.seeds import request_seed
 from bench.evaluation.page import crosscheck_text
 from bench.evaluation.simulated import ROOT
 from bench.evaluation.this_machine import Machine, measure
 from bench.page_sections import put
-from configs import trace
-from configs.load import load
-from configs.schema import Config
-from rlctl.evidence import gather
-from rlctl.modelled import VOCABULARY
-from sim.cluster import SimCluster
-from sim.disk import SYNC_S
-from sim.models.fit import fit_lengths
-from sim.models.lengths import LengthLaw
-from sim.models.plant import Measured, Plant
-from sim.models.rig import Rig
-from sim.models.scorer import ScorerLaw
-from sim.models.shapes import ModelShape
-from sim.models.training_cost import training_cost
-from sim.network_path import WITHIN_HOST
-from sim.setting import Paces, Setting
+from gleaner.actors.training.history import read_history
+from gleaner.actors.training.records import AnyRecord, Step
+from gleaner.actors.training.seeds import request_seed
+from gleaner.configs import trace
+from gleaner.configs.load import load
+from gleaner.configs.schema import Config
+from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.modelled import VOCABULARY
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.disk import SYNC_S
+from gleaner.sim.models.fit import fit_lengths
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.plant import Measured, Plant
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.scorer import ScorerLaw
+from gleaner.sim.models.shapes import ModelShape
+from gleaner.sim.models.training_cost import training_cost
+from gleaner.sim.network_path import WITHIN_HOST
+from gleaner.sim.setting import Paces, Setting
 
 GOAL = 0.2
 STEPS, REHEARSED = 16, 8
@@ -74,7 +74,7 @@ class Recorded(LengthLaw):
 def real(folder: Path, sets: Sequence[str]) -> Path:
     """Run it to its end; return its folder. Raises CalledProcessError, TimeoutExpired."""
     words = [arg for one in sets for arg in ("--set", one)]
-    argv = [sys.executable, "-m", "rlctl", "run", CONFIG, *words, "--runs-dir", str(folder)]
+    argv = [sys.executable, "-m", "gleaner.rlctl", "run", CONFIG, *words, "--runs-dir", str(folder)]
     subprocess.run(argv, check=True, timeout=RUN_S, stdout=subprocess.DEVNULL)
     (found,) = [path for path in folder.iterdir() if (path / "history.jsonl").exists()]
     return found

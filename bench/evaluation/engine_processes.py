@@ -18,17 +18,17 @@ from pathlib import Path
 
 import uvloop
 
-from actors.engine.builtin import BuiltinEngine
-from actors.engine.checkpoint import load_checkpoint
-from actors.engine.engine import Assignment
-from actors.rollout.events import FrameLogged
-from configs.schema import Config
-from sim.models.fit import EngineStep
-from supervisor.sqlite_journal import SqliteJournal
-from transport.stream_receiver import StreamReceiver
-from transport.token_frame import PackedFrame, joined
-from transport.token_stream import StreamSender
-from transport.wire import Peer
+from gleaner.actors.engine.builtin import BuiltinEngine
+from gleaner.actors.engine.checkpoint import load_checkpoint
+from gleaner.actors.engine.engine import Assignment
+from gleaner.actors.rollout.events import FrameLogged
+from gleaner.configs.schema import Config
+from gleaner.sim.models.fit import EngineStep
+from gleaner.supervisor.sqlite_journal import SqliteJournal
+from gleaner.transport.stream_receiver import StreamReceiver
+from gleaner.transport.token_frame import PackedFrame, joined
+from gleaner.transport.token_stream import StreamSender
+from gleaner.transport.wire import Peer
 
 ROUNDS = 4  # turns of every batch size: the machine's variation is in all of them
 LONG = 40  # tokens of one measured response

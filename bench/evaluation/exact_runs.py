@@ -19,10 +19,10 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot
 
-from actors.training.history import read_history
-from actors.training.records import Node, Step
 from bench.evaluation.simulated import ROOT
 from bench.page_sections import put
+from gleaner.actors.training.history import read_history
+from gleaner.actors.training.records import Node, Step
 
 STEPS = 12
 RUN_S = 900.0
@@ -35,7 +35,7 @@ IMAGE = "evaluation_exact.png"
 def run(folder: Path, sets: Sequence[str]) -> dict[str, object]:
     """A real quickstart to its end. Raises CalledProcessError, TimeoutExpired."""
     words = [arg for one in (*EXACT, *sets) for arg in ("--set", one)]
-    argv = [sys.executable, "-m", "rlctl", "run", "quickstart", *words, "--runs-dir", str(folder)]
+    argv = [sys.executable, "-m", "gleaner.rlctl", "run", "quickstart", *words, "--runs-dir", str(folder)]
     subprocess.run(argv, check=True, timeout=RUN_S, stdout=subprocess.DEVNULL)
     (found,) = [path for path in folder.iterdir() if (path / "history.jsonl").exists()]
     records = read_history(found / "history.jsonl")

@@ -5,7 +5,7 @@ start is known from the same run without the change, which is the same up to the
 """
 
 from bench.evaluation.cells import Cell
-from configs.trace import Event, Trace, TraceEvent
+from gleaner.configs.trace import Event, Trace, TraceEvent
 
 HOSTS = 6
 WAVE_GONE, WAVE_S, WAVE_EVERY_S = 5, 2000.0, 1000.0

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.evaluation.cells import SEGMENT_S
-from configs import trace as traces
-from configs.trace import Event, Trace, TraceEvent
+from gleaner.configs import trace as traces
+from gleaner.configs.trace import Event, Trace, TraceEvent
 
 GRID_S = 30.0  # grid of the generated events, as in the public trace
 TRIES = 20_000

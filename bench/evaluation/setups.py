@@ -12,12 +12,12 @@ import msgspec
 
 from bench.evaluation import scenarios, segments
 from bench.evaluation.cells import Cell
-from configs.load import load
-from configs.trace import Trace
-from rlctl.modelled import Words, setting_of
-from sim.models.lengths import RLBOOST_8B, RLBOOST_14B, LengthLaw
-from sim.models.training_cost import Passes
-from sim.setting import Paces, Setting
+from gleaner.configs.load import load
+from gleaner.configs.trace import Trace
+from gleaner.rlctl.modelled import Words, setting_of
+from gleaner.sim.models.lengths import RLBOOST_8B, RLBOOST_14B, LengthLaw
+from gleaner.sim.models.training_cost import Passes
+from gleaner.sim.setting import Paces, Setting
 
 RESERVED_PER_HOUR, PREEMPTIBLE_PER_HOUR = 83.79, 5.32
 """Paper, table 2: an hour of eight H100 on demand, and of two on the spot market."""

@@ -1,6 +1,6 @@
 """Measures the slowdown of engines and a trainer that share this machine's cores.
 
-Owns the measuring; `sim.crowd` uses the result.
+Owns the measuring; `gleaner.sim.crowd` uses the result.
 """
 
 import random
@@ -14,11 +14,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
-from actors.training.sample import Sample
-from actors.training.trainer_files import TrainerFiles
 from bench.evaluation.engine_processes import ANSWER_S, CROWD, LONG, Engines, started
-from configs.schema import Config
-from sim.crowd import Crowding
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.trainer_files import TrainerFiles
+from gleaner.configs.schema import Config
+from gleaner.sim.crowd import Crowding
 
 GROUPS = 4  # of the micro-batch that is trained again and again
 LEAST = 8  # of them

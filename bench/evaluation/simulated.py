@@ -11,15 +11,15 @@ from pathlib import Path
 
 import msgspec
 
-from actors.training.records import AnyRecord, Step
 from bench.evaluation import scenarios
 from bench.evaluation.cells import SEGMENT_S, Cell
 from bench.evaluation.setups import Around, setting
-from configs.load import dump
-from rlctl.report.model import PREEMPTIBLE, Story, story_of
-from rlctl.what_if import begin_of, in_model_tokens
-from sim.cluster import SimCluster
-from sim.setting import Setting
+from gleaner.actors.training.records import AnyRecord, Step
+from gleaner.configs.load import dump
+from gleaner.rlctl.report.model import PREEMPTIBLE, Story, story_of
+from gleaner.rlctl.what_if import begin_of, in_model_tokens
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.setting import Setting
 
 PIECE_S = 30.0  # virtual, between two checks whether it is over
 MOST_S = 50_000.0  # virtual: no cell takes as long

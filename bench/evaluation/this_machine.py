@@ -1,6 +1,6 @@
 """Measurements of this machine for the simulator: decoding, training, cores.
 
-Owns the measuring, in processes of their own as in a real run. The fit is in `sim.models.fit`.
+Owns the measuring, in processes of their own as in a real run. The fit is in `gleaner.sim.models.fit`.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from actors.reward.task import tasks_of
-from actors.rollout.events import BatchReleased
-from actors.training.trainer_files import TrainerFiles
 from bench.evaluation.engine_processes import ANSWER_S, LONG, Engines
 from bench.evaluation.shared_cores import crowding, samples
-from configs.schema import Config
-from sim.crowd import Crowding
-from sim.models.engine_cost import EngineCost
-from sim.models.fit import FitError, TrainingStep, fit_engine, fit_training
-from sim.models.training_cost import TrainingCost
-from supervisor.sqlite_journal import SqliteJournal
+from gleaner.actors.reward.task import tasks_of
+from gleaner.actors.rollout.events import BatchReleased
+from gleaner.actors.training.trainer_files import TrainerFiles
+from gleaner.configs.schema import Config
+from gleaner.sim.crowd import Crowding
+from gleaner.sim.models.engine_cost import EngineCost
+from gleaner.sim.models.fit import FitError, TrainingStep, fit_engine, fit_training
+from gleaner.sim.models.training_cost import TrainingCost
+from gleaner.supervisor.sqlite_journal import SqliteJournal
 
 SHAPES = ((1, 32), (8, 4), (4, 8), (2, 16), (1, 8), (3, 4))
 """Micro-batches of a measured step, and groups of each: all groups at once, as in a co-located step, or as
@@ -37,8 +37,9 @@ PROBLEMS = 64  # problems whose prompts and scores are measured
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Results. engine_off, trainer_off: errors on measurements outside the fit. crowding: see `sim.crowd`.
-    start_s, prepare_s: from the start of a process to its first line, and the additional time with torch.
+    """Results. engine_off, trainer_off: errors on measurements outside the fit. crowding: see
+    `gleaner.sim.crowd`. start_s, prepare_s: from the start of a process to its first line, and the additional
+    time with torch.
     score_s: of one answer. prompt_tokens: shortest and longest. sync_s: of one commit of a journal, without
     the time that a group gathers."""
 
@@ -69,7 +70,10 @@ def measure(config: Config, model_dir: Path, start: TrainingCost, tell: Callable
     trained, publish_s = _in_a_process(_train, config, model_dir, prompt)
     trainer, trainer_off = fit_training(trained, start)
     tell("processes")
-    start_s, all_s = _starts("import nodeagent.__main__"), _starts("import actors.engine.host")
+    start_s, all_s = (
+        _starts("import gleaner.nodeagent.__main__"),
+        _starts("import gleaner.actors.engine.host"),
+    )
     return Machine(
         engine=engine,
         engine_off=engine_off,

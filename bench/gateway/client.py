@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 import uvloop
 
-from transport.http_body import body_start
+from gleaner.transport.http_body import body_start
 
 
 class Orders(msgspec.Struct, frozen=True):

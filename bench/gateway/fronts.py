@@ -81,7 +81,7 @@ def front(name: str, python: Path, urls: Sequence[str], scratch: Path) -> Iterat
     port, metrics = free_ports(2)
     url = f"http://127.0.0.1:{port}"
     if name == OURS:
-        argv = [sys.executable, "-m", "rlctl", "gateway", "--listen", f"127.0.0.1:{port}"]
+        argv = [sys.executable, "-m", "gleaner.rlctl", "gateway", "--listen", f"127.0.0.1:{port}"]
         argv += ["--state-dir", str(scratch / f"gateway-{port}")]
         argv += [word for one in urls for word in ("--engine-url", one)]
     else:

@@ -21,7 +21,7 @@ from bench.quickstart.measured import environment
 from bench.quickstart.sides import SIDES, TRL, CommandFailed, Job
 from bench.runtime.harness import ROOT
 from bench.runtime.machine import machine
-from configs.load import load
+from gleaner.configs.load import load
 
 RESULTS = ROOT / "docs" / "quickstart.json"
 
@@ -96,7 +96,7 @@ def prepared(preset: str, settings: list[str], seed: int, folder: Path) -> Job:
     config = load(preset, [f"job.seed={seed}", *settings])
     model = folder / "model"
     words = [word for one in (f"job.seed={seed}", *settings) for word in ("--set", one)]
-    argv = [sys.executable, "-m", "rlctl", "model", "new", str(model), "--config", preset, *words]
+    argv = [sys.executable, "-m", "gleaner.rlctl", "model", "new", str(model), "--config", preset, *words]
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, env=environment())
     problems.write(config, model, folder)
     return Job(config, preset, tuple(settings), model, folder, seed)

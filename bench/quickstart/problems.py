@@ -6,11 +6,11 @@ Owns the two files. Prompts use the model's chat template, as in the job.
 import json
 from pathlib import Path
 
-from actors.reward.entries import Entry
-from actors.reward.prompts import Prompts
-from actors.reward.source import Split
-from actors.reward.task import mixed_source
-from configs.schema import Config
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.prompts import Prompts
+from gleaner.actors.reward.source import Split
+from gleaner.actors.reward.task import mixed_source
+from gleaner.configs.schema import Config
 
 TRAIN, HELDOUT = "train.jsonl", "heldout.jsonl"
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.training.history import read_history
-from actors.training.records import Eval, Step
 from bench.quickstart.measured import CommandFailed, Cost, measure
 from bench.runtime.harness import ENVIRONMENTS
-from configs.schema import Config
-from rlctl.runs import every
+from gleaner.actors.training.history import read_history
+from gleaner.actors.training.records import Eval, Step
+from gleaner.configs.schema import Config
+from gleaner.rlctl.runs import every
 
 TRL = ENVIRONMENTS / "quickstart" / "bin" / "python"
 THREADS = 2
@@ -81,7 +81,7 @@ def on_gleaner(*settings: str, preset: str = "") -> Run:
     """`rlctl run` of the preset, overridden by `settings`."""
 
     def run(job: Job, folder: Path) -> Outcome:
-        argv = [sys.executable, "-m", "rlctl", "run", preset or job.preset, "--plain"]
+        argv = [sys.executable, "-m", "gleaner.rlctl", "run", preset or job.preset, "--plain"]
         argv += ["--runs-dir", str(folder / "runs")]
         for one in (f"model.path={job.model}", f"job.seed={job.seed}", *job.settings, *settings):
             argv += ["--set", one]

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import psutil
 
-from actors.rollout.messages import RolloutFigures, RolloutStatus
 from bench.recovery.job import JobFailed, RunningJob, running_job
 from bench.recovery.journal_tail import JournalTail, Resumed, Resumption
-from chaos.procs import Proc
-from rlctl.client import connect_to_run
-from rlctl.runs import RunDir
-from rlctl.testimony import MANAGER
+from gleaner.actors.rollout.messages import RolloutFigures, RolloutStatus
+from gleaner.chaos.procs import Proc
+from gleaner.rlctl.client import connect_to_run
+from gleaner.rlctl.runs import RunDir
+from gleaner.rlctl.testimony import MANAGER
 
 LOOK_S = 0.003  # between two polls of the journal
 BEGUN = 4  # requests that a victim decodes at least

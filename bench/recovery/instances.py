@@ -8,10 +8,10 @@ from pathlib import Path
 
 from bench.recovery.witness import Witness
 from bench.recovery.worker import ModelledWorker, NoWeights
-from configs.load import load
-from nodeagent.host import Bounds, Seat, open_log, run_process
-from nodeagent.system import open_system
-from transport.wire import Peer
+from gleaner.configs.load import load
+from gleaner.nodeagent.host import Bounds, Seat, open_log, run_process
+from gleaner.nodeagent.system import open_system
+from gleaner.transport.wire import Peer
 
 
 def _made(workers: list[ModelledWorker], number: int) -> Callable[[], ModelledWorker]:

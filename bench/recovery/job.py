@@ -11,18 +11,18 @@ from pathlib import Path
 
 import psutil
 
-from chaos.procs import Proc, find
-from chaos.real.node import tied_to_us
-from rlctl.head import remains
-from rlctl.runs import RunDir, every
+from gleaner.chaos.procs import Proc, find
+from gleaner.chaos.real.node import tied_to_us
+from gleaner.rlctl.head import remains
+from gleaner.rlctl.runs import RunDir, every
 
 SETTINGS = Path(__file__).with_name("settings.toml")
 START_S = 180.0  # model, head, hosts, first weights; seconds on a quiet machine
 STOP_S = 30.0
 POLL_S = 0.1
 _TIED = (
-    "import sys; from supervisor.process import die_with_parent; die_with_parent(); "
-    "from rlctl.__main__ import main; sys.exit(main())"
+    "import sys; from gleaner.supervisor.process import die_with_parent; die_with_parent(); "
+    "from gleaner.rlctl.__main__ import main; sys.exit(main())"
 )
 
 

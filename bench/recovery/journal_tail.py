@@ -12,11 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.rollout.events import Dispatched, FrameLogged, InstanceGone, InstanceJoined, TicketsRevoked
-from rlctl.testimony import MANAGER
-from supervisor import Message
-from supervisor.upgrades import decode_stored
-from transport.token_frame import Flag
+from gleaner.actors.rollout.events import (
+    Dispatched,
+    FrameLogged,
+    InstanceGone,
+    InstanceJoined,
+    TicketsRevoked,
+)
+from gleaner.rlctl.testimony import MANAGER
+from gleaner.supervisor import Message
+from gleaner.supervisor.upgrades import decode_stored
+from gleaner.transport.token_frame import Flag
 
 _EVENTS = "SELECT seq, kind, version, body FROM events WHERE stream=? AND seq>? ORDER BY seq"
 _BASE = "SELECT base_seq FROM streams WHERE name=?"

@@ -17,13 +17,13 @@ from pathlib import Path
 import psutil
 import uvloop
 
-from actors.rollout.events import BatchSubmitted, Prompt
-from actors.rollout.messages import ReleaseBatch, RolloutFigures, SubmitBatch, Weights
 from bench.manager_process import MANAGER, ManagerProcess, manager_process
 from bench.recovery.witness import ReturnSeen, WatchReturn
-from configs.load import dump
-from configs.schema import Config, Engine, Rollout
-from supervisor import Done
+from gleaner.actors.rollout.events import BatchSubmitted, Prompt
+from gleaner.actors.rollout.messages import ReleaseBatch, RolloutFigures, SubmitBatch, Weights
+from gleaner.configs.load import dump
+from gleaner.configs.schema import Config, Engine, Rollout
+from gleaner.supervisor import Done
 
 WEIGHTS = Weights(version=1, root=b"\1" * 32, sources=())
 PROCESSES = 2  # that the instances share

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from bench.recovery.worker import ModelledWorker
-from supervisor import Actor, Deferred, Message, handles
+from gleaner.supervisor import Actor, Deferred, Message, handles
 
 LOOK_S = 0.005
 KEPT_S = 30.0  # for so long the time of a frame is remembered

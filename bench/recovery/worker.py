@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from actors.engine.engine import StepOutput
-from actors.engine.turn import Orders, Refusal, Turn
-from actors.engine.worker import RolloutWorker
-from actors.weights.messages import Fetch, Fetched
-from configs.schema import Config
-from supervisor import Actor, handles
-from transport.token_frame import Flag
+from gleaner.actors.engine.engine import StepOutput
+from gleaner.actors.engine.turn import Orders, Refusal, Turn
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.weights.messages import Fetch, Fetched
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, handles
+from gleaner.transport.token_frame import Flag
 
 
 class PacedHost:

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 
 import psutil
 
-from actors.reward.sandbox import shells, syscalls
-from actors.reward.sandbox.detection import detect
-from actors.reward.sandbox.host_end import HostSandbox
-from actors.reward.sandbox.port import Isolation, Limits, Status, Work
-from actors.reward.verifiers import program_runs
-from actors.reward.verifiers.programs import FILE_BYTES, INSIDE, RESULT_BYTES, USUAL
 from bench.runtime.machine import machine
 from bench.table import Row, run
+from gleaner.actors.reward.sandbox import shells, syscalls
+from gleaner.actors.reward.sandbox.detection import detect
+from gleaner.actors.reward.sandbox.host_end import HostSandbox
+from gleaner.actors.reward.sandbox.port import Isolation, Limits, Status, Work
+from gleaner.actors.reward.verifiers import program_runs
+from gleaner.actors.reward.verifiers.programs import FILE_BYTES, INSIDE, RESULT_BYTES, USUAL
 
 ROUNDS, TEST_ROUNDS = 12, 3
 IN_A_ROW = 10

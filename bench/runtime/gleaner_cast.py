@@ -6,7 +6,7 @@ import time
 
 from bench.runtime.asking import asks
 from bench.runtime.task import Effort, Sink, payload
-from supervisor import (
+from gleaner.supervisor import (
     Actor,
     Address,
     Message,

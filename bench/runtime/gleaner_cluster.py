@@ -11,10 +11,10 @@ from typing import TypeVar
 import uvloop
 
 from bench.runtime.task import Task
-from nodeagent.host import Seat
-from nodeagent.system import open_system
-from supervisor import ActorSystem, Registry
-from supervisor.names import REGISTRY
+from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.system import open_system
+from gleaner.supervisor import ActorSystem, Registry
+from gleaner.supervisor.names import REGISTRY
 
 T = TypeVar("T")
 START_S = 30.0  # a process of the comparison is up by then

@@ -8,10 +8,10 @@ from pathlib import Path
 from bench.runtime.gleaner_cast import Counter, Echo
 from bench.runtime.gleaner_storm import StormActor, StormScribe
 from bench.runtime.task import Storm
-from nodeagent.host import Seat, run_process
-from nodeagent.system import open_system
-from supervisor import ActorSystem, Intensity, Supervisor, child, one_for_one
-from transport.wire import Peer
+from gleaner.nodeagent.host import Seat, run_process
+from gleaner.nodeagent.system import open_system
+from gleaner.supervisor import ActorSystem, Intensity, Supervisor, child, one_for_one
+from gleaner.transport.wire import Peer
 
 MANY_RESTARTS = Intensity(restarts=100, within_s=0.001)  # each crash of the measurement counts as a first one
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.runtime.asking import Ask, ask_around, drained
 from bench.runtime.gleaner_cast import MINUTE_S, BenchPing, BenchPong
 from bench.runtime.task import Storm
-from supervisor import Actor, Address, Done, Message, handles
+from gleaner.supervisor import Actor, Address, Done, Message, handles
 
 PATIENCE_S = 30.0  # of one ask; without an answer by then it is lost
 

@@ -42,7 +42,7 @@ from bench.runtime.task import (
     ready_s,
     resident_bytes,
 )
-from supervisor import (
+from gleaner.supervisor import (
     ActorSystem,
     Address,
     Done,

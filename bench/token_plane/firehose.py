@@ -12,12 +12,12 @@ from collections import deque
 
 import numpy as np
 
-from actors.rollout.instance_messages import Dispatch, Registered, RegisterInstance, Serving
-from actors.rollout.messages import Weights
-from supervisor import Actor, Deferred, Done, Message, handles
-from transport.token_frame import Flag, pack_columns
-from transport.token_stream import StreamSender
-from transport.wire import Peer
+from gleaner.actors.rollout.instance_messages import Dispatch, Registered, RegisterInstance, Serving
+from gleaner.actors.rollout.messages import Weights
+from gleaner.supervisor import Actor, Deferred, Done, Message, handles
+from gleaner.transport.token_frame import Flag, pack_columns
+from gleaner.transport.token_stream import StreamSender
+from gleaner.transport.wire import Peer
 
 MANAGER = "rollout/manager"
 WEIGHTS = Weights(version=1, root=b"\1" * 32, sources=())

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from bench.token_plane.firehose import Firehose
-from nodeagent.host import Seat, run_process
-from nodeagent.system import open_system
-from transport.wire import Peer
+from gleaner.nodeagent.host import Seat, run_process
+from gleaner.nodeagent.system import open_system
+from gleaner.transport.wire import Peer
 
 
 async def _main(stop: asyncio.Event) -> int:

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import uvloop
 
-from actors.rollout.events import BatchSubmitted, Prompt
-from actors.rollout.messages import ReleaseBatch, SubmitBatch
 from bench.manager_process import MANAGER, ManagerProcess, manager_process
 from bench.runtime.task import percentile
 from bench.token_plane.firehose import WEIGHTS, Forget, Hold, Holds, Pour, Poured
 from bench.token_plane.goals import OURS
 from bench.token_plane.sizes import Found, Sizes
-from configs.schema import Config, Limits, Rollout
-from supervisor import Done
+from gleaner.actors.rollout.events import BatchSubmitted, Prompt
+from gleaner.actors.rollout.messages import ReleaseBatch, SubmitBatch
+from gleaner.configs.schema import Config, Limits, Rollout
+from gleaner.supervisor import Done
 
 READY_S = 90.0
 TRIES = 5

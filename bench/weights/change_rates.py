@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from actors.training.policy_update import MODEL
-from actors.training.trainer_files import STATE_FILE
-from actors.weights.delta_codec import encode_chunk
 from bench import page_sections
 from bench.runtime.machine import machine
 from bench.runtime.table import figure
 from bench.weights.simulated_adam import bfloat16, versions
-from rlctl.runs import every
+from gleaner.actors.training.policy_update import MODEL
+from gleaner.actors.training.trainer_files import STATE_FILE
+from gleaner.actors.weights.delta_codec import encode_chunk
+from gleaner.rlctl.runs import every
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "change_rates.json"
@@ -119,7 +119,17 @@ def real(learning_rate: float, steps: int) -> Iterator[Change]:
         }
         sets = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         config = str(ROOT / "configs" / "quickstart.toml")
-        command = [sys.executable, "-m", "rlctl", "run", config, "--plain", "--runs-dir", folder, *sets]
+        command = [
+            sys.executable,
+            "-m",
+            "gleaner.rlctl",
+            "run",
+            config,
+            "--plain",
+            "--runs-dir",
+            folder,
+            *sets,
+        ]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         (run,) = every(Path(folder))
         images = [master(path / STATE_FILE) for path in sorted(run.checkpoints.glob("step-*"))]

@@ -24,14 +24,14 @@ import xxhash
 from backports import zstd
 from numpy.typing import NDArray
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights import delta_numpy
-from actors.weights.delta import Delta, apply
-from actors.weights.delta_choice import DELTA_SHARE
-from actors.weights.delta_codec import Kernels, apply_chunk, encode_chunk
-from actors.weights.manifest import Manifest
 from bench.runtime.machine import machine
 from bench.weights.simulated_adam import versions
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights import delta_numpy
+from gleaner.actors.weights.delta import Delta, apply
+from gleaner.actors.weights.delta_choice import DELTA_SHARE
+from gleaner.actors.weights.delta_codec import Kernels, apply_chunk, encode_chunk
+from gleaner.actors.weights.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "delta_codec.json"

@@ -23,20 +23,20 @@ import msgspec
 import numpy as np
 import torch
 
-from actors.engine.http_wire import HttpWire
-from actors.engine.own_server import OwnServer
-from actors.engine.qwen3 import Qwen3
-from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.server_process import ServerProcess, free_port
-from actors.engine.servers import sglang_command
-from actors.engine.sglang import environment
-from actors.engine.sglang_messages import ModelInfo, Nothing, Pause, ServerInfo, Updated
-from actors.engine.sglang_weights import PLUGIN, SglangWeights
-from actors.engine.weight_image import image_bytes, weight_layout, write_weights
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Fetched
 from bench.table import Row, run
-from configs.load import load
+from gleaner.actors.engine.http_wire import HttpWire
+from gleaner.actors.engine.own_server import OwnServer
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.server_process import ServerProcess, free_port
+from gleaner.actors.engine.servers import sglang_command
+from gleaner.actors.engine.sglang import environment
+from gleaner.actors.engine.sglang_messages import ModelInfo, Nothing, Pause, ServerInfo, Updated
+from gleaner.actors.engine.sglang_weights import PLUGIN, SglangWeights
+from gleaner.actors.engine.weight_image import image_bytes, weight_layout, write_weights
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Fetched
+from gleaner.configs.load import load
 
 ROUNDS = 5
 START_S = 600.0

@@ -12,7 +12,7 @@ from typing import Any
 from bench.weights.wave_cases import PLAIN, joining
 from bench.weights.wave_model import spread
 from bench.weights.wave_world import ORIGIN, Event, Outcome
-from rlctl.report.plots import COLOURS, svg
+from gleaner.rlctl.report.plots import COLOURS, svg
 
 NAME = "wave.svg"
 RECEIVERS, DEAD, LATE = 12, "r1", "late"
@@ -44,7 +44,7 @@ def picture() -> str:
 
 def alone(text: str) -> str:
     """A drawing of the report's, as a self-contained file. Raises ValueError where it is none."""
-    style = resources.files("rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = resources.files("gleaner.rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
     colours = re.match(r"\s*(:root \{.*?\})\s*(@media [^{]*\{.*?\}\s*\})", style, re.DOTALL)
     if colours is None:
         raise ValueError("style.css of the report does not begin with its colours")

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.weights.image_store import ImageStore
 from bench.table import Row, run
+from gleaner.actors.weights.image_store import ImageStore
 
 IMAGE_BYTES = 1 << 30
 ROUNDS = 5

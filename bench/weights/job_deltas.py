@@ -18,7 +18,7 @@ from typing import Any
 
 from bench import page_sections
 from bench.runtime.machine import machine
-from rlctl.runs import every
+from gleaner.rlctl.runs import every
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "job_deltas.json"
@@ -55,7 +55,7 @@ def run(learning_rate: float, dtype: str, steps: int) -> Row:
             f"training.rollout_dtype={dtype}",
             f"job.steps={steps}",
         )
-        command = [sys.executable, "-m", "rlctl", "run", "quickstart", "--runs-dir", folder]
+        command = [sys.executable, "-m", "gleaner.rlctl", "run", "quickstart", "--runs-dir", folder]
         command += [word for one in settings for word in ("--set", one)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         report = json.loads((every(Path(folder))[0].path / "report.json").read_text())

@@ -1,10 +1,10 @@
 """GB/s of a pull of 4 GiB over loopback, from shared memory into shared memory.
 
 Usage: `python -m bench.weights.pull [--json FILE] [--write-docs] [--mib N] [--rounds N]`. Both ends of each
-way are in processes of their own. Ours: `transport.bulk`, every chunk of 4 MiB checked against its xxh3-128.
-The limit: threads in blocking `sendall` and `recv_into` of as many connections, nothing checked. Peers:
-iperf3, Mooncake's transfer engine over TCP, and NIXL over UCX's TCP. The ways take turns; medians of the
-rounds. GB is 1e9 bytes.
+way are in processes of their own. Ours: `gleaner.transport.bulk`, every chunk of 4 MiB checked against its
+xxh3-128. The limit: threads in blocking `sendall` and `recv_into` of as many connections, nothing checked.
+Peers: iperf3, Mooncake's transfer engine over TCP, and NIXL over UCX's TCP. The ways take turns; medians of
+the rounds. GB is 1e9 bytes.
 """
 
 import argparse

@@ -19,7 +19,7 @@ from pathlib import Path
 import uvloop
 import xxhash
 
-from transport.bulk import BulkServer, BulkSource, Chunk, pull
+from gleaner.transport.bulk import BulkServer, BulkSource, Chunk, pull
 
 CHUNK_BYTES = 4 << 20
 VERSION = 1

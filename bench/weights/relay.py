@@ -23,17 +23,17 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Fetch, Fetched, Publish, Published
 from bench.page_sections import put
 from bench.runtime.harness import ROOT
 from bench.weights import cards, relay_picture
 from bench.weights.relay_process import Orders
-from nodeagent.host import Seat
-from nodeagent.system import open_system
-from supervisor import ActorSystem, Registry
-from supervisor.names import REGISTRY
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Fetch, Fetched, Publish, Published
+from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.system import open_system
+from gleaner.supervisor import ActorSystem, Registry
+from gleaner.supervisor.names import REGISTRY
 
 RECEIVERS = (1, 2, 4)
 MODES = ("relay", "star")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.weights.fan_out_picture import alone
-from rlctl.report.plots import COLOURS, svg
+from gleaner.rlctl.report.plots import COLOURS, svg
 
 NAME = "relay.svg"
 HEIGHT_IN = 2.8

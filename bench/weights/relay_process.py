@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from actors.weights.agent import TransferAgent
-from actors.weights.image_store import ImageStore
-from configs.load import from_tree
-from configs.schema import Config
-from nodeagent.host import Seat, run_process
-from nodeagent.system import open_system
-from transport.wire import Peer
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.configs.load import from_tree
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.host import Seat, run_process
+from gleaner.nodeagent.system import open_system
+from gleaner.transport.wire import Peer
 
 
 class Orders(msgspec.Struct, frozen=True):

@@ -5,9 +5,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S, RETRY_S
-from actors.weights.owners import OFFER_DEADLINE_S
-from transport.bulk_pull import STALL_S
+from gleaner.actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S, RETRY_S
+from gleaner.actors.weights.owners import OFFER_DEADLINE_S
+from gleaner.transport.bulk_pull import STALL_S
 
 ORIGIN = "origin"
 RECEIVER_BYTES_S = 6.25e9  # 50 Gbps

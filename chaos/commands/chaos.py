@@ -16,12 +16,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from rlctl.commands.terminal import Subparsers, add_command, console, print_errors, print_json
-from rlctl.errors import FAILED, INTERRUPTED, OK, CommandError, failed, usage
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, console, print_errors, print_json
+from gleaner.rlctl.errors import FAILED, INTERRUPTED, OK, CommandError, failed, usage
 
 if TYPE_CHECKING:
-    from chaos.real.campaign import Campaign
-    from chaos.real.told import CampaignTold
+    from gleaner.chaos.real.campaign import Campaign
+    from gleaner.chaos.real.told import CampaignTold
 
 _DESCRIPTION = """\
 Inject faults into a cluster of real processes and check recovery. A head, a reserved and some preemptible
@@ -81,7 +81,7 @@ def add(commands: Subparsers) -> None:
 
 def chaos_list(args: argparse.Namespace) -> int:
     """Run the command."""
-    from chaos.real import campaign as campaigns
+    from gleaner.chaos.real import campaign as campaigns
 
     found = {name: campaigns.load(name) for name in campaigns.names()}
     if args.json:
@@ -94,14 +94,14 @@ def chaos_list(args: argparse.Namespace) -> int:
 
 def chaos_run(args: argparse.Namespace) -> int:
     """Run the command."""
-    from chaos.netns import NoNamespaces, why_not
-    from chaos.real import abilities
-    from chaos.real import campaign as campaigns
-    from chaos.real.campaigning import run as run_campaign
-    from chaos.real.cluster import ClusterFailed
-    from chaos.real.job import JobsFailed
-    from chaos.real.view import LiveView, PlainView
-    from configs.load import ConfigError
+    from gleaner.chaos.netns import NoNamespaces, why_not
+    from gleaner.chaos.real import abilities
+    from gleaner.chaos.real import campaign as campaigns
+    from gleaner.chaos.real.campaigning import run as run_campaign
+    from gleaner.chaos.real.cluster import ClusterFailed
+    from gleaner.chaos.real.job import JobsFailed
+    from gleaner.chaos.real.view import LiveView, PlainView
+    from gleaner.configs.load import ConfigError
 
     if args.seed < 0:
         raise usage(f"--seed {args.seed}: expected a number ≥ 0")
@@ -189,7 +189,7 @@ def _stoppable() -> Iterator[None]:
 def _keep(told: "CampaignTold", root: Path, json_file: Path | None) -> None:
     import msgspec
 
-    from chaos.real.page import page_of
+    from gleaner.chaos.real.page import page_of
 
     text = msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n"
     (root / "chaos.json").write_bytes(text)
@@ -230,7 +230,8 @@ def _print(told: "CampaignTold", root: Path) -> None:
 
 
 def main() -> int:
-    """`python -m chaos.commands.chaos run|list`: for a checkout whose entry points are not installed."""
+    """`python -m gleaner.chaos.commands.chaos run|list`: for a checkout whose entry points are not
+    installed."""
     root = argparse.ArgumentParser(prog="rlctl")
     add(root.add_subparsers(required=True, metavar="COMMAND"))
     args = root.parse_args(["chaos", *sys.argv[1:]])

@@ -11,13 +11,13 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from rlctl.commands.terminal import Subparsers, add_command, console
-from rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, failed, usage
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, console
+from gleaner.rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, failed, usage
 
 if TYPE_CHECKING:
-    from chaos.campaign import Minimal
-    from chaos.plan import Loaded
-    from chaos.tally import CampaignTold, RunTold
+    from gleaner.chaos.campaign import Minimal
+    from gleaner.chaos.plan import Loaded
+    from gleaner.chaos.tally import CampaignTold, RunTold
 
 _DESCRIPTION = """\
 Run fault-injection campaigns against a simulated cluster, in thousands of runs, and check its guarantees.
@@ -154,7 +154,7 @@ def _sim(args: argparse.Namespace) -> int:
 
 
 def _loaded(args: argparse.Namespace) -> "Loaded":
-    from chaos.plan import BadCampaign, load
+    from gleaner.chaos.plan import BadCampaign, load
 
     try:
         return load(args.campaign, args.availability)
@@ -167,10 +167,10 @@ def _loaded(args: argparse.Namespace) -> "Loaded":
 
 def _run(args: argparse.Namespace) -> int:
     """`rlctl sim run`."""
-    from chaos.campaign import campaign, first_broken, minimal, span
-    from chaos.commands.sim_text import Progress, minimal_lines, told_lines
-    from chaos.plan import BadCampaign, parse_seeds
-    from chaos.tally import tally
+    from gleaner.chaos.campaign import campaign, first_broken, minimal, span
+    from gleaner.chaos.commands.sim_text import Progress, minimal_lines, told_lines
+    from gleaner.chaos.plan import BadCampaign, parse_seeds
+    from gleaner.chaos.tally import tally
 
     loaded = _loaded(args)
     try:
@@ -217,8 +217,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace, told: "CampaignTold", shrunk: "list[Minimal]") -> None:
-    from chaos.campaign import as_json
-    from chaos.schedule import dump
+    from gleaner.chaos.campaign import as_json
+    from gleaner.chaos.schedule import dump
 
     if args.json is not None:
         args.json.write_bytes(as_json(told, shrunk) + b"\n")
@@ -231,9 +231,9 @@ def _write(args: argparse.Namespace, told: "CampaignTold", shrunk: "list[Minimal
 
 def _replay(args: argparse.Namespace) -> int:
     """`rlctl sim replay`."""
-    from chaos import schedule as schedules
-    from chaos.commands.sim_text import replay_lines
-    from chaos.replay import replay
+    from gleaner.chaos import schedule as schedules
+    from gleaner.chaos.commands.sim_text import replay_lines
+    from gleaner.chaos.replay import replay
 
     loaded = _loaded(args)
     if args.seed < 0:
@@ -257,7 +257,7 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _is_availability(file: Path) -> bool:
-    from configs import trace
+    from gleaner.configs import trace
 
     try:
         trace.read(file)
@@ -271,7 +271,7 @@ def _is_availability(file: Path) -> bool:
 
 def _list(args: argparse.Namespace) -> int:
     """`rlctl sim list`."""
-    from chaos.commands.sim_text import list_lines
+    from gleaner.chaos.commands.sim_text import list_lines
 
     out = console()
     for line in list_lines():

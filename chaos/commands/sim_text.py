@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from chaos import faults
-from chaos.campaign import Minimal
-from chaos.coverage import PATHS
-from chaos.invariants.catalogue import CHECKS, explanation
-from chaos.plan import load, names
-from chaos.replay import Replayed
-from chaos.tally import CampaignTold, RunTold
-from rlctl.wording import duration
+from gleaner.chaos import faults
+from gleaner.chaos.campaign import Minimal
+from gleaner.chaos.coverage import PATHS
+from gleaner.chaos.invariants.catalogue import CHECKS, explanation
+from gleaner.chaos.plan import load, names
+from gleaner.chaos.replay import Replayed
+from gleaner.chaos.tally import CampaignTold, RunTold
+from gleaner.rlctl.wording import duration
 
 SHOWN = 5
 """Failing seeds printed in full; the others are counted, and are in the JSON."""

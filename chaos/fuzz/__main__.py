@@ -1,8 +1,8 @@
 """Fuzzes every decoder with atheris.
 
-Usage: `python -m chaos.fuzz [--seconds S] [--target NAME] [--corpus FOLDER]`. Guided by the coverage of our
-own code; each target runs in a process of its own for its share of the time. A target is broken beyond 1 GiB
-of memory or 5 s for one input. An input that breaks a target is written into the corpus, which
+Usage: `python -m gleaner.chaos.fuzz [--seconds S] [--target NAME] [--corpus FOLDER]`. Guided by the coverage
+of our own code; each target runs in a process of its own for its share of the time. A target is broken beyond
+1 GiB of memory or 5 s for one input. An input that breaks a target is written into the corpus, which
 `tests/chaos/test_chaos_fuzz.py` replays; inputs that cover more code are kept there too, within bounds. Needs
 the extra `fuzz` (atheris).
 """
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from chaos.fuzz import corpus
+from gleaner.chaos.fuzz import corpus
 
 CORPUS = Path(__file__).parents[2] / "tests" / "corpus"
 RSS_LIMIT_MB = 1024
@@ -26,7 +26,7 @@ DEFAULT_SECONDS = 60.0
 
 def main(arguments: list[str]) -> int:
     """Exit code: 0, or 1 when a target was broken."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m gleaner.chaos.fuzz", description=__doc__)
     parser.add_argument(
         "--seconds", type=float, default=DEFAULT_SECONDS, help="seconds for all targets together"
     )
@@ -80,7 +80,7 @@ def _command(target: str, work: Path, seconds: int) -> list[str]:
         "-print_final_stats=1",
         "-max_len=65536",
     ]
-    return [sys.executable, "-m", "chaos.fuzz.guided", target, str(work), *options]
+    return [sys.executable, "-m", "gleaner.chaos.fuzz.guided", target, str(work), *options]
 
 
 def _runs(said: str) -> str:

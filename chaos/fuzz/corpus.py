@@ -6,8 +6,8 @@ Owns the layout, `<folder>/<target>/<first digits of the SHA-256>`, and its boun
 import hashlib
 from pathlib import Path
 
-from chaos.fuzz import deltas, files, wires
-from chaos.fuzz.target import Target
+from gleaner.chaos.fuzz import deltas, files, wires
+from gleaner.chaos.fuzz.target import Target
 
 MAX_INPUT_BYTES = 16 << 10
 """The largest input that is kept beside others; a find is kept whatever its size."""

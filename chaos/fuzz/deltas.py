@@ -2,11 +2,17 @@
 
 import msgspec
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.delta_codec import DeltaError, apply_chunk, encode_chunk
-from actors.weights.delta_table import BadDelta, DeltaTable, Row, padded
-from actors.weights.disk_codec import CHECKSUMS, ENCODINGS, DiskDeltaError, apply_tensor, encode_tensor
-from actors.weights.disk_layout import (
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.delta_codec import DeltaError, apply_chunk, encode_chunk
+from gleaner.actors.weights.delta_table import BadDelta, DeltaTable, Row, padded
+from gleaner.actors.weights.disk_codec import (
+    CHECKSUMS,
+    ENCODINGS,
+    DiskDeltaError,
+    apply_tensor,
+    encode_tensor,
+)
+from gleaner.actors.weights.disk_layout import (
     HEADER_LENGTH,
     Index,
     Terms,
@@ -15,9 +21,9 @@ from actors.weights.disk_layout import (
     write_header,
     write_index,
 )
-from actors.weights.manifest import Manifest
-from chaos.fuzz.target import Target, WrongAccept, same
-from transport.bulk_frames import Chunk
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.chaos.fuzz.target import Target, WrongAccept, same
+from gleaner.transport.bulk_frames import Chunk
 
 _BASE = bytes(range(256)) * 8 + b"end"  # a chunk whose length is not a multiple of an element's
 _GUARD = bytes(64)

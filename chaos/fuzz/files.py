@@ -11,21 +11,21 @@ from pathlib import Path
 
 import msgspec
 
-from actors.cluster.messages import JobSpec
-from actors.cluster.saved_state import Damaged
-from actors.cluster.sealed import SEAL, Seal, read_seal
-from actors.rollout.events import BatchSubmitted, FrameLogged, GroupsTaken, Scored
-from actors.training.history import AnyRecord, HistoryError, read_history
-from actors.weights.control_page import BadPage, Page, decode, encode
-from chaos.examples import example
-from chaos.fuzz.target import Target, WrongAccept, same
-from configs import load, trace
-from nodeagent.exit_codes import CannotRun
-from nodeagent.job_file import read_job
-from supervisor.errors import JournalError
-from supervisor.journal_file import read_streams
-from supervisor.sqlite_journal import SqliteJournal
-from transport.keys import BadKeys, NodeKeys
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.cluster.saved_state import Damaged
+from gleaner.actors.cluster.sealed import SEAL, Seal, read_seal
+from gleaner.actors.rollout.events import BatchSubmitted, FrameLogged, GroupsTaken, Scored
+from gleaner.actors.training.history import AnyRecord, HistoryError, read_history
+from gleaner.actors.weights.control_page import BadPage, Page, decode, encode
+from gleaner.chaos.examples import example
+from gleaner.chaos.fuzz.target import Target, WrongAccept, same
+from gleaner.configs import load, trace
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.job_file import read_job
+from gleaner.supervisor.errors import JournalError
+from gleaner.supervisor.journal_file import read_streams
+from gleaner.supervisor.sqlite_journal import SqliteJournal
+from gleaner.transport.keys import BadKeys, NodeKeys
 
 PUBLIC = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 SECRET = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs"

@@ -1,6 +1,7 @@
 """Process of one target under atheris.
 
-Usage: `python -m chaos.fuzz.guided TARGET FOLDER OPTION...`. Owns the choice of the code that is watched for
+Usage: `python -m gleaner.chaos.fuzz.guided TARGET FOLDER OPTION...`. Owns the choice of the code that is
+watched for
 coverage: our own and the Python parsers that it calls. Watching all imports takes a minute before the first
 input. libFuzzer ends the process.
 """
@@ -12,13 +13,18 @@ from pathlib import Path
 import atheris
 
 WATCHED = ["transport", "supervisor", "configs", "nodeagent", "chaos", "tomllib", "csv"]
-WATCHED += ["actors.weights", "actors.reward.pipe", "actors.cluster", "actors.training.history"]
+WATCHED += [
+    "gleaner.actors.weights",
+    "gleaner.actors.reward.pipe",
+    "gleaner.actors.cluster",
+    "gleaner.actors.training.history",
+]
 
 
 def main(name: str, work: str, options: list[str]) -> None:
     """Never returns."""
     with atheris.instrument_imports(include=WATCHED):
-        from chaos.fuzz import corpus
+        from gleaner.chaos.fuzz import corpus
     scratch = tempfile.mkdtemp(dir=Path(work).parent)
     (target,) = [it for it in corpus.targets(Path(scratch)) if it.name == name]
 

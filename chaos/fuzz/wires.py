@@ -5,19 +5,19 @@ import struct
 import msgspec
 import numpy as np
 
-from actors.engine.expert_piece import NoRows, table
-from actors.engine.tensor_spec import TensorSpec
-from actors.reward import pipe
-from actors.rollout.gateway.openai_tools import HERMES, MISTRAL, Form, ToolCall, ToolText
-from actors.weights.manifest import Manifest, ManifestError, hashed
-from actors.weights.runs import Run
-from chaos.examples import example
-from chaos.fuzz.target import Target, WrongAccept, same
-from rlctl import vocabulary
-from supervisor.errors import ActorError
-from supervisor.message import decode_body, encode_body
-from transport import bulk_frames, control_frame, envelope, stream_control, token_frame
-from transport.refusal import FrameError
+from gleaner.actors.engine.expert_piece import NoRows, table
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.reward import pipe
+from gleaner.actors.rollout.gateway.openai_tools import HERMES, MISTRAL, Form, ToolCall, ToolText
+from gleaner.actors.weights.manifest import Manifest, ManifestError, hashed
+from gleaner.actors.weights.runs import Run
+from gleaner.chaos.examples import example
+from gleaner.chaos.fuzz.target import Target, WrongAccept, same
+from gleaner.rlctl import vocabulary
+from gleaner.supervisor.errors import ActorError
+from gleaner.supervisor.message import decode_body, encode_body
+from gleaner.transport import bulk_frames, control_frame, envelope, stream_control, token_frame
+from gleaner.transport.refusal import FrameError
 
 SECRET = bytes(32)
 _PART = struct.Struct("<H")  # separates the parts of a message in a fuzzer's bytes

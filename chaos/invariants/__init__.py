@@ -4,6 +4,6 @@
 judges it at its end; `catalogue` lists its checks.
 """
 
-from chaos.invariants.stopped_run import broken
+from gleaner.chaos.invariants.stopped_run import broken
 
 __all__ = ["broken"]

@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from actors.rollout.balancer import MOST_SPEED
-from chaos.invariants.check import Check, Found
-from chaos.invariants.conservation import WorkConserved
-from chaos.invariants.facts import Committed, Ending, Fact, Said
-from chaos.invariants.fences import OldIncarnationsSilent
-from chaos.invariants.links import OnceAndInOrder
-from chaos.invariants.loads import GivenUpRightly
-from chaos.invariants.progress import EveryStepEnds, NoSilentWait, NoStrayFailure, NothingGrows
-from chaos.invariants.rewards import RewardsOnce
-from chaos.invariants.samples import EachRequestOnce, NothingLostOrTwice, OnPolicy, ResponseOf
-from chaos.invariants.seeding import SeedingEnds
-from chaos.invariants.shadow import Shadow
-from chaos.invariants.singles import SingleRequests
-from chaos.invariants.standing import HungIsEnded, NoInventedDeath
-from chaos.invariants.steps import EachStepOnce, ServedIsPublished
-from rlctl.audit import Evidence
-from supervisor import Message
+from gleaner.actors.rollout.balancer import MOST_SPEED
+from gleaner.chaos.invariants.check import Check, Found
+from gleaner.chaos.invariants.conservation import WorkConserved
+from gleaner.chaos.invariants.facts import Committed, Ending, Fact, Said
+from gleaner.chaos.invariants.fences import OldIncarnationsSilent
+from gleaner.chaos.invariants.links import OnceAndInOrder
+from gleaner.chaos.invariants.loads import GivenUpRightly
+from gleaner.chaos.invariants.progress import EveryStepEnds, NoSilentWait, NoStrayFailure, NothingGrows
+from gleaner.chaos.invariants.rewards import RewardsOnce
+from gleaner.chaos.invariants.samples import EachRequestOnce, NothingLostOrTwice, OnPolicy, ResponseOf
+from gleaner.chaos.invariants.seeding import SeedingEnds
+from gleaner.chaos.invariants.shadow import Shadow
+from gleaner.chaos.invariants.singles import SingleRequests
+from gleaner.chaos.invariants.standing import HungIsEnded, NoInventedDeath
+from gleaner.chaos.invariants.steps import EachStepOnce, ServedIsPublished
+from gleaner.rlctl.audit import Evidence
+from gleaner.supervisor import Message
 
 CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,

@@ -6,9 +6,9 @@ Owns the shape that every check of `catalogue` has. To write a new one, see docs
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from chaos.invariants.facts import Ending, Fact, Said
-from rlctl.audit import Evidence
-from supervisor import Message
+from gleaner.chaos.invariants.facts import Ending, Fact, Said
+from gleaner.rlctl.audit import Evidence
+from gleaner.supervisor import Message
 
 
 @dataclass(frozen=True, slots=True)

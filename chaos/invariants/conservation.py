@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from actors.rollout.balancer_messages import (
+from gleaner.actors.rollout.balancer_messages import (
     BALANCER,
     ForgetAll,
     InstanceDown,
@@ -18,12 +18,12 @@ from actors.rollout.balancer_messages import (
     InstanceUp,
     Placed,
 )
-from actors.rollout.events import Dispatched
-from actors.rollout.messages import HoldBack
-from actors.rollout.single_messages import BATCH
-from chaos.invariants.check import Check
-from chaos.invariants.facts import Committed, Fact, Said
-from chaos.invariants.shadow import Shadow, ShadowRequest
+from gleaner.actors.rollout.events import Dispatched
+from gleaner.actors.rollout.messages import HoldBack
+from gleaner.actors.rollout.single_messages import BATCH
+from gleaner.chaos.invariants.check import Check
+from gleaner.chaos.invariants.facts import Committed, Fact, Said
+from gleaner.chaos.invariants.shadow import Shadow, ShadowRequest
 
 MANAGER = "rollout/manager"
 LOOK_S = 0.25

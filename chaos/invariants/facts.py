@@ -2,7 +2,7 @@
 
 They are messages, commits, acknowledgements, and polls of sizes that could grow. Owns the shapes. A fact is
 observed outside the actors; none is an actor's own report about itself. In a simulated run
-`chaos.observe_sim` makes them.
+`gleaner.chaos.observe_sim` makes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors.rollout.single_messages import Generate
-from supervisor import Message
+from gleaner.actors.rollout.single_messages import Generate
+from gleaner.supervisor import Message
 
 
 class Fact(msgspec.Struct, frozen=True):

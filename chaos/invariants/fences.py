@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterable
 
-from chaos.invariants.check import Check
-from chaos.invariants.facts import Committed, Ending, Fact, Said
-from chaos.invariants.samples import audited
-from rlctl.audit import Evidence
-from supervisor.registry import Fences, NameFenced
-from supervisor.system_messages import Found
+from gleaner.chaos.invariants.check import Check
+from gleaner.chaos.invariants.facts import Committed, Ending, Fact, Said
+from gleaner.chaos.invariants.samples import audited
+from gleaner.rlctl.audit import Evidence
+from gleaner.supervisor.registry import Fences, NameFenced
+from gleaner.supervisor.system_messages import Found
 
 GRANT_S = 1.0
 """From the commit of a fence to the grant of its name: the next turn of the registry, which may be slowed."""

@@ -1,13 +1,13 @@
 """Once and in order: delivery on control links, by numbers of delivered envelopes.
 
 Owns the count by session. The envelopes already known are counted here anew, from the frames; no line of
-`transport.session` is used.
+`gleaner.transport.session` is used.
 """
 
 from collections.abc import Iterable
 
-from chaos.invariants.check import Check
-from chaos.invariants.facts import Fact, HandedUp
+from gleaner.chaos.invariants.check import Check
+from gleaner.chaos.invariants.facts import Fact, HandedUp
 
 MAX_SESSIONS = 4096
 """Sessions that are remembered, the newest: a run has hundreds."""

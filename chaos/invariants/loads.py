@@ -6,10 +6,10 @@ Owns the count of failed loads, from the reports that the manager received.
 from collections import Counter
 from collections.abc import Iterable
 
-from actors.rollout.events import VersionFailed
-from actors.rollout.instance_messages import NotLoaded, Serving
-from chaos.invariants.check import Check
-from chaos.invariants.facts import Committed, Fact, Said
+from gleaner.actors.rollout.events import VersionFailed
+from gleaner.actors.rollout.instance_messages import NotLoaded, Serving
+from gleaner.chaos.invariants.check import Check
+from gleaner.chaos.invariants.facts import Committed, Fact, Said
 
 LEAST = 3
 """Loads that fail before a version is given up, as docs/weights.md states."""

@@ -6,10 +6,10 @@ in.
 
 from collections.abc import Iterable
 
-from actors.training.job_journal import StepFinished
-from chaos.invariants.check import Check
-from chaos.invariants.facts import Committed, Ending, Fact, Failed, LateWait, Measured
-from rlctl.audit import Evidence
+from gleaner.actors.training.job_journal import StepFinished
+from gleaner.chaos.invariants.check import Check
+from gleaner.chaos.invariants.facts import Committed, Ending, Fact, Failed, LateWait, Measured
+from gleaner.rlctl.audit import Evidence
 
 SHOWN_WAITS = 5
 

@@ -7,13 +7,13 @@ has no reward, and is not trained on. This check covers no sandbox: a simulated 
 import math
 from collections.abc import Iterable, Iterator
 
-from actors.cluster.messages import StepTrained
-from actors.reward.verdicts import OURS
-from actors.rollout.events import Scored
-from actors.rollout.messages import BatchLedger, GroupOut, Groups
-from chaos.invariants.check import Check, some
-from chaos.invariants.facts import Committed, Fact, Said
-from chaos.invariants.shadow import Shadow
+from gleaner.actors.cluster.messages import StepTrained
+from gleaner.actors.reward.verdicts import OURS
+from gleaner.actors.rollout.events import Scored
+from gleaner.actors.rollout.messages import BatchLedger, GroupOut, Groups
+from gleaner.chaos.invariants.check import Check, some
+from gleaner.chaos.invariants.facts import Committed, Fact, Said
+from gleaner.chaos.invariants.shadow import Shadow
 
 
 class RewardsOnce(Check):

@@ -6,18 +6,18 @@ trainer, and since when a preemptible instance serves the version of its batch.
 
 from collections.abc import Iterable
 
-from actors.rollout.balancer_messages import (
+from gleaner.actors.rollout.balancer_messages import (
     BALANCER,
     ForgetAll,
     InstanceDown,
     InstanceServes,
     InstanceUp,
 )
-from actors.rollout.messages import Groups, TakeGroups
-from actors.training.messages import CloseSeeding, OpenSeeding, TrainStep
-from chaos.invariants.check import Check
-from chaos.invariants.facts import Fact, Said
-from supervisor import Message
+from gleaner.actors.rollout.messages import Groups, TakeGroups
+from gleaner.actors.training.messages import CloseSeeding, OpenSeeding, TrainStep
+from gleaner.chaos.invariants.check import Check
+from gleaner.chaos.invariants.facts import Fact, Said
+from gleaner.supervisor import Message
 
 MANAGER = "rollout/manager"
 TRAINER = "training/trainer"

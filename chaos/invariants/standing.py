@@ -5,8 +5,8 @@ A frozen process must not declare others dead when it continues.
 
 from collections.abc import Iterable
 
-from chaos.invariants.check import Check
-from chaos.invariants.facts import DeclaredDead, Fact, StoodStill
+from gleaner.chaos.invariants.check import Check
+from gleaner.chaos.invariants.facts import DeclaredDead, Fact, StoodStill
 
 NAMED = ("no heartbeat for", "no sign of life")
 """Words in the exit cause of a process that was found frozen."""

@@ -5,15 +5,15 @@ Served bytes equal published bytes. Owns the journals' records of steps and the 
 
 from collections.abc import Iterable, Iterator
 
-from actors.cluster.messages import StepTrained
-from actors.cluster.state_manager import Rewound
-from actors.rollout.instance_messages import Serving
-from actors.training.job_journal import StepFinished
-from actors.weights.messages import Published
-from chaos.invariants.check import Check
-from chaos.invariants.facts import Committed, Ending, Fact, PutOnRecord, Said, ServedImage
-from chaos.invariants.samples import audited
-from rlctl.audit import Evidence
+from gleaner.actors.cluster.messages import StepTrained
+from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.rollout.instance_messages import Serving
+from gleaner.actors.training.job_journal import StepFinished
+from gleaner.actors.weights.messages import Published
+from gleaner.chaos.invariants.check import Check
+from gleaner.chaos.invariants.facts import Committed, Ending, Fact, PutOnRecord, Said, ServedImage
+from gleaner.chaos.invariants.samples import audited
+from gleaner.rlctl.audit import Evidence
 
 Made = tuple[tuple[str, int, int], ...]
 MicroBatches = tuple[tuple[int, ...], ...]

@@ -1,6 +1,6 @@
 """Invariants of a stopped run: I1 to I5, and agreement of its history and report.
 
-Owns the comparison of the run's own account with its journals. The invariants are `rlctl.audit`'s.
+Owns the comparison of the run's own account with its journals. The invariants are `gleaner.rlctl.audit`'s.
 """
 
 from collections import Counter
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from actors.training.history import AnyRecord, End, Step, read_history
-from rlctl.audit import Evidence, audit
-from rlctl.evidence import gather
-from rlctl.report.model import Report
-from rlctl.runs import RunDir
+from gleaner.actors.training.history import AnyRecord, End, Step, read_history
+from gleaner.rlctl.audit import Evidence, audit
+from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.report.model import Report
+from gleaner.rlctl.runs import RunDir
 
 
 def broken(run: RunDir, *, complete: bool = True) -> list[str]:

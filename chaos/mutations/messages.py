@@ -3,8 +3,8 @@
 They are in `transport`, `supervisor` and `nodeagent`.
 """
 
-from chaos.mutate import Edit
-from chaos.mutations.mutation import Mutation
+from gleaner.chaos.mutate import Edit
+from gleaner.chaos.mutations.mutation import Mutation
 
 MESSAGES: tuple[Mutation, ...] = (
     Mutation(
@@ -12,12 +12,12 @@ MESSAGES: tuple[Mutation, ...] = (
         "a frame that comes twice counts once: in the receiver, and again in the state",
         (
             Edit(
-                "transport.token_ring",
+                "gleaner.transport.token_ring",
                 "        if seq <= self.delivered:\n            return Verdict.DUPLICATE\n",
                 "        if seq <= self.delivered:\n            return Verdict.DELIVER\n",
             ),
             Edit(
-                "actors.rollout.state",
+                "gleaner.actors.rollout.state",
                 "        elif event.seq <= stream.last_seq:\n"
                 '            changes.refused.append("duplicate")\n'
                 "        elif event.seq - event.frames != stream.last_seq:\n"
@@ -33,13 +33,13 @@ MESSAGES: tuple[Mutation, ...] = (
         "a gap in a stream is asked for before anything after it counts",
         (
             Edit(
-                "transport.token_ring",
+                "gleaner.transport.token_ring",
                 "        if seq == self.delivered + 1:\n            return Verdict.DELIVER\n",
                 "        if seq > self.delivered:\n            self.delivered = seq - 1\n"
                 "            return Verdict.DELIVER\n",
             ),
             Edit(
-                "actors.rollout.state",
+                "gleaner.actors.rollout.state",
                 "        elif event.seq - event.frames != stream.last_seq:\n"
                 '            changes.refused.append("gap")\n',
                 "",
@@ -53,7 +53,7 @@ MESSAGES: tuple[Mutation, ...] = (
         "an instance that nobody acknowledges stops decoding when its ring is full",
         (
             Edit(
-                "transport.token_ring",
+                "gleaner.transport.token_ring",
                 "        return len(self._frames) >= self.capacity",
                 "        return False",
             ),
@@ -66,12 +66,12 @@ MESSAGES: tuple[Mutation, ...] = (
         "a control link sends again what was not acknowledged: on a new connection, and when it is asked to",
         (
             Edit(
-                "transport.link_end",
+                "gleaner.transport.link_end",
                 "        self.ready = True\n        self.out.rewind()\n",
                 "        self.ready = True\n",
             ),
             Edit(
-                "transport.link_hearing",
+                "gleaner.transport.link_hearing",
                 "        if frame.again and end.ready:\n",
                 "        if False:\n",
             ),
@@ -84,7 +84,7 @@ MESSAGES: tuple[Mutation, ...] = (
         "a control message that comes twice is delivered once",
         (
             Edit(
-                "transport.session",
+                "gleaner.transport.session",
                 "        if known >= count:\n            return count\n",
                 "        if known >= count:\n            return 0\n",
             ),
@@ -97,7 +97,7 @@ MESSAGES: tuple[Mutation, ...] = (
         "a control message that is missing is asked for before one behind it is delivered",
         (
             Edit(
-                "transport.session",
+                "gleaner.transport.session",
                 "        if known < 0:\n            self.gaps += 1\n            return count\n",
                 "        known = max(known, 0)\n",
             ),
@@ -111,13 +111,13 @@ MESSAGES: tuple[Mutation, ...] = (
         "journal, and those that the registry tells of",
         (
             Edit(
-                "nodeagent.system",
+                "gleaner.nodeagent.system",
                 "        incarnations.at_least(await journals.newest_incarnation())  # whatever this "
                 "host's clock says\n",
                 "",
             ),
             Edit(
-                "supervisor.names",
+                "gleaner.supervisor.names",
                 "            self._system.incarnations.at_least(holder)\n",
                 "",
             ),
@@ -130,7 +130,7 @@ MESSAGES: tuple[Mutation, ...] = (
         "a wait that passes its deadline is an event",
         (
             Edit(
-                "supervisor.waits",
+                "gleaner.supervisor.waits",
                 "            if deadline.at_s + SWEEP_SLACK_S < self._sweep_s:\n",
                 "            if False:\n",
             ),
@@ -143,12 +143,12 @@ MESSAGES: tuple[Mutation, ...] = (
         "silence is measured in turns of the own loop, and a session that was dropped meanwhile begins anew",
         (
             Edit(
-                "supervisor.turn_clock",
+                "gleaner.supervisor.turn_clock",
                 "        return now_s - self._away_s - self._late_s(now_s)\n",
                 "        return now_s\n",
             ),
             Edit(
-                "transport.link_hearing",
+                "gleaner.transport.link_hearing",
                 '            self._table.anew(end, "session dropped")\n',
                 '            self._table.over(end, Link.DOWN, "peer restarted")\n',
             ),
@@ -161,7 +161,7 @@ MESSAGES: tuple[Mutation, ...] = (
         "a child process without a heartbeat is killed",
         (
             Edit(
-                "supervisor.heartbeats",
+                "gleaner.supervisor.heartbeats",
                 "            elif cause := pulse.look(now_s, child.cpu_s):\n",
                 '            elif cause := "":\n',
             ),
@@ -174,7 +174,7 @@ MESSAGES: tuple[Mutation, ...] = (
         "the end of a process that stood still says that it gave no heartbeat",
         (
             Edit(
-                "supervisor.heartbeats",
+                "gleaner.supervisor.heartbeats",
                 "                child.kill(cause)\n",
                 "                child.kill()\n",
             ),

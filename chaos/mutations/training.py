@@ -1,10 +1,10 @@
 """Planted bugs in steps, their records and their weights.
 
-They are in `actors.training`, `actors.cluster` and `actors.weights`.
+They are in `gleaner.actors.training`, `gleaner.actors.cluster` and `gleaner.actors.weights`.
 """
 
-from chaos.mutate import Edit
-from chaos.mutations.mutation import Mutation
+from gleaner.chaos.mutate import Edit
+from gleaner.chaos.mutations.mutation import Mutation
 
 TRAINING: tuple[Mutation, ...] = (
     Mutation(
@@ -12,7 +12,7 @@ TRAINING: tuple[Mutation, ...] = (
         "a step that was lost with its host is done again in its old micro-batches",
         (
             Edit(
-                "actors.training.trainer",
+                "gleaner.actors.training.trainer",
                 "        return [[there[group] for group in batch] for batch in record.micro_batches]",
                 "        return [[there[group] for group in sorted(there)]]",
             ),
@@ -25,7 +25,7 @@ TRAINING: tuple[Mutation, ...] = (
         "a step that is on record already is not recorded again",
         (
             Edit(
-                "actors.cluster.state_manager",
+                "gleaner.actors.cluster.state_manager",
                 "        if trained is not None and trained.step > self._trained:\n"
                 "            if trained.step != self._trained + 1:",
                 "        if trained is not None:\n            if trained.step > self._trained + 1:",
@@ -39,7 +39,7 @@ TRAINING: tuple[Mutation, ...] = (
         "a sample whose verifier failed for good is in no step",
         (
             Edit(
-                "actors.training.gathered",
+                "gleaner.actors.training.gathered",
                 "    return [(sample, sample.score) for sample in group.samples if sample.score is not None]",
                 "    return [(sample, sample.score or 0.0) for sample in group.samples]",
             ),
@@ -53,7 +53,7 @@ TRAINING: tuple[Mutation, ...] = (
         "training that lost its newest state says so in the journal",
         (
             Edit(
-                "actors.cluster.state_manager",
+                "gleaner.actors.cluster.state_manager",
                 "            await self.ctx.journal.append(Rewound(step=newest))\n",
                 "",
             ),
@@ -66,7 +66,7 @@ TRAINING: tuple[Mutation, ...] = (
         "a step is on record only when its state is safe from the death of the trainer",
         (
             Edit(
-                "actors.training.trainer",
+                "gleaner.actors.training.trainer",
                 "micro_batches=tuple(done.micro_batches))\n",
                 'micro_batches=tuple(done.micro_batches))\n        await self._save(commit, b"")\n',
             ),
@@ -76,7 +76,13 @@ TRAINING: tuple[Mutation, ...] = (
     Mutation(
         "believe every chunk",
         "each chunk of weights is compared with its hash, as it comes",
-        (Edit("transport.bulk_exchange", "        if digest == chunk.digest:\n", "        if True:\n"),),
+        (
+            Edit(
+                "gleaner.transport.bulk_exchange",
+                "        if digest == chunk.digest:\n",
+                "        if True:\n",
+            ),
+        ),
         ("I6",),
         ("corrupt_chunk",),
     ),
@@ -85,7 +91,7 @@ TRAINING: tuple[Mutation, ...] = (
         "whoever waits for news asks again: the news itself may be lost",
         (
             Edit(
-                "actors.training.loop",
+                "gleaner.actors.training.loop",
                 "                await wait.look(self._step_done, STEP_POLL_S)",
                 "                await wait.look(self._step_done)",
             ),
@@ -99,17 +105,17 @@ TRAINING: tuple[Mutation, ...] = (
         "trainer's own count",
         (
             Edit(
-                "actors.training.loop",
+                "gleaner.actors.training.loop",
                 "        last = min(step + self._config.rollout.staleness, self._config.job.steps)\n",
                 "        last = min(step + 1 + self._config.rollout.staleness, self._config.job.steps)\n",
             ),
             Edit(
-                "actors.training.submission",
+                "gleaner.actors.training.submission",
                 "max(0, step - 1 - rollout.staleness) if rollout.staleness",
                 "0 if rollout.staleness",
             ),
             Edit(
-                "actors.training.staleness",
+                "gleaner.actors.training.staleness",
                 "                    if not 0 <= age <= self.bound:\n",
                 "                    if False:\n",
             ),
@@ -122,7 +128,7 @@ TRAINING: tuple[Mutation, ...] = (
         "a window that is prolonged ends when the first instance serves",
         (
             Edit(
-                "actors.training.trainer",
+                "gleaner.actors.training.trainer",
                 "COLOCATED_S, until_served=True)\n",
                 "COLOCATED_S)\n",
             ),

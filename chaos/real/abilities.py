@@ -8,10 +8,10 @@ destruction.
 import sys
 from collections.abc import Mapping
 
-from chaos.netns import Host, NoNamespaces, Switch
-from chaos.real.bad_wires import BadWires, NoBadWire
-from chaos.real.packets import Quality
-from chaos.wires import MIN_RATE_BYTES_PER_S
+from gleaner.chaos.netns import Host, NoNamespaces, Switch
+from gleaner.chaos.real.bad_wires import BadWires, NoBadWire
+from gleaner.chaos.real.packets import Quality
+from gleaner.chaos.wires import MIN_RATE_BYTES_PER_S
 
 TRY_S = 30.0  # a moment on a quiet machine
 _DESTROY = """\

@@ -1,6 +1,6 @@
 """Bad links between hosts: the processes that carry their packets, and the routes.
 
-Owns those processes. `packets` defines the effect on packets; `chaos.wires` makes cuts and rates.
+Owns those processes. `packets` defines the effect on packets; `gleaner.chaos.wires` makes cuts and rates.
 """
 
 import contextlib
@@ -9,9 +9,9 @@ import json
 import subprocess
 import sys
 
-from chaos.netns import Host
-from chaos.real.forwarder import UP
-from chaos.real.packets import Quality
+from gleaner.chaos.netns import Host
+from gleaner.chaos.real.forwarder import UP
+from gleaner.chaos.real.packets import Quality
 
 END_S = 10.0
 QUEUE_PACKETS = 2000
@@ -25,7 +25,7 @@ class BadWire:
     """Between two hosts, until `mend`."""
 
     def __init__(self, one: Host, other: Host, device: str, quality: Quality, seed: str) -> None:
-        argv = [sys.executable, "-m", "chaos.real.forwarder"]
+        argv = [sys.executable, "-m", "gleaner.chaos.real.forwarder"]
         argv += ["--between", str(one.keeper), str(other.keeper), "--device", device, "--seed", seed]
         argv += ["--loss", str(quality.loss), "--duplicate", str(quality.duplicate)]
         argv += ["--delay", str(quality.delay_s), "--jitter", str(quality.jitter_s)]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from chaos.faults import (
+from gleaner.chaos.faults import (
     BadLink,
     CorruptChunk,
     DiskFull,
@@ -30,15 +30,15 @@ from chaos.faults import (
     Reset,
     Zombie,
 )
-from chaos.netns import Host
-from chaos.procs import AGENT, Proc, end_now
-from chaos.real.cluster import RESERVED, Cluster, Node
-from chaos.real.faults import AnyRealFault, DamagedImage, KillInWeights, MemoryFull, Unplug
-from chaos.real.paths import of_log
-from chaos.real.spoils import fill_disk, fill_memory, newest_image, spoil, unfinished_images
-from chaos.real.strike import Evidence, Missed, Strike
-from chaos.real.torn import tear
-from chaos.real.wire_breaker import WireBreaker
+from gleaner.chaos.netns import Host
+from gleaner.chaos.procs import AGENT, Proc, end_now
+from gleaner.chaos.real.cluster import RESERVED, Cluster, Node
+from gleaner.chaos.real.faults import AnyRealFault, DamagedImage, KillInWeights, MemoryFull, Unplug
+from gleaner.chaos.real.paths import of_log
+from gleaner.chaos.real.spoils import fill_disk, fill_memory, newest_image, spoil, unfinished_images
+from gleaner.chaos.real.strike import Evidence, Missed, Strike
+from gleaner.chaos.real.torn import tear
+from gleaner.chaos.real.wire_breaker import WireBreaker
 
 COMMAND_S = 60.0
 WRITTEN_S = 20.0  # until some process writes an image; every step has one
@@ -182,7 +182,7 @@ class Breaker:
         process = node.process
         gone = tuple(node.host.processes())
         node.wanted = False
-        argv = [sys.executable, "-m", "rlctl", "preempt", node.name, "--notice", str(notice_s)]
+        argv = [sys.executable, "-m", "gleaner.rlctl", "preempt", node.name, "--notice", str(notice_s)]
         told = self._cluster.driver.run([*argv, *self._cluster.access()], COMMAND_S)
         if told.returncode != 0:
             node.wanted = True

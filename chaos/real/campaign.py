@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from chaos.real.faults import KINDS
-from chaos.real.paths import PATHS
-from configs.load import PRESETS, ConfigError, from_tree
-from configs.schema import Config
+from gleaner.chaos.real.faults import KINDS
+from gleaner.chaos.real.paths import PATHS
+from gleaner.configs.load import PRESETS, ConfigError, from_tree
+from gleaner.configs.schema import Config
 
 FOLDER = PRESETS / "campaigns"
 MAX_FILE_BYTES = 1 << 20
@@ -49,7 +49,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         steps_left: a fault is injected only while a job has that many steps left; else the campaign waits for
             the next job.
         without: kinds that are left out all the same, because a machine cannot inject them.
-        paths: recovery paths that must have been taken, or the campaign is invalid (`chaos.real.paths`).
+        paths: recovery paths that must have been taken, or the campaign is invalid
+        (`gleaner.chaos.real.paths`).
         fleet: the hosts.
         job: settings of each job, as in the file of a run.
     """

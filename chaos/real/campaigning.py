@@ -14,19 +14,19 @@ from pathlib import Path
 
 import msgspec
 
-from actors.training.history import HistoryError
-from chaos.invariants.stopped_run import history_faults, report_faults
-from chaos.orphans import left_behind
-from chaos.real.campaign import Campaign
-from chaos.real.cluster import Cluster
-from chaos.real.job import Job, Jobs
-from chaos.real.nemesis import Account, Nemesis
-from chaos.real.paths import defects, of_history, of_log
-from chaos.real.told import CampaignTold, JobTold
-from chaos.real.verdict import judge
-from rlctl.audit import audit
-from rlctl.errors import CommandError
-from rlctl.evidence import gather
+from gleaner.actors.training.history import HistoryError
+from gleaner.chaos.invariants.stopped_run import history_faults, report_faults
+from gleaner.chaos.orphans import left_behind
+from gleaner.chaos.real.campaign import Campaign
+from gleaner.chaos.real.cluster import Cluster
+from gleaner.chaos.real.job import Job, Jobs
+from gleaner.chaos.real.nemesis import Account, Nemesis
+from gleaner.chaos.real.paths import defects, of_history, of_log
+from gleaner.chaos.real.told import CampaignTold, JobTold
+from gleaner.chaos.real.verdict import judge
+from gleaner.rlctl.audit import audit
+from gleaner.rlctl.errors import CommandError
+from gleaner.rlctl.evidence import gather
 
 MIB = 1 << 20
 BOOKS_KEPT = 8

@@ -16,12 +16,12 @@ from typing import Self
 
 import psutil
 
-from chaos.netns import SHARED_MEMORY, Host, Switch
-from chaos.procs import Proc, end_now, identify
-from chaos.real.bad_wires import BadWires
-from chaos.real.node import HEAD, RESERVED, Node, how
-from nodeagent.exit_codes import CannotRun
-from nodeagent.files import find_agent
+from gleaner.chaos.netns import SHARED_MEMORY, Host, Switch
+from gleaner.chaos.procs import Proc, end_now, identify
+from gleaner.chaos.real.bad_wires import BadWires
+from gleaner.chaos.real.node import HEAD, RESERVED, Node, how
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.files import find_agent
 
 __all__ = ["DRIVER", "HEAD", "RESERVED", "Cluster", "ClusterFailed", "Node"]
 
@@ -243,7 +243,7 @@ class Cluster:
         return [*options, "--role", "reserved" if name == RESERVED else "preemptible"]
 
     def _make_keys(self, names: Sequence[str]) -> None:
-        argv = [sys.executable, "-m", "rlctl", "keygen", str(self.root / "keys")]
+        argv = [sys.executable, "-m", "gleaner.rlctl", "keygen", str(self.root / "keys")]
         argv += [word for name in (*names, DRIVER) for word in ("--node", name)]
         made = subprocess.run(argv, capture_output=True, text=True, timeout=KEYGEN_S, check=False)
         if made.returncode != 0:

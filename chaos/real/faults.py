@@ -1,13 +1,13 @@
 """Faults on real processes, with those that are only possible there.
 
-Owns the list, and the faults that need a real machine. All others are `chaos.faults`'; their `at_s` is their
-time in the campaign. Hosts are named here, never `@preemptible`: the hosts of this cluster are known before
-it begins.
+Owns the list, and the faults that need a real machine. All others are `gleaner.chaos.faults`'; their `at_s`
+is their time in the campaign. Hosts are named here, never `@preemptible`: the hosts of this cluster are known
+before it begins.
 """
 
 import msgspec
 
-from chaos.faults import (
+from gleaner.chaos.faults import (
     BadLink,
     CorruptChunk,
     DiskFull,

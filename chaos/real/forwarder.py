@@ -1,9 +1,9 @@
 """Forwarder: carries the packets of one bad link between two hosts.
 
-`python -m chaos.real.forwarder`, one process for each link. Owns two TUN devices, one in each host; packets
-from one leave the other, after `packets` changed them. The kernel here has no netem. When this process ends,
-for any reason, the devices and the routes over them go with it, and the hosts use their cables again;
-connections survive. Ends when its input does; its last line has the counts, as JSON.
+`python -m gleaner.chaos.real.forwarder`, one process for each link. Owns two TUN devices, one in each host;
+packets from one leave the other, after `packets` changed them. The kernel here has no netem. When this
+process ends, for any reason, the devices and the routes over them go with it, and the hosts use their cables
+again; connections survive. Ends when its input does; its last line has the counts, as JSON.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from chaos.real.packets import Quality, Wire
+from gleaner.chaos.real.packets import Quality, Wire
 
 UP = "up"
 MAX_PACKET_BYTES = 65_536
@@ -86,7 +86,7 @@ def _give(device: int, packet: bytes) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(
-        prog="chaos.real.forwarder", description="Carries the packets of a bad link."
+        prog="gleaner.chaos.real.forwarder", description="Carries the packets of a bad link."
     )
     parser.add_argument(
         "--between", type=int, nargs=2, required=True, metavar="PID", help="pids of the keepers"

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from chaos.real.cluster import RESERVED, Cluster
+from gleaner.chaos.real.cluster import RESERVED, Cluster
 
 
 def strange_images(cluster: Cluster, versions: Mapping[str, int]) -> list[str]:

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import msgspec
 
-from actors.training.history import AnyRecord, End, HistoryFollower, Sample, Step
-from chaos.real.cluster import HEAD, RESERVED, Cluster
-from chaos.real.node import tied_to_us
-from configs.load import dump
-from configs.schema import Config
-from rlctl.report.model import Report
-from rlctl.runs import RunDir, every
+from gleaner.actors.training.history import AnyRecord, End, HistoryFollower, Sample, Step
+from gleaner.chaos.real.cluster import HEAD, RESERVED, Cluster
+from gleaner.chaos.real.node import tied_to_us
+from gleaner.configs.load import dump
+from gleaner.configs.schema import Config
+from gleaner.rlctl.report.model import Report
+from gleaner.rlctl.runs import RunDir, every
 
 MODEL_S = 180.0  # to make one; seconds on a quiet machine
 _TIED = (  # `rlctl` dies with this process, as the node agents do
-    "import sys; from supervisor.process import die_with_parent; die_with_parent(); "
-    "from rlctl.__main__ import script; sys.exit(script())"
+    "import sys; from gleaner.supervisor.process import die_with_parent; die_with_parent(); "
+    "from gleaner.rlctl.__main__ import script; sys.exit(script())"
 )
 
 

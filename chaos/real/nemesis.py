@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from chaos.netns import NoNamespaces
-from chaos.real.bad_wires import NoBadWire
-from chaos.real.breaker import Breaker
-from chaos.real.campaign import Campaign
-from chaos.real.cluster import HEAD, Cluster
-from chaos.real.faults import AnyRealFault, kind_of, struck_at, words
-from chaos.real.images import strange_images
-from chaos.real.job import Jobs
-from chaos.real.plan import Plan
-from chaos.real.recovery import Seen, Sound, absent, missing
-from chaos.real.strike import Evidence, Missed, Strike
-from chaos.real.testimony import Witness
-from chaos.real.witness import Testimony
+from gleaner.chaos.netns import NoNamespaces
+from gleaner.chaos.real.bad_wires import NoBadWire
+from gleaner.chaos.real.breaker import Breaker
+from gleaner.chaos.real.campaign import Campaign
+from gleaner.chaos.real.cluster import HEAD, Cluster
+from gleaner.chaos.real.faults import AnyRealFault, kind_of, struck_at, words
+from gleaner.chaos.real.images import strange_images
+from gleaner.chaos.real.job import Jobs
+from gleaner.chaos.real.plan import Plan
+from gleaner.chaos.real.recovery import Seen, Sound, absent, missing
+from gleaner.chaos.real.strike import Evidence, Missed, Strike
+from gleaner.chaos.real.testimony import Witness
+from gleaner.chaos.real.witness import Testimony
 
 POLL_S = 0.2
 FIRST_SOUND_S = 180.0  # until the first job has its hosts and finished a step: a dozen processes load torch

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.netns import Host
-from chaos.procs import AGENT
-from chaos.real.watchdog import Watchdog
-from supervisor.process import PARENT_VARIABLE
+from gleaner.chaos.netns import Host
+from gleaner.chaos.procs import AGENT
+from gleaner.chaos.real.watchdog import Watchdog
+from gleaner.supervisor.process import PARENT_VARIABLE
 
 HEAD, RESERVED = "head", "reserved-1"
 AGAIN_S = 1.0  # until an agent that ended is started again, as a unit with RestartSec=1 would be
@@ -55,7 +55,7 @@ class Node:
 
     def start(self) -> None:
         """Start its node agent (again); does not wait until it is up."""
-        argv = [sys.executable, "-m", "nodeagent", "start", "--name", self.name, *self.options]
+        argv = [sys.executable, "-m", "gleaner.nodeagent", "start", "--name", self.name, *self.options]
         if self.watchdog is not None:
             self.watchdog.close()
         self.watchdog = Watchdog()

@@ -18,7 +18,8 @@ TCP = 6
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Shares and seconds as in `chaos.faults.BadLink`; flips: how many large packets have a bit flipped."""
+    """Shares and seconds as in `gleaner.chaos.faults.BadLink`; flips: how many large packets have a bit
+    flipped."""
 
     loss: float = 0.0
     duplicate: float = 0.0

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 
-from chaos.real import plots
-from chaos.real.told import CampaignTold, FaultTold
-from rlctl.wording import duration
+from gleaner.chaos.real import plots
+from gleaner.chaos.real.told import CampaignTold, FaultTold
+from gleaner.rlctl.wording import duration
 
 RECOVERY = (
     "A dot for each recovery: from the moment when nothing was broken any more until every process was "
@@ -20,7 +20,7 @@ NONE = "–"
 def page_of(told: CampaignTold) -> str:
     """The page."""
     title = f"{told.campaign}, seed {told.seed}"
-    style = resources.files("rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = resources.files("gleaner.rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
     body = [
         _header(told, title),
         "<h2>Recovery times</h2>",

@@ -1,14 +1,14 @@
 """Recovery paths of a real run, from its history and its logs.
 
-Owns which record and which line of a log shows which path. Pure. Names are those of `chaos.coverage` where
-both can see a path; a simulated run shows more of them than a real one.
+Owns which record and which line of a log shows which path. Pure. Names are those of `gleaner.chaos.coverage`
+where both can see a path; a simulated run shows more of them than a real one.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from actors.training.history import AnyRecord, End, Node, Restart
+from gleaner.actors.training.history import AnyRecord, End, Node, Restart
 
 FROM_HISTORY = (
     "one_for_one",  # a child was started again

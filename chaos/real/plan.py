@@ -8,7 +8,7 @@ than a peer needs to declare death, and a bit.
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from chaos.faults import (
+from gleaner.chaos.faults import (
     FROZEN_DEAD_S,
     BadLink,
     CorruptChunk,
@@ -24,8 +24,8 @@ from chaos.faults import (
     Reset,
     Zombie,
 )
-from chaos.real.campaign import Campaign
-from chaos.real.faults import AnyRealFault, DamagedImage, KillInWeights, MemoryFull, Unplug
+from gleaner.chaos.real.campaign import Campaign
+from gleaner.chaos.real.faults import AnyRealFault, DamagedImage, KillInWeights, MemoryFull, Unplug
 
 HEAD, RESERVED = "head", "reserved-1"
 PROCESSES: dict[str, tuple[Process, ...]] = {

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from chaos.real.told import CampaignTold
-from rlctl.report.plots import COLOURS, svg
+from gleaner.chaos.real.told import CampaignTold
+from gleaner.rlctl.report.plots import COLOURS, svg
 
 MIN_S = 0.1
 """Recoveries seen at the first poll are drawn here: polls are a few a second."""

@@ -20,7 +20,7 @@ class Seen:
 
     at_s: of the campaign. processes: `host/kind` to pid. stopped: those of them that are SIGSTOPped. steps,
     tokens, looks: of all jobs so far. serving, reserved, preemptible: of the newest poll. answers, versions,
-    instances: of the newest testimony (`chaos.real.witness`), and the number of testimonies.
+    instances: of the newest testimony (`gleaner.chaos.real.witness`), and the number of testimonies.
     """
 
     at_s: float = 0.0

@@ -7,10 +7,10 @@ import errno
 import os
 from pathlib import Path
 
-from chaos.faults import DiskFull
-from chaos.netns import SHARED_MEMORY, Host, NoNamespaces
-from chaos.real.faults import MemoryFull
-from chaos.real.strike import Evidence, Missed, Strike
+from gleaner.chaos.faults import DiskFull
+from gleaner.chaos.netns import SHARED_MEMORY, Host, NoNamespaces
+from gleaner.chaos.real.faults import MemoryFull
+from gleaner.chaos.real.strike import Evidence, Missed, Strike
 
 BALLAST = "ballast"
 LAST_BYTES = 1 << 20

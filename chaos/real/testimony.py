@@ -10,9 +10,9 @@ import sys
 
 import msgspec
 
-from chaos.real.cluster import Cluster
-from chaos.real.node import tied_to_us
-from chaos.real.witness import Testimony
+from gleaner.chaos.real.cluster import Cluster
+from gleaner.chaos.real.node import tied_to_us
+from gleaner.chaos.real.witness import Testimony
 
 MAX_LINE_BYTES = 1 << 20
 MAX_UNREAD_BYTES = 4 << 20
@@ -53,7 +53,7 @@ class Witness:
     def _start(self) -> "subprocess.Popen[bytes]":
         self.close()
         self._rest = b""
-        argv = [sys.executable, "-m", "chaos.real.witness", *self._cluster.access()]
+        argv = [sys.executable, "-m", "gleaner.chaos.real.witness", *self._cluster.access()]
         with (self._cluster.root / "logs" / "witness.err").open("ab") as errors:
             process = subprocess.Popen(
                 self._cluster.driver.inside(argv),

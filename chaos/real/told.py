@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from chaos.real.faults import KINDS
-from chaos.real.nemesis import Struck
+from gleaner.chaos.real.faults import KINDS
+from gleaner.chaos.real.nemesis import Struck
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,11 +7,11 @@ and as bad as one with a violation.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from chaos.real.campaign import Campaign
-from chaos.real.faults import KINDS, words
-from chaos.real.nemesis import Account
-from chaos.real.paths import in_order
-from chaos.real.told import CampaignTold, JobTold, by_kind, fault_told, thinned
+from gleaner.chaos.real.campaign import Campaign
+from gleaner.chaos.real.faults import KINDS, words
+from gleaner.chaos.real.nemesis import Account
+from gleaner.chaos.real.paths import in_order
+from gleaner.chaos.real.told import CampaignTold, JobTold, by_kind, fault_told, thinned
 
 
 def judge(

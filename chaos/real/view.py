@@ -13,12 +13,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from chaos.real.campaign import Campaign
-from chaos.real.faults import places, words
-from chaos.real.nemesis import Account, Struck
-from chaos.real.told import by_kind
-from chaos.real.verdict import counts
-from rlctl.wording import duration
+from gleaner.chaos.real.campaign import Campaign
+from gleaner.chaos.real.faults import places, words
+from gleaner.chaos.real.nemesis import Account, Struck
+from gleaner.chaos.real.told import by_kind
+from gleaner.chaos.real.verdict import counts
+from gleaner.rlctl.wording import duration
 
 RECENT = 8
 REDRAWS_PER_S = 4

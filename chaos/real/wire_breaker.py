@@ -6,12 +6,12 @@ turns out to have had no effect raises `Missed` when it is mended.
 
 from collections.abc import Callable
 
-from chaos.faults import BadLink, CorruptChunk, Partition, Reset
-from chaos.netns import Host
-from chaos.real.cluster import Cluster
-from chaos.real.faults import Unplug
-from chaos.real.packets import Quality
-from chaos.real.strike import Evidence, Missed, Strike
+from gleaner.chaos.faults import BadLink, CorruptChunk, Partition, Reset
+from gleaner.chaos.netns import Host
+from gleaner.chaos.real.cluster import Cluster
+from gleaner.chaos.real.faults import Unplug
+from gleaner.chaos.real.packets import Quality
+from gleaner.chaos.real.strike import Evidence, Missed, Strike
 
 FLIP_S = 15.0  # until enough large packets passed; every step pulls new weights
 FLIP_STEPS = 2

@@ -1,8 +1,8 @@
 """Witness: polls every process from inside the cluster, and writes the answers.
 
-Owns the polls, from the host from which jobs are driven, as `rlctl ps` would: `python -m chaos.real.witness`,
-a line of JSON each time. Whether a process runs can be seen from outside. Whether it works, is reachable and
-has no overdue wait cannot. Ends when its input does.
+Owns the polls, from the host from which jobs are driven, as `rlctl ps` would: `python -m
+gleaner.chaos.real.witness`, a line of JSON each time. Whether a process runs can be seen from outside.
+Whether it works, is reachable and has no overdue wait cannot. Ends when its input does.
 """
 
 import argparse
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from rlctl.client import Cluster, connect
-from supervisor import AskFailed
-from supervisor.process import die_with_parent
-from supervisor.system_messages import ListWaits, SystemState, WaitsOf
+from gleaner.rlctl.client import Cluster, connect
+from gleaner.supervisor import AskFailed
+from gleaner.supervisor.process import die_with_parent
+from gleaner.supervisor.system_messages import ListWaits, SystemState, WaitsOf
 
 EVERY_S = 0.4
 ANSWER_S = 1.5  # a process that answers later does not work
@@ -85,7 +85,7 @@ async def watch(head: str, head_key: str, keys: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(
-        prog="chaos.real.witness", description="Polls the state of every process."
+        prog="gleaner.chaos.real.witness", description="Polls the state of every process."
     )
     parser.add_argument("--head", required=True)
     parser.add_argument("--head-key", required=True, type=Path)

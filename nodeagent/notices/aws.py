@@ -11,9 +11,9 @@ import re
 
 import msgspec
 
-from nodeagent.notices.cloud import Channel, CloudName, LookFailed
-from nodeagent.notices.metadata import Metadata, Reply, utc_s
-from nodeagent.notices.policy import NOTHING, Finding
+from gleaner.nodeagent.notices.cloud import Channel, CloudName, LookFailed
+from gleaner.nodeagent.notices.metadata import Metadata, Reply, utc_s
+from gleaner.nodeagent.notices.policy import NOTHING, Finding
 
 TOKEN_TTL_S = 21_600
 """Life of a token: the longest possible, six hours."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from nodeagent.notices.policy import Finding
+from gleaner.nodeagent.notices.policy import Finding
 
 CloudName = Literal["aws", "gcp", "azure"]
 Source = Literal["auto", "none", "aws", "gcp", "azure"]

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from nodeagent.notices.aws import Aws
-from nodeagent.notices.azure import Azure
-from nodeagent.notices.cloud import Cloud, FindCloud, LookFailed, Source
-from nodeagent.notices.gcp import HEADERS, Gcp
-from nodeagent.notices.metadata import LINK_LOCAL, Metadata
+from gleaner.nodeagent.notices.aws import Aws
+from gleaner.nodeagent.notices.azure import Azure
+from gleaner.nodeagent.notices.cloud import Cloud, FindCloud, LookFailed, Source
+from gleaner.nodeagent.notices.gcp import HEADERS, Gcp
+from gleaner.nodeagent.notices.metadata import LINK_LOCAL, Metadata
 
 PROBE_S = 2.0
 """Metadata services answer in milliseconds; elsewhere no service answers, and packets to that address may

@@ -8,9 +8,9 @@ preempted, with at most 30 s to its end), "Query metadata server for maintenance
 
 from functools import partial
 
-from nodeagent.notices.cloud import Channel, CloudName, LookFailed
-from nodeagent.notices.metadata import Metadata
-from nodeagent.notices.policy import NOTHING, Finding
+from gleaner.nodeagent.notices.cloud import Channel, CloudName, LookFailed
+from gleaner.nodeagent.notices.metadata import Metadata
+from gleaner.nodeagent.notices.policy import NOTHING, Finding
 
 HEADERS = {"Metadata-Flavor": "Google"}
 WAIT_S = 60.0

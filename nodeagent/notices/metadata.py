@@ -15,8 +15,8 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from nodeagent.notices.cloud import LookFailed
-from transport.http_body import BodyTooLong, whole_body
+from gleaner.nodeagent.notices.cloud import LookFailed
+from gleaner.transport.http_body import BodyTooLong, whole_body
 
 LINK_LOCAL = "http://169.254.169.254"
 """Address of the service in all three clouds."""

@@ -7,10 +7,10 @@ implements the requests. Nothing that a metadata service does ends the watcher.
 
 import asyncio
 
-from actors.cluster.messages import CloudNotice, HandedOver
-from nodeagent.notices.cloud import Channel, Cloud, FindCloud, LookFailed
-from nodeagent.notices.policy import STAYS, NoticePolicy, Verdict
-from supervisor import Actor, AskFailed, Done, Refused, handles
+from gleaner.actors.cluster.messages import CloudNotice, HandedOver
+from gleaner.nodeagent.notices.cloud import Channel, Cloud, FindCloud, LookFailed
+from gleaner.nodeagent.notices.policy import STAYS, NoticePolicy, Verdict
+from gleaner.supervisor import Actor, AskFailed, Done, Refused, handles
 
 FIND_AFTER_S = (0.0, 5.0, 30.0)
 """A host that was just booted may be up before its network is."""

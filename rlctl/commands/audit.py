@@ -4,15 +4,22 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from actors.training.history import End, HistoryError, read_history
-from rlctl import runs
-from rlctl.audit import State, Violation, states
-from rlctl.audit import audit as judge
-from rlctl.audit_evidence import Evidence
-from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console, print_json
-from rlctl.errors import FAILED, OK, UNCHECKED, failed
-from rlctl.evidence import gather
-from rlctl.runs import RunDir
+from gleaner.actors.training.history import End, HistoryError, read_history
+from gleaner.rlctl import runs
+from gleaner.rlctl.audit import State, Violation, states
+from gleaner.rlctl.audit import audit as judge
+from gleaner.rlctl.audit_evidence import Evidence
+from gleaner.rlctl.commands.terminal import (
+    Subparsers,
+    add_command,
+    add_json,
+    add_runs_dir,
+    console,
+    print_json,
+)
+from gleaner.rlctl.errors import FAILED, OK, UNCHECKED, failed
+from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.runs import RunDir
 
 _DESCRIPTION = """\
 Check a run's invariants again, from its journals and checkpoints (`rlctl run` does it at the end).

@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from rlctl import preflight
-from rlctl.commands.run import settings
-from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console, print_json
-from rlctl.errors import OK, USAGE, usage
-from rlctl.problem_counts import counted
+from gleaner.rlctl import preflight
+from gleaner.rlctl.commands.run import settings
+from gleaner.rlctl.commands.terminal import (
+    Subparsers,
+    add_command,
+    add_json,
+    add_runs_dir,
+    console,
+    print_json,
+)
+from gleaner.rlctl.errors import OK, USAGE, usage
+from gleaner.rlctl.problem_counts import counted
 
 if TYPE_CHECKING:
-    from rlctl.data_check import Checked
+    from gleaner.rlctl.data_check import Checked
 
 _DESCRIPTION = """\
 Check the settings of a run and every problem of its data, without starting the run.
@@ -57,7 +64,7 @@ def add(commands: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    from rlctl import data_check  # loads tokenizers and verifiers
+    from gleaner.rlctl import data_check  # loads tokenizers and verifiers
 
     config = settings(args)
     problems = preflight.problems(config, args.runs_dir)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from nodeagent.cluster_view import Everywhere
-from rlctl.columns import Column, fitted
-from rlctl.commands.terminal import (
+from gleaner.nodeagent.cluster_view import Everywhere
+from gleaner.rlctl.columns import Column, fitted
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
@@ -20,10 +20,10 @@ from rlctl.commands.terminal import (
     print_json,
     tell_silent,
 )
-from rlctl.errors import OK, usage
-from rlctl.wording import age
-from supervisor.dead_letters import DeadLetter
-from supervisor.inspection_messages import DeadLettersOf, ListDeadLetters
+from gleaner.rlctl.errors import OK, usage
+from gleaner.rlctl.wording import age
+from gleaner.supervisor.dead_letters import DeadLetter
+from gleaner.supervisor.inspection_messages import DeadLettersOf, ListDeadLetters
 
 _DESCRIPTION = """\
 Show undeliverable messages (dead letters) since each process started: counts by reason, and the newest.

@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlctl.client import Cluster
-from rlctl.columns import Column, fitted
-from rlctl.commands.terminal import (
+from gleaner.rlctl.client import Cluster
+from gleaner.rlctl.columns import Column, fitted
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
@@ -23,10 +23,10 @@ from rlctl.commands.terminal import (
     print_json,
     run_async,
 )
-from rlctl.errors import OK, CommandError, failed, nothing
-from rlctl.wording import age, duration
-from supervisor import Address, AskFailed, Refused
-from supervisor.inspection_messages import ActorDescribed, Describe
+from gleaner.rlctl.errors import OK, CommandError, failed, nothing
+from gleaner.rlctl.wording import age, duration
+from gleaner.supervisor import Address, AskFailed, Refused
+from gleaner.supervisor.inspection_messages import ActorDescribed, Describe
 
 _DESCRIPTION = """\
 Show one actor: its class and message kinds, its process and start time, its mailbox, its counts of handled

@@ -7,11 +7,18 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from nodeagent.files import state_base
-from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console, print_json
-from rlctl.doctor import Row, examine
-from rlctl.doctor_keys import examine_keys
-from rlctl.errors import FAILED, OK
+from gleaner.nodeagent.files import state_base
+from gleaner.rlctl.commands.terminal import (
+    Subparsers,
+    add_command,
+    add_json,
+    add_runs_dir,
+    console,
+    print_json,
+)
+from gleaner.rlctl.doctor import Row, examine
+from gleaner.rlctl.doctor_keys import examine_keys
+from gleaner.rlctl.errors import FAILED, OK
 
 _DESCRIPTION = """\
 Check this host: Python, packages, ZeroMQ, torch, GPUs, memory, disk, limits, kernel, isolation, ports, clock;

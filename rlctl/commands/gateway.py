@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from configs.load import ConfigError, load
-from configs.schema import Config
-from nodeagent.files import make_private
-from nodeagent.host import Seat, run_process
-from nodeagent.site import RealSite
-from rlctl.commands.terminal import Subparsers, add_command, add_json
-from rlctl.errors import usage
+from gleaner.configs.load import ConfigError, load
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.files import make_private
+from gleaner.nodeagent.host import Seat, run_process
+from gleaner.nodeagent.site import RealSite
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json
+from gleaner.rlctl.errors import usage
 
 _DESCRIPTION = """\
 Fault-tolerant proxy for your own SGLang or vLLM servers: serves the APIs of SGLang, OpenAI and vLLM at one
@@ -82,9 +82,9 @@ def add(commands: Subparsers) -> None:
 
 def gateway(args: argparse.Namespace) -> int:
     """Run the command."""
-    from actors.rollout.gateway.engine_url import BadUrl, origin  # here: only this command needs HTTP
-    from nodeagent.gateway_alone import GatewayOptions, run_gateway
-    from nodeagent.gateway_door import address_of
+    from gleaner.actors.rollout.gateway.engine_url import BadUrl, origin  # here: only this command needs HTTP
+    from gleaner.nodeagent.gateway_alone import GatewayOptions, run_gateway
+    from gleaner.nodeagent.gateway_door import address_of
 
     given = [url.strip() for text in args.engine_url for url in str(text).split(",")]
     if not given:

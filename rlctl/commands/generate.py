@@ -5,10 +5,10 @@ from array import array
 from pathlib import Path
 from uuid import uuid4
 
-from actors.reward.prompts import BadTokenizer, Prompts
-from actors.rollout.single_messages import Generate, Generated, VersionNotReady
-from nodeagent.exit_codes import CannotRun
-from rlctl.commands.terminal import (
+from gleaner.actors.reward.prompts import BadTokenizer, Prompts
+from gleaner.actors.rollout.single_messages import Generate, Generated, VersionNotReady
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
@@ -18,8 +18,8 @@ from rlctl.commands.terminal import (
     print_json,
     run_async,
 )
-from rlctl.errors import OK, failed, nothing, usage
-from rlctl.runs import find_driven
+from gleaner.rlctl.errors import OK, failed, nothing, usage
+from gleaner.rlctl.runs import find_driven
 
 _DESCRIPTION = """\
 Continue a prompt with the newest weights of a running job, or with a given version.

@@ -10,11 +10,11 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from rlctl import journals
-from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
-from rlctl.errors import FAILED, OK, failed, usage
-from supervisor import JournalError
-from supervisor.journal_places import view
+from gleaner.rlctl import journals
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
+from gleaner.rlctl.errors import FAILED, OK, failed, usage
+from gleaner.supervisor import JournalError
+from gleaner.supervisor.journal_places import view
 
 _DESCRIPTION = """\
 Inspect, verify or export journals: the durable state of actors. The command never writes to them, and a

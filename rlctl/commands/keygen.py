@@ -4,11 +4,11 @@ import argparse
 import itertools
 from pathlib import Path
 
-from configs.trace import INSTANCE
-from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
-from rlctl.errors import OK, failed, usage
-from transport.keys import BadKeys, NodeKeys, fingerprint
-from transport.trusted import NameTaken, trust
+from gleaner.configs.trace import INSTANCE
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
+from gleaner.rlctl.errors import OK, failed, usage
+from gleaner.transport.keys import BadKeys, NodeKeys, fingerprint
+from gleaner.transport.trusted import NameTaken, trust
 
 _DESCRIPTION = """\
 Make CURVE keys for the nodes of a cluster: DIR/<node>/ with node.public, node.secret and trusted/.

@@ -5,11 +5,11 @@ import os
 import signal
 import sys
 
-from nodeagent.defaults import AGENT, LOOK_S
-from nodeagent.exit_codes import CannotRun
-from nodeagent.state_lock import holder
-from rlctl import control
-from rlctl.commands.terminal import (
+from gleaner.nodeagent.defaults import AGENT, LOOK_S
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.state_lock import holder
+from gleaner.rlctl import control
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
@@ -18,10 +18,10 @@ from rlctl.commands.terminal import (
     local_run,
     run_async,
 )
-from rlctl.errors import OK, CommandError, failed, nothing, usage
-from rlctl.printing import print_plain_json
-from rlctl.runs import RunDir
-from rlctl.targets import Target, resolve
+from gleaner.rlctl.errors import OK, CommandError, failed, nothing, usage
+from gleaner.rlctl.printing import print_plain_json
+from gleaner.rlctl.runs import RunDir
+from gleaner.rlctl.targets import Target, resolve
 
 _DESCRIPTION = """\
 Send a signal to a process, to test how the system recovers from its death.
@@ -83,8 +83,8 @@ def _by_head(run: RunDir, name: str, number: signal.Signals) -> Target:
 async def _by_network(args: argparse.Namespace, number: signal.Signals) -> Target:
     """Send the signal as a client of the cluster."""
     async with chosen_cluster(args) as cluster:
-        from actors.cluster.messages import KillChild
-        from supervisor import Done
+        from gleaner.actors.cluster.messages import KillChild
+        from gleaner.supervisor import Done
 
         target = resolve(args.target, (await cluster.processes()).states)
         if target.process != AGENT:

@@ -4,15 +4,15 @@ import argparse
 
 import msgspec
 
-from actors.training.history import HistoryError, HistoryFollower
-from configs.schema import Loggers
-from rlctl import runs
-from rlctl.commands.terminal import Subparsers, add_command, add_runs_dir
-from rlctl.errors import OK, failed, nothing, usage
-from rlctl.live import follow
-from rlctl.loggers.feed import feed
-from rlctl.loggers.opening import open_sinks
-from rlctl.loggers.sink import SinkFailed
+from gleaner.actors.training.history import HistoryError, HistoryFollower
+from gleaner.configs.schema import Loggers
+from gleaner.rlctl import runs
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_runs_dir
+from gleaner.rlctl.errors import OK, failed, nothing, usage
+from gleaner.rlctl.live import follow
+from gleaner.rlctl.loggers.feed import feed
+from gleaner.rlctl.loggers.opening import open_sinks
+from gleaner.rlctl.loggers.sink import SinkFailed
 
 _DESCRIPTION = """\
 Send the figures of a run to TensorBoard or Weights & Biases: first the existing ones, then new ones while the

@@ -5,11 +5,11 @@ import sys
 import time
 from collections.abc import Callable
 
-from rlctl import runs
-from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir
-from rlctl.errors import OK, nothing, usage
-from rlctl.logbook import Line, Logbook, files_of
-from rlctl.runs import RunDir
+from gleaner.rlctl import runs
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir
+from gleaner.rlctl.errors import OK, nothing, usage
+from gleaner.rlctl.logbook import Line, Logbook, files_of
+from gleaner.rlctl.runs import RunDir
 
 _DESCRIPTION = """\
 Show the logs of a run: of all its processes together, or of one actor, process or host.

@@ -5,13 +5,13 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-from configs.load import ConfigError, dump, load
-from configs.schema import Config
-from rlctl import models
-from rlctl.commands.run import progress_printer
-from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
-from rlctl.errors import OK, usage
-from rlctl.preflight import size
+from gleaner.configs.load import ConfigError, dump, load
+from gleaner.configs.schema import Config
+from gleaner.rlctl import models
+from gleaner.rlctl.commands.run import progress_printer
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
+from gleaner.rlctl.errors import OK, usage
+from gleaner.rlctl.preflight import size
 
 _DESCRIPTION = """\
 Make a small model that RL can improve, or describe a checkpoint directory.

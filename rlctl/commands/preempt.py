@@ -2,8 +2,8 @@
 
 import argparse
 
-from actors.cluster.messages import PreemptionNotice
-from rlctl.commands.terminal import (
+from gleaner.actors.cluster.messages import PreemptionNotice
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
@@ -13,8 +13,8 @@ from rlctl.commands.terminal import (
     print_json,
     run_async,
 )
-from rlctl.errors import OK, nothing, usage
-from supervisor import AskTimeout, Done
+from gleaner.rlctl.errors import OK, nothing, usage
+from gleaner.supervisor import AskTimeout, Done
 
 _DESCRIPTION = """\
 Give a preemptible host a preemption notice: it takes no more requests, hands over its own, leaves, exits.

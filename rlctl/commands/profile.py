@@ -5,13 +5,13 @@ from pathlib import Path
 
 import msgspec
 
-from actors.training.history import HistoryError, read_history
-from actors.training.records import StepPath
-from actors.training.step_path import STAGES
-from rlctl import runs
-from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
-from rlctl.errors import OK, failed, nothing
-from rlctl.report.critical_path import StageTime, newest, path_plot, stage_times
+from gleaner.actors.training.history import HistoryError, read_history
+from gleaner.actors.training.records import StepPath
+from gleaner.actors.training.step_path import STAGES
+from gleaner.rlctl import runs
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
+from gleaner.rlctl.errors import OK, failed, nothing
+from gleaner.rlctl.report.critical_path import StageTime, newest, path_plot, stage_times
 
 BAR = 24
 """Characters of the longest bar."""
@@ -104,7 +104,7 @@ def _whole(text: str) -> str:
     """The picture as an SVG file of its own, with the page's colours in it."""
     from importlib import resources
 
-    style = resources.files("rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = resources.files("gleaner.rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
     colours = style[: style.index("* {")]
     at = text.index(">") + 1
     head = text[: at - 1] + ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from rlctl.commands.terminal import (
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
@@ -12,9 +12,9 @@ from rlctl.commands.terminal import (
     look_at_processes,
     silent_line,
 )
-from rlctl.errors import OK
-from rlctl.printing import print_plain_json, print_table, screen_width
-from rlctl.process_table import table
+from gleaner.rlctl.errors import OK
+from gleaner.rlctl.printing import print_plain_json, print_table, screen_width
+from gleaner.rlctl.process_table import table
 
 _DESCRIPTION = """\
 Show every actor of a cluster: its process, its incarnation, its state, its counts of messages.

@@ -6,10 +6,10 @@ import sys
 import time
 from pathlib import Path
 
-from actors.rollout.instance_messages import InstancesAre, ListInstances
-from rlctl.client import MANAGER, Cluster
-from rlctl.client_waits import WAIT_S
-from rlctl.commands.terminal import (
+from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
+from gleaner.rlctl.client import MANAGER, Cluster
+from gleaner.rlctl.client_waits import WAIT_S
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
@@ -19,10 +19,10 @@ from rlctl.commands.terminal import (
     print_json,
     run_async,
 )
-from rlctl.errors import OK, failed, usage
-from rlctl.publishing import Publication, failure_of
-from rlctl.publishing_home import CannotPublish
-from supervisor import AskFailed
+from gleaner.rlctl.errors import OK, failed, usage
+from gleaner.rlctl.publishing import Publication, failure_of
+from gleaner.rlctl.publishing_home import CannotPublish
+from gleaner.supervisor import AskFailed
 
 _DESCRIPTION = """\
 Have the instances of a job serve the weights in a folder, as this version.

@@ -4,13 +4,13 @@ import argparse
 
 import msgspec
 
-from actors.training.history import HistoryError
-from configs.load import ConfigError
-from rlctl import runs
-from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
-from rlctl.errors import OK, failed, nothing
-from rlctl.outcome import print_closing
-from rlctl.report import make
+from gleaner.actors.training.history import HistoryError
+from gleaner.configs.load import ConfigError
+from gleaner.rlctl import runs
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
+from gleaner.rlctl.errors import OK, failed, nothing
+from gleaner.rlctl.outcome import print_closing
+from gleaner.rlctl.report import make
 
 _DESCRIPTION = """\
 Write a run's report.html (one self-contained page) and report.json, and show the figures.

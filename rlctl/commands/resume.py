@@ -5,14 +5,14 @@ from pathlib import Path
 
 import msgspec
 
-from actors.cluster.messages import JobSpec
-from actors.training.history import End, HistoryError, read_history
-from rlctl import runs
-from rlctl.commands.run import add_state_dir, add_view, cluster_of, execute, ready
-from rlctl.commands.terminal import Subparsers, add_command, add_head, add_runs_dir, run_async
-from rlctl.errors import failed, usage
-from rlctl.head import wait_for_remains
-from rlctl.runs import RunDir
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.training.history import End, HistoryError, read_history
+from gleaner.rlctl import runs
+from gleaner.rlctl.commands.run import add_state_dir, add_view, cluster_of, execute, ready
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_head, add_runs_dir, run_async
+from gleaner.rlctl.errors import failed, usage
+from gleaner.rlctl.head import wait_for_remains
+from gleaner.rlctl.runs import RunDir
 
 _DESCRIPTION = """\
 Continue a run after Ctrl-C, after a failure, or after `rlctl run` itself was killed.

@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
-from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
-from rlctl.commands.trust import add_key_directory, chosen_directories
-from rlctl.errors import OK, failed, nothing, usage
-from transport.keys import BadKeys, read_key
-from transport.trusted import Trusted, revoke
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
+from gleaner.rlctl.commands.trust import add_key_directory, chosen_directories
+from gleaner.rlctl.errors import OK, failed, nothing, usage
+from gleaner.transport.keys import BadKeys, read_key
+from gleaner.transport.trusted import Trusted, revoke
 
 _DESCRIPTION = """\
 Revoke a key: remove its files from DIR/trusted/, under all its names there, and close its connections.

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
-from rlctl.errors import OK, UNSCORED, CommandError, usage
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
+from gleaner.rlctl.errors import OK, UNSCORED, CommandError, usage
 
 if TYPE_CHECKING:
-    from actors.reward.entries import Entry
-    from configs.schema import Config, Task
-    from rlctl.reward_trial import Tried
+    from gleaner.actors.reward.entries import Entry
+    from gleaner.configs.schema import Config, Task
+    from gleaner.rlctl.reward_trial import Tried
 
 _DESCRIPTION = """\
 Score one response as a job's reward worker would, and show the parts of the score.
@@ -84,9 +84,9 @@ def try_(args: argparse.Namespace) -> int:
     if args.index is not None and not args.config:
         raise usage("--index needs --config, whose task has the problem")
     params = dict(map(_param, args.param))
-    from actors.reward.sandbox.detection import NoSandbox
-    from actors.reward.sandbox.running import SandboxFailed
-    from rlctl import reward_trial
+    from gleaner.actors.reward.sandbox.detection import NoSandbox
+    from gleaner.actors.reward.sandbox.running import SandboxFailed
+    from gleaner.rlctl import reward_trial
 
     config = _config(args)
     response = _text(args.files[-1]).removesuffix("\n").removesuffix("\r")
@@ -107,7 +107,7 @@ def try_(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> "Config":
-    from configs.load import ConfigError, load
+    from gleaner.configs.load import ConfigError, load
 
     try:
         return load(args.config or None, args.set)
@@ -116,8 +116,8 @@ def _config(args: argparse.Namespace) -> "Config":
 
 
 def _problem(args: argparse.Namespace, config: "Config", task: "Task | None") -> "Entry":
-    from actors.reward import rows
-    from rlctl import reward_trial
+    from gleaner.actors.reward import rows
+    from gleaner.rlctl import reward_trial
 
     if args.index is not None:
         assert task is not None

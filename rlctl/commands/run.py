@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from actors.reward.source import BadTask
-from actors.training.history import HistoryError
-from configs.load import ConfigError, load, presets
-from configs.schema import Config
-from rlctl import models, preflight, report, runs
-from rlctl.commands.terminal import (
+from gleaner.actors.reward.source import BadTask
+from gleaner.actors.training.history import HistoryError
+from gleaner.configs.load import ConfigError, load, presets
+from gleaner.configs.schema import Config
+from gleaner.rlctl import models, preflight, report, runs
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_command,
     add_head,
@@ -25,8 +25,8 @@ from rlctl.commands.terminal import (
     print_errors,
     run_async,
 )
-from rlctl.drive import Elsewhere, View, drive, probe
-from rlctl.errors import (
+from gleaner.rlctl.drive import Elsewhere, View, drive, probe
+from gleaner.rlctl.errors import (
     FAILED,
     INTERRUPTED,
     OK,
@@ -40,12 +40,12 @@ from rlctl.errors import (
     unserved,
     usage,
 )
-from rlctl.live import Mode, announce
-from rlctl.outcome import print_closing
-from rlctl.problem_counts import counted
-from rlctl.report.model import Report
-from rlctl.runs import RunDir
-from transport.keys import BadKeys
+from gleaner.rlctl.live import Mode, announce
+from gleaner.rlctl.outcome import print_closing
+from gleaner.rlctl.problem_counts import counted
+from gleaner.rlctl.report.model import Report
+from gleaner.rlctl.runs import RunDir
+from gleaner.transport.keys import BadKeys
 
 _DESCRIPTION = """\
 Train a model with rollouts on hosts that may vanish at any instant.

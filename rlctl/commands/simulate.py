@@ -12,19 +12,19 @@ from pathlib import Path
 
 import msgspec
 
-from configs.load import ConfigError, load
-from configs.schema import Config
-from rlctl import runs
-from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
-from rlctl.errors import FAILED, INTERRUPTED, OK, failed, usage
-from rlctl.fitted import fitted
-from rlctl.modelled import Words, setting_of
-from rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate_all
-from rlctl.simulate_page import Asked, page_of, rows_of
-from rlctl.wording import duration
-from sim.models.hardware import device_names
-from sim.models.shapes import model_names
-from sim.setting import Setting
+from gleaner.configs.load import ConfigError, load
+from gleaner.configs.schema import Config
+from gleaner.rlctl import runs
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
+from gleaner.rlctl.errors import FAILED, INTERRUPTED, OK, failed, usage
+from gleaner.rlctl.fitted import fitted
+from gleaner.rlctl.modelled import Words, setting_of
+from gleaner.rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate_all
+from gleaner.rlctl.simulate_page import Asked, page_of, rows_of
+from gleaner.rlctl.wording import duration
+from gleaner.sim.models.hardware import device_names
+from gleaner.sim.models.shapes import model_names
+from gleaner.sim.setting import Setting
 
 _DESCRIPTION = f"""\
 Run a job on modelled machines, on virtual time, to estimate its cost before machines are rented.

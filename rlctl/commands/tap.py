@@ -12,8 +12,8 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from rlctl.client import Cluster
-from rlctl.commands.terminal import (
+from gleaner.rlctl.client import Cluster
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
@@ -22,9 +22,9 @@ from rlctl.commands.terminal import (
     console,
     run_async,
 )
-from rlctl.errors import OK, usage
-from rlctl.tapping import reader_name, tapping
-from supervisor.tap import MAX_RATE, Direction, StartTap, TapRecord, TapRecords
+from gleaner.rlctl.errors import OK, usage
+from gleaner.rlctl.tapping import reader_name, tapping
+from gleaner.supervisor.tap import MAX_RATE, Direction, StartTap, TapRecord, TapRecords
 
 _DESCRIPTION = """\
 Show the messages between actors as they pass, in every process of the cluster, until Ctrl-C.

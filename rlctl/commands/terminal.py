@@ -11,20 +11,20 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from nodeagent.defaults import LOOK_S, MAX_LOOK_S
-from nodeagent.exit_codes import CannotRun
-from nodeagent.state_lock import holder
-from rlctl.errors import MEANINGS, CommandError, failed, nothing, usage
-from rlctl.printing import PIPE_WIDTH
+from gleaner.nodeagent.defaults import LOOK_S, MAX_LOOK_S
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.state_lock import holder
+from gleaner.rlctl.errors import MEANINGS, CommandError, failed, nothing, usage
+from gleaner.rlctl.printing import PIPE_WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nodeagent.cluster_view import Everywhere, Processes
-    from rlctl.client import Cluster
-    from rlctl.control import Shown
-    from rlctl.runs import RunDir
-    from supervisor import Message
+    from gleaner.nodeagent.cluster_view import Everywhere, Processes
+    from gleaner.rlctl.client import Cluster
+    from gleaner.rlctl.control import Shown
+    from gleaner.rlctl.runs import RunDir
+    from gleaner.supervisor import Message
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Message")
@@ -121,7 +121,7 @@ def head_key(args: argparse.Namespace) -> str:
 
 
 def _key(text: str) -> str:
-    from transport.keys import Z85_KEY_CHARS
+    from gleaner.transport.keys import Z85_KEY_CHARS
 
     if len(text) != Z85_KEY_CHARS or Path(text).exists():
         try:
@@ -133,7 +133,7 @@ def _key(text: str) -> str:
 
 def address(text: str) -> str:
     """The address of `--head`, or several, separated by commas. Raises CommandError."""
-    from transport.endpoint import endpoint
+    from gleaner.transport.endpoint import endpoint
 
     try:
         return ",".join(map(endpoint, text.split(",")))
@@ -146,7 +146,7 @@ def local_run(args: argparse.Namespace) -> "RunDir | None":
     runs, or its head does not."""
     if args.head:
         return None
-    from rlctl.runs import find_driven
+    from gleaner.rlctl.runs import find_driven
 
     run = find_driven(args.runs_dir, args.run_name)
     try:
@@ -160,9 +160,12 @@ def local_run(args: argparse.Namespace) -> "RunDir | None":
 async def chosen_cluster(args: argparse.Namespace) -> "AsyncIterator[Cluster]":
     """The chosen cluster. Raises CommandError where it does not run or does not answer."""
     driven = local_run(args)
-    from rlctl.client import connect, connect_to_run  # the client is not needed where no run is active
-    from supervisor import AskFailed, Refused
-    from transport.keys import BadKeys
+    from gleaner.rlctl.client import (  # the client is not needed where no run is active
+        connect,
+        connect_to_run,
+    )
+    from gleaner.supervisor import AskFailed, Refused
+    from gleaner.transport.keys import BadKeys
 
     try:
         if driven is None:
@@ -206,7 +209,7 @@ def look_at_processes(args: argparse.Namespace) -> "Shown | Processes":
     machine, or from this process over the network where that head has no control socket."""
     run = local_run(args)
     if run is not None:
-        from rlctl import control
+        from gleaner.rlctl import control
 
         with suppress(control.NoControl):
             return control.look(run.head, deadline(args))

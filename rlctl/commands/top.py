@@ -15,10 +15,10 @@ from datetime import datetime
 import msgspec
 from rich.live import Live
 
-from nodeagent.cluster_view import Processes
-from rlctl.board import KEYS, SORTS, Board, Meter, render
-from rlctl.client import Cluster
-from rlctl.commands.terminal import (
+from gleaner.nodeagent.cluster_view import Processes
+from gleaner.rlctl.board import KEYS, SORTS, Board, Meter, render
+from gleaner.rlctl.client import Cluster
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
@@ -30,8 +30,8 @@ from rlctl.commands.terminal import (
     print_json,
     run_async,
 )
-from rlctl.errors import OK, usage
-from supervisor import AskFailed
+from gleaner.rlctl.errors import OK, usage
+from gleaner.supervisor import AskFailed
 
 _DESCRIPTION = """\
 Show live figures of a cluster: processes with their processor time, memory and loop lag, and actors with

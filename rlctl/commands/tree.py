@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 from rich.tree import Tree
 
-from rlctl.commands.terminal import (
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
@@ -17,11 +17,11 @@ from rlctl.commands.terminal import (
     look_at_processes,
     tell_silent,
 )
-from rlctl.errors import OK
-from rlctl.printing import print_plain_json
+from gleaner.rlctl.errors import OK
+from gleaner.rlctl.printing import print_plain_json
 
 if TYPE_CHECKING:  # its import takes longer than the whole command
-    from supervisor.system_messages import ActorState, SystemState
+    from gleaner.supervisor.system_messages import ActorState, SystemState
 
 _DESCRIPTION = """\
 Show the supervision tree of every host: supervisors, actors and processes under them, and their figures.

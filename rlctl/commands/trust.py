@@ -6,11 +6,11 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from configs.trace import INSTANCE
-from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
-from rlctl.errors import FAILED, OK, failed, nothing, usage
-from transport.keys import BadKeys, fingerprint, is_key, read_key
-from transport.trusted import NameTaken, key_directories, listed, trust
+from gleaner.configs.trace import INSTANCE
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
+from gleaner.rlctl.errors import FAILED, OK, failed, nothing, usage
+from gleaner.transport.keys import BadKeys, fingerprint, is_key, read_key
+from gleaner.transport.trusted import NameTaken, key_directories, listed, trust
 
 _DESCRIPTION = """\
 Admit a key to a node: write DIR/trusted/<name>.public.

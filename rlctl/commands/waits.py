@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from nodeagent.cluster_view import Everywhere
-from rlctl.columns import Column, Styled, fitted
-from rlctl.commands.terminal import (
+from gleaner.nodeagent.cluster_view import Everywhere
+from gleaner.rlctl.columns import Column, Styled, fitted
+from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
@@ -18,9 +18,9 @@ from rlctl.commands.terminal import (
     print_json,
     tell_silent,
 )
-from rlctl.errors import OK, usage
-from rlctl.wording import age
-from supervisor.system_messages import ExpiredWait, ListWaits, WaitsOf, WaitState
+from gleaner.rlctl.errors import OK, usage
+from gleaner.rlctl.wording import age
+from gleaner.supervisor.system_messages import ExpiredWait, ListWaits, WaitsOf, WaitState
 
 _DESCRIPTION = """\
 Show every wait of an actor on another component: the waiting actor, the awaited event and component, the

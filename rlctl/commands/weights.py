@@ -12,9 +12,9 @@ from typing import cast
 
 import msgspec
 
-from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
-from rlctl.errors import OK, failed, nothing, usage
-from rlctl.preflight import size
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
+from gleaner.rlctl.errors import OK, failed, nothing, usage
+from gleaner.rlctl.preflight import size
 
 _DESCRIPTION = """\
 Exchange weights with engines and trainers of slime and Stitch over a shared file system.
@@ -149,10 +149,10 @@ def add(commands: Subparsers) -> None:
 
 def export(args: argparse.Namespace) -> int:
     """Write a version. Exit code 1 where the checkpoints are invalid."""
-    from actors.weights.disk_codec import DiskDeltaError
-    from actors.weights.disk_layout import folder_of
-    from actors.weights.disk_reader import Chain, index_of, read_image, versions_folder
-    from actors.weights.disk_writer import DiskWriter
+    from gleaner.actors.weights.disk_codec import DiskDeltaError
+    from gleaner.actors.weights.disk_layout import folder_of
+    from gleaner.actors.weights.disk_reader import Chain, index_of, read_image, versions_folder
+    from gleaner.actors.weights.disk_writer import DiskWriter
 
     if args.version < 0:
         raise usage(f"--version {args.version}: versions count from 0")
@@ -195,10 +195,10 @@ def export(args: argparse.Namespace) -> int:
 
 def import_(args: argparse.Namespace) -> int:
     """Read a version. Exit code 1 where the chain does not lead to it complete and verified."""
-    from actors.weights.disk_codec import DiskDeltaError
-    from actors.weights.disk_reader import chain_to, newest, read_image
-    from actors.weights.disk_writer import write_checkpoint
-    from actors.weights.manifest import Manifest
+    from gleaner.actors.weights.disk_codec import DiskDeltaError
+    from gleaner.actors.weights.disk_reader import chain_to, newest, read_image
+    from gleaner.actors.weights.disk_writer import write_checkpoint
+    from gleaner.actors.weights.manifest import Manifest
 
     if args.checkpoint.exists():
         raise usage(f"{args.checkpoint} exists: choose another directory, or remove it")
@@ -237,7 +237,7 @@ def import_(args: argparse.Namespace) -> int:
 
 def pages(args: argparse.Namespace) -> int:
     """Show control pages. Exit code 1 where one cannot be read, 3 where there is none."""
-    from rlctl.weight_pages import find, read, table
+    from gleaner.rlctl.weight_pages import find, read, table
 
     found = find(args.path)
     if not found:
@@ -254,9 +254,9 @@ def pages(args: argparse.Namespace) -> int:
 
 def clean(args: argparse.Namespace) -> int:
     """Free the memory of dead runs. Exit code 0, also where there was none."""
-    from actors.cluster.job import SHARED_MEMORY
-    from nodeagent.job_memory import QUIET_S
-    from rlctl import left_memory
+    from gleaner.actors.cluster.job import SHARED_MEMORY
+    from gleaner.nodeagent.job_memory import QUIET_S
+    from gleaner.rlctl import left_memory
 
     told = left_memory.clean(SHARED_MEMORY, QUIET_S, whole=args.all, dry=args.dry_run)
     if args.json:

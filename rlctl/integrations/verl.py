@@ -1,7 +1,8 @@
 """verl's rollout through the gateway: classes for verl's registries.
 
-Enabled by `VERL_USE_EXTERNAL_MODULES=rlctl.integrations.verl` and `rollout.name=gleaner`. Owns the classes
-that verl's registries take: the replica, the load balancer, and the rollout that a trainer's worker updates.
+Enabled by `VERL_USE_EXTERNAL_MODULES=gleaner.rlctl.integrations.verl` and `rollout.name=gleaner`. Owns the
+classes that verl's registries take: the replica, the load balancer, and the rollout that a trainer's worker
+updates.
 Adapter: it is imported in verl's own environment and nowhere else. Settings, under
 `actor_rollout_ref.rollout.custom.gleaner`: `url`; `weights_dir`, a folder that trainer and engines share;
 `api_key` ("") and `deadline_s` (3600), of one request.
@@ -27,9 +28,9 @@ from verl.workers.rollout.replica import (
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from rlctl.integrations.verl_server import Gateway, GatewayServer
-from rlctl.integrations.verl_weights import Folders
-from rlctl.integrations.verl_words import Tokens
+from gleaner.rlctl.integrations.verl_server import Gateway, GatewayServer
+from gleaner.rlctl.integrations.verl_weights import Folders
+from gleaner.rlctl.integrations.verl_words import Tokens
 
 NAME = "gleaner"
 MAX_CONCURRENCY = 4096

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import aiohttp
 import msgspec
 
-from rlctl.integrations.verl_words import ABORTED, Ask, CannotAsk, Tokens, ask_of, tokens_of
-from transport.http_body import BodyTooLong, body_start, whole_body
+from gleaner.rlctl.integrations.verl_words import ABORTED, Ask, CannotAsk, Tokens, ask_of, tokens_of
+from gleaner.transport.http_body import BodyTooLong, body_start, whole_body
 
 AGAIN_STATUS = frozenset({429, 502, 503, 504})
 AGAIN_S = 1.0

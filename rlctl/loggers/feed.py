@@ -8,10 +8,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from actors.training.history import AnyRecord, HistoryError, HistoryFollower
-from rlctl.live import follow
-from rlctl.loggers.figures import figures_of
-from rlctl.loggers.sink import Sink, SinkFailed
+from gleaner.actors.training.history import AnyRecord, HistoryError, HistoryFollower
+from gleaner.rlctl.live import follow
+from gleaner.rlctl.loggers.figures import figures_of
+from gleaner.rlctl.loggers.sink import Sink, SinkFailed
 
 CLOSE_S = 30.0
 """Time for a logger after the run's end; then the feed stops waiting for it."""

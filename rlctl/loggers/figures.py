@@ -7,7 +7,7 @@ and evaluations, and seconds of the run for figures of polls of the fleet.
 from dataclasses import dataclass
 from typing import Literal
 
-from actors.training.records import AnyRecord, End, Eval, Sample, Step
+from gleaner.actors.training.records import AnyRecord, End, Eval, Sample, Step
 
 NOT_FIGURES = frozenset({"t_s", "step"})
 

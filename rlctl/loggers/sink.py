@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from rlctl.loggers.figures import Figures
+from gleaner.rlctl.loggers.figures import Figures
 
 
 class SinkFailed(RuntimeError):

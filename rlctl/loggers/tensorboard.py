@@ -5,8 +5,8 @@ Adapter; needs the package `tensorboard`, and imports torch, which has its write
 
 from pathlib import Path
 
-from rlctl.loggers.figures import Figures
-from rlctl.loggers.sink import SinkFailed
+from gleaner.rlctl.loggers.figures import Figures
+from gleaner.rlctl.loggers.sink import SinkFailed
 
 
 class TensorBoardSink:

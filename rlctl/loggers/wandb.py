@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.loggers.figures import Figures
-from rlctl.loggers.sink import SinkFailed
+from gleaner.rlctl.loggers.figures import Figures
+from gleaner.rlctl.loggers.sink import SinkFailed
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run

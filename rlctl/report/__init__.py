@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from actors.training.history import AnyRecord, Run, read_history
-from configs.load import ConfigError, dump, from_tree, load
-from configs.schema import Config
-from rlctl.report.model import Report, report_of, story_of
+from gleaner.actors.training.history import AnyRecord, Run, read_history
+from gleaner.configs.load import ConfigError, dump, from_tree, load
+from gleaner.configs.schema import Config
+from gleaner.rlctl.report.model import Report, report_of, story_of
 
 
 def make(run: str | Path) -> Report:
@@ -16,7 +16,9 @@ def make(run: str | Path) -> Report:
     Works for a run that is still running or was stopped. Raises HistoryError where the folder has no readable
     history.jsonl, ConfigError where its config.toml is damaged, OSError where it cannot be written.
     """
-    from rlctl.report.page import page_of  # loads matplotlib, a second that other commands need not pay
+    from gleaner.rlctl.report.page import (
+        page_of,  # loads matplotlib, a second that other commands need not pay
+    )
 
     folder = Path(run)
     records = read_history(folder / "history.jsonl")

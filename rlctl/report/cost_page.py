@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from rlctl.accounting import Account, PriceClass
-from rlctl.report.model import Report, Story
-from rlctl.report.plots import COLOURS, MAX_BARS, svg, thin
-from rlctl.report.tables import Cell, absent, figure, table
+from gleaner.rlctl.accounting import Account, PriceClass
+from gleaner.rlctl.report.model import Report, Story
+from gleaner.rlctl.report.plots import COLOURS, MAX_BARS, svg, thin
+from gleaner.rlctl.report.tables import Cell, absent, figure, table
 
 CAUSES = {
     "aborted": "of groups that were surplus when their batch had enough",

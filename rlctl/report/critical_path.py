@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from actors.training.records import StepPath
-from actors.training.step_path import STAGES
+from gleaner.actors.training.records import StepPath
+from gleaner.actors.training.step_path import STAGES
 
 COLOURS = {
     "control": "other", "evaluation": "evaluation", "weights": "weights",
@@ -61,7 +61,7 @@ def newest(paths: Sequence[StepPath]) -> list[StepPath]:
 def path_plot(paths: Sequence[StepPath]) -> str:
     """The mean step from left to right, a row for each stage: its bar begins where the one above it ends. The
     thin line ends at its longest time."""
-    from rlctl.report import plots  # loads matplotlib
+    from gleaner.rlctl.report import plots  # loads matplotlib
 
     times = [one for one in stage_times(paths) if one.most_s >= LEAST_S]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from actors.training.account import whole_steps
-from actors.training.history import (
+from gleaner.actors.training.account import whole_steps
+from gleaner.actors.training.history import (
     AnyRecord,
     End,
     Eval,
@@ -22,12 +22,12 @@ from actors.training.history import (
     Sample,
     Step,
 )
-from actors.training.records import StepPath
-from configs.schema import Config
-from rlctl.accounting import Account, account_of
-from rlctl.report.critical_path import StageTime, newest, stage_times
-from rlctl.report.step_times import StepTime, step_times
-from rlctl.report.verdict import Instances, Outcome, Verdicts, instances_of, outcome_of, verdicts_of
+from gleaner.actors.training.records import StepPath
+from gleaner.configs.schema import Config
+from gleaner.rlctl.accounting import Account, account_of
+from gleaner.rlctl.report.critical_path import StageTime, newest, stage_times
+from gleaner.rlctl.report.step_times import StepTime, step_times
+from gleaner.rlctl.report.verdict import Instances, Outcome, Verdicts, instances_of, outcome_of, verdicts_of
 
 PREEMPTIBLE = "preemptible"
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
-from actors.reward.verdicts import OURS
-from rlctl.report import plots
-from rlctl.report.cost_page import cost_section
-from rlctl.report.critical_path import path_plot
-from rlctl.report.model import Report, Story
-from rlctl.report.step_times import PARTS, step_times
-from rlctl.report.tables import Cell, absent, figure, table
-from rlctl.report.verdict import unchecked_only
-from rlctl.wording import duration
+from gleaner.actors.reward.verdicts import OURS
+from gleaner.rlctl.report import plots
+from gleaner.rlctl.report.cost_page import cost_section
+from gleaner.rlctl.report.critical_path import path_plot
+from gleaner.rlctl.report.model import Report, Story
+from gleaner.rlctl.report.step_times import PARTS, step_times
+from gleaner.rlctl.report.tables import Cell, absent, figure, table
+from gleaner.rlctl.report.verdict import unchecked_only
+from gleaner.rlctl.wording import duration
 
 LATER = "known when the run ends"
 UNKNOWN = "–"
@@ -73,7 +73,7 @@ def page_of(report: Report, story: Story, settings: str) -> str:
         _events(story),
         f"<details><summary>Settings</summary><pre>{escape(settings)}</pre></details>" if settings else "",
     ]
-    style = resources.files("rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = resources.files("gleaner.rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

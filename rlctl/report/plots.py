@@ -18,9 +18,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from actors.training.history import Node
-from rlctl.report.model import PREEMPTIBLE, Story
-from rlctl.report.step_times import PARTS, StepTime, step_times
+from gleaner.actors.training.history import Node
+from gleaner.rlctl.report.model import PREEMPTIBLE, Story
+from gleaner.rlctl.report.step_times import PARTS, StepTime, step_times
 
 WIDTH_IN = 9.6
 MAX_POINTS = 600

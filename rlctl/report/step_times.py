@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from actors.training.account import PARTS as RECORDED
-from actors.training.records import Restart, Step
+from gleaner.actors.training.account import PARTS as RECORDED
+from gleaner.actors.training.records import Restart, Step
 
 PARTS = (*RECORDED, "other")
 """In drawing order, from below."""

@@ -11,8 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from actors.reward.verdicts import OURS
-from actors.training.history import End, Eval, FirstInstance, Sample
+from gleaner.actors.reward.verdicts import OURS
+from gleaner.actors.training.history import End, Eval, FirstInstance, Sample
 
 ERRORS = 2.0
 """Standard errors of a difference of two means that are noise: 95 % of what chance alone does."""
@@ -30,9 +30,9 @@ class Instances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdicts of samples, including repeated ones. counts: by status (`actors.reward.verdicts`). scored:
-    whether any sample has a score. failure: the text of the last failure of the verifier, its sandbox or its
-    worker, which does not depend on the sample."""
+    """Verdicts of samples, including repeated ones. counts: by status (`gleaner.actors.reward.verdicts`).
+    scored: whether any sample has a score. failure: the text of the last failure of the verifier, its sandbox
+    or its worker, which does not depend on the sample."""
 
     counts: dict[str, int]
     scored: bool

@@ -26,11 +26,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.engine.engine import StepOutput
-from actors.engine.turn import TurnWork
-from sim.models.engine_cost import EngineCost
-from sim.models.turn_rows import behind, rows_of, rows_of_equals
-from transport.token_frame import MAX_ROWS, Flag
+from gleaner.actors.engine.engine import StepOutput
+from gleaner.actors.engine.turn import TurnWork
+from gleaner.sim.models.engine_cost import EngineCost
+from gleaner.sim.models.turn_rows import behind, rows_of, rows_of_equals
+from gleaner.transport.token_frame import MAX_ROWS, Flag
 
 _HELD = np.dtype(
     [

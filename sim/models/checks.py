@@ -1,4 +1,4 @@
-"""Models against public measurements: `python -m sim.models.checks`.
+"""Models against public measurements: `python -m gleaner.sim.models.checks`.
 
 Owns the list of public measurements and claims, and the models' value for each. It is a report, not a proof:
 several constants were fitted to the first group (`hardware.toml` names them), the others were not used.
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sim.models.engine_cost import engine_cost, kv_capacity_tokens
-from sim.models.lengths import RLBOOST_14B, LengthLaw
-from sim.models.rig import Rig
-from sim.models.rollout_time import Fleet, colocated_step, hybrid_step
-from sim.models.shapes import model_shape
-from sim.models.training_cost import Passes, training_cost
+from gleaner.sim.models.engine_cost import engine_cost, kv_capacity_tokens
+from gleaner.sim.models.lengths import RLBOOST_14B, LengthLaw
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.rollout_time import Fleet, colocated_step, hybrid_step
+from gleaner.sim.models.shapes import model_shape
+from gleaner.sim.models.training_cost import Passes, training_cost
 
 ML_ENERGY = "ML.ENERGY leaderboard (Feb 2026): vLLM, bfloat16, median inter-token latency"
 VLLM_2024 = "vLLM performance benchmark, Buildkite build 9515 (2024): 8 requests, 32 tokens in, 128 out"

@@ -11,11 +11,11 @@ copy's next turn, as orders that arrive in a turn wait for its end anyway.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from actors.engine.engine import StepOutput
-from actors.engine.turn import TurnWork
-from sim.models.batching import ContinuousBatch, Entry, Limits
-from sim.models.engine_cost import EngineCost
-from transport.token_frame import Flag
+from gleaner.actors.engine.engine import StepOutput
+from gleaner.actors.engine.turn import TurnWork
+from gleaner.sim.models.batching import ContinuousBatch, Entry, Limits
+from gleaner.sim.models.engine_cost import EngineCost
+from gleaner.transport.token_frame import Flag
 
 _ENDED = int(Flag.FINISHED | Flag.ABORTED)
 

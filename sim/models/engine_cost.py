@@ -13,8 +13,8 @@ cache, clocks that fall with the temperature, and the overlap of the scheduler w
 
 from dataclasses import dataclass
 
-from sim.models.rig import Rig
-from sim.models.shapes import ModelShape
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.shapes import ModelShape
 
 
 class DoesNotFit(ValueError):

@@ -1,4 +1,4 @@
-"""Modelled engine: an `actors.engine.turn.EngineHost` that decodes by arithmetic.
+"""Modelled engine: an `gleaner.actors.engine.turn.EngineHost` that decodes by arithmetic.
 
 Owns the effect of a worker's orders on the batch, and the checks that a real engine makes. `tokens`,
 `lengths` and `batching` decide which tokens result, how many, and when. An image is read and compared before
@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.engine.server_wire import ServerDied
-from actors.engine.turn import Orders, Refusal, Turn
-from actors.rollout.instance_messages import Work
-from actors.weights.messages import Fetched
-from sim.models.batching import Entry, Limits
-from sim.models.clock import Clock
-from sim.models.copies import Copies
-from sim.models.engine_cost import EngineCost
-from sim.models.lengths import LengthLaw
-from sim.models.load_faults import WHY
-from sim.models.tokens import request_key
-from sim.models.weight_bytes import BrokenImage, weights_of
+from gleaner.actors.engine.server_wire import ServerDied
+from gleaner.actors.engine.turn import Orders, Refusal, Turn
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.weights.messages import Fetched
+from gleaner.sim.models.batching import Entry, Limits
+from gleaner.sim.models.clock import Clock
+from gleaner.sim.models.copies import Copies
+from gleaner.sim.models.engine_cost import EngineCost
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.load_faults import WHY
+from gleaner.sim.models.tokens import request_key
+from gleaner.sim.models.weight_bytes import BrokenImage, weights_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.training.records import AnyRecord, Sample, Step
-from sim.models.engine_cost import EngineCost
-from sim.models.lengths import LengthLaw
-from sim.models.training_cost import TrainingCost
+from gleaner.actors.training.records import AnyRecord, Sample, Step
+from gleaner.sim.models.engine_cost import EngineCost
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.training_cost import TrainingCost
 
 HELD_BACK = 4  # every fourth measurement is kept for the error
 LEAST_MEASUREMENTS = 8

@@ -1,4 +1,4 @@
-"""SimFittings: modelled `nodeagent.fittings.Fittings` of a simulated host.
+"""SimFittings: modelled `gleaner.nodeagent.fittings.Fittings` of a simulated host.
 
 Owns the making, as the real implementation does for files, devices and processes. What is kept outlives the
 process that made it: in the host's memory, or in what survives the host.
@@ -10,24 +10,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Never
 
-from actors.cluster.messages import Inventory
-from actors.reward.scoring import WorkerSpec
-from actors.training.records import AnyRecord
-from actors.weights.delta import Mapper
-from configs import trace
-from configs.load import ConfigError
-from configs.schema import Config
-from configs.trace import Trace
-from sim.models.clock import Clock
-from sim.models.engine_host import SimEngineHost
-from sim.models.history_memory import SimHistory
-from sim.models.image_memory import SimImages
-from sim.models.plant import Plant
-from sim.models.rank_work import SimRankWork
-from sim.models.rig import Rig
-from sim.models.saved_memory import SimCheckpoints, SimCopies
-from sim.models.scorer import ScorerFaults, SimScorer
-from sim.models.trainer_work import SimTrainerWork, first_weights
+from gleaner.actors.cluster.messages import Inventory
+from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.training.records import AnyRecord
+from gleaner.actors.weights.delta import Mapper
+from gleaner.configs import trace
+from gleaner.configs.load import ConfigError
+from gleaner.configs.schema import Config
+from gleaner.configs.trace import Trace
+from gleaner.sim.models.clock import Clock
+from gleaner.sim.models.engine_host import SimEngineHost
+from gleaner.sim.models.history_memory import SimHistory
+from gleaner.sim.models.image_memory import SimImages
+from gleaner.sim.models.plant import Plant
+from gleaner.sim.models.rank_work import SimRankWork
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.saved_memory import SimCheckpoints, SimCopies
+from gleaner.sim.models.scorer import ScorerFaults, SimScorer
+from gleaner.sim.models.trainer_work import SimTrainerWork, first_weights
 
 HOST_CORES = 16
 HOST_MEMORY_BYTES = 256 * 2**30

@@ -1,4 +1,4 @@
-"""SimHistory: an `actors.training.records.History` as a list.
+"""SimHistory: an `gleaner.actors.training.records.History` as a list.
 
 Owns the writer. The list belongs to the run: it outlives the process that writes, as a file does whose
 records were all passed to the operating system.
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from actors.training.account import Meter
-from actors.training.history import HistoryError, HistoryFull
-from actors.training.records import AnyRecord, Step, began_s, served_after
-from actors.training.used import Used
+from gleaner.actors.training.account import Meter
+from gleaner.actors.training.history import HistoryError, HistoryFull
+from gleaner.actors.training.records import AnyRecord, Step, began_s, served_after
+from gleaner.actors.training.used import Used
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyRecord)

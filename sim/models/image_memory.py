@@ -1,8 +1,8 @@
-"""Weight images in a simulated host's memory: `actors.weights.images.Images`.
+"""Weight images in a simulated host's memory: `gleaner.actors.weights.images.Images`.
 
 They are in a mapping. Owns the store's rules (which versions stay, what is visible when), as
-`actors.weights.image_store` has them on files. The mapping belongs to the host: images outlive the process
-that made them, and are lost with the host.
+`gleaner.actors.weights.image_store` has them on files. The mapping belongs to the host: images outlive the
+process that made them, and are lost with the host.
 
 Left out: the reuse of a draft that a killed writer left, headers, and the reuse of memory: bytes here are
 never written twice.
@@ -15,9 +15,9 @@ from types import TracebackType
 
 import xxhash
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.images import ImageStoreFull, NoSuchImage, VersionConflict
-from sim.models.clock import Clock
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.images import ImageStoreFull, NoSuchImage, VersionConflict
+from gleaner.sim.models.clock import Clock
 
 KEEP = 3
 _SUFFIX, _NOTE, _DRAFT = ".image", ".note", ".draft"

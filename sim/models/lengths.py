@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from sim.models.tokens import mix
+from gleaner.sim.models.tokens import mix
 
 _NORMAL = NormalDist()
 _SALT_PROMPT, _SALT_SEED = 0x5052, 0x5345

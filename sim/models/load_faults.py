@@ -8,7 +8,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 MOST = 2
-"""Loads of one version that fail; the manager gives one up after three (`actors.rollout.failed_loads`)."""
+"""Loads of one version that fail; the manager gives one up after three
+(`gleaner.actors.rollout.failed_loads`)."""
 WHY = "norm.weight has 63 columns, the model has 64"
 
 

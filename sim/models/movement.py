@@ -5,8 +5,8 @@ simulated network, with the declared size of an image (`declared_scale`); `pull_
 idle link.
 """
 
-from sim.models.rig import Rig
-from sim.models.shapes import ModelShape
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.shapes import ModelShape
 
 
 def pull_s(shape: ModelShape, rig: Rig, network_bytes_per_s: float) -> float:

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors.reward.scoring import WorkerSpec
-from configs.schema import Config
-from sim.models.batching import Limits
-from sim.models.engine_cost import EngineCost, engine_cost, kv_capacity_tokens
-from sim.models.engine_host import Engine
-from sim.models.image_memory import ImagePool
-from sim.models.lengths import LengthLaw
-from sim.models.movement import declared_scale, durable_write_s, load_s
-from sim.models.rig import Rig
-from sim.models.scorer import Problems, ScorerLaw
-from sim.models.shapes import ModelShape, model_shape
-from sim.models.training_cost import STATE_BYTES_PER_PARAMETER, Passes, TrainingCost, training_cost
+from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.configs.schema import Config
+from gleaner.sim.models.batching import Limits
+from gleaner.sim.models.engine_cost import EngineCost, engine_cost, kv_capacity_tokens
+from gleaner.sim.models.engine_host import Engine
+from gleaner.sim.models.image_memory import ImagePool
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.movement import declared_scale, durable_write_s, load_s
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.scorer import Problems, ScorerLaw
+from gleaner.sim.models.shapes import ModelShape, model_shape
+from gleaner.sim.models.training_cost import STATE_BYTES_PER_PARAMETER, Passes, TrainingCost, training_cost
 
 CHUNK_BYTES = 64 * 2**10
 """The smallest that the settings allow."""

@@ -1,10 +1,10 @@
-"""Modelled rank of a trainer's gang from 1 on: `actors.training.rank.RankWork`.
+"""Modelled rank of a trainer's gang from 1 on: `gleaner.actors.training.rank.RankWork`.
 
 Owns nothing: `trainer_work` models all ranks of a gang as one, the weights as well as the time. A rank is
 here so that it can die, and take the others with it.
 """
 
-from sim.models.clock import Clock
+from gleaner.sim.models.clock import Clock
 
 
 class SimRankWork:

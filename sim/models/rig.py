@@ -5,7 +5,7 @@ Owns the value and its check. Figures are in `hardware`, times in `engine_cost` 
 
 from dataclasses import dataclass
 
-from sim.models.hardware import Assumptions, Device, assumptions, device
+from gleaner.sim.models.hardware import Assumptions, Device, assumptions, device
 
 
 @dataclass(frozen=True, slots=True)

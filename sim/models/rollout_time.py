@@ -2,21 +2,21 @@
 
 The checks use it too. Owns a small event simulation: engines of `batching` and one queue, from which every
 engine takes a request as soon as it has a free slot. There are no messages, no faults and no delays here;
-`sim.cluster` is for those.
+`gleaner.sim.cluster` is for those.
 """
 
 import heapq
 from collections import deque
 from dataclasses import dataclass
 
-from sim.models.batching import ContinuousBatch, Entry, Limits
-from sim.models.engine_cost import engine_cost, kv_capacity_tokens
-from sim.models.lengths import LengthLaw
-from sim.models.rig import Rig
-from sim.models.shapes import ModelShape
-from sim.models.tokens import mix
-from sim.models.training_cost import TrainingCost
-from transport.token_frame import Flag
+from gleaner.sim.models.batching import ContinuousBatch, Entry, Limits
+from gleaner.sim.models.engine_cost import engine_cost, kv_capacity_tokens
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.shapes import ModelShape
+from gleaner.sim.models.tokens import mix
+from gleaner.sim.models.training_cost import TrainingCost
+from gleaner.transport.token_frame import Flag
 
 TOKEN_SCALE = 32  # of these estimates: a turn is so many decode steps
 WINDOWS = 12  # seeding windows that are tried

@@ -1,9 +1,9 @@
 """Trainer's saved state on mappings: host copies in memory, checkpoints on disk.
 
-Owns the ports of `actors.cluster.saved_state` for simulated hosts. The seal is production's own
-(`actors.cluster.sealed.Seal`): sizes and digests of every file, so damage is found where it would be found. A
-copy or checkpoint appears whole, when the time of writing it is over; a kill before that leaves the earlier
-one.
+Owns the ports of `gleaner.actors.cluster.saved_state` for simulated hosts. The seal is production's own
+(`gleaner.actors.cluster.sealed.Seal`): sizes and digests of every file, so damage is found where it would be
+found. A copy or checkpoint appears whole, when the time of writing it is over; a kill before that leaves the
+earlier one.
 
 Left out: the half-written directory that production removes at its next write.
 """
@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from actors.cluster.saved_state import Damaged, FileInfo, Latest, Sealed, StateDirFull
-from actors.cluster.sealed import SEAL, Seal
-from sim.models.clock import Clock
+from gleaner.actors.cluster.saved_state import Damaged, FileInfo, Latest, Sealed, StateDirFull
+from gleaner.actors.cluster.sealed import SEAL, Seal
+from gleaner.sim.models.clock import Clock
 
 Files = MutableMapping[Path, bytes]
 _STEP = re.compile(r"step-(\d{6,})")
@@ -61,7 +61,7 @@ def remove(files: Files, directory: Path) -> None:
 
 
 class SimCopies:
-    """Two slots in the host's memory, written in turn, as `actors.cluster.host_copy` has them.
+    """Two slots in the host's memory, written in turn, as `gleaner.actors.cluster.host_copy` has them.
 
     Args:
         memory: the host's; it goes with it.
@@ -103,7 +103,7 @@ class SimCopies:
 
 
 class SimCheckpoints:
-    """Checkpoints among a host's durable files, as `actors.cluster.checkpoint_store` keeps them.
+    """Checkpoints among a host's durable files, as `gleaner.actors.cluster.checkpoint_store` keeps them.
 
     Args:
         durable: files that survive the host.

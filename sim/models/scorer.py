@@ -1,8 +1,8 @@
 """SimScorer: modelled verifier processes, with latency and faults.
 
-Owns the port `actors.reward.scoring.ScoringWorker` without a process. A problem's prompt is a function of
-(split, index), a score of the problem and the response's tokens: scoring again gives the same. Each problem
-has its own chance of a right answer, so groups differ in their rewards.
+Owns the port `gleaner.actors.reward.scoring.ScoringWorker` without a process. A problem's prompt is a
+function of (split, index), a score of the problem and the response's tokens: scoring again gives the same.
+Each problem has its own chance of a right answer, so groups differ in their rewards.
 
 Faults, drawn for each item or ordered from outside: a worker that hangs (no answer until the deadline), one
 that crashes, one that lies (an answer that is no frame, or of the wrong kind, or the wrong score). Or, while
@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from actors.reward import pipe
-from actors.reward.scoring import WorkerDied, WorkerHung, WorkerSpec
-from sim.models.tokens import response
+from gleaner.actors.reward import pipe
+from gleaner.actors.reward.scoring import WorkerDied, WorkerHung, WorkerSpec
+from gleaner.sim.models.tokens import response
 
 
 class Fault(StrEnum):

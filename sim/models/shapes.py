@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import msgspec
 
-from configs.schema import Model
+from gleaner.configs.schema import Model
 
 
 class UnknownModel(ValueError):

@@ -3,7 +3,8 @@
 Nothing else enters. A response that moved between instances can therefore be compared with its correct
 tokens, one by one. Pure, and vectorised: a frame of rows is one call.
 
-The generator is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), counter-based as in `actors.engine.sampling`.
+The generator is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), counter-based as in
+`gleaner.actors.engine.sampling`.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Modelled trainer: `actors.training.work.TrainerWork` whose weights are a digest.
+"""Modelled trainer: `gleaner.actors.training.work.TrainerWork` whose weights are a digest.
 
 Owns the effect of a step on the weights, and the step's time. The new digest follows from the old one and
 from the set of samples, each with its prompt, tokens, log-probs and advantage. As with exact arithmetic,
@@ -14,14 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from actors.training.sample import Sample
-from actors.training.work import Commit, MicroBatchStats, StepStats
-from actors.weights.messages import Publish
-from sim.models.clock import Clock
-from sim.models.image_memory import SimImages
-from sim.models.saved_memory import Files, SimCopies
-from sim.models.training_cost import TrainingCost
-from sim.models.weight_bytes import image_layout, image_of
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.work import Commit, MicroBatchStats, StepStats
+from gleaner.actors.weights.messages import Publish
+from gleaner.sim.models.clock import Clock
+from gleaner.sim.models.image_memory import SimImages
+from gleaner.sim.models.saved_memory import Files, SimCopies
+from gleaner.sim.models.training_cost import TrainingCost
+from gleaner.sim.models.weight_bytes import image_layout, image_of
 
 STATE_FILE, COMMIT_FILE = "trainer.msgpack", "commit.msgpack"
 _SAMPLE_BYTES = 16

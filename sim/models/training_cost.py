@@ -10,8 +10,8 @@ sample's own tokens (half a square of them) is added. FLOPs are divided by the a
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sim.models.rig import Rig
-from sim.models.shapes import ModelShape
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.shapes import ModelShape
 
 STATE_BYTES_PER_PARAMETER = 12.0
 """Size of the state in a host copy: weights and two moments, float32."""

@@ -6,9 +6,9 @@ Each is a column. Pure, and vectorised: a turn is a few calls of numpy, however 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.engine.engine import StepOutput
-from sim.models.tokens import tokens_at
-from transport.token_frame import Flag
+from gleaner.actors.engine.engine import StepOutput
+from gleaner.sim.models.tokens import tokens_at
+from gleaner.transport.token_frame import Flag
 
 _ENDED = int(Flag.ABORTED | Flag.NO_TOKEN)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.training.history import (
+from gleaner.actors.training.history import (
     MAX_LINE_BYTES,
     End,
     Eval,

@@ -1,6 +1,6 @@
 """An actor knows ports, not what stands behind them: what its module imports, and that imports, is searched.
 
-Not searched is the runtime below, which has its own port (`supervisor.machine`).
+Not searched is the runtime below, which has its own port (`gleaner.supervisor.machine`).
 """
 
 import ast
@@ -12,44 +12,44 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 ADAPTERS = {
-    "actors.cluster.checkpoint_store",
-    "actors.cluster.host_copy",
-    "actors.cluster.local_hosts",
-    "actors.cluster.sealed",
-    "actors.engine.builtin",
-    "actors.engine.checkpoint",
-    "actors.engine.host",
-    "actors.engine.server.application",
-    "actors.engine.server.batching",
-    "actors.engine.server.process",
-    "actors.engine.server.weights",
-    "actors.engine.own_server",
-    "actors.engine.remote",
-    "actors.engine.servers",
-    "actors.engine.sglang",
-    "actors.engine.sglang_weights",
-    "actors.engine.vllm",
-    "actors.reward.worker_process",
-    "actors.rollout.gateway.absent_routes",
-    "actors.rollout.gateway.calls",
-    "actors.rollout.gateway.openai_routes",
-    "actors.rollout.gateway.openapi",
-    "actors.rollout.gateway.problems",
-    "actors.rollout.gateway.control_routes",
-    "actors.rollout.gateway.routes",
-    "actors.rollout.gateway.sglang_routes",
-    "actors.rollout.gateway.server",
-    "actors.rollout.gateway.texts",
-    "actors.rollout.gateway.trl_routes",
-    "actors.rollout.gateway.vllm_routes",
-    "actors.training.history",
-    "actors.training.policy_update",
-    "actors.training.trainer_files",
-    "actors.weights.control_file",
-    "actors.weights.delta_threads",
-    "actors.weights.disk_reader",
-    "actors.weights.disk_writer",
-    "actors.weights.image_store",
+    "gleaner.actors.cluster.checkpoint_store",
+    "gleaner.actors.cluster.host_copy",
+    "gleaner.actors.cluster.local_hosts",
+    "gleaner.actors.cluster.sealed",
+    "gleaner.actors.engine.builtin",
+    "gleaner.actors.engine.checkpoint",
+    "gleaner.actors.engine.host",
+    "gleaner.actors.engine.server.application",
+    "gleaner.actors.engine.server.batching",
+    "gleaner.actors.engine.server.process",
+    "gleaner.actors.engine.server.weights",
+    "gleaner.actors.engine.own_server",
+    "gleaner.actors.engine.remote",
+    "gleaner.actors.engine.servers",
+    "gleaner.actors.engine.sglang",
+    "gleaner.actors.engine.sglang_weights",
+    "gleaner.actors.engine.vllm",
+    "gleaner.actors.reward.worker_process",
+    "gleaner.actors.rollout.gateway.absent_routes",
+    "gleaner.actors.rollout.gateway.calls",
+    "gleaner.actors.rollout.gateway.openai_routes",
+    "gleaner.actors.rollout.gateway.openapi",
+    "gleaner.actors.rollout.gateway.problems",
+    "gleaner.actors.rollout.gateway.control_routes",
+    "gleaner.actors.rollout.gateway.routes",
+    "gleaner.actors.rollout.gateway.sglang_routes",
+    "gleaner.actors.rollout.gateway.server",
+    "gleaner.actors.rollout.gateway.texts",
+    "gleaner.actors.rollout.gateway.trl_routes",
+    "gleaner.actors.rollout.gateway.vllm_routes",
+    "gleaner.actors.training.history",
+    "gleaner.actors.training.policy_update",
+    "gleaner.actors.training.trainer_files",
+    "gleaner.actors.weights.control_file",
+    "gleaner.actors.weights.delta_threads",
+    "gleaner.actors.weights.disk_reader",
+    "gleaner.actors.weights.disk_writer",
+    "gleaner.actors.weights.image_store",
 }
 COMPUTE = {"torch", "safetensors", "tokenizers", "transformers"}
 
@@ -94,7 +94,11 @@ def actor_modules() -> list[str]:
 
 
 def test_all_actors_are_looked_at() -> None:
-    assert {"actors.training.trainer", "actors.engine.worker", "actors.weights.agent"} <= set(actor_modules())
+    assert {
+        "gleaner.actors.training.trainer",
+        "gleaner.actors.engine.worker",
+        "gleaner.actors.weights.agent",
+    } <= set(actor_modules())
     assert len(actor_modules()) == 13
 
 
@@ -114,4 +118,4 @@ def test_every_adapter_exists_and_the_search_finds_it_behind_another_module(adap
 
 
 def test_the_search_goes_through_modules_in_between() -> None:
-    assert "torch" in reached("import actors.training.trainer_files")
+    assert "torch" in reached("import gleaner.actors.training.trainer_files")

@@ -8,9 +8,9 @@ import pytest
 import torch
 from tiny_command import Refusal, Rlctl
 
-from actors.engine.qwen3 import Qwen3, Qwen3Config
-from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
-from rlctl.__main__ import main
+from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
+from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
+from gleaner.rlctl.__main__ import main
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "e2e"))  # `real_runs`
 

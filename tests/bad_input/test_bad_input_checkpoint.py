@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from tiny_command import CONFIG, Rlctl, command
 from torch import Tensor
 
-from rlctl import model_process
-from rlctl.errors import USAGE
+from gleaner.rlctl import model_process
+from gleaner.rlctl.errors import USAGE
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

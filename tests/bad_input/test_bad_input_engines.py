@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tiny_command import CONFIG, Rlctl
 
-from configs.load import load
-from rlctl import preflight
-from rlctl.errors import NOTHING, USAGE
+from gleaner.configs.load import load
+from gleaner.rlctl import preflight
+from gleaner.rlctl.errors import NOTHING, USAGE
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(*_: object) -> None:
         raise AssertionError("a model was made before everything was tried")
 
-    monkeypatch.setattr("rlctl.models.make", made)
-    monkeypatch.setattr("rlctl.models.Check", made)
+    monkeypatch.setattr("gleaner.rlctl.models.make", made)
+    monkeypatch.setattr("gleaner.rlctl.models.Check", made)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_engine_is_not_looked_for_where_no_preemptible_host_is_wished_for(
 def test_a_head_that_does_not_answer_is_told_before_a_folder_or_a_model_is_made(
     refused: Rlctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlctl.drive.PROBE_S", 0.5)
+    monkeypatch.setattr("gleaner.rlctl.drive.PROBE_S", 0.5)
     code, said = refused(str(CONFIG), "--head", "tcp://127.0.0.1:1", "--set", "engine.kind=sglang")
     assert code == NOTHING
     assert "no head answers at tcp://127.0.0.1:1" in said

@@ -11,10 +11,10 @@ import pytest
 from real_runs import OPEN_ENDED, RealRun
 from tiny_command import CONFIG, Rlctl, command
 
-from chaos.procs import find
-from rlctl import preflight
-from rlctl.errors import INTERRUPTED, USAGE
-from rlctl.head import STOP_S
+from gleaner.chaos.procs import find
+from gleaner.rlctl import preflight
+from gleaner.rlctl.errors import INTERRUPTED, USAGE
+from gleaner.rlctl.head import STOP_S
 
 realprocess = pytest.mark.realprocess
 

@@ -8,7 +8,7 @@ import pytest
 from tiny_command import command
 from tiny_runs import KilledRun, change_an_event, copy_run, overwrite_the_middle
 
-from rlctl.errors import FAILED, USAGE
+from gleaner.rlctl.errors import FAILED, USAGE
 
 pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tiny_command import CONFIG, Rlctl, command
 
-from rlctl.errors import USAGE
+from gleaner.rlctl.errors import USAGE
 
 HEADER = "t_seconds,event,instance_id\n"
 

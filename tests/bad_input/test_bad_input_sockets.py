@@ -11,12 +11,12 @@ import pytest
 from real_runs import OPEN_ENDED, RealRun
 from tiny_command import CONFIG, command
 
-from actors.training.history import Restart
-from chaos import socket_attacks
-from chaos.procs import is_alive
-from nodeagent.cluster_view import Processes
-from rlctl.client import connect_to_run
-from rlctl.head import remains
+from gleaner.actors.training.history import Restart
+from gleaner.chaos import socket_attacks
+from gleaner.chaos.procs import is_alive
+from gleaner.nodeagent.cluster_view import Processes
+from gleaner.rlctl.client import connect_to_run
+from gleaner.rlctl.head import remains
 
 pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 

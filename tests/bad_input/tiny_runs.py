@@ -8,8 +8,8 @@ from pathlib import Path
 from real_runs import RealRun
 from tiny_command import CONFIG
 
-from actors.training.history import HistoryFollower
-from nodeagent.state_lock import CONTROL_SOCKET
+from gleaner.actors.training.history import HistoryFollower
+from gleaner.nodeagent.state_lock import CONTROL_SOCKET
 
 STEPS_BEFORE = 3
 

@@ -16,12 +16,12 @@ from bench.evaluation.setups import Around, setting
 from bench.evaluation.simulated import CellResult, Look, StepLine, settings_hash, simulate
 from bench.evaluation.store import Store
 from bench.evaluation.this_machine import Machine
-from configs.schema import Config
-from sim.crowd import Crowd, Crowding
-from sim.models.engine_cost import EngineCost
-from sim.models.fit import FitError
-from sim.models.lengths import LengthLaw
-from sim.models.training_cost import TrainingCost
+from gleaner.configs.schema import Config
+from gleaner.sim.crowd import Crowd, Crowding
+from gleaner.sim.models.engine_cost import EngineCost
+from gleaner.sim.models.fit import FitError
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.training_cost import TrainingCost
 
 AROUND = Around(extra=(("tiny", ("rollout.prompts=8", "training.micro_batch_groups=2")),))
 ALONE = Cell(kind="colocated", model="14b", seed=1, variant="tiny", limit=1024, steps=1)

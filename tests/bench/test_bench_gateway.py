@@ -5,14 +5,14 @@ import json
 import msgspec
 import pytest
 
-from actors.engine.sglang_events import newest_rows
-from actors.engine.sglang_messages import Event
 from bench.gateway.client import Seen
 from bench.gateway.fake_server import events, is_told
 from bench.gateway.figures import Figures, figures
 from bench.gateway.fronts import OURS, ROUTER
 from bench.gateway.goals import goals
 from bench.gateway.page import cells
+from gleaner.actors.engine.sglang_events import newest_rows
+from gleaner.actors.engine.sglang_messages import Event
 
 
 def test_figures_are_those_of_the_load() -> None:

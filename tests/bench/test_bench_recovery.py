@@ -3,13 +3,19 @@
 from array import array
 from dataclasses import asdict
 
-from actors.rollout.events import Dispatched, FrameLogged, InstanceGone, InstanceJoined, TicketsRevoked
 from bench.recovery import page, returns
 from bench.recovery.deaths import Death, Deaths
 from bench.recovery.goals import goals
 from bench.recovery.journal_tail import Resumption
 from bench.recovery.returns import Return
-from transport.token_frame import Flag
+from gleaner.actors.rollout.events import (
+    Dispatched,
+    FrameLogged,
+    InstanceGone,
+    InstanceJoined,
+    TicketsRevoked,
+)
+from gleaner.transport.token_frame import Flag
 
 
 def frame(instance: str, seq: int, *tickets: int, flags: tuple[int, ...] = ()) -> FrameLogged:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import uvloop
 
-from supervisor import Actor, ActorSystem, Incarnations, Message, SqliteJournal, handles
-from supervisor.network import Network
-from transport.bulk import BulkServer
-from transport.keys import NodeKeys
-from transport.mesh import ZmqWire
-from transport.token_stream import StreamReceiver
+from gleaner.supervisor import Actor, ActorSystem, Incarnations, Message, SqliteJournal, handles
+from gleaner.supervisor.network import Network
+from gleaner.transport.bulk import BulkServer
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.mesh import ZmqWire
+from gleaner.transport.token_stream import StreamReceiver
 
 WITNESS = "witness"
 

@@ -4,8 +4,8 @@ import heapq
 import itertools
 from collections.abc import Callable, Sequence
 
-from chaos.apply_sim import Faults
-from chaos.faults import (
+from gleaner.chaos.apply_sim import Faults
+from gleaner.chaos.faults import (
     AnyFault,
     BadLink,
     BadScorer,

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.availability import stays
-from chaos.faults import STAY, KillProcess, Stay
-from chaos.plan import BadCampaign, Loaded, load
-from chaos.schedule import Schedule
-from chaos.sim_run import run
-from configs.trace import Event, Trace, TraceEvent, read
-from rlctl import __main__ as command_line
+from gleaner.chaos.availability import stays
+from gleaner.chaos.faults import STAY, KillProcess, Stay
+from gleaner.chaos.plan import BadCampaign, Loaded, load
+from gleaner.chaos.schedule import Schedule
+from gleaner.chaos.sim_run import run
+from gleaner.configs.trace import Event, Trace, TraceEvent, read
+from gleaner.rlctl import __main__ as command_line
 
 TINY = str(Path(__file__).with_name("tiny.toml"))
 HEADER = "t_seconds,event,instance_id\n"
@@ -86,7 +86,7 @@ def test_hosts_that_are_told_together_leave_without_keeping_the_manager_busy(
     tiny: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two withdrawals at once woke each other for as long as their grace lasted: nobody else got a turn."""
-    monkeypatch.setattr("sim.loop.MAX_TURNS_AT_ONCE", 50_000)
+    monkeypatch.setattr("gleaner.sim.loop.MAX_TURNS_AT_ONCE", 50_000)
     for seed in range(3):
         together = [Stay(host=host, at_s=0.0, for_s=8.0, notice_s=6.0) for host in ("n1", "n2")]
         told = run(tiny, seed, Schedule(seed=seed, faults=tuple(together)))
@@ -128,9 +128,9 @@ def test_a_trace_that_cannot_be_followed_says_what_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     files: dict[str, str], named: str, says: str,
 ) -> None:  # fmt: skip
-    from chaos.commands import sim
+    from gleaner.chaos.commands import sim
 
-    monkeypatch.setattr("rlctl.extensions.announced", lambda: [sim])
+    monkeypatch.setattr("gleaner.rlctl.extensions.announced", lambda: [sim])
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(BadCampaign) as refused:
@@ -152,9 +152,9 @@ def test_two_traces_of_one_name_are_told_apart_by_whoever_named_them(tmp_path: P
 def test_a_replay_never_writes_over_a_trace_of_availability(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from chaos.commands import sim
+    from gleaner.chaos.commands import sim
 
-    monkeypatch.setattr("rlctl.extensions.announced", lambda: [sim])
+    monkeypatch.setattr("gleaner.rlctl.extensions.announced", lambda: [sim])
     file = tmp_path / "spot.csv"
     file.write_text(f"{HEADER}0,add,n1\n")
     assert command_line.main(["sim", "replay", "3", "--campaign", TINY, "--trace", str(file)]) == 2
@@ -166,9 +166,9 @@ def test_a_replay_never_writes_over_a_trace_of_availability(
 def test_the_command_follows_a_trace_and_tells_how_to_replay_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from chaos.commands import sim
+    from gleaner.chaos.commands import sim
 
-    monkeypatch.setattr("rlctl.extensions.announced", lambda: [sim])
+    monkeypatch.setattr("gleaner.rlctl.extensions.announced", lambda: [sim])
     spot, out = tmp_path / "spot.csv", tmp_path / "told.json"
     rows = [f"{at},add,n{at}\n{at + 300},remove,n{at}\n" for at in range(0, 20_000, 300)]
     spot.write_text(HEADER + "".join(rows))

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chaos.campaign import Minimal, as_json, first_broken
-from chaos.coverage import BY_NAME, PATHS, never_taken, taken
-from chaos.faults import KINDS, KillProcess
-from chaos.hang_detector import HangDetector, Sample
-from chaos.orders import Order
-from chaos.plan import BadCampaign, Campaign, Loaded, load, names, parse_seeds
-from chaos.schedule import Schedule
-from chaos.tally import Broken, RunTold, hash_of, tally
-from chaos.workers import Worker, run_all
-from configs.schema import Config
+from gleaner.chaos.campaign import Minimal, as_json, first_broken
+from gleaner.chaos.coverage import BY_NAME, PATHS, never_taken, taken
+from gleaner.chaos.faults import KINDS, KillProcess
+from gleaner.chaos.hang_detector import HangDetector, Sample
+from gleaner.chaos.orders import Order
+from gleaner.chaos.plan import BadCampaign, Campaign, Loaded, load, names, parse_seeds
+from gleaner.chaos.schedule import Schedule
+from gleaner.chaos.tally import Broken, RunTold, hash_of, tally
+from gleaner.chaos.workers import Worker, run_all
+from gleaner.configs.schema import Config
 
 ABOUT = 'about = "x"\n'
 
@@ -204,7 +204,7 @@ async def test_a_worker_that_hangs_is_killed_and_its_run_is_broken(
     monkeypatch: pytest.MonkeyPatch, code: str, says: str
 ) -> None:
     for limit_s in ("START_S", "BLOCKED_S", "LOOK_S"):
-        monkeypatch.setattr(f"chaos.workers.{limit_s}", 0.2)
+        monkeypatch.setattr(f"gleaner.chaos.workers.{limit_s}", 0.2)
     worker = Tame(code, run_s=0.2)
     told = await worker.ask(Order(campaign="x", seed=7))
     assert (told.seed, told.ended) == (7, "hung")

@@ -2,20 +2,20 @@
 
 import pytest
 
-from actors.rollout.balancer_messages import (
+from gleaner.actors.rollout.balancer_messages import (
     BALANCER,
     InstanceServes,
     InstanceSuspected,
     InstanceUp,
     Placed,
 )
-from actors.rollout.books import BatchWeights
-from actors.rollout.events import BatchSubmitted, Dispatched, FrameLogged, InstanceJoined, Prompt
-from actors.rollout.messages import Groups, HoldBack, TakeGroups, Weights
-from actors.training.messages import CloseSeeding, OpenSeeding, TrainStep
-from chaos.invariants.catalogue import jury_of
-from chaos.invariants.facts import Committed, Fact, Said
-from supervisor import Message
+from gleaner.actors.rollout.books import BatchWeights
+from gleaner.actors.rollout.events import BatchSubmitted, Dispatched, FrameLogged, InstanceJoined, Prompt
+from gleaner.actors.rollout.messages import Groups, HoldBack, TakeGroups, Weights
+from gleaner.actors.training.messages import CloseSeeding, OpenSeeding, TrainStep
+from gleaner.chaos.invariants.catalogue import jury_of
+from gleaner.chaos.invariants.facts import Committed, Fact, Said
+from gleaner.supervisor import Message
 
 ONE, MANAGER, TRAINER = "spot-1/engine", "rollout/manager", "training/trainer"
 ROOT = b"r1"

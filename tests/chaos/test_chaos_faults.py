@@ -5,8 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.faults import KINDS, Fault, KillHost, KillProcess, Partition, Zombie, kind_of, to_json, told
-from chaos.schedule import BadSchedule, Schedule, dump, in_order, load
+from gleaner.chaos.faults import (
+    KINDS,
+    Fault,
+    KillHost,
+    KillProcess,
+    Partition,
+    Zombie,
+    kind_of,
+    to_json,
+    told,
+)
+from gleaner.chaos.schedule import BadSchedule, Schedule, dump, in_order, load
 
 KILLS = st.builds(
     KillProcess,

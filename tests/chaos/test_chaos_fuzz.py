@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chaos.fuzz import corpus
-from chaos.fuzz.mutations import MAX_BYTES, mutations
-from chaos.fuzz.target import Target, WrongAccept, same
-from transport.refusal import FrameError, Truncated
+from gleaner.chaos.fuzz import corpus
+from gleaner.chaos.fuzz.mutations import MAX_BYTES, mutations
+from gleaner.chaos.fuzz.target import Target, WrongAccept, same
+from gleaner.transport.refusal import FrameError, Truncated
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 MUTATIONS = 5000

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from actors.cluster.messages import StepTrained, TrainedSample
-from actors.cluster.state_manager import Rewound
-from actors.rollout.books import BatchWeights
-from actors.rollout.events import (
+from gleaner.actors.cluster.messages import StepTrained, TrainedSample
+from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.rollout.books import BatchWeights
+from gleaner.actors.rollout.events import (
     BatchReleased,
     BatchSubmitted,
     Dispatched,
@@ -26,13 +26,13 @@ from actors.rollout.events import (
     VersionFailed,
     VersionPublished,
 )
-from actors.rollout.instance_messages import Dispatch, NotLoaded, Serving, Work
-from actors.rollout.messages import BatchLedger, GroupOut, Groups, RequestLedger, SampleOut, Weights
-from actors.training.job_journal import StepFinished
-from actors.weights.messages import Published
-from chaos.invariants.catalogue import CHECKS, Jury, explanation, jury_of
-from chaos.invariants.check import Found
-from chaos.invariants.facts import (
+from gleaner.actors.rollout.instance_messages import Dispatch, NotLoaded, Serving, Work
+from gleaner.actors.rollout.messages import BatchLedger, GroupOut, Groups, RequestLedger, SampleOut, Weights
+from gleaner.actors.training.job_journal import StepFinished
+from gleaner.actors.weights.messages import Published
+from gleaner.chaos.invariants.catalogue import CHECKS, Jury, explanation, jury_of
+from gleaner.chaos.invariants.check import Found
+from gleaner.chaos.invariants.facts import (
     Committed,
     DeclaredDead,
     Ending,
@@ -47,11 +47,11 @@ from chaos.invariants.facts import (
     ServedImage,
     StoodStill,
 )
-from chaos.invariants.loads import GivenUpRightly
-from rlctl.audit import Evidence
-from supervisor import Address, Message
-from supervisor.registry import NameFenced
-from supervisor.system_messages import Found as Resolved
+from gleaner.chaos.invariants.loads import GivenUpRightly
+from gleaner.rlctl.audit import Evidence
+from gleaner.supervisor import Address, Message
+from gleaner.supervisor.registry import NameFenced
+from gleaner.supervisor.system_messages import Found as Resolved
 
 MANAGER = "rollout/manager"
 ENGINE = "spot-1/engine"

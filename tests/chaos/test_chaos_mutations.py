@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from chaos.bounds import Bounds, bearable
-from chaos.caught import PAGE, Caught, put_in, read, table, taken_out, write
-from chaos.faults import KINDS, kind_of
-from chaos.hunt import focused
-from chaos.invariants.catalogue import CHECKS
-from chaos.leads import LEADS, lead
-from chaos.mutate import CannotPlant, Edit, changed, plant, source_of
-from chaos.mutations import BY_NAME, MUTATIONS, Mutation
-from chaos.plan import load
-from chaos.schedule import dump
+from gleaner.chaos.bounds import Bounds, bearable
+from gleaner.chaos.caught import PAGE, Caught, put_in, read, table, taken_out, write
+from gleaner.chaos.faults import KINDS, kind_of
+from gleaner.chaos.hunt import focused
+from gleaner.chaos.invariants.catalogue import CHECKS
+from gleaner.chaos.leads import LEADS, lead
+from gleaner.chaos.mutate import CannotPlant, Edit, changed, plant, source_of
+from gleaner.chaos.mutations import BY_NAME, MUTATIONS, Mutation
+from gleaner.chaos.plan import load
+from gleaner.chaos.schedule import dump
 
 
 def test_there_are_enough_of_them_and_each_has_a_name() -> None:
@@ -50,16 +50,16 @@ def test_an_edit_that_fits_no_longer_says_so() -> None:
 
 def test_a_module_that_is_imported_already_is_not_changed() -> None:
     with pytest.raises(CannotPlant, match="is imported already"):
-        plant([Edit("chaos.mutate", "class CannotPlant", "class Cannot")])
+        plant([Edit("gleaner.chaos.mutate", "class CannotPlant", "class Cannot")])
 
 
 def test_a_planted_bug_changes_what_is_imported_and_nothing_on_disk() -> None:
-    before, path = source_of("transport.token_ring")
+    before, path = source_of("gleaner.transport.token_ring")
     code = (
-        "from chaos.mutate import plant\n"
-        "from chaos.mutations import BY_NAME\n"
+        "from gleaner.chaos.mutate import plant\n"
+        "from gleaner.chaos.mutations import BY_NAME\n"
         "plant(BY_NAME['a ring without an end'].edits)\n"
-        "from transport.token_ring import SendRing\n"
+        "from gleaner.transport.token_ring import SendRing\n"
         "ring = SendRing(1)\n"
         "ring.push('x'); ring.push('y')\n"
         "print(ring.full, ring.unacknowledged)\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chaos.netns import SHARED_MEMORY, Host, Switch, why_not
+from gleaner.chaos.netns import SHARED_MEMORY, Host, Switch, why_not
 
 pytestmark = [
     pytest.mark.realprocess,
@@ -75,7 +75,7 @@ def test_a_host_has_shared_memory_of_its_own(switch: Switch) -> None:
 
 def test_nothing_is_left_even_when_the_process_that_made_it_is_killed(tmp_path: Path) -> None:
     script = (
-        "import time; from chaos.netns import Switch; s = Switch(); s.host('one');"
+        "import time; from gleaner.chaos.netns import Switch; s = Switch(); s.host('one');"
         "print(s._space.pid, flush=True); time.sleep(60)"
     )
     maker = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)

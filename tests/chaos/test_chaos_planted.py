@@ -1,8 +1,8 @@
 """Every planted bug is caught by the check that is named for it, and the same run without it is clean.
 
 The seed that caught it last is tried first (caught.toml). Code moves, and with it what a seed meets: then a
-few more seeds may catch it, before it is said that nothing does. `python -m chaos.hunt --write` renews the
-file.
+few more seeds may catch it, before it is said that nothing does. `python -m gleaner.chaos.hunt --write`
+renews the file.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from chaos.caught import read
-from chaos.hunt import hunt, orders
-from chaos.mutations import MUTATIONS, Mutation
-from chaos.plan import load
-from chaos.tally import RunTold
-from chaos.workers import Worker
+from gleaner.chaos.caught import read
+from gleaner.chaos.hunt import hunt, orders
+from gleaner.chaos.mutations import MUTATIONS, Mutation
+from gleaner.chaos.plan import load
+from gleaner.chaos.tally import RunTold
+from gleaner.chaos.workers import Worker
 
 MORE = 6
 """Seeds that are tried behind the one that caught it last."""

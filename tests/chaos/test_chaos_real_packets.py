@@ -6,7 +6,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.real.packets import LARGE_BYTES, MAX_WAITING, Quality, Wire, checksum, flip
+from gleaner.chaos.real.packets import LARGE_BYTES, MAX_WAITING, Quality, Wire, checksum, flip
 
 
 def segment(payload: bytes) -> bytes:

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from chaos.real import campaign as campaigns
-from chaos.real.campaign import BadCampaign, Campaign, load, read
-from chaos.real.faults import KINDS, AnyRealFault, broken_s, kind_of, places, words
-from chaos.real.plan import HEAD, RESERVED, Plan
+from gleaner.chaos.real import campaign as campaigns
+from gleaner.chaos.real.campaign import BadCampaign, Campaign, load, read
+from gleaner.chaos.real.faults import KINDS, AnyRealFault, broken_s, kind_of, places, words
+from gleaner.chaos.real.plan import HEAD, RESERVED, Plan
 
 SPOTS = ["spot-1", "spot-2"]
 MINIMAL = 'on = "processes"\nname = "small"\n[weights]\nkill_process = 1\nreset = 3\n'
@@ -80,7 +80,7 @@ def test_one_seed_gives_one_series_and_another_seed_another() -> None:
 
 def test_the_series_does_not_depend_on_the_hashes_of_a_process() -> None:
     script = (
-        "import itertools; from chaos.real.plan import Plan; from chaos.real.campaign import load;"
+        "import itertools; from gleaner.chaos.real.plan import Plan; from gleaner.chaos.real.campaign import load;"
         "print(list(itertools.islice(Plan(load('real-10min'), 3, ['spot-1', 'spot-2']).faults(), 40)))"
     )
     told = {

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.training.history import End, Node, Restart
-from chaos.faults import KillProcess, Reset
-from chaos.real.campaign import read
-from chaos.real.nemesis import Account, Struck
-from chaos.real.page import page_of
-from chaos.real.paths import defects, of_history, of_log
-from chaos.real.plots import rates_of
-from chaos.real.recovery import FRESH_LOOKS, Seen, Sound, missing
-from chaos.real.told import MAX_PACE, CampaignTold, JobTold, percentile, thinned
-from chaos.real.verdict import judge
+from gleaner.actors.training.history import End, Node, Restart
+from gleaner.chaos.faults import KillProcess, Reset
+from gleaner.chaos.real.campaign import read
+from gleaner.chaos.real.nemesis import Account, Struck
+from gleaner.chaos.real.page import page_of
+from gleaner.chaos.real.paths import defects, of_history, of_log
+from gleaner.chaos.real.plots import rates_of
+from gleaner.chaos.real.recovery import FRESH_LOOKS, Seen, Sound, missing
+from gleaner.chaos.real.told import MAX_PACE, CampaignTold, JobTold, percentile, thinned
+from gleaner.chaos.real.verdict import judge
 
 SOUND = Sound(["head/agent", "spot-1/agent", "spot-1/engine"], preemptible=1)
 BEFORE = Seen(10.0, {}, (), steps=4, tokens=100, looks=7, job=True, testimonies=5)

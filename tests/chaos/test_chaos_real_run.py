@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chaos.netns import why_not
-from chaos.orphans import naming
+from gleaner.chaos.netns import why_not
+from gleaner.chaos.orphans import naming
 
 pytestmark = [
     pytest.mark.alone,
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 CAMPAIGN = 'on = "processes"\nname = "short"\n[weights]\nkill_process = 1\n[fleet]\npreemptible = 1\n'
-COMMAND = (sys.executable, "-m", "chaos.commands.chaos")
+COMMAND = (sys.executable, "-m", "gleaner.chaos.commands.chaos")
 
 
 @pytest.fixture

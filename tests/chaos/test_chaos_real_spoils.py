@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaos.netns import SHARED_MEMORY, Host, Switch, why_not
-from chaos.real.faults import MemoryFull
-from chaos.real.spoils import fill_memory, unfinished_images
+from gleaner.chaos.netns import SHARED_MEMORY, Host, Switch, why_not
+from gleaner.chaos.real.faults import MemoryFull
+from gleaner.chaos.real.spoils import fill_memory, unfinished_images
 
 pytestmark = [
     pytest.mark.realprocess,

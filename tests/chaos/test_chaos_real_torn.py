@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.real.torn import tear, torn_write
-from supervisor.wal_check import wal_damage
+from gleaner.chaos.real.torn import tear, torn_write
+from gleaner.supervisor.wal_check import wal_damage
 
 WRITER = """
 import os, sqlite3, sys

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from chaos.netns import TOOLS, Host, Switch, why_not
-from chaos.real.abilities import impossible, told
-from chaos.real.bad_wires import BadWires
-from chaos.real.packets import Quality
+from gleaner.chaos.netns import TOOLS, Host, Switch, why_not
+from gleaner.chaos.real.abilities import impossible, told
+from gleaner.chaos.real.bad_wires import BadWires
+from gleaner.chaos.real.packets import Quality
 
 pytestmark = [
     pytest.mark.realprocess,

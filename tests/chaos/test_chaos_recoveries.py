@@ -1,14 +1,14 @@
 """Recoveries are counted from what really happened, and a process that dies takes no count with it."""
 
-from actors.cluster.messages import NodeSeen
-from actors.cluster.state_manager import Rewound
-from actors.rollout.instance_messages import Dispatch, Registered, RegisterInstance, Work
-from actors.rollout.messages import TakeGroups
-from chaos.coverage import PATHS
-from chaos.invariants.facts import Committed, Said
-from chaos.recoveries import DISKS, FIGURES, RECOVERIES, Recoveries
-from supervisor import Address, Message
-from supervisor.system_messages import ActorState, LinkFigures, ProcessVitals, SystemState
+from gleaner.actors.cluster.messages import NodeSeen
+from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.rollout.instance_messages import Dispatch, Registered, RegisterInstance, Work
+from gleaner.actors.rollout.messages import TakeGroups
+from gleaner.chaos.coverage import PATHS
+from gleaner.chaos.invariants.facts import Committed, Said
+from gleaner.chaos.recoveries import DISKS, FIGURES, RECOVERIES, Recoveries
+from gleaner.supervisor import Address, Message
+from gleaner.supervisor.system_messages import ActorState, LinkFigures, ProcessVitals, SystemState
 
 
 def state(

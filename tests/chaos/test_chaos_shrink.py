@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.shrink import shrink
+from gleaner.chaos.shrink import shrink
 
 
 @given(st.integers(1, 60), st.data())

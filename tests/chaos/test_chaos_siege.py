@@ -15,14 +15,14 @@ import psutil
 import pytest
 from besieged_process import WITNESS, AreYouWell, IAmWell
 
-from chaos import socket_attacks
-from chaos.siege import SPARE_DESCRIPTORS, Verdict, besiege
-from supervisor import ActorSystem, Address, Incarnations, SqliteJournal
-from supervisor.network import Network
-from supervisor.system_messages import SYSTEM, Inspect, SystemState
-from transport.keys import NodeKeys
-from transport.mesh import ZmqWire
-from transport.zap import owned_routing_id
+from gleaner.chaos import socket_attacks
+from gleaner.chaos.siege import SPARE_DESCRIPTORS, Verdict, besiege
+from gleaner.supervisor import ActorSystem, Address, Incarnations, SqliteJournal
+from gleaner.supervisor.network import Network
+from gleaner.supervisor.system_messages import SYSTEM, Inspect, SystemState
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.mesh import ZmqWire
+from gleaner.transport.zap import owned_routing_id
 
 pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos.aims import BY_PATH
-from chaos.faults import BadScorer, CorruptChunk, KillOnMessage, KillProcess
-from chaos.plan import Loaded, load
-from chaos.replay import replay
-from chaos.schedule import Schedule, dump
-from chaos.sim_run import run
-from rlctl import __main__ as command_line
+from gleaner.chaos.aims import BY_PATH
+from gleaner.chaos.faults import BadScorer, CorruptChunk, KillOnMessage, KillProcess
+from gleaner.chaos.plan import Loaded, load
+from gleaner.chaos.replay import replay
+from gleaner.chaos.schedule import Schedule, dump
+from gleaner.chaos.sim_run import run
+from gleaner.rlctl import __main__ as command_line
 
 TINY = str(Path(__file__).with_name("tiny.toml"))
 KILLS = Schedule(
@@ -35,9 +35,9 @@ def tiny() -> Loaded:
 @pytest.fixture(autouse=True)
 def _with_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     """As entry points make it, wherever the tests run."""
-    from chaos.commands import sim
+    from gleaner.chaos.commands import sim
 
-    monkeypatch.setattr("rlctl.extensions.announced", lambda: [sim])
+    monkeypatch.setattr("gleaner.rlctl.extensions.announced", lambda: [sim])
 
 
 def test_one_seed_and_schedule_is_one_history_whoever_watches(tiny: Loaded) -> None:

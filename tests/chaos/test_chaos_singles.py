@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from actors.rollout.events import (
+from gleaner.actors.rollout.events import (
     BatchSubmitted,
     Dispatched,
     FrameLogged,
@@ -17,19 +17,19 @@ from actors.rollout.events import (
     TicketsRevoked,
     VersionPublished,
 )
-from actors.rollout.single_messages import Generate, Generated, VersionNotReady, VersionSpan
-from chaos.drawing import CALLERS_HOST
-from chaos.faults import KillOnMessage, KillProcess, Partition
-from chaos.invariants.catalogue import jury_of
-from chaos.invariants.facts import Answered, Asked, Committed, Ending, Fact
-from chaos.moments import CALLED
-from chaos.plan import load
-from chaos.recoveries import Recoveries
-from chaos.schedule import Schedule
-from chaos.sim_run import run
-from rlctl.audit import Evidence
-from supervisor import Message
-from supervisor.message import known_kinds
+from gleaner.actors.rollout.single_messages import Generate, Generated, VersionNotReady, VersionSpan
+from gleaner.chaos.drawing import CALLERS_HOST
+from gleaner.chaos.faults import KillOnMessage, KillProcess, Partition
+from gleaner.chaos.invariants.catalogue import jury_of
+from gleaner.chaos.invariants.facts import Answered, Asked, Committed, Ending, Fact
+from gleaner.chaos.moments import CALLED
+from gleaner.chaos.plan import load
+from gleaner.chaos.recoveries import Recoveries
+from gleaner.chaos.schedule import Schedule
+from gleaner.chaos.sim_run import run
+from gleaner.rlctl.audit import Evidence
+from gleaner.supervisor import Message
+from gleaner.supervisor.message import known_kinds
 
 ENGINE = "spot-1/engine"
 NAME = "generate-a/0/0"

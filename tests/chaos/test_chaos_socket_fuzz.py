@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos import socket_fuzz
-from transport.keys import NodeKeys
+from gleaner.chaos import socket_fuzz
+from gleaner.transport.keys import NodeKeys
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "nodeagent"))
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.rollout.instance_messages import Dispatch, RegisterInstance, Work
-from actors.rollout.single_messages import Generate
-from chaos.faults import KillProcess
-from chaos.invariants import facts
-from chaos.invariants.catalogue import Jury
-from chaos.invariants.check import Check, Found
-from chaos.invariants.facts import (
+from gleaner.actors.rollout.instance_messages import Dispatch, RegisterInstance, Work
+from gleaner.actors.rollout.single_messages import Generate
+from gleaner.chaos.faults import KillProcess
+from gleaner.chaos.invariants import facts
+from gleaner.chaos.invariants.catalogue import Jury
+from gleaner.chaos.invariants.check import Check, Found
+from gleaner.chaos.invariants.facts import (
     Answered,
     Asked,
     Committed,
@@ -27,12 +27,12 @@ from chaos.invariants.facts import (
     ServedImage,
     StoodStill,
 )
-from chaos.invariants.shadow import Shadow
-from chaos.plan import load
-from chaos.replay import replay
-from chaos.schedule import Schedule
-from chaos.story import MAX_CHARS, fields, line_of, line_of_fault, line_of_found, line_of_note
-from supervisor import Done
+from gleaner.chaos.invariants.shadow import Shadow
+from gleaner.chaos.plan import load
+from gleaner.chaos.replay import replay
+from gleaner.chaos.schedule import Schedule
+from gleaner.chaos.story import MAX_CHARS, fields, line_of, line_of_fault, line_of_found, line_of_note
+from gleaner.supervisor import Done
 
 TINY = str(Path(__file__).with_name("tiny.toml"))
 ASK = Generate(id="a", prompt=b"", max_new_tokens=8)
@@ -121,7 +121,7 @@ class NobodyRegisters(Check):
 def test_a_replay_ends_with_the_first_violation_unless_it_is_to_go_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, go_on: bool
 ) -> None:
-    monkeypatch.setattr("chaos.sim_run.jury_of", lambda *_: Jury((NobodyRegisters(),), Shadow()))
+    monkeypatch.setattr("gleaner.chaos.sim_run.jury_of", lambda *_: Jury((NobodyRegisters(),), Shadow()))
     story = tmp_path / "story.txt"
     told = replay(load(TINY), 1, Schedule(seed=1), trace=story, go_on=go_on)
     lines = story.read_text().splitlines()

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import actors.cluster.messages
-import actors.reward.messages
-import actors.rollout.balancer_messages
-import actors.rollout.instance_messages
-import actors.rollout.messages
-import actors.rollout.single_messages
-import actors.training.messages
-import actors.weights.messages  # noqa: F401 (all of them for the table of kinds)
-from chaos.aims import AIMS, BY_PATH
-from chaos.availability import as_trace, stays
-from chaos.bounds import Bounds, bearable, bounds_of
-from chaos.coverage import BY_NAME
-from chaos.drawing import Terrain
-from chaos.faults import (
+import gleaner.actors.cluster.messages
+import gleaner.actors.reward.messages
+import gleaner.actors.rollout.balancer_messages
+import gleaner.actors.rollout.instance_messages
+import gleaner.actors.rollout.messages
+import gleaner.actors.rollout.single_messages
+import gleaner.actors.training.messages
+import gleaner.actors.weights.messages  # noqa: F401 (all of them for the table of kinds)
+from gleaner.chaos.aims import AIMS, BY_PATH
+from gleaner.chaos.availability import as_trace, stays
+from gleaner.chaos.bounds import Bounds, bearable, bounds_of
+from gleaner.chaos.coverage import BY_NAME
+from gleaner.chaos.drawing import Terrain
+from gleaner.chaos.faults import (
     FAIL_LOAD,
     KINDS,
     KillHost,
@@ -31,13 +31,13 @@ from chaos.faults import (
     Stay,
     kind_of,
 )
-from chaos.moments import GOT, SENT
-from chaos.schedule import dump
-from chaos.shapes import SHAPES, named, wanted
-from chaos.swarm import Options, draw
-from configs.schema import Config, Fleet
-from configs.trace import Event, Trace, parse
-from supervisor.message import known_kinds
+from gleaner.chaos.moments import GOT, SENT
+from gleaner.chaos.schedule import dump
+from gleaner.chaos.shapes import SHAPES, named, wanted
+from gleaner.chaos.swarm import Options, draw
+from gleaner.configs.schema import Config, Fleet
+from gleaner.configs.trace import Event, Trace, parse
+from gleaner.supervisor.message import known_kinds
 
 SEEDS = st.integers(0, 2**40)
 TRACE = parse(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from configs import check, document, schema
+from gleaner.configs import check, document, schema
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -15,5 +15,5 @@ def test_the_page_names_every_setting_with_its_meaning() -> None:
 
 
 def test_the_committed_page_is_the_one_that_the_schema_gives() -> None:
-    hint = "run `python -m configs.document > docs/configuration.md`"
+    hint = "run `python -m gleaner.configs.document > docs/configuration.md`"
     assert PAGE.read_text() == document.page(), hint

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from configs import check
-from configs.load import ConfigError, dump, from_tree, load
-from configs.schema import Config
+from gleaner.configs import check
+from gleaner.configs.load import ConfigError, dump, from_tree, load
+from gleaner.configs.schema import Config
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.toml"
 

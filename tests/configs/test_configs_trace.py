@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.cluster.fleet import FleetAction, FleetPolicy, KillHost, NoticeHost, StartHost
-from configs.load import load
-from configs.trace import HEADER, MAX_BYTES, Availability, Event, Trace, TraceError, TraceEvent, parse, read
+from gleaner.actors.cluster.fleet import FleetAction, FleetPolicy, KillHost, NoticeHost, StartHost
+from gleaner.configs.load import load
+from gleaner.configs.trace import (
+    HEADER,
+    MAX_BYTES,
+    Availability,
+    Event,
+    Trace,
+    TraceError,
+    TraceEvent,
+    parse,
+    read,
+)
 
 TOP = ",".join(HEADER)
 QUICKSTART = Path(__file__).parents[2] / "configs" / "traces" / "quickstart.csv"

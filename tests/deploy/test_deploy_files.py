@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.__main__ import parse
-from rlctl.__main__ import main as rlctl
-from transport.keys import NodeKeys
+from gleaner.nodeagent.__main__ import parse
+from gleaner.rlctl.__main__ import main as rlctl
+from gleaner.transport.keys import NodeKeys
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CHART = DEPLOY / "helm" / "gleaner"

@@ -110,7 +110,7 @@ def test_a_newcomer_sees_the_fault_happen(followed: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_newcomer_s_check_catches_its_planted_bug(followed: Path) -> None:
-    out = run(followed, "chaos.hunt", "a window below nothing", "--seeds", "3")
+    out = run(followed, "gleaner.chaos.hunt", "a window below nothing", "--seeds", "3")
     row = next(line for line in out.splitlines() if line.startswith("| a window below nothing"))
     assert "| sane plans |" in row
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from rlctl import conversations, protocol_document, vocabulary
+from gleaner.rlctl import conversations, protocol_document, vocabulary
 
-MAKE = "run `python -m rlctl.protocol_document`"
+MAKE = "run `python -m gleaner.rlctl.protocol_document`"
 TEXT = protocol_document.PAGE.read_text()
 
 

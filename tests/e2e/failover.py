@@ -9,12 +9,12 @@ from pathlib import Path
 from postgres_server import PostgresServer
 from two_hosts import REMOTE, Cluster, rlctl
 
-from chaos.netns import SHARED_MEMORY, Host
-from nodeagent.exit_codes import CannotRun
-from nodeagent.files import find_agent
-from rlctl.audit import Evidence
-from rlctl.evidence import gather
-from rlctl.runs import RunDir
+from gleaner.chaos.netns import SHARED_MEMORY, Host
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.files import find_agent
+from gleaner.rlctl.audit import Evidence
+from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.runs import RunDir
 
 HEADS = ("head", "head-2")
 LEASE_S = 8.0

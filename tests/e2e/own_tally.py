@@ -1,6 +1,6 @@
 """An actor of a user's own for tests: adds up what it is told, over its own deaths."""
 
-from supervisor import Actor, Message, handles
+from gleaner.supervisor import Actor, Message, handles
 
 
 class AddToTally(Message, frozen=True):

@@ -18,19 +18,19 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from actors.rollout.messages import RolloutFigures, RolloutStatus
-from actors.training.history import AnyRecord, HistoryFollower, Node, Restart, Sample, Step
-from chaos.invariants import broken
-from chaos.orphans import left_behind
-from chaos.procs import Proc, find, is_alive
-from rlctl.audit import step_of
-from rlctl.client import connect_to_run
-from rlctl.errors import INTERRUPTED
-from rlctl.evidence import gather
-from rlctl.head import remains
-from rlctl.report.model import Report
-from rlctl.runs import RunDir, every
-from supervisor import AskFailed
+from gleaner.actors.rollout.messages import RolloutFigures, RolloutStatus
+from gleaner.actors.training.history import AnyRecord, HistoryFollower, Node, Restart, Sample, Step
+from gleaner.chaos.invariants import broken
+from gleaner.chaos.orphans import left_behind
+from gleaner.chaos.procs import Proc, find, is_alive
+from gleaner.rlctl.audit import step_of
+from gleaner.rlctl.client import connect_to_run
+from gleaner.rlctl.errors import INTERRUPTED
+from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.head import remains
+from gleaner.rlctl.report.model import Report
+from gleaner.rlctl.runs import RunDir, every
+from gleaner.supervisor import AskFailed
 
 WAIT_S = 240.0  # machines that run tests are busy; nothing here takes longer than 20 s on a quiet one
 POLL_S = 0.05
@@ -102,7 +102,15 @@ class RealRun:
         return code
 
     def _rlctl(self, *arguments: str) -> None:
-        argv = [sys.executable, "-m", "rlctl", *arguments, "--plain", "--runs-dir", str(self.runs_dir)]
+        argv = [
+            sys.executable,
+            "-m",
+            "gleaner.rlctl",
+            *arguments,
+            "--plain",
+            "--runs-dir",
+            str(self.runs_dir),
+        ]
         with self.output.open("ab") as out:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, preexec_fn=_die_with_the_tests
@@ -288,7 +296,7 @@ def _die_with_the_tests() -> None:
 
 def rlctl(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Another `rlctl` command, to its end."""
-    argv = [sys.executable, "-m", "rlctl", *arguments]
+    argv = [sys.executable, "-m", "gleaner.rlctl", *arguments]
     return subprocess.run(
         argv, capture_output=True, text=True, timeout=WAIT_S, check=False, env=dict(os.environ)
     )

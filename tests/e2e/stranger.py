@@ -12,14 +12,14 @@ import json
 import os
 import sys
 
-from supervisor.message import encode_body, kind_of
-from supervisor.system_messages import SYSTEM, Inspect
-from transport.bulk_frames import SECRET_BYTES, TOKEN_ID_BYTES, Request, encode_request
-from transport.envelope import Envelope, Mode, encode
-from transport.keys import NodeKeys
-from transport.links import Links
-from transport.mesh import ZmqWire
-from transport.wire import Peer, Route
+from gleaner.supervisor.message import encode_body, kind_of
+from gleaner.supervisor.system_messages import SYSTEM, Inspect
+from gleaner.transport.bulk_frames import SECRET_BYTES, TOKEN_ID_BYTES, Request, encode_request
+from gleaner.transport.envelope import Envelope, Mode, encode
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.links import Links
+from gleaner.transport.mesh import ZmqWire
+from gleaner.transport.wire import Peer, Route
 
 LOOK_S = 3.0  # what is not answered by then is not answered: the cluster answers within milliseconds
 

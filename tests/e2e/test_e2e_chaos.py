@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.netns import why_not
-from chaos.orphans import naming
+from gleaner.chaos.netns import why_not
+from gleaner.chaos.orphans import naming
 
 pytestmark = [
     pytest.mark.alone,
@@ -22,7 +22,16 @@ SEED = 1
 
 def test_the_ci_campaign_breaks_ten_things_of_six_kinds_and_every_invariant_holds(tmp_path: Path) -> None:
     file, root = tmp_path / "told.json", tmp_path / "out"
-    argv = [sys.executable, "-m", "chaos.commands.chaos", "run", "real-ci", "--seed", str(SEED), "--plain"]
+    argv = [
+        sys.executable,
+        "-m",
+        "gleaner.chaos.commands.chaos",
+        "run",
+        "real-ci",
+        "--seed",
+        str(SEED),
+        "--plain",
+    ]
     argv += ["--without", "impossible"]
     done = subprocess.run(
         [*argv, "--json", str(file), "--out", str(root)],

@@ -3,14 +3,14 @@
 import pytest
 from real_runs import MakeRun, RealRun
 
-from actors.cluster.messages import StepTrained
-from actors.rollout.events import GroupsTaken
-from chaos.procs import AGENT, Proc
-from configs.schema import Training
-from rlctl.audit import step_of
-from rlctl.evidence import MANAGER, gather
-from supervisor import JournalError
-from supervisor.journal_file import read_streams
+from gleaner.actors.cluster.messages import StepTrained
+from gleaner.actors.rollout.events import GroupsTaken
+from gleaner.chaos.procs import AGENT, Proc
+from gleaner.configs.schema import Training
+from gleaner.rlctl.audit import step_of
+from gleaner.rlctl.evidence import MANAGER, gather
+from gleaner.supervisor import JournalError
+from gleaner.supervisor.journal_file import read_streams
 
 pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 

@@ -8,9 +8,9 @@ from failover import HEADS, FailoverCluster
 from postgres_server import why_not as no_server
 from two_hosts import Job
 
-from actors.training.history import Node, Restart, Run, Sample, Step
-from chaos.netns import why_not
-from nodeagent.exit_codes import LOST
+from gleaner.actors.training.history import Node, Restart, Run, Sample, Step
+from gleaner.chaos.netns import why_not
+from gleaner.nodeagent.exit_codes import LOST
 
 pytestmark = [
     pytest.mark.alone,

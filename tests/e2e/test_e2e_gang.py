@@ -6,14 +6,14 @@ import signal
 import pytest
 from real_runs import OPEN_ENDED, MakeRun, RealRun
 
-from actors.cluster.messages import StepTrained
-from actors.rollout.events import GroupsTaken
-from actors.training.history import Restart
-from chaos.procs import Proc, is_alive
-from rlctl.audit import step_of
-from rlctl.evidence import MANAGER, gather
-from supervisor import JournalError
-from supervisor.journal_file import read_streams
+from gleaner.actors.cluster.messages import StepTrained
+from gleaner.actors.rollout.events import GroupsTaken
+from gleaner.actors.training.history import Restart
+from gleaner.chaos.procs import Proc, is_alive
+from gleaner.rlctl.audit import step_of
+from gleaner.rlctl.evidence import MANAGER, gather
+from gleaner.supervisor import JournalError
+from gleaner.supervisor.journal_file import read_streams
 
 pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from real_runs import MakeRun, RealRun
 
-from chaos.procs import find
+from gleaner.chaos.procs import find
 
 pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 

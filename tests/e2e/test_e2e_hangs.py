@@ -7,11 +7,11 @@ import time
 import pytest
 from real_runs import OPEN_ENDED, RELEASED_STEPS, MakeRun, RealRun
 
-from actors.training.history import Restart
-from chaos.procs import AGENT
-from rlctl.drive import HEAD_SILENCES
-from rlctl.errors import FAILED
-from supervisor.health import BEATS
+from gleaner.actors.training.history import Restart
+from gleaner.chaos.procs import AGENT
+from gleaner.rlctl.drive import HEAD_SILENCES
+from gleaner.rlctl.errors import FAILED
+from gleaner.supervisor.health import BEATS
 
 pytestmark = [
     pytest.mark.long, pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(1200),

@@ -3,7 +3,7 @@
 import pytest
 from real_runs import OPEN_ENDED, RELEASED_STEPS, MakeRun, RealRun
 
-from chaos.procs import AGENT
+from gleaner.chaos.procs import AGENT
 
 pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 

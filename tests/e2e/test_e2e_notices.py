@@ -13,9 +13,9 @@ import pytest
 from metadata_servers import AwsServer
 from real_runs import OPEN_ENDED, MakeRun, RealRun
 
-from chaos.invariants import broken
-from nodeagent.files import find_agent
-from supervisor.process import PARENT_VARIABLE
+from gleaner.chaos.invariants import broken
+from gleaner.nodeagent.files import find_agent
+from gleaner.supervisor.process import PARENT_VARIABLE
 
 pytestmark = [pytest.mark.long, pytest.mark.realprocess, pytest.mark.timeout(900)]
 
@@ -46,7 +46,7 @@ def aws() -> Iterator[AwsServer]:
 def host(run: RealRun, root: Path, name: str, server: AwsServer) -> Iterator[subprocess.Popen[bytes]]:
     """A preemptible host that joins the run from outside, as a spot instance of AWS."""
     head = find_agent(run.run.nodes / "head").endpoint
-    argv = [sys.executable, "-m", "nodeagent", "start", "--join", head, "--name", name]
+    argv = [sys.executable, "-m", "gleaner.nodeagent", "start", "--join", head, "--name", name]
     argv += ["--state-dir", str(root / name), "--notices", "aws", "--notices-url", server.url]
     env = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
     with (root / f"{name}.out").open("wb") as out:
@@ -64,7 +64,7 @@ def host(run: RealRun, root: Path, name: str, server: AwsServer) -> Iterator[sub
 
 
 def status(root: Path, name: str) -> str:
-    argv = [sys.executable, "-m", "nodeagent", "status", "--state-dir", str(root / name)]
+    argv = [sys.executable, "-m", "gleaner.nodeagent", "status", "--state-dir", str(root / name)]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60.0, check=False).stdout
 
 

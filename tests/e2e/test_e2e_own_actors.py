@@ -8,7 +8,7 @@ import pytest
 from own_tally import AddToTally, TallyIs
 from real_runs import OPEN_ENDED, WAIT_S, MakeRun, RealRun
 
-from rlctl.client import connect_to_run
+from gleaner.rlctl.client import connect_to_run
 
 pytestmark = [
     pytest.mark.long, pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(600),

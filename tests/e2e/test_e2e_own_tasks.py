@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from real_runs import RealRun
 
-from actors.training.history import Eval
-from rlctl.errors import OK
+from gleaner.actors.training.history import Eval
+from gleaner.rlctl.errors import OK
 
 pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 

@@ -7,9 +7,9 @@ from array import array
 import pytest
 from real_runs import OPEN_ENDED, MakeRun, RealRun
 
-from actors.rollout.single_messages import Generate, Generated
-from actors.training.history import Step
-from rlctl.client import connect_to_run
+from gleaner.actors.rollout.single_messages import Generate, Generated
+from gleaner.actors.training.history import Step
+from gleaner.rlctl.client import connect_to_run
 
 pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 from real_runs import MakeRun, RealRun
 
-from actors.cluster.messages import StepTrained
-from chaos.invariants import broken
-from rlctl.evidence import gather
+from gleaner.actors.cluster.messages import StepTrained
+from gleaner.chaos.invariants import broken
+from gleaner.rlctl.evidence import gather
 
 pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 

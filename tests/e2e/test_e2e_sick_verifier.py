@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from real_runs import MakeRun, RealRun
 
-from actors.training.history import Eval, Step, Verifier
-from rlctl.errors import UNSCORED
+from gleaner.actors.training.history import Eval, Step, Verifier
+from gleaner.rlctl.errors import UNSCORED
 
 pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(1200)]
 

@@ -11,11 +11,11 @@ import pytest
 from real_runs import RELEASED_STEPS
 from two_hosts import REMOTE, Cluster, rlctl
 
-from actors.training.history import Restart, Step
-from chaos.netns import Host, why_not
-from configs.schema import Liveness
-from nodeagent.exit_codes import USAGE
-from rlctl.errors import INTERRUPTED
+from gleaner.actors.training.history import Restart, Step
+from gleaner.chaos.netns import Host, why_not
+from gleaner.configs.schema import Liveness
+from gleaner.nodeagent.exit_codes import USAGE
+from gleaner.rlctl.errors import INTERRUPTED
 
 pytestmark = [
     pytest.mark.alone,

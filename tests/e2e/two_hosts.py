@@ -15,14 +15,14 @@ from typing import Self
 
 from real_runs import OPEN_ENDED
 
-from actors.training.history import AnyRecord, HistoryFollower, Node, Step
-from chaos.netns import SHARED_MEMORY, Host, Switch
-from nodeagent.exit_codes import CannotRun
-from nodeagent.files import find_agent
-from rlctl.audit import Evidence, audit
-from rlctl.evidence import gather
-from rlctl.runs import RunDir, every
-from supervisor.process import PARENT_VARIABLE
+from gleaner.actors.training.history import AnyRecord, HistoryFollower, Node, Step
+from gleaner.chaos.netns import SHARED_MEMORY, Host, Switch
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.files import find_agent
+from gleaner.rlctl.audit import Evidence, audit
+from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.runs import RunDir, every
+from gleaner.supervisor.process import PARENT_VARIABLE
 
 CONFIG = Path(__file__).with_name("small.toml")
 WAIT_S = 240.0  # machines that run tests are busy; nothing here takes longer than 15 s on a quiet one
@@ -53,7 +53,7 @@ class Job:
         ]
         with output.open("wb") as out:
             self.process = cluster.laptop.popen(
-                [sys.executable, "-m", "rlctl", *argv], output=out, env=cluster.environment()
+                [sys.executable, "-m", "gleaner.rlctl", *argv], output=out, env=cluster.environment()
             )
         cluster.processes.append(self.process)
         self.wait(lambda: len(every(cluster.runs)) > len(known), "the run's folder")
@@ -224,7 +224,7 @@ class Cluster:
         argv = [
             sys.executable,
             "-m",
-            "nodeagent",
+            "gleaner.nodeagent",
             "start",
             "--name",
             node,
@@ -247,7 +247,7 @@ class Cluster:
 
     def rlctl(self, host: Host, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `rlctl` on a host to its end."""
-        return host.run([sys.executable, "-m", "rlctl", *arguments], WAIT_S)
+        return host.run([sys.executable, "-m", "gleaner.rlctl", *arguments], WAIT_S)
 
     def job(self, length: str = OPEN_ENDED) -> Job:
         """Start a job from the laptop. length: a setting of `job.steps`."""
@@ -276,5 +276,5 @@ class Cluster:
 
 
 def rlctl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv: Sequence[str] = [sys.executable, "-m", "rlctl", *arguments]
+    argv: Sequence[str] = [sys.executable, "-m", "gleaner.rlctl", *arguments]
     return subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=False)

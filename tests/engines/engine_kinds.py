@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.engine.remote import RemoteHost
-from actors.engine.server_process import ServerProcess
-from actors.engine.server_wire import ServerWire
-from actors.engine.servers import (
+from gleaner.actors.engine.remote import RemoteHost
+from gleaner.actors.engine.server_process import ServerProcess
+from gleaner.actors.engine.server_wire import ServerWire
+from gleaner.actors.engine.servers import (
     VLLM_PLUGIN,
     sglang_command,
     sglang_host,
@@ -15,11 +15,11 @@ from actors.engine.servers import (
     vllm_environment,
     vllm_host,
 )
-from actors.engine.sglang import SglangWire, environment
-from actors.engine.sglang_weights import PLUGIN
-from actors.engine.vllm import VllmWire
-from configs.load import from_tree, load
-from configs.schema import Config
+from gleaner.actors.engine.sglang import SglangWire, environment
+from gleaner.actors.engine.sglang_weights import PLUGIN
+from gleaner.actors.engine.vllm import VllmWire
+from gleaner.configs.load import from_tree, load
+from gleaner.configs.schema import Config
 
 ROOT = Path(__file__).parents[2]
 NEW_TOKENS = 100

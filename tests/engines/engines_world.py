@@ -17,24 +17,24 @@ import msgspec
 import torch
 from engine_kinds import NEW_TOKENS, Kind
 
-from actors.engine.qwen3 import Qwen3
-from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.served_folder import ServedFolder
-from actors.engine.server_process import ServerProcess, free_port
-from actors.engine.tensor_spec import image_bytes
-from actors.engine.weight_image import weight_layout, write_weights
-from actors.engine.worker import RolloutWorker
-from actors.rollout.instance_messages import InstancesAre, ListInstances
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
-from actors.rollout.single_messages import Generate, Generated
-from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
-from actors.weights.agent import TransferAgent
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Fetched, Publish, Published
-from supervisor import Done, Message
-from supervisor.testing import TestSystem
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.served_folder import ServedFolder
+from gleaner.actors.engine.server_process import ServerProcess, free_port
+from gleaner.actors.engine.tensor_spec import image_bytes
+from gleaner.actors.engine.weight_image import weight_layout, write_weights
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
+from gleaner.actors.rollout.single_messages import Generate, Generated
+from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Fetched, Publish, Published
+from gleaner.supervisor import Done, Message
+from gleaner.supervisor.testing import TestSystem
 
 START_S = 400.0  # 15 to 30 s on two idle cores
 MODEL = Qwen3Config(

@@ -11,11 +11,11 @@ import msgspec
 from engine_kinds import SGLANG
 from engines_world import START_S, Server
 
-from actors.engine.server_process import free_port
-from actors.reward.problems import Problems
-from actors.training.new_model import new_model
-from configs.load import from_tree, load
-from configs.schema import Config
+from gleaner.actors.engine.server_process import free_port
+from gleaner.actors.reward.problems import Problems
+from gleaner.actors.training.new_model import new_model
+from gleaner.configs.load import from_tree, load
+from gleaner.configs.schema import Config
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
 

@@ -12,11 +12,11 @@ import pytest
 from engine_kinds import SGLANG
 from engines_world import publish_image
 
-from actors.engine.served_folder import ServedFolder
-from actors.engine.server_wire import Ask
-from actors.engine.servers import sglang_command
-from actors.engine.sglang import sampling_params
-from actors.engine.sglang_messages import (
+from gleaner.actors.engine.served_folder import ServedFolder
+from gleaner.actors.engine.server_wire import Ask
+from gleaner.actors.engine.servers import sglang_command
+from gleaner.actors.engine.sglang import sampling_params
+from gleaner.actors.engine.sglang_messages import (
     AbortRequest,
     FinishReason,
     Generate,
@@ -29,9 +29,9 @@ from actors.engine.sglang_messages import (
     UpdateWeightsFromTensor,
     only_a_name,
 )
-from actors.engine.sglang_weights import LOADER, PLUGIN
-from actors.rollout.sampling_params import Sampling
-from actors.weights.lease import mapped
+from gleaner.actors.engine.sglang_weights import LOADER, PLUGIN
+from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.actors.weights.lease import mapped
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(240)]
 

@@ -13,16 +13,16 @@ from engines_world import START_S, Server
 from numpy.typing import NDArray
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from actors.engine.expert_piece import ExpertPiece
-from actors.engine.server_process import ServerProcess, free_port
-from actors.engine.servers import sglang_command, sglang_host
-from actors.engine.sglang import environment
-from actors.engine.turn import Orders
-from actors.rollout.expert_messages import ExpertsWanted
-from actors.rollout.instance_messages import Work
-from actors.rollout.sampling_params import Sampling
-from actors.rollout.tickets import has_token
-from actors.weights.messages import Fetched
+from gleaner.actors.engine.expert_piece import ExpertPiece
+from gleaner.actors.engine.server_process import ServerProcess, free_port
+from gleaner.actors.engine.servers import sglang_command, sglang_host
+from gleaner.actors.engine.sglang import environment
+from gleaner.actors.engine.turn import Orders
+from gleaner.actors.rollout.expert_messages import ExpertsWanted
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.actors.rollout.tickets import has_token
+from gleaner.actors.weights.messages import Fetched
 
 pytestmark = [pytest.mark.engines, pytest.mark.moe, pytest.mark.timeout(500)]
 

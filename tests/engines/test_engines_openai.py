@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from sdk_clients import CLIENTS
 from talking import Talking, loads
 
-from actors.engine.checkpoint import load_checkpoint
-from actors.reward.prompts import Prompts
+from gleaner.actors.engine.checkpoint import load_checkpoint
+from gleaner.actors.reward.prompts import Prompts
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1200)]
 

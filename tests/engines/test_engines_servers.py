@@ -13,12 +13,12 @@ from driven_host import DrivenHost
 from engine_kinds import NEW_TOKENS
 from engines_world import Plane, Servers, logprobs_of, plane, publish_image, request
 
-from actors.engine.remote import RemoteHost
-from actors.engine.server_wire import Ask, Chunk, Loads, ServerRefused, ServerWire
-from actors.engine.turn import Orders
-from actors.rollout.instance_messages import Work
-from actors.rollout.single_messages import Generated
-from supervisor.testing import TestSystem
+from gleaner.actors.engine.remote import RemoteHost
+from gleaner.actors.engine.server_wire import Ask, Chunk, Loads, ServerRefused, ServerWire
+from gleaner.actors.engine.turn import Orders
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.rollout.single_messages import Generated
+from gleaner.supervisor.testing import TestSystem
 
 pytestmark = [
     pytest.mark.engines,

@@ -11,11 +11,11 @@ from driven_host import DrivenHost
 from engine_kinds import VLLM
 from engines_world import logprobs_of, publish_image
 
-from actors.engine.turn import Orders
-from actors.engine.vllm import VllmWire
-from actors.rollout.instance_messages import Work
-from actors.rollout.sampling_params import Sampling
-from transport.token_frame import Flag
+from gleaner.actors.engine.turn import Orders
+from gleaner.actors.engine.vllm import VllmWire
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.transport.token_frame import Flag
 
 pytestmark = [pytest.mark.vllm, pytest.mark.alone, pytest.mark.timeout(600)]
 

@@ -34,7 +34,7 @@ class Processes:
         """`rlctl ARGUMENTS`; what it says goes into a file."""
         with (self.directory / f"{name}.out").open("ab") as out:
             self._running[name] = subprocess.Popen(
-                [sys.executable, "-m", "rlctl", *arguments],
+                [sys.executable, "-m", "gleaner.rlctl", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

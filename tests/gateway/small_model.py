@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from actors.engine.qwen3 import Qwen3, Qwen3Config
-from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
+from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
+from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 
 MakeModel = Callable[[str, int], Path]
 """A folder of this name with random weights of this seed; the same one when it is asked for again."""

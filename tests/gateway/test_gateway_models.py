@@ -15,10 +15,10 @@ from gateway_runs import greedy, healthy, post, refused
 from test_gateway_port import WITHIN_S, Watched, until
 
 from bench.gateway.fake_server import Server
-from configs.schema import Config, Engine, Gateway
-from nodeagent.gateway_alone import GatewayOptions, run_gateway
-from nodeagent.host import Seat
-from nodeagent.shutdown import Shutdown
+from gleaner.configs.schema import Config, Engine, Gateway
+from gleaner.nodeagent.gateway_alone import GatewayOptions, run_gateway
+from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.shutdown import Shutdown
 
 
 class Site(Watched):

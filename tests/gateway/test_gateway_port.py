@@ -11,12 +11,12 @@ from aiohttp.test_utils import TestServer
 from gateway_runs import greedy, healthy
 
 from bench.gateway.fake_server import Server
-from configs.schema import Config, Gateway
-from nodeagent.gateway_alone import GatewayOptions, run_gateway
-from nodeagent.host import LOG_BYTES, Seat
-from nodeagent.shutdown import Shutdown
-from nodeagent.site import RealSite
-from supervisor import ActorSystem
+from gleaner.configs.schema import Config, Gateway
+from gleaner.nodeagent.gateway_alone import GatewayOptions, run_gateway
+from gleaner.nodeagent.host import LOG_BYTES, Seat
+from gleaner.nodeagent.shutdown import Shutdown
+from gleaner.nodeagent.site import RealSite
+from gleaner.supervisor import ActorSystem
 
 GATEWAY = "rollout/gateway"
 WITHIN_S = 60.0

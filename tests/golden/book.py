@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from chaos.examples import example
-from rlctl import vocabulary
-from supervisor.message import Message, encode_body
+from gleaner.chaos.examples import example
+from gleaner.rlctl import vocabulary
+from gleaner.supervisor.message import Message, encode_body
 from tests.golden import frames
 
 HERE = Path(__file__).parent

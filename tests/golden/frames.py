@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from chaos.examples import example
-from transport import bulk_frames, control_frame, envelope, stream_control, token_frame
+from gleaner.chaos.examples import example
+from gleaner.transport import bulk_frames, control_frame, envelope, stream_control, token_frame
 
 
 class Case(NamedTuple):

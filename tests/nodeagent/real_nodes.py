@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from nodeagent.exit_codes import CannotRun
-from nodeagent.files import AgentFile, find_agent
-from supervisor.process import PARENT_VARIABLE
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.files import AgentFile, find_agent
+from gleaner.supervisor.process import PARENT_VARIABLE
 
 START_S = 100.0  # machines that run tests are busy
 
@@ -63,7 +63,7 @@ class Nodes:
         """Start one; it may fail."""
         # Tests that fail must not leave anything behind: the agents die with the test process.
         env = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
-        argv = [sys.executable, "-m", "nodeagent", "start", "--name", name]
+        argv = [sys.executable, "-m", "gleaner.nodeagent", "start", "--name", name]
         argv += ["--state-dir", str(state_dir or self.root / name), *args]
         with (self.root / f"{name}.out").open("ab") as out:
             group = 0 if own_group else None
@@ -86,7 +86,7 @@ class Nodes:
 
     def command(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run `nodeagent ...` to its end."""
-        argv = [sys.executable, "-m", "nodeagent", *args]
+        argv = [sys.executable, "-m", "gleaner.nodeagent", *args]
         return subprocess.run(argv, capture_output=True, text=True, timeout=60.0, check=False)
 
     def close(self) -> None:

@@ -15,14 +15,14 @@ import msgspec
 import pytest
 from real_nodes import Nodes, is_alive, wait_for
 
-from actors.cluster.job import memory_dir
-from actors.cluster.messages import JobIs, JobSpec, JobStatus, KillChild, SubmitJob
-from configs import load
-from configs.schema import Config, Fleet, Gateway
-from nodeagent.client import calling, inspect, tell_agent
-from nodeagent.exit_codes import GAVE_UP, USAGE
-from nodeagent.files import AgentFile, find_agent
-from supervisor import Address, Done, Message, Refused
+from gleaner.actors.cluster.job import memory_dir
+from gleaner.actors.cluster.messages import JobIs, JobSpec, JobStatus, KillChild, SubmitJob
+from gleaner.configs import load
+from gleaner.configs.schema import Config, Fleet, Gateway
+from gleaner.nodeagent.client import calling, inspect, tell_agent
+from gleaner.nodeagent.exit_codes import GAVE_UP, USAGE
+from gleaner.nodeagent.files import AgentFile, find_agent
+from gleaner.supervisor import Address, Done, Message, Refused
 
 pytestmark = pytest.mark.realprocess
 HOSTS = ("head", "reserved-1", "spot-1")
@@ -176,7 +176,16 @@ def test_a_process_whose_actor_does_not_start_tells_the_chain_of_causes(tmp_path
 
 
 def run_process(kind: str, state_dir: Path, job_file: Path) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "nodeagent.process", kind, "--node", "spot-1", "--job", str(job_file)]
+    argv = [
+        sys.executable,
+        "-m",
+        "gleaner.nodeagent.process",
+        kind,
+        "--node",
+        "spot-1",
+        "--job",
+        str(job_file),
+    ]
     argv += ["--state-dir", str(state_dir), "--head", "tcp://127.0.0.1:9"]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60.0, check=False)
 

@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-from actors.cluster.messages import CloudNotice, HandedOver, JobSpec, NodeSeen, PreemptionNotice
-from actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
-from nodeagent import departure
-from nodeagent.departure import Departure
-from supervisor import Actor, Deferred, Done, Message, Refused, handles
-from supervisor.testing import TestSystem
+from gleaner.actors.cluster.messages import CloudNotice, HandedOver, JobSpec, NodeSeen, PreemptionNotice
+from gleaner.actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
+from gleaner.nodeagent import departure
+from gleaner.nodeagent.departure import Departure
+from gleaner.supervisor import Actor, Deferred, Done, Message, Refused, handles
+from gleaner.supervisor.testing import TestSystem
 
 JOB = cast(JobSpec, object())
 HOST = "spot-1"

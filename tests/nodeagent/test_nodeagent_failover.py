@@ -8,8 +8,8 @@ import pytest
 from postgres_server import PostgresServer
 from real_nodes import START_S, Nodes, wait_for
 
-from nodeagent.__main__ import main
-from nodeagent.exit_codes import IN_USE, LOST, OK, USAGE
+from gleaner.nodeagent.__main__ import main
+from gleaner.nodeagent.exit_codes import IN_USE, LOST, OK, USAGE
 
 pytestmark = pytest.mark.realprocess
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from postgres_server import PostgresServer
 
-from actors.training.job_journal import BeganIn
-from nodeagent import files
-from nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
-from nodeagent.files import (
+from gleaner.actors.training.job_journal import BeganIn
+from gleaner.nodeagent import files
+from gleaner.nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
+from gleaner.nodeagent.files import (
     AgentFile,
     find_agent,
     forget_old_jobs,
@@ -19,11 +19,11 @@ from nodeagent.files import (
     publish_agent,
     withdraw_agent,
 )
-from nodeagent.host import Seat
-from nodeagent.site import RealSite
-from nodeagent.state_lock import StateLock, is_running
-from supervisor.journal import Journal
-from supervisor.postgres_journal import PostgresJournal
+from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.site import RealSite
+from gleaner.nodeagent.state_lock import StateLock, is_running
+from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.postgres_journal import PostgresJournal
 
 AGENT = AgentFile(node="n", role="head", endpoint="tcp://127.0.0.1:1", public_key="", pid=os.getpid())
 

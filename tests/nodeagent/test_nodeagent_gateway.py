@@ -7,17 +7,23 @@ import aiohttp
 import msgspec
 import pytest
 
-from actors.cluster.job import config_of, with_gateway
-from actors.cluster.messages import JobSpec
-from actors.rollout.gateway.ask import Requests
-from actors.rollout.gateway.fleet import Fleet
-from configs.load import ConfigError, dump
-from configs.schema import Config, Gateway
-from nodeagent.__main__ import parse, start_options
-from nodeagent.exit_codes import CannotRun
-from nodeagent.gateway_door import CONTROL_KEYS_VARIABLE, KEYS_VARIABLE, access_of, address_of, door_of
-from transport.keys import RefusedToListen
-from transport.sockets import CannotListen
+from gleaner.actors.cluster.job import config_of, with_gateway
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.rollout.gateway.ask import Requests
+from gleaner.actors.rollout.gateway.fleet import Fleet
+from gleaner.configs.load import ConfigError, dump
+from gleaner.configs.schema import Config, Gateway
+from gleaner.nodeagent.__main__ import parse, start_options
+from gleaner.nodeagent.exit_codes import CannotRun
+from gleaner.nodeagent.gateway_door import (
+    CONTROL_KEYS_VARIABLE,
+    KEYS_VARIABLE,
+    access_of,
+    address_of,
+    door_of,
+)
+from gleaner.transport.keys import RefusedToListen
+from gleaner.transport.sockets import CannotListen
 
 
 def config(**gateway: object) -> Config:

@@ -1,6 +1,6 @@
 """Inventory: with GPUs, without, and with a driver that does not answer."""
 
-from nodeagent.inventory import gpus, take_inventory
+from gleaner.nodeagent.inventory import gpus, take_inventory
 
 
 class FakeNvml:

@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.weights.control_file import PageWriter
-from actors.weights.image_store import ImageStore
-from actors.weights.lease import Lease
-from nodeagent import job_memory
-from nodeagent.job_memory import HeldMemory, found, free
-from rlctl.__main__ import main
-from rlctl.errors import OK
-from rlctl.left_memory import LeftMemory
+from gleaner.actors.weights.control_file import PageWriter
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.lease import Lease
+from gleaner.nodeagent import job_memory
+from gleaner.nodeagent.job_memory import HeldMemory, found, free
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import OK
+from gleaner.rlctl.left_memory import LeftMemory
 
 SIZE = 1 << 16
 
@@ -194,7 +194,7 @@ def test_a_node_agent_that_starts_frees_the_weights_of_dead_runs_and_says_so(
 def test_the_command_says_what_it_would_free_and_then_frees_that_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("actors.cluster.job.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("gleaner.actors.cluster.job.SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(job_memory, "QUIET_S", 0.0)
     dead, live = run_of(tmp_path, "dead"), run_of(tmp_path, "live")
     held = HeldMemory(live)

@@ -10,16 +10,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from real_nodes import Nodes
 
-from nodeagent.exit_codes import IN_USE, USAGE, CannotRun
-from nodeagent.files import ProcessFile, find_process, publish_process
-from nodeagent.metrics import BY_NAME, MAX_ACTORS, METRICS, families
-from nodeagent.metrics_server import MetricsServer, Seen, look, metrics_address
-from supervisor import Actor
-from supervisor.link_figures import COUNTED
-from supervisor.system_messages import ActorState, LinkFigures, ProcessVitals, SystemState
-from supervisor.testing import TestSystem
-from supervisor.vitals import ASK_BOUNDS_S
-from transport.wire import Peer
+from gleaner.nodeagent.exit_codes import IN_USE, USAGE, CannotRun
+from gleaner.nodeagent.files import ProcessFile, find_process, publish_process
+from gleaner.nodeagent.metrics import BY_NAME, MAX_ACTORS, METRICS, families
+from gleaner.nodeagent.metrics_server import MetricsServer, Seen, look, metrics_address
+from gleaner.supervisor import Actor
+from gleaner.supervisor.link_figures import COUNTED
+from gleaner.supervisor.system_messages import ActorState, LinkFigures, ProcessVitals, SystemState
+from gleaner.supervisor.testing import TestSystem
+from gleaner.supervisor.vitals import ASK_BOUNDS_S
+from gleaner.transport.wire import Peer
 
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -112,7 +112,7 @@ def test_an_address_for_metrics_is_explicit(text: str) -> None:
 async def test_a_scrape_shows_the_host_and_a_child_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodeagent.metrics_server.FRESH_S", 600.0)
+    monkeypatch.setattr("gleaner.nodeagent.metrics_server.FRESH_S", 600.0)
     async with (
         TestSystem(tmp_path, node="spot-1") as agent,
         TestSystem(tmp_path, node="spot-1-child", join=agent) as child,

@@ -7,13 +7,13 @@ import pytest
 from aiohttp import web
 from metadata_servers import AwsServer, AzureServer, GcpServer, Server
 
-from nodeagent.notices.aws import Aws
-from nodeagent.notices.azure import Azure
-from nodeagent.notices.cloud import Channel, Cloud, LookFailed
-from nodeagent.notices.finding import cloud_finder
-from nodeagent.notices.gcp import Gcp
-from nodeagent.notices.metadata import MAX_BYTES, Metadata
-from nodeagent.notices.policy import NOTHING, Finding
+from gleaner.nodeagent.notices.aws import Aws
+from gleaner.nodeagent.notices.azure import Azure
+from gleaner.nodeagent.notices.cloud import Channel, Cloud, LookFailed
+from gleaner.nodeagent.notices.finding import cloud_finder
+from gleaner.nodeagent.notices.gcp import Gcp
+from gleaner.nodeagent.notices.metadata import MAX_BYTES, Metadata
+from gleaner.nodeagent.notices.policy import NOTHING, Finding
 
 ACTION = "/latest/meta-data/spot/instance-action"
 EVENTS = "/metadata/scheduledevents"

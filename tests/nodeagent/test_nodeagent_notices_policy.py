@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.notices.policy import (
+from gleaner.nodeagent.notices.policy import (
     LEAD_S,
     NOTHING,
     STALE_S,

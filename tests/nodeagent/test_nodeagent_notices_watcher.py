@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster.messages import CloudNotice, HandedOver
-from nodeagent.notices import watcher
-from nodeagent.notices.cloud import Channel, CloudName, FindCloud, LookFailed
-from nodeagent.notices.policy import NOTHING, Finding
-from nodeagent.notices.watcher import NoticeWatcher
-from supervisor import Actor, Done, Refused, handles
-from supervisor.testing import TestSystem
+from gleaner.actors.cluster.messages import CloudNotice, HandedOver
+from gleaner.nodeagent.notices import watcher
+from gleaner.nodeagent.notices.cloud import Channel, CloudName, FindCloud, LookFailed
+from gleaner.nodeagent.notices.policy import NOTHING, Finding
+from gleaner.nodeagent.notices.watcher import NoticeWatcher
+from gleaner.supervisor import Actor, Done, Refused, handles
+from gleaner.supervisor.testing import TestSystem
 
 GOING = Finding("notice", "terminate", "a", 100.0, acknowledges=True)
 

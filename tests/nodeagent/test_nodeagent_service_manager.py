@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.service_manager import READY, SIGNS, WATCHDOG, ServiceManager, SignsOfLife
-from supervisor.virtual_time import VirtualLoop
+from gleaner.nodeagent.service_manager import READY, SIGNS, WATCHDOG, ServiceManager, SignsOfLife
+from gleaner.supervisor.virtual_time import VirtualLoop
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ import pytest
 from real_nodes import Nodes, is_alive, wait_for
 from test_nodeagent_children import submit
 
-from actors.cluster.job import memory_dir
-from actors.cluster.messages import JobSpec
-from chaos.orphans import open_ports, stale_files
-from configs import load
-from configs.schema import Config, Fleet
-from nodeagent.exit_codes import CUT_SHORT, OK
+from gleaner.actors.cluster.job import memory_dir
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.chaos.orphans import open_ports, stale_files
+from gleaner.configs import load
+from gleaner.configs.schema import Config, Fleet
+from gleaner.nodeagent.exit_codes import CUT_SHORT, OK
 
 pytestmark = pytest.mark.realprocess
 HOSTS = ("head", "reserved-1", "spot-1")
@@ -55,7 +55,9 @@ def child(pid: int, kind: str) -> psutil.Process:
     found: list[psutil.Process] = []
 
     def there() -> bool:
-        found[:] = [process for process in below(pid) if f"nodeagent.process {kind}" in command(process)]
+        found[:] = [
+            process for process in below(pid) if f"gleaner.nodeagent.process {kind}" in command(process)
+        ]
         return bool(found)
 
     wait_for(there, what=kind)
@@ -149,7 +151,7 @@ def test_a_host_whose_head_is_gone_hands_over_to_nobody_and_does_not_wait_for_it
 
 HANGS = """
 import asyncio, os, sys, time
-from nodeagent.host import run_process
+from gleaner.nodeagent.host import run_process
 
 async def main(stop):
     stop.at_once(lambda: os.write(1, b"undone\\n"))

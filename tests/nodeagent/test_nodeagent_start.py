@@ -7,9 +7,9 @@ import subprocess
 import pytest
 from real_nodes import START_S, Nodes, wait_for
 
-from nodeagent.exit_codes import DAMAGED, IN_USE, NO_STATE, NOT_RUNNING, OK, USAGE
-from transport.keys import NodeKeys
-from transport.trusted import revoke, trust
+from gleaner.nodeagent.exit_codes import DAMAGED, IN_USE, NO_STATE, NOT_RUNNING, OK, USAGE
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.trusted import revoke, trust
 
 pytestmark = pytest.mark.realprocess
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from actors.cluster.messages import Inventory, NodeHello, NodeWork
-from nodeagent.agent import MAX_STRANGER_S, NodeAgent
-from supervisor import AskTimeout, Message, NotAdmitted
-from supervisor.stage import Stage
+from gleaner.actors.cluster.messages import Inventory, NodeHello, NodeWork
+from gleaner.nodeagent.agent import MAX_STRANGER_S, NodeAgent
+from gleaner.supervisor import AskTimeout, Message, NotAdmitted
+from gleaner.supervisor.stage import Stage
 
 INVENTORY = Inventory(hostname="h", cores=1, memory_bytes=1)
 REFUSED = NotAdmitted("the process at tcp://10.0.0.1:7700 does not admit us")

@@ -15,11 +15,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from configs.schema import Traces
-from nodeagent.exit_codes import USAGE, CannotRun
-from nodeagent.traces import OpenTelemetryTracer, open_tracer
-from supervisor import Actor, AskFailed, Done, Message, Refused, handles
-from supervisor.testing import TestSystem
+from gleaner.configs.schema import Traces
+from gleaner.nodeagent.exit_codes import USAGE, CannotRun
+from gleaner.nodeagent.traces import OpenTelemetryTracer, open_tracer
+from gleaner.supervisor import Actor, AskFailed, Done, Message, Refused, handles
+from gleaner.supervisor.testing import TestSystem
 
 
 class Walk(Message, frozen=True):
@@ -174,7 +174,7 @@ def test_what_is_missing_is_said_before_anything_runs(
 
 def test_nothing_of_opentelemetry_is_imported_while_traces_are_off() -> None:
     code = (
-        "import sys, nodeagent.node, nodeagent.process, rlctl.__main__;"
+        "import sys, gleaner.nodeagent.node, gleaner.nodeagent.process, gleaner.rlctl.__main__;"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60.0, check=False).returncode == 0

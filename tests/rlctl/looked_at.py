@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor import (
+from gleaner.supervisor import (
     Actor,
     ActorSystem,
     Done,
@@ -24,10 +24,10 @@ from supervisor import (
     handles,
     one_for_one,
 )
-from supervisor.network import Network
-from supervisor.system_messages import ClaimNames, LeaseGranted, ListNames, Names
-from transport.mesh import ZmqWire
-from transport.wire import Peer
+from gleaner.supervisor.network import Network
+from gleaner.supervisor.system_messages import ClaimNames, LeaseGranted, ListNames, Names
+from gleaner.transport.mesh import ZmqWire
+from gleaner.transport.wire import Peer
 
 T = TypeVar("T")
 LEASE_S = 600.0

@@ -7,11 +7,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from actors.cluster.messages import StepTrained, TrainedSample
-from actors.cluster.state_manager import Rewound
-from actors.rollout.events import Counters, Span
-from actors.rollout.messages import BatchLedger, RequestLedger
-from rlctl.audit import CheckpointSeen, Evidence, State, audit, lineage, states
+from gleaner.actors.cluster.messages import StepTrained, TrainedSample
+from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.rollout.events import Counters, Span
+from gleaner.actors.rollout.messages import BatchLedger, RequestLedger
+from gleaner.rlctl.audit import CheckpointSeen, Evidence, State, audit, lineage, states
 
 STEPS = 3
 REQUESTS = 4

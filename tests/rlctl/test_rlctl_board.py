@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from nodeagent.cluster_view import Processes
-from rlctl.board import SORTS, Board, Meter, render
-from rlctl.columns import MIN_LAST, Column, Styled, fitted
-from supervisor.system_messages import ActorState, ProcessVitals, SystemState
+from gleaner.nodeagent.cluster_view import Processes
+from gleaner.rlctl.board import SORTS, Board, Meter, render
+from gleaner.rlctl.columns import MIN_LAST, Column, Styled, fitted
+from gleaner.supervisor.system_messages import ActorState, ProcessVitals, SystemState
 
 
 def actor(name: str, handled: int = 0, **more: object) -> ActorState:

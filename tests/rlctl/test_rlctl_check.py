@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from actors.reward.entries import Entry
-from actors.reward.source import BadTask
-from actors.reward.verdicts import LOST, Judgement
-from actors.reward.verifiers import registry
-from configs.load import load
-from configs.schema import Config
-from rlctl.__main__ import main
-from rlctl.errors import OK, USAGE
-from rlctl.problem_counts import MOST_HELDOUT, counted
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.source import BadTask
+from gleaner.actors.reward.verdicts import LOST, Judgement
+from gleaner.actors.reward.verifiers import registry
+from gleaner.configs.load import load
+from gleaner.configs.schema import Config
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import OK, USAGE
+from gleaner.rlctl.problem_counts import MOST_HELDOUT, counted
 from tests.actors.reward.plain_prompts import checkpoint
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rlctl import Cluster, connect
-from rlctl.errors import NOTHING, CommandError
-from supervisor import (
+from gleaner.rlctl import Cluster, connect
+from gleaner.rlctl.errors import NOTHING, CommandError
+from gleaner.supervisor import (
     Actor,
     ActorSystem,
     AskTimeout,
@@ -20,9 +20,9 @@ from supervisor import (
     SqliteJournal,
     handles,
 )
-from supervisor.network import Network
-from transport.keys import NodeKeys
-from transport.mesh import ZmqWire
+from gleaner.supervisor.network import Network
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.mesh import ZmqWire
 
 
 class ClientCount(Message, frozen=True):
@@ -131,7 +131,7 @@ async def test_a_head_with_keys_answers_those_whom_it_trusts_alone(tmp_path: Pat
 async def test_clients_that_begin_in_the_same_millisecond_get_each_their_own_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlctl.client.wall_ms", lambda: 1_700_000_000_000)
+    monkeypatch.setattr("gleaner.rlctl.client.wall_ms", lambda: 1_700_000_000_000)
 
     async def count(address: str, text: str) -> int:
         async with connect(address) as client:

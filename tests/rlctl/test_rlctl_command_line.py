@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import load
-from rlctl import runs
-from rlctl.__main__ import main, parser
-from rlctl.command_list import COMMANDS
-from rlctl.commands.kill import signal_number
-from rlctl.errors import FAILED, NOTHING, OK, UNCHECKED, USAGE, CommandError
-from rlctl.targets import resolve
-from supervisor.system_messages import ActorState, SystemState
-from transport.keys import NodeKeys
+from gleaner.configs.load import load
+from gleaner.rlctl import runs
+from gleaner.rlctl.__main__ import main, parser
+from gleaner.rlctl.command_list import COMMANDS
+from gleaner.rlctl.commands.kill import signal_number
+from gleaner.rlctl.errors import FAILED, NOTHING, OK, UNCHECKED, USAGE, CommandError
+from gleaner.rlctl.targets import resolve
+from gleaner.supervisor.system_messages import ActorState, SystemState
+from gleaner.transport.keys import NodeKeys
 
 
 @pytest.fixture
@@ -65,9 +65,10 @@ def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("words", [["--help"], ["ps"], ["kill", "trainer"], ["ps", "--help"]])
 def test_a_command_imports_only_its_own_module_when_nothing_runs(words: list[str], tmp_path: Path) -> None:
     loaded = imported_by(
-        f"from rlctl.__main__ import main\ntry:\n    main({words!r})\nexcept SystemExit:\n    pass", tmp_path
+        f"from gleaner.rlctl.__main__ import main\ntry:\n    main({words!r})\nexcept SystemExit:\n    pass",
+        tmp_path,
     )
-    commands = {name.rpartition(".")[2] for name in loaded if name.startswith("rlctl.commands.")}
+    commands = {name.rpartition(".")[2] for name in loaded if name.startswith("gleaner.rlctl.commands.")}
     assert commands == {"terminal", *set(words) & set(COMMANDS)}
     packages = {name.partition(".")[0] for name in loaded}
     assert "rlctl" in packages
@@ -75,7 +76,9 @@ def test_a_command_imports_only_its_own_module_when_nothing_runs(words: list[str
 
 
 def test_a_look_at_a_cluster_imports_no_slow_package(tmp_path: Path) -> None:
-    loaded = imported_by("import rlctl.client, rlctl.process_table, rlctl.commands.kill", tmp_path)
+    loaded = imported_by(
+        "import gleaner.rlctl.client, gleaner.rlctl.process_table, gleaner.rlctl.commands.kill", tmp_path
+    )
     packages = {name.partition(".")[0] for name in loaded}
     assert {"supervisor", "zmq"} <= packages
     assert not SLOW & packages
@@ -83,11 +86,11 @@ def test_a_look_at_a_cluster_imports_no_slow_package(tmp_path: Path) -> None:
 
 def test_the_help_of_a_node_agent_does_not_import_the_daemon(tmp_path: Path) -> None:
     loaded = imported_by(
-        "from nodeagent.__main__ import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass",
+        "from gleaner.nodeagent.__main__ import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass",
         tmp_path,
     )
-    assert "nodeagent.words" in loaded
-    assert not {"nodeagent.node", "nodeagent.site", "numpy", "prometheus_client"} & loaded
+    assert "gleaner.nodeagent.words" in loaded
+    assert not {"gleaner.nodeagent.node", "gleaner.nodeagent.site", "numpy", "prometheus_client"} & loaded
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -98,9 +101,9 @@ def test_calling_a_command_imports_no_other_command(name: str, monkeypatch: pyte
         asked.append(module)
         return import_module(module)
 
-    monkeypatch.setattr("rlctl.__main__.import_module", recorded)
+    monkeypatch.setattr("gleaner.rlctl.__main__.import_module", recorded)
     parser([name])
-    assert asked == [f"rlctl.commands.{name}"]
+    assert asked == [f"gleaner.rlctl.commands.{name}"]
 
 
 def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +185,7 @@ def test_weights_in_clear_beyond_loopback_are_refused_before_a_run(
 def test_too_little_shared_memory_is_told_before_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("rlctl.preflight.MEMORY_SPARE_BYTES", 1 << 60)
+    monkeypatch.setattr("gleaner.rlctl.preflight.MEMORY_SPARE_BYTES", 1 << 60)
     assert main(["run", "quickstart", "--runs-dir", str(tmp_path / "runs")]) == USAGE
     assert "--shm-size" in capsys.readouterr().err
 

@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 from looked_at import LookedAt
 
-from actors.cluster.messages import KillChild
-from configs.load import load
-from nodeagent import control_socket
-from nodeagent.cluster_view import ClusterView, Processes
-from nodeagent.control_socket import MAX_CALLERS, MAX_REQUEST_BYTES, ControlSocket, open_control
-from nodeagent.defaults import CONTROL_GREETING
-from nodeagent.files import AgentFile, make_private, publish_agent
-from nodeagent.state_lock import CONTROL_SOCKET, StateLock, short_path
-from rlctl import control, runs
-from rlctl.__main__ import main
-from rlctl.client import Cluster
-from rlctl.errors import FAILED, NOTHING, OK, CommandError
-from supervisor import Actor, Address, AskTimeout, Lane, handles
+from gleaner.actors.cluster.messages import KillChild
+from gleaner.configs.load import load
+from gleaner.nodeagent import control_socket
+from gleaner.nodeagent.cluster_view import ClusterView, Processes
+from gleaner.nodeagent.control_socket import MAX_CALLERS, MAX_REQUEST_BYTES, ControlSocket, open_control
+from gleaner.nodeagent.defaults import CONTROL_GREETING
+from gleaner.nodeagent.files import AgentFile, make_private, publish_agent
+from gleaner.nodeagent.state_lock import CONTROL_SOCKET, StateLock, short_path
+from gleaner.rlctl import control, runs
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.client import Cluster
+from gleaner.rlctl.errors import FAILED, NOTHING, OK, CommandError
+from gleaner.supervisor import Actor, Address, AskTimeout, Lane, handles
 
 SLOW = {"asyncio", "msgspec", "zmq", "rich", "supervisor", "transport", "configs", "actors"}
 
@@ -99,7 +99,7 @@ class Host:
 def in_a_process(*words: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     """A command in a process of its own, and the packages that it has imported."""
     program = (
-        "import json, sys\nfrom rlctl import control\nfrom rlctl.__main__ import main\n"
+        "import json, sys\nfrom gleaner.rlctl import control\nfrom gleaner.rlctl.__main__ import main\n"
         f"control.GREETING_S = {PATIENCE_S}\ncode = main({list(words)!r})\n"
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\nsys.exit(code)"
     )
@@ -233,7 +233,7 @@ def test_another_user_cannot_connect_even_into_an_open_folder(host: Host) -> Non
 
 def test_a_socket_of_another_user_is_not_asked(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.start()
-    monkeypatch.setattr("rlctl.control.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("gleaner.rlctl.control.os.geteuid", lambda: os.getuid() + 1)
     with pytest.raises(control.NoControl):
         control.look(host.state_dir, 0.25)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nodeagent.files import AgentFile, publish_agent
-from nodeagent.state_lock import StateLock
-from rlctl.__main__ import main
-from rlctl.doctor import Row
-from rlctl.doctor_keys import Figures, examine_keys
-from transport.keys import NodeKeys, fingerprint
-from transport.trusted import trust
+from gleaner.nodeagent.files import AgentFile, publish_agent
+from gleaner.nodeagent.state_lock import StateLock
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.doctor import Row
+from gleaner.rlctl.doctor_keys import Figures, examine_keys
+from gleaner.transport.keys import NodeKeys, fingerprint
+from gleaner.transport.trusted import trust
 
 FIGURES: Figures = {"keys_trusted": 2, "keys_changes": 1, "keys_changed_ago_s": 65.2, "keys_problem": ""}
 
@@ -43,7 +43,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Say that an agent runs, and see what the doctor tells of it."""
 
     def look(found: AgentFile, figures: Figures | None = FIGURES) -> dict[str, Row]:
-        monkeypatch.setattr("rlctl.doctor_keys.find_agent", lambda _state_dir: found)
+        monkeypatch.setattr("gleaner.rlctl.doctor_keys.find_agent", lambda _state_dir: found)
         return {row.what: row for row in examine_keys(None, [tmp_path], lambda _agent: figures)}
 
     return look
@@ -104,7 +104,7 @@ def test_plain_sockets_are_named_with_who_allowed_them(keys: Path, running) -> N
 def test_the_command_looks_at_the_given_directories(
     keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlctl.commands.doctor.examine", lambda _runs_dir: [])
+    monkeypatch.setattr("gleaner.rlctl.commands.doctor.examine", lambda _runs_dir: [])
     (keys / "node.secret").chmod(0o644)
     assert main(["doctor", "--json", "--keys", str(keys), "--state-dir", str(tmp_path)]) == 1
     [row] = json.loads(capsys.readouterr().out)["rows"]
@@ -114,7 +114,7 @@ def test_the_command_looks_at_the_given_directories(
 def test_an_agent_that_does_not_answer_is_told(
     keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlctl.doctor_keys.ANSWER_S", 0.3)
+    monkeypatch.setattr("gleaner.rlctl.doctor_keys.ANSWER_S", 0.3)
     lock = StateLock(tmp_path)
     silent = agent(keys, "tcp://127.0.0.1:1")
     publish_agent(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from actors.reward.sandbox.detection import Host, NoSandbox
-from actors.reward.sandbox.port import Isolation
-from rlctl import doctor
+from gleaner.actors.reward.sandbox.detection import Host, NoSandbox
+from gleaner.actors.reward.sandbox.port import Isolation
+from gleaner.rlctl import doctor
 
 
 def row(monkeypatch: pytest.MonkeyPatch, found: Host | NoSandbox) -> doctor.Row:

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlctl.__main__ import main
-from rlctl.errors import FAILED, OK, USAGE
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import FAILED, OK, USAGE
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "actors/engine/server"))
 from served import WAIT_S, Process, make_folder

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.cluster.checkpoint_store import CheckpointStore
-from actors.cluster.messages import StepTrained, TrainedSample
-from actors.rollout.books import ManagerSnapshot, ledger_of
-from actors.rollout.events import (
+from gleaner.actors.cluster.checkpoint_store import CheckpointStore
+from gleaner.actors.cluster.messages import StepTrained, TrainedSample
+from gleaner.actors.rollout.books import ManagerSnapshot, ledger_of
+from gleaner.actors.rollout.events import (
     BatchReleased,
     BatchSubmitted,
     Dispatched,
@@ -22,15 +22,15 @@ from actors.rollout.events import (
     Prompt,
     Scored,
 )
-from actors.rollout.messages import BatchLedger
-from actors.rollout.state import RolloutState
-from actors.training.job_journal import StepFinished
-from configs.load import load
-from configs.schema import Config
-from rlctl.audit import INVARIANTS, State, audit, states
-from rlctl.evidence import COMMIT_FILE, CONTROLLER, LEDGER, MANAGER, REGISTRY, STATE, gather
-from supervisor import Message, SqliteJournal
-from supervisor.registry import NameFenced
+from gleaner.actors.rollout.messages import BatchLedger
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.training.job_journal import StepFinished
+from gleaner.configs.load import load
+from gleaner.configs.schema import Config
+from gleaner.rlctl.audit import INVARIANTS, State, audit, states
+from gleaner.rlctl.evidence import COMMIT_FILE, CONTROLLER, LEDGER, MANAGER, REGISTRY, STATE, gather
+from gleaner.supervisor import Message, SqliteJournal
+from gleaner.supervisor.registry import NameFenced
 
 TOKENS = 3
 SETS = ["job.steps=2", "rollout.prompts=1", "rollout.samples=2", "training.micro_batch_groups=1"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from actors.reward.sandbox.detection import NoSandbox, detect
-from rlctl.__main__ import main
-from rlctl.errors import OK, USAGE
+from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import OK, USAGE
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

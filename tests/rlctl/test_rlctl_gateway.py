@@ -6,10 +6,10 @@ import msgspec
 import pytest
 import tomli_w
 
-from configs.schema import Gateway
-from rlctl.__main__ import main, parser
-from rlctl.commands.gateway import LISTEN, settings_of
-from rlctl.errors import USAGE, CommandError
+from gleaner.configs.schema import Gateway
+from gleaner.rlctl.__main__ import main, parser
+from gleaner.rlctl.commands.gateway import LISTEN, settings_of
+from gleaner.rlctl.errors import USAGE, CommandError
 
 ALL = Gateway(
     listen="127.0.0.1:4",

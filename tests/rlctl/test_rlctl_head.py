@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster.job import SHARED_MEMORY
-from configs.load import load
-from configs.schema import Config
-from nodeagent.defaults import LOOK_S
-from nodeagent.state_lock import CONTROL_SOCKET
-from rlctl import control, runs
-from rlctl.client import connect_to_run
-from rlctl.errors import FAILED, USAGE, CommandError
-from rlctl.head import RUN_VARIABLE, remains, running_head, sweep, wait_for_remains
-from supervisor import Health
+from gleaner.actors.cluster.job import SHARED_MEMORY
+from gleaner.configs.load import load
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.defaults import LOOK_S
+from gleaner.nodeagent.state_lock import CONTROL_SOCKET
+from gleaner.rlctl import control, runs
+from gleaner.rlctl.client import connect_to_run
+from gleaner.rlctl.errors import FAILED, USAGE, CommandError
+from gleaner.rlctl.head import RUN_VARIABLE, remains, running_head, sweep, wait_for_remains
+from gleaner.supervisor import Health
 
 pytestmark = pytest.mark.realprocess
 
@@ -89,7 +89,7 @@ async def test_a_head_that_cannot_start_says_why(run: runs.RunDir, tmp_path: Pat
 async def test_what_a_run_left_is_killed_and_its_memory_freed(
     run: runs.RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlctl.head.VANISH_S", 0.2)
+    monkeypatch.setattr("gleaner.rlctl.head.VANISH_S", 0.2)
     folder = SHARED_MEMORY / f"gleaner-{run.id}-spot-1"
     folder.mkdir()
     sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from rlctl.errors import INTERRUPTED, CommandError
-from rlctl.interrupt import Interrupt
+from gleaner.rlctl.errors import INTERRUPTED, CommandError
+from gleaner.rlctl.interrupt import Interrupt
 
 
 async def signalled(interrupt: Interrupt, times: int) -> None:

@@ -9,15 +9,15 @@ import msgpack
 import pytest
 from postgres_server import PostgresServer
 
-from rlctl import journal_faults
-from rlctl.__main__ import main
-from rlctl.errors import FAILED, NOTHING, OK, USAGE
-from supervisor import Message, SqliteJournal
-from supervisor.group_commit import NewRow, Write
-from supervisor.journal import JournalStore
-from supervisor.journal_rows import Row, StreamRows, row_checksum
-from supervisor.registry import NameFenced
-from supervisor.sqlite_journal import SqliteKeeper
+from gleaner.rlctl import journal_faults
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import FAILED, NOTHING, OK, USAGE
+from gleaner.supervisor import Message, SqliteJournal
+from gleaner.supervisor.group_commit import NewRow, Write
+from gleaner.supervisor.journal import JournalStore
+from gleaner.supervisor.journal_rows import Row, StreamRows, row_checksum
+from gleaner.supervisor.registry import NameFenced
+from gleaner.supervisor.sqlite_journal import SqliteKeeper
 
 
 class Tossed(Message, frozen=True):
@@ -98,7 +98,7 @@ async def test_inspect_shows_the_streams_of_a_live_journal(
 async def test_a_long_tail_and_a_newer_version_are_marked(
     live: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlctl.journals.MAX_TAIL", 0)
+    monkeypatch.setattr("gleaner.rlctl.journals.MAX_TAIL", 0)
     keeper = SqliteKeeper(live, durable=False, reserve_bytes=0)
     body = msgpack.packb({"type": "Tossed", "angle": 3})
     keeper.commit([Write("coin", 7, [NewRow("Tossed", 2, body)], False)])
@@ -177,7 +177,7 @@ def test_what_is_no_journal_is_told_in_a_line(tmp_path: Path, capsys: pytest.Cap
 async def test_a_database_is_looked_at_as_a_file_is(
     postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from supervisor.postgres_journal import PostgresJournal
+    from gleaner.supervisor.postgres_journal import PostgresJournal
 
     url = postgres.new_database()
     store = PostgresJournal(url, space="job-1/rollout", commit_s=0.0)

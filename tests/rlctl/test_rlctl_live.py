@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from actors.training.history import (
+from gleaner.actors.training.history import (
     AnyRecord,
     End,
     Eval,
@@ -20,8 +20,8 @@ from actors.training.history import (
     Sample,
     Step,
 )
-from rlctl.live import follow, render, show, sparkline
-from rlctl.progress import RECENT_EVENTS, Progress, plain_line
+from gleaner.rlctl.live import follow, render, show, sparkline
+from gleaner.rlctl.progress import RECENT_EVENTS, Progress, plain_line
 
 
 def step(number: int, t_s: float, reward: float = 0.5, step_s: float = 10.0) -> Step:

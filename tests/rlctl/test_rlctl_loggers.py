@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.training.history import HistoryFollower, HistoryWriter
-from actors.training.records import AnyRecord, End, Eval, Node, Run, Sample, Step
-from configs.load import dump, load
-from rlctl.__main__ import main
-from rlctl.loggers.feed import Feed, feed
-from rlctl.loggers.figures import Figures, figures_of
-from rlctl.loggers.sink import SinkFailed
+from gleaner.actors.training.history import HistoryFollower, HistoryWriter
+from gleaner.actors.training.records import AnyRecord, End, Eval, Node, Run, Sample, Step
+from gleaner.configs.load import dump, load
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.loggers.feed import Feed, feed
+from gleaner.rlctl.loggers.figures import Figures, figures_of
+from gleaner.rlctl.loggers.sink import SinkFailed
 
 
 def step(number: int, t_s: float) -> Step:
@@ -195,7 +195,7 @@ def test_a_wrong_order_is_explained(
 def test_a_logger_without_its_package_is_refused_before_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from rlctl import preflight
+    from gleaner.rlctl import preflight
 
     none: Callable[[str], None] = lambda name: None  # noqa: E731
     monkeypatch.setattr(preflight, "find_spec", none)

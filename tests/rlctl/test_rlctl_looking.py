@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from looked_at import LookedAt, Ping
 
-from nodeagent.cluster_view import Processes
-from rlctl.__main__ import main
-from rlctl.errors import FAILED, NOTHING, OK, USAGE
-from rlctl.process_table import rows
-from supervisor.system_messages import ActorState, SystemState
+from gleaner.nodeagent.cluster_view import Processes
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import FAILED, NOTHING, OK, USAGE
+from gleaner.rlctl.process_table import rows
+from gleaner.supervisor.system_messages import ActorState, SystemState
 
 SILENT = "no answer from spot-2/agent"
 
@@ -200,7 +200,7 @@ def test_the_keys_of_the_live_view_sort_and_leave(
 ) -> None:
     """In a terminal of its own, as a person has it."""
     mine, theirs = pty.openpty()
-    argv = [sys.executable, "-m", "rlctl", "top", "--head", cluster.endpoint, "--interval", "30"]
+    argv = [sys.executable, "-m", "gleaner.rlctl", "top", "--head", cluster.endpoint, "--interval", "30"]
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60", "LINES": "16"}
     ran = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)

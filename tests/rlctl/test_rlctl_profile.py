@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.training import records
-from actors.training.history import HistoryWriter, Run, Step
-from actors.training.step_path import STAGES
-from configs.load import dump
-from configs.schema import Config
-from rlctl.__main__ import main
-from rlctl.errors import NOTHING, OK
-from rlctl.report import make
-from rlctl.report.critical_path import COLOURS, newest, stage_times
+from gleaner.actors.training import records
+from gleaner.actors.training.history import HistoryWriter, Run, Step
+from gleaner.actors.training.step_path import STAGES
+from gleaner.configs.load import dump
+from gleaner.configs.schema import Config
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import NOTHING, OK
+from gleaner.rlctl.report import make
+from gleaner.rlctl.report.critical_path import COLOURS, newest, stage_times
 
 
 def path(step: int, decode_s: float) -> records.StepPath:

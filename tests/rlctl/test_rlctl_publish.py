@@ -14,28 +14,28 @@ import msgspec
 import pytest
 import torch
 
-from actors.cluster.job import memory_dir, store_dir
-from actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
-from actors.engine import served_weights
-from actors.engine.checkpoint import save_checkpoint
-from actors.engine.host import BuiltinHost
-from actors.engine.qwen3 import Qwen3
-from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.server_wire import LoadFailed
-from actors.engine.worker import RolloutWorker
-from actors.rollout.instance_messages import InstancesAre, ListInstances
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.weights.agent import TransferAgent
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Fetched
-from configs.load import from_tree
-from rlctl import CannotPublish, Cluster, connect, publisher
-from rlctl.__main__ import main
-from rlctl.errors import FAILED, OK
-from supervisor import Actor, ActorSystem, Incarnations, Registry, SqliteJournal, handles
-from supervisor.network import Network
-from transport.mesh import ZmqWire
+from gleaner.actors.cluster.job import memory_dir, store_dir
+from gleaner.actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
+from gleaner.actors.engine import served_weights
+from gleaner.actors.engine.checkpoint import save_checkpoint
+from gleaner.actors.engine.host import BuiltinHost
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.server_wire import LoadFailed
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Fetched
+from gleaner.configs.load import from_tree
+from gleaner.rlctl import CannotPublish, Cluster, connect, publisher
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import FAILED, OK
+from gleaner.supervisor import Actor, ActorSystem, Incarnations, Registry, SqliteJournal, handles
+from gleaner.supervisor.network import Network
+from gleaner.transport.mesh import ZmqWire
 
 CONFIG = from_tree({"training": {"backend": "own"}, "engine": {"slots": 2}}, "test")
 TRAINS = from_tree({}, "test")

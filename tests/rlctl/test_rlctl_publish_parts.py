@@ -16,27 +16,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.cluster.job import memory_dir, store_dir
-from actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
-from actors.engine.shards import layout_of
-from actors.rollout.instance_messages import InstancesAre, ListInstances
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.weights import owners
-from actors.weights.agent import TransferAgent
-from actors.weights.disk_layout import INDEX
-from actors.weights.disk_writer import DiskWriter
-from actors.weights.image_store import ImageStore
-from actors.weights.layout import Part, fsdp_parts
-from actors.weights.messages import Fetch, Fetched, Published
-from configs.load import from_tree
-from configs.schema import Config
-from rlctl import CannotPublish, connect
-from rlctl.publishing_parts import OwnParts, Ranks
-from supervisor import Actor, ActorSystem, AskTimeout, Incarnations, Registry, SqliteJournal, handles
-from supervisor.network import Network
+from gleaner.actors.cluster.job import memory_dir, store_dir
+from gleaner.actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
+from gleaner.actors.engine.shards import layout_of
+from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.weights import owners
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.disk_layout import INDEX
+from gleaner.actors.weights.disk_writer import DiskWriter
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.layout import Part, fsdp_parts
+from gleaner.actors.weights.messages import Fetch, Fetched, Published
+from gleaner.configs.load import from_tree
+from gleaner.configs.schema import Config
+from gleaner.rlctl import CannotPublish, connect
+from gleaner.rlctl.publishing_parts import OwnParts, Ranks
+from gleaner.supervisor import Actor, ActorSystem, AskTimeout, Incarnations, Registry, SqliteJournal, handles
+from gleaner.supervisor.network import Network
+from gleaner.transport.mesh import ZmqWire
 from tests.actors.weights import published_reader
-from transport.mesh import ZmqWire
 
 CHUNK = 64 * 1024
 CONFIG = from_tree({"training": {"backend": "own"}, "weights": {"chunk_bytes": CHUNK}}, "test")
@@ -320,7 +320,7 @@ import os, sys, torch
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from rlctl import publisher
+from gleaner.rlctl import publisher
 address, host, store, rank = *sys.argv[1:4], int(sys.argv[4])
 torch.set_num_threads(1)
 distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.training.history import (
+from gleaner.actors.training.history import (
     AnyRecord,
     End,
     Eval,
@@ -23,13 +23,13 @@ from actors.training.history import (
     Sample,
     Step,
 )
-from configs.load import ConfigError, dump
-from configs.schema import Config, Prices
-from rlctl import runs
-from rlctl.outcome import rows
-from rlctl.report import make, plots
-from rlctl.report.model import report_of, story_of
-from rlctl.wording import duration
+from gleaner.configs.load import ConfigError, dump
+from gleaner.configs.schema import Config, Prices
+from gleaner.rlctl import runs
+from gleaner.rlctl.outcome import rows
+from gleaner.rlctl.report import make, plots
+from gleaner.rlctl.report.model import report_of, story_of
+from gleaner.rlctl.wording import duration
 
 CONFIG = Config(prices=Prices(reserved_per_hour=10.0, preemptible_per_hour=1.0, currency="EUR"))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.reward.verifiers import http_rewards
-from rlctl.__main__ import main
-from rlctl.errors import OK, UNSCORED, USAGE
+from gleaner.actors.reward.verifiers import http_rewards
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import OK, UNSCORED, USAGE
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_reward"
 FUNCTION = """
@@ -227,7 +227,7 @@ def test_rlctl_check_finds_numbers_of_problems_that_the_data_does_not_have(
 def test_its_help_imports_nothing_slow(tmp_path: Path) -> None:
     program = """
 import sys
-from rlctl.__main__ import main
+from gleaner.rlctl.__main__ import main
 try:
     main(["reward", "try", "--help"])
 except SystemExit:

@@ -1,7 +1,7 @@
 """Nobody is hidden: child processes that do not answer are known from their node agents."""
 
-from nodeagent.cluster_view import _quiet_children
-from supervisor.system_messages import ActorState, SystemState
+from gleaner.nodeagent.cluster_view import _quiet_children
+from gleaner.supervisor.system_messages import ActorState, SystemState
 
 
 def state(node: str, process: str, pid: int, **children: int) -> SystemState:

@@ -12,29 +12,29 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.rollout.messages import BatchLedger
-from actors.training.history import HistoryWriter
-from actors.training.records import Step
-from configs import trace
-from configs.load import dump, load
-from configs.schema import Config
-from rlctl import simulate_page
-from rlctl.__main__ import main
-from rlctl.commands import simulate as command
-from rlctl.errors import CommandError
-from rlctl.modelled import Words, rig_of, scaled_down, setting_of
-from rlctl.report.model import story_of
-from rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate
-from rlctl.testimony import LEDGER
-from rlctl.what_if import figures_of, in_model_tokens
-from rlctl.what_if_plots import offers, time_unit, tokens_per_unit
-from rlctl.wording import short
-from sim.cluster import SimCluster
-from sim.loop import SpinsForever
-from sim.models.hardware import assumptions
-from sim.models.rig import Rig
-from sim.setting import Setting
-from supervisor import SqliteJournal
+from gleaner.actors.rollout.messages import BatchLedger
+from gleaner.actors.training.history import HistoryWriter
+from gleaner.actors.training.records import Step
+from gleaner.configs import trace
+from gleaner.configs.load import dump, load
+from gleaner.configs.schema import Config
+from gleaner.rlctl import simulate_page
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.commands import simulate as command
+from gleaner.rlctl.errors import CommandError
+from gleaner.rlctl.modelled import Words, rig_of, scaled_down, setting_of
+from gleaner.rlctl.report.model import story_of
+from gleaner.rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate
+from gleaner.rlctl.testimony import LEDGER
+from gleaner.rlctl.what_if import figures_of, in_model_tokens
+from gleaner.rlctl.what_if_plots import offers, time_unit, tokens_per_unit
+from gleaner.rlctl.wording import short
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.loop import SpinsForever
+from gleaner.sim.models.hardware import assumptions
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.setting import Setting
+from gleaner.supervisor import SqliteJournal
 
 TINY = [
     "job.steps=2",
@@ -197,7 +197,9 @@ def test_a_process_that_spins_ends_the_run_with_words_and_what_was_computed(
 
 def test_the_first_step_too_says_how_long_the_run_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long step has no end to reckon with for minutes; its responses tell."""
-    monkeypatch.setattr("rlctl.simulate.FASTER", 1.0)  # pieces of a second, however fast the machine is
+    monkeypatch.setattr(
+        "gleaner.rlctl.simulate.FASTER", 1.0
+    )  # pieces of a second, however fast the machine is
     seen: list[Progress] = []
     long = ["job.steps=1", "rollout.prompts=32", "rollout.samples=8"]
     done = simulate("job", tiny(*long), Stop(), seen.append)

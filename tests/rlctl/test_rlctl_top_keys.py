@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rlctl.commands import top
+from gleaner.rlctl.commands import top
 
 
 async def test_a_closed_terminal_counts_as_quit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 from rich.console import Console
 
-from rlctl.commands.tree import trees
-from supervisor.system_messages import ActorState, SystemState
+from gleaner.rlctl.commands.tree import trees
+from gleaner.supervisor.system_messages import ActorState, SystemState
 
 CHILDREN, GANG = "reserved-1/children", "reserved-1/gang"
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.__main__ import main
-from rlctl.errors import FAILED, NOTHING, OK, USAGE
-from transport import trusted
-from transport.keys import NodeKeys, fingerprint, read_trusted
-from transport.trusted import NameTaken
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import FAILED, NOTHING, OK, USAGE
+from gleaner.transport import trusted
+from gleaner.transport.keys import NodeKeys, fingerprint, read_trusted
+from gleaner.transport.trusted import NameTaken
 
 
 @pytest.fixture

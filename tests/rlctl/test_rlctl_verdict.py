@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from actors.training.history import (
+from gleaner.actors.training.history import (
     AnyRecord,
     End,
     Eval,
@@ -23,16 +23,16 @@ from actors.training.history import (
     Step,
     Verifier,
 )
-from configs.load import load
-from configs.schema import Config
-from rlctl import outcome
-from rlctl.__main__ import main
-from rlctl.errors import FAILED, OK, UNSCORED, UNSERVED, CommandError, unscored, unserved
-from rlctl.live import announce, render, show
-from rlctl.progress import Progress, plain_line
-from rlctl.report.model import Report, report_of, story_of
-from rlctl.report.page import page_of
-from rlctl.runs import RunDir
+from gleaner.configs.load import load
+from gleaner.configs.schema import Config
+from gleaner.rlctl import outcome
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import FAILED, OK, UNSCORED, UNSERVED, CommandError, unscored, unserved
+from gleaner.rlctl.live import announce, render, show
+from gleaner.rlctl.progress import Progress, plain_line
+from gleaner.rlctl.report.model import Report, report_of, story_of
+from gleaner.rlctl.report.page import page_of
+from gleaner.rlctl.runs import RunDir
 
 WHY = "2 preemptible hosts are up, engines failed 7 times, the last one spot-1/engine: the server ended"
 NONE = FirstInstance(t_s=300, served=False, waited_s=300.0, hosts=2, why=WHY)
@@ -236,8 +236,8 @@ def driven(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[AnyRecord], Comman
                 raise ends
             return []
 
-        monkeypatch.setattr("rlctl.commands.run.drive", drive)
-        monkeypatch.setattr("rlctl.commands.run._model", lambda *_: None)
+        monkeypatch.setattr("gleaner.rlctl.commands.run.drive", drive)
+        monkeypatch.setattr("gleaner.rlctl.commands.run._model", lambda *_: None)
 
     return be
 

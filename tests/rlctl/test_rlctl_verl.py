@@ -15,13 +15,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from safetensors.torch import load_file
 
-from actors.rollout.gateway.control_wire import FromDisk
-from actors.rollout.gateway.sglang_answers import GenerateIs, MetaIs
-from actors.rollout.gateway.sglang_wire import GenerateBody, SamplingBody
-from rlctl.integrations import verl_server
-from rlctl.integrations.verl_server import GatewayAway, GatewayRefused, GatewayServer
-from rlctl.integrations.verl_weights import Folders
-from rlctl.integrations.verl_words import CannotAsk, CannotRead, Tokens, ask_of, tokens_of
+from gleaner.actors.rollout.gateway.control_wire import FromDisk
+from gleaner.actors.rollout.gateway.sglang_answers import GenerateIs, MetaIs
+from gleaner.actors.rollout.gateway.sglang_wire import GenerateBody, SamplingBody
+from gleaner.rlctl.integrations import verl_server
+from gleaner.rlctl.integrations.verl_server import GatewayAway, GatewayRefused, GatewayServer
+from gleaner.rlctl.integrations.verl_weights import Folders
+from gleaner.rlctl.integrations.verl_words import CannotAsk, CannotRead, Tokens, ask_of, tokens_of
 
 PARAMETERS = {"temperature": 0.7, "top_p": 0.9, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 
@@ -158,7 +158,7 @@ async def test_a_refusal_is_told_in_the_gateways_words_and_not_asked_again(
 async def test_an_answer_beyond_the_limit_is_refused_with_the_limit(
     gateway: tuple[FakeGateway, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlctl.integrations.verl_server.MAX_BODY_BYTES", 100)
+    monkeypatch.setattr("gleaner.rlctl.integrations.verl_server.MAX_BODY_BYTES", 100)
     fake, url = gateway
     fake.answers = [(200, b" " * 101)]
     with pytest.raises(GatewayRefused, match=r"POST /generate answers with more than 100 bytes"):

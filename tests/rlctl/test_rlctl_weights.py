@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from actors.weights.control_file import PageWriter
-from actors.weights.control_page import Page
-from rlctl.__main__ import main
-from rlctl.errors import FAILED, NOTHING, OK, USAGE
+from gleaner.actors.weights.control_file import PageWriter
+from gleaner.actors.weights.control_page import Page
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import FAILED, NOTHING, OK, USAGE
 
 
 def checkpoint(folder: Path, step: int) -> Path:

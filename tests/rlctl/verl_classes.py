@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-os.environ["VERL_USE_EXTERNAL_MODULES"] = "rlctl.integrations.verl"
+os.environ["VERL_USE_EXTERNAL_MODULES"] = "gleaner.rlctl.integrations.verl"
 
 import ray
 import torch
@@ -24,7 +24,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput, get_rollout_replica_class
 from verl.workers.rollout.router import get_router_handle
 
-from rlctl.integrations.verl import GatewayBalancer, settings_of
+from gleaner.rlctl.integrations.verl import GatewayBalancer, settings_of
 
 
 class Model:
@@ -122,7 +122,7 @@ def main() -> None:
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True)
         found["generate"] = asyncio.run(generate(config, url))
         # HFModelConfig loads a model's files; the rollout reads one path of it.
-        import rlctl.integrations.verl as ours_module
+        import gleaner.rlctl.integrations.verl as ours_module
 
         ours_module.base.omega_conf_to_dataclass = lambda given: (
             given if isinstance(given, Model) else omega_conf_to_dataclass(given)

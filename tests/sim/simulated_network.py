@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.loop import SimLoop
-from sim.network import SimNet
-from sim.network_path import Profile
+from gleaner.sim.loop import SimLoop
+from gleaner.sim.network import SimNet
+from gleaner.sim.network_path import Profile
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.wire import Peer, Wire
 from tests.transport.conftest import Heard, eventually
-from transport.keys import NodeKeys
-from transport.wire import Peer, Wire
 
 HERE = "here"  # the host of whoever has no host of its own
 Promise = Callable[..., Coroutine[object, object, None]]

@@ -10,24 +10,24 @@ from typing import TypeVar
 
 import pytest
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.agent import TransferAgent
-from actors.weights.messages import Fetch, Fetched, Publish, Published
-from actors.weights.payload import Payload
-from configs.load import from_tree
-from sim.disk import SimDisk
-from sim.loop import SimLoop
-from sim.machine import SimMachine
-from sim.meter import Meter
-from sim.models.image_memory import SimImages
-from sim.network import SimNet
-from sim.process_loop import ProcessLoop
-from supervisor import ActorSystem, AskFailed, Incarnations, Registry
-from supervisor.machine import Child, OnExit
-from supervisor.network import Network
-from supervisor.process import ProcessSpec
-from transport.bulk import Chunk
-from transport.wire import Peer
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.messages import Fetch, Fetched, Publish, Published
+from gleaner.actors.weights.payload import Payload
+from gleaner.configs.load import from_tree
+from gleaner.sim.disk import SimDisk
+from gleaner.sim.loop import SimLoop
+from gleaner.sim.machine import SimMachine
+from gleaner.sim.meter import Meter
+from gleaner.sim.models.image_memory import SimImages
+from gleaner.sim.network import SimNet
+from gleaner.sim.process_loop import ProcessLoop
+from gleaner.supervisor import ActorSystem, AskFailed, Incarnations, Registry
+from gleaner.supervisor.machine import Child, OnExit
+from gleaner.supervisor.network import Network
+from gleaner.supervisor.process import ProcessSpec
+from gleaner.transport.bulk import Chunk
+from gleaner.transport.wire import Peer
 
 R = TypeVar("R", Fetched, Published)
 CHUNK, CHUNKS = 64 << 10, 100

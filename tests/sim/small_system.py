@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sim.disk import SimDisk
-from sim.loop import SimLoop
-from sim.network import Profile, SimNet
-from sim.process_loop import ProcessLoop
-from supervisor import (
+from gleaner.sim.disk import SimDisk
+from gleaner.sim.loop import SimLoop
+from gleaner.sim.network import Profile, SimNet
+from gleaner.sim.process_loop import ProcessLoop
+from gleaner.supervisor import (
     Actor,
     ActorSystem,
     AskFailed,
@@ -25,8 +25,8 @@ from supervisor import (
     handles,
     one_for_one,
 )
-from supervisor.network import Network
-from transport.wire import Peer
+from gleaner.supervisor.network import Network
+from gleaner.transport.wire import Peer
 
 SECONDS = 30.0
 HOSTS = ("head", "one", "two")

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from actors.rollout.instance_messages import Registered, Serving
-from actors.training.records import Step
-from configs.load import load
-from configs.trace import Event, Trace, TraceEvent
-from sim import watching
-from sim.cluster import SimCluster
-from sim.outcome import Outcome
-from sim.setting import Setting
+from gleaner.actors.rollout.instance_messages import Registered, Serving
+from gleaner.actors.training.records import Step
+from gleaner.configs.load import load
+from gleaner.configs.trace import Event, Trace, TraceEvent
+from gleaner.sim import watching
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.outcome import Outcome
+from gleaner.sim.setting import Setting
 
 SMALL = ["job.steps=1", "task.heldout_problems=4", "rollout.prompts=4", "rollout.samples=4"]
 

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import msgspec
 
-from actors.training.records import Sample, Step
-from configs.load import load
-from configs.trace import Event, Trace, TraceEvent
-from rlctl.audit import audit
-from rlctl.commands.simulate import PRESETS
-from rlctl.modelled import setting_of
-from rlctl.simulated import evidence
-from sim.cluster import SimCluster
-from sim.outcome import Outcome
-from sim.setting import Setting
+from gleaner.actors.training.records import Sample, Step
+from gleaner.configs.load import load
+from gleaner.configs.trace import Event, Trace, TraceEvent
+from gleaner.rlctl.audit import audit
+from gleaner.rlctl.commands.simulate import PRESETS
+from gleaner.rlctl.modelled import setting_of
+from gleaner.rlctl.simulated import evidence
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.outcome import Outcome
+from gleaner.sim.setting import Setting
 
 SETTINGS = [
     "job.steps=2",

@@ -1,16 +1,16 @@
 """Whole jobs on simulated clusters: they end, keep every promise, and are the same each time."""
 
-from actors.rollout.instance_messages import Dispatch
-from configs.load import load
-from configs.schema import Config
-from nodeagent.files import OVER_FILE
-from rlctl.audit import audit
-from rlctl.simulated import evidence
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.outcome import Outcome
-from sim.setting import HEAD, RESERVED, Setting
-from sim.watching import Seen
+from gleaner.actors.rollout.instance_messages import Dispatch
+from gleaner.configs.load import load
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.files import OVER_FILE
+from gleaner.rlctl.audit import audit
+from gleaner.rlctl.simulated import evidence
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.outcome import Outcome
+from gleaner.sim.setting import HEAD, RESERVED, Setting
+from gleaner.sim.watching import Seen
 
 DECODING_S = 0.006  # after its first request came, an instance has made some of its tokens
 SMALL = [

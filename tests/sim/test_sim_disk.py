@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.disk import SimDisk, SimJournal, SimMemory
-from sim.kept_streams import KeptStreams
-from sim.loop import ProcessLoop, SimLoop
-from supervisor import Fenced, JournalDamaged, JournalError, JournalFull, Message
-from supervisor.group_commit import FLUSH_SHARE, Committed, Keeper, NewRow, Write
-from supervisor.journal import Journal
-from supervisor.message import encode_body
-from supervisor.sqlite_journal import SqliteKeeper
+from gleaner.sim.disk import SimDisk, SimJournal, SimMemory
+from gleaner.sim.kept_streams import KeptStreams
+from gleaner.sim.loop import ProcessLoop, SimLoop
+from gleaner.supervisor import Fenced, JournalDamaged, JournalError, JournalFull, Message
+from gleaner.supervisor.group_commit import FLUSH_SHARE, Committed, Keeper, NewRow, Write
+from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.message import encode_body
+from gleaner.supervisor.sqlite_journal import SqliteKeeper
 
 PLACE = "journal/rollout.sqlite"
 COMMIT_S = 0.005

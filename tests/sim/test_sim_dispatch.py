@@ -2,11 +2,11 @@
 
 import pytest
 
-from actors.rollout.balancer import Balancer, Instance
-from actors.training.records import StepPath
-from configs.load import load
-from sim.cluster import SimCluster
-from sim.setting import Setting
+from gleaner.actors.rollout.balancer import Balancer, Instance
+from gleaner.actors.training.records import StepPath
+from gleaner.configs.load import load
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.setting import Setting
 
 SETS = ["job.steps=3", "job.eval_every=0", "task.heldout_problems=8", "fleet.trace=", "engine.slots=256"]
 ROUND_TRIP_S = 0.05

@@ -2,17 +2,17 @@
 
 import random
 
-from actors.cluster.fleet import RESERVED
-from actors.cluster.messages import StepTrained
-from actors.rollout.instance_messages import Dispatch
-from configs.load import load
-from rlctl.audit import audit
-from rlctl.simulated import evidence
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.outcome import Outcome
-from sim.setting import Setting
-from sim.watching import Seen
+from gleaner.actors.cluster.fleet import RESERVED
+from gleaner.actors.cluster.messages import StepTrained
+from gleaner.actors.rollout.instance_messages import Dispatch
+from gleaner.configs.load import load
+from gleaner.rlctl.audit import audit
+from gleaner.rlctl.simulated import evidence
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.outcome import Outcome
+from gleaner.sim.setting import Setting
+from gleaner.sim.watching import Seen
 
 SETTINGS = [
     "job.exact=true",

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster import job as places
-from actors.cluster.fleet import RESERVED
-from actors.engine.server_wire import LoadFailed, ServerDied
-from actors.engine.turn import Orders, Turn
-from actors.rollout.instance_messages import InstancesAre, ListInstances, RegisterInstance
-from actors.rollout.single_messages import Generate, Generated
-from actors.weights.messages import FindStore, Publish, Published, StoreIs
-from configs.load import load
-from rlctl.audit import audit
-from rlctl.simulated import evidence
-from sim.cluster import SimCluster
-from sim.file_mapping import FileMapping
-from sim.models.engine_host import SimEngineHost
-from sim.models.image_memory import SimImages
-from sim.models.weight_bytes import image_layout, image_of
-from sim.setting import Setting
-from sim.watching import Seen
-from supervisor import ActorSystem, Refused
+from gleaner.actors.cluster import job as places
+from gleaner.actors.cluster.fleet import RESERVED
+from gleaner.actors.engine.server_wire import LoadFailed, ServerDied
+from gleaner.actors.engine.turn import Orders, Turn
+from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances, RegisterInstance
+from gleaner.actors.rollout.single_messages import Generate, Generated
+from gleaner.actors.weights.messages import FindStore, Publish, Published, StoreIs
+from gleaner.configs.load import load
+from gleaner.rlctl.audit import audit
+from gleaner.rlctl.simulated import evidence
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.file_mapping import FileMapping
+from gleaner.sim.models.engine_host import SimEngineHost
+from gleaner.sim.models.image_memory import SimImages
+from gleaner.sim.models.weight_bytes import image_layout, image_of
+from gleaner.sim.setting import Setting
+from gleaner.sim.watching import Seen
+from gleaner.supervisor import ActorSystem, Refused
 
 SMALL = [
     "job.steps=3",

@@ -3,12 +3,12 @@
 import pytest
 from whole_system import SMALL
 
-from configs.load import load
-from rlctl.audit import audit
-from rlctl.simulated import evidence
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.setting import Setting
+from gleaner.configs.load import load
+from gleaner.rlctl.audit import audit
+from gleaner.rlctl.simulated import evidence
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.setting import Setting
 
 
 @pytest.mark.parametrize(("host", "kind"), [("head", "rollout"), ("reserved-1", "trainer")])

@@ -2,15 +2,15 @@
 
 import pytest
 
-from actors.rollout.messages import TakeGroups
-from actors.training.history import Restart
-from configs.load import load
-from rlctl.audit import audit
-from rlctl.simulated import evidence
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.setting import Setting
-from sim.watching import Seen
+from gleaner.actors.rollout.messages import TakeGroups
+from gleaner.actors.training.history import Restart
+from gleaner.configs.load import load
+from gleaner.rlctl.audit import audit
+from gleaner.rlctl.simulated import evidence
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.setting import Setting
+from gleaner.sim.watching import Seen
 
 SETTINGS = [
     "job.steps=3",

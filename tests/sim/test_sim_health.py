@@ -6,16 +6,16 @@ from functools import wraps
 import pytest
 from whole_system import SMALL
 
-from actors.training.records import Restart, Step
-from actors.training.work import StepStats
-from configs.load import load
-from rlctl.audit import audit
-from rlctl.simulated import evidence
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.models.trainer_work import SimTrainerWork
-from sim.outcome import Outcome
-from sim.setting import Setting
+from gleaner.actors.training.records import Restart, Step
+from gleaner.actors.training.work import StepStats
+from gleaner.configs.load import load
+from gleaner.rlctl.audit import audit
+from gleaner.rlctl.simulated import evidence
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.models.trainer_work import SimTrainerWork
+from gleaner.sim.outcome import Outcome
+from gleaner.sim.setting import Setting
 
 FROZEN_AT_S = 5.0
 PEACE_S = 15.0  # a run without faults is over by then

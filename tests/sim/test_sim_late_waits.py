@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from configs.load import load
-from rlctl.commands.simulate import PRESETS
-from rlctl.modelled import setting_of
-from rlctl.simulate import baseline_of
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.setting import RESERVED
+from gleaner.configs.load import load
+from gleaner.rlctl.commands.simulate import PRESETS
+from gleaner.rlctl.modelled import setting_of
+from gleaner.rlctl.simulate import baseline_of
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.setting import RESERVED
 
 PAPER = "rlboost-14b"
 FROZEN_AT_S = 300.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.loop import NotSimulated, ProcessLoop, SimLoop, SpinsForever, Stalled
+from gleaner.sim.loop import NotSimulated, ProcessLoop, SimLoop, SpinsForever, Stalled
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_an_exception_that_nobody_awaits_is_a_finding(loop: SimLoop) -> None:
 
 
 def test_a_timer_that_is_due_again_at_once_spins_too(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.loop.MAX_TURNS_AT_ONCE", 1000)
+    monkeypatch.setattr("gleaner.sim.loop.MAX_TURNS_AT_ONCE", 1000)
     process = loop.spawn("the spinner", "h")
     turns = 0
 
@@ -248,7 +248,7 @@ def test_a_timer_that_is_due_again_at_once_spins_too(loop: SimLoop, monkeypatch:
 
 
 def test_whoever_spins_without_time_passing_is_told(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.loop.MAX_TURNS_AT_ONCE", 1000)
+    monkeypatch.setattr("gleaner.sim.loop.MAX_TURNS_AT_ONCE", 1000)
     process = loop.spawn("the spinner", "h")
 
     async def spins() -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from sim.loop import SimLoop
-from sim.machine import SimMachine, SimWorker
-from sim.meter import Meter
-from sim.process_loop import ProcessLoop
-from supervisor.machine import Child, OnExit
-from supervisor.process import ProcessSpec
+from gleaner.sim.loop import SimLoop
+from gleaner.sim.machine import SimMachine, SimWorker
+from gleaner.sim.meter import Meter
+from gleaner.sim.process_loop import ProcessLoop
+from gleaner.supervisor.machine import Child, OnExit
+from gleaner.supervisor.process import ProcessSpec
 
 WITHIN_S = 1000.0
 

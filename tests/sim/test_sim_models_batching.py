@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.engine.engine import StepOutput
-from sim.models.batching import ContinuousBatch, Entry, Limits
-from sim.models.engine_cost import EngineCost
-from sim.models.tokens import request_key, response, tokens_at
-from transport.token_frame import MAX_ROWS, Flag
+from gleaner.actors.engine.engine import StepOutput
+from gleaner.sim.models.batching import ContinuousBatch, Entry, Limits
+from gleaner.sim.models.engine_cost import EngineCost
+from gleaner.sim.models.tokens import request_key, response, tokens_at
+from gleaner.transport.token_frame import MAX_ROWS, Flag
 
 VOCABULARY = 1000
 COST = EngineCost(

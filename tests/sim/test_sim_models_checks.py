@@ -1,6 +1,6 @@
 """The models against public measurements: near what they were fitted to, and not far from the rest."""
 
-from sim.models.checks import Check, latencies, other_engines
+from gleaner.sim.models.checks import Check, latencies, other_engines
 
 
 def named(checks: list[Check], text: str) -> Check:

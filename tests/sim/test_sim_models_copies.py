@@ -5,12 +5,12 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.engine.engine import StepOutput
-from sim.models.batching import Entry, Limits
-from sim.models.copies import Copies
-from sim.models.engine_cost import EngineCost
-from sim.models.tokens import request_key, response
-from transport.token_frame import Flag
+from gleaner.actors.engine.engine import StepOutput
+from gleaner.sim.models.batching import Entry, Limits
+from gleaner.sim.models.copies import Copies
+from gleaner.sim.models.engine_cost import EngineCost
+from gleaner.sim.models.tokens import request_key, response
+from gleaner.transport.token_frame import Flag
 
 VOCABULARY = 1000
 COST = EngineCost(weights_s=5e-3, context_read_s=4e-8, step_s=2e-3, row_s=3e-5, prefill_s=3e-3)

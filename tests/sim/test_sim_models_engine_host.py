@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from actors.engine.turn import EngineHost, Orders, Turn
-from actors.rollout.instance_messages import Work
-from actors.weights.messages import Fetched
-from sim.models.batching import Limits
-from sim.models.clock import Immediate
-from sim.models.engine_cost import EngineCost
-from sim.models.engine_host import Engine, SimEngineHost
-from sim.models.lengths import LengthLaw
-from sim.models.tokens import response
-from sim.models.weight_bytes import BrokenImage, image_of
-from transport.token_frame import Flag
+from gleaner.actors.engine.turn import EngineHost, Orders, Turn
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.weights.messages import Fetched
+from gleaner.sim.models.batching import Limits
+from gleaner.sim.models.clock import Immediate
+from gleaner.sim.models.engine_cost import EngineCost
+from gleaner.sim.models.engine_host import Engine, SimEngineHost
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.tokens import response
+from gleaner.sim.models.weight_bytes import BrokenImage, image_of
+from gleaner.transport.token_frame import Flag
 
 WEIGHTS = b"\x11" * 32
 COST = EngineCost(weights_s=0.01, step_s=0.001, prefill_token_s=1e-4)

@@ -5,15 +5,15 @@ from itertools import pairwise
 
 import pytest
 
-from configs.schema import Config
-from sim.models.engine_cost import DoesNotFit, engine_cost, kv_capacity_tokens
-from sim.models.hardware import UnknownHardware, assumptions, device, device_names
-from sim.models.lengths import LengthLaw
-from sim.models.movement import declared_scale, load_s, pull_s
-from sim.models.plant import Plant
-from sim.models.rig import Rig
-from sim.models.shapes import ModelShape, UnknownModel, model_names, model_shape
-from sim.models.training_cost import Passes, training_cost
+from gleaner.configs.schema import Config
+from gleaner.sim.models.engine_cost import DoesNotFit, engine_cost, kv_capacity_tokens
+from gleaner.sim.models.hardware import UnknownHardware, assumptions, device, device_names
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.movement import declared_scale, load_s, pull_s
+from gleaner.sim.models.plant import Plant
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.shapes import ModelShape, UnknownModel, model_names, model_shape
+from gleaner.sim.models.training_cost import Passes, training_cost
 
 
 def test_every_device_names_its_source_and_has_assumptions_that_are_shares() -> None:
@@ -197,7 +197,7 @@ def test_a_small_batch_waits_for_memory_and_a_large_one_for_arithmetic() -> None
 
 def test_every_constant_of_the_hardware_has_its_reason_beside_it() -> None:
     """A line of comment above it, or above the table that it stands in."""
-    lines = files("sim.models").joinpath("hardware.toml").read_text().splitlines()
+    lines = files("gleaner.sim.models").joinpath("hardware.toml").read_text().splitlines()
     begin = lines.index("[assumptions.default]")
     told, bare = False, []
     for line in lines[begin:]:

@@ -5,14 +5,14 @@ import time
 import numpy as np
 import pytest
 
-from actors.engine.builtin import BuiltinEngine
-from actors.engine.engine import Assignment
-from actors.engine.qwen3 import Qwen3
-from actors.engine.qwen3_config import Qwen3Config
-from actors.training.records import AnyRecord, Sample, Step
-from sim.models.batching import ContinuousBatch, Entry, Limits
-from sim.models.engine_cost import EngineCost, engine_cost
-from sim.models.fit import (
+from gleaner.actors.engine.builtin import BuiltinEngine
+from gleaner.actors.engine.engine import Assignment
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.training.records import AnyRecord, Sample, Step
+from gleaner.sim.models.batching import ContinuousBatch, Entry, Limits
+from gleaner.sim.models.engine_cost import EngineCost, engine_cost
+from gleaner.sim.models.fit import (
     EngineStep,
     TooLittle,
     TrainingStep,
@@ -22,10 +22,10 @@ from sim.models.fit import (
     fit_training,
     training_steps,
 )
-from sim.models.lengths import LengthLaw
-from sim.models.rig import Rig
-from sim.models.shapes import model_shape
-from sim.models.training_cost import training_cost
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.shapes import model_shape
+from gleaner.sim.models.training_cost import training_cost
 
 KNOWN = EngineCost(step_s=8e-3, row_s=6e-5, context_read_s=5e-8, prefill_s=4e-3, prefill_token_s=2e-5)
 

@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from actors.engine.turn import Orders
-from actors.rollout.instance_messages import Work
-from actors.training.records import Eval
-from actors.training.sample import Sample
-from actors.weights.manifest import Manifest
-from actors.weights.messages import Fetched
-from configs.schema import Config, Engine, Rollout
-from nodeagent.fittings import Fittings
-from sim.meter import Meter
-from sim.models.fittings import Kept, SimFittings
-from sim.models.lengths import LengthLaw
-from sim.models.plant import Plant
-from sim.models.rig import Rig
-from sim.models.tokens import response
-from sim.models.weight_bytes import weights_of
+from gleaner.actors.engine.turn import Orders
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.training.records import Eval
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.weights.messages import Fetched
+from gleaner.configs.schema import Config, Engine, Rollout
+from gleaner.nodeagent.fittings import Fittings
+from gleaner.sim.meter import Meter
+from gleaner.sim.models.fittings import Kept, SimFittings
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.plant import Plant
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.tokens import response
+from gleaner.sim.models.weight_bytes import weights_of
 
 STORE, STATE, CHECKPOINTS = Path("/shm/images"), Path("/shm/state"), Path("/disk/checkpoints")
 GANG = Path("/shm/gang")

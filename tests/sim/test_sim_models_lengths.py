@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.models.lengths import RLBOOST_14B, LengthLaw
+from gleaner.sim.models.lengths import RLBOOST_14B, LengthLaw
 
 laws = st.builds(
     LengthLaw,

@@ -5,10 +5,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from actors.reward.pool import Verdict, WorkerPool
-from actors.reward.scoring import ScoringWorker, WorkerSpec
-from sim.models.scorer import Fault, Problems, ScorerFaults, ScorerLaw, SimScorer
-from supervisor.virtual_time import VirtualLoop
+from gleaner.actors.reward.pool import Verdict, WorkerPool
+from gleaner.actors.reward.scoring import ScoringWorker, WorkerSpec
+from gleaner.sim.models.scorer import Fault, Problems, ScorerFaults, ScorerLaw, SimScorer
+from gleaner.supervisor.virtual_time import VirtualLoop
 
 T = TypeVar("T")
 PROBLEMS = Problems(seed=1, vocabulary=500, prompt_rows=(16, 64))

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster.saved_state import Checkpoints, Copies, Damaged, StateDirFull
-from actors.training.history import HistoryError, HistoryFull
-from actors.training.records import AnyRecord, Eval, History
-from actors.weights.images import Images, ImageStoreFull, NoSuchImage, VersionConflict
-from actors.weights.manifest import ImageMismatch, Manifest
-from sim.file_mapping import FileMapping
-from sim.files import SimFiles
-from sim.models.clock import Immediate
-from sim.models.history_memory import SimHistory
-from sim.models.image_memory import ImagePool, SimImages
-from sim.models.saved_memory import SimCheckpoints, SimCopies
-from sim.models.weight_bytes import BrokenImage, image_layout, image_of, weights_of
+from gleaner.actors.cluster.saved_state import Checkpoints, Copies, Damaged, StateDirFull
+from gleaner.actors.training.history import HistoryError, HistoryFull
+from gleaner.actors.training.records import AnyRecord, Eval, History
+from gleaner.actors.weights.images import Images, ImageStoreFull, NoSuchImage, VersionConflict
+from gleaner.actors.weights.manifest import ImageMismatch, Manifest
+from gleaner.sim.file_mapping import FileMapping
+from gleaner.sim.files import SimFiles
+from gleaner.sim.models.clock import Immediate
+from gleaner.sim.models.history_memory import SimHistory
+from gleaner.sim.models.image_memory import ImagePool, SimImages
+from gleaner.sim.models.saved_memory import SimCheckpoints, SimCopies
+from gleaner.sim.models.weight_bytes import BrokenImage, image_layout, image_of, weights_of
 
 HOME = Path("/host/images")
 

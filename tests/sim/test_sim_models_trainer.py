@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.training.messages import StepResult
-from actors.training.sample import Sample
-from actors.training.work import Commit, TrainerWork
-from sim.models.clock import Immediate
-from sim.models.image_memory import SimImages
-from sim.models.saved_memory import SimCheckpoints, SimCopies
-from sim.models.trainer_work import LostState, OutOfOrder, SimTrainerWork, first_weights
-from sim.models.training_cost import TrainingCost
-from sim.models.weight_bytes import weights_of
+from gleaner.actors.training.messages import StepResult
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.work import Commit, TrainerWork
+from gleaner.sim.models.clock import Immediate
+from gleaner.sim.models.image_memory import SimImages
+from gleaner.sim.models.saved_memory import SimCheckpoints, SimCopies
+from gleaner.sim.models.trainer_work import LostState, OutOfOrder, SimTrainerWork, first_weights
+from gleaner.sim.models.training_cost import TrainingCost
+from gleaner.sim.models.weight_bytes import weights_of
 
 COST = TrainingCost(token_s=0.001, pair_s=0.0, micro_batch_s=0.5, step_s=2.0, copy_s=3.0, publish_s=1.0)
 

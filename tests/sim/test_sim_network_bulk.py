@@ -9,13 +9,13 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.loop import SimLoop
-from sim.network import SimNet
-from sim.network_carrier import SimCarrier
-from sim.network_path import Profile
+from gleaner.sim.loop import SimLoop
+from gleaner.sim.network import SimNet
+from gleaner.sim.network_carrier import SimCarrier
+from gleaner.sim.network_path import Profile
+from gleaner.transport.bulk import BulkServer, BulkSource, Chunk, PullTimeout, SourceGone, pull
+from gleaner.transport.carrier import Connection
 from tests.sim.simulated_network import now_s
-from transport.bulk import BulkServer, BulkSource, Chunk, PullTimeout, SourceGone, pull
-from transport.carrier import Connection
 
 CONTENT = random.Random(3).randbytes(64 << 10)
 CHUNK = 1 << 10

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.loop import SimLoop
-from sim.network import SimNet
-from sim.process_loop import ProcessLoop
+from gleaner.sim.loop import SimLoop
+from gleaner.sim.network import SimNet
+from gleaner.sim.process_loop import ProcessLoop
+from gleaner.transport import bulk_pull, bulk_server, stream_receiver, stream_sender
+from gleaner.transport.bulk import BulkServer
+from gleaner.transport.token_stream import StreamSender
 from tests.sim.simulated_network import HERE, Promise, Simulated, SimulatedKeyed, cases, mapped, run
 from tests.transport import (
     test_transport_bulk,
@@ -16,9 +19,6 @@ from tests.transport import (
     test_transport_token_stream,
     test_transport_wire,
 )
-from transport import bulk_pull, bulk_server, stream_receiver, stream_sender
-from transport.bulk import BulkServer
-from transport.token_stream import StreamSender
 
 
 def params(module: object, needs: str, leave_out: str = "") -> list[object]:

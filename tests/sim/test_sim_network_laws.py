@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.loop import ProcessLoop, SimLoop
-from sim.network import SimNet
-from sim.network_path import Profile
+from gleaner.sim.loop import ProcessLoop, SimLoop
+from gleaner.sim.network import SimNet
+from gleaner.sim.network_path import Profile
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.rejections import FIRST_S
+from gleaner.transport.wire import Link, Peer, Route, Sent
 from tests.sim.simulated_network import now_s, until
-from transport.keys import NodeKeys
-from transport.rejections import FIRST_S
-from transport.wire import Link, Peer, Route, Sent
 
 PROFILES = st.builds(
     Profile,

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.loop import SimLoop
-from sim.network import SimNet
-from sim.network_path import Profile
+from gleaner.sim.loop import SimLoop
+from gleaner.sim.network import SimNet
+from gleaner.sim.network_path import Profile
+from gleaner.transport.token_frame import PackedFrame
+from gleaner.transport.token_stream import StreamReceiver, StreamSender
+from gleaner.transport.wire import Link
 from tests.sim.simulated_network import Simulated, until
 from tests.transport.test_transport_links import Process, numbered
-from transport.token_frame import PackedFrame
-from transport.token_stream import StreamReceiver, StreamSender
-from transport.wire import Link
 
 SEEDS = st.integers(0, 1 << 30)
 WORSE = Profile(latency_s=0.0005, jitter_s=0.01, loss=0.02, resend_s=0.05, vanish=0.1, double=0.1)

@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
-from actors.cluster.messages import UNSERVED
-from actors.cluster.provider import LOOK_S
-from actors.rollout.instance_messages import Dispatch
-from actors.training.records import FirstInstance, Node, Phase, Record, Restart, Step
-from configs.load import load
-from configs.trace import parse
-from rlctl.audit import audit
-from rlctl.simulated import evidence
-from sim.cluster import SimCluster
-from sim.outcome import Outcome
-from sim.setting import Setting
-from sim.watching import Seen
+from gleaner.actors.cluster.messages import UNSERVED
+from gleaner.actors.cluster.provider import LOOK_S
+from gleaner.actors.rollout.instance_messages import Dispatch
+from gleaner.actors.training.records import FirstInstance, Node, Phase, Record, Restart, Step
+from gleaner.configs.load import load
+from gleaner.configs.trace import parse
+from gleaner.rlctl.audit import audit
+from gleaner.rlctl.simulated import evidence
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.outcome import Outcome
+from gleaner.sim.setting import Setting
+from gleaner.sim.watching import Seen
 
 SMALL = [
     "job.steps=4",

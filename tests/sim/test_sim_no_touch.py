@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import load
-from sim.cluster import SimCluster
-from sim.outcome import Outcome
-from sim.setting import Setting
+from gleaner.configs.load import load
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.outcome import Outcome
+from gleaner.sim.setting import Setting
 
 SETS = ["job.steps=1", "task.heldout_problems=4", "rollout.prompts=4", "rollout.samples=2", "fleet.trace="]
 TOUCHES = ("open", "socket.", "subprocess.", "os.", "mmap.", "shutil.", "tempfile.", "ctypes.")
 """Begins of the names of audit events that tell of files, sockets and processes."""
 HARMLESS = {"os.putenv", "os.unsetenv"}
 OURS = ("actors", "supervisor", "nodeagent", "transport", "configs", "sim")
-WAITS_FOR_IT = "sim.cluster"
+WAITS_FOR_IT = "gleaner.sim.cluster"
 """Measures how long a run takes, for whoever waits for it; no process of the cluster sees that."""
 
 
@@ -97,7 +97,7 @@ def test_a_simulated_run_touches_no_file_socket_thread_clock_or_shared_generator
 
 
 def test_what_is_planted_in_a_run_is_heard(listener: Listener) -> None:
-    ours: dict[str, object] = {"__name__": "actors.rollout.manager", "time": time, "random": random}
+    ours: dict[str, object] = {"__name__": "gleaner.actors.rollout.manager", "time": time, "random": random}
     sources = ("time.time()", "time.monotonic()", "random.random()")
     _, heard = touched(
         listener,
@@ -109,4 +109,4 @@ def test_what_is_planted_in_a_run_is_heard(listener: Listener) -> None:
     )
     for begin in ("open", "socket.__new__", "threading.Thread.start", "os.listdir"):
         assert any(one.startswith(begin) for one in heard), (begin, heard)
-    assert heard[-3:] == [f"{source} in actors.rollout.manager" for source in sources]
+    assert heard[-3:] == [f"{source} in gleaner.actors.rollout.manager" for source in sources]

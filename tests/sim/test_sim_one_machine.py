@@ -1,10 +1,10 @@
 """Hosts that are processes of one machine: what is taken away is missed at once, and not after a silence."""
 
-from actors.training.records import Node
-from configs.load import load
-from configs.trace import Event, Trace, TraceEvent
-from sim.cluster import SimCluster
-from sim.setting import Setting
+from gleaner.actors.training.records import Node
+from gleaner.configs.load import load
+from gleaner.configs.trace import Event, Trace, TraceEvent
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.setting import Setting
 
 GONE_S = 3.5  # after the first step began: they decode responses of the second one
 SETS = ["job.steps=3", "task.heldout_problems=4", "rollout.max_new_tokens=128", "engine.slots=4"]

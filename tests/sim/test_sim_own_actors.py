@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import ConfigError, load
-from configs.schema import Config
-from nodeagent.own_actors import own_actor, own_name
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.setting import Setting
+from gleaner.configs.load import ConfigError, load
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.own_actors import own_actor, own_name
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.setting import Setting
 
 KILL_S = 5.0  # instances serve by then, and the job goes on for about as long again
 PAGE = Path(__file__).parents[2] / "docs" / "actors.md"

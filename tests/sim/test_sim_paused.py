@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from actors.cluster.messages import NodeSeen
-from actors.rollout.events import InstanceGone
-from configs.load import load
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.hosts import SIGCONT, SIGSTOP, SimProcess
-from sim.setting import CLIENT, Setting
-from sim.watching import Seen
-from supervisor.journal import Journal
-from supervisor.message import Message
+from gleaner.actors.cluster.messages import NodeSeen
+from gleaner.actors.rollout.events import InstanceGone
+from gleaner.configs.load import load
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.hosts import SIGCONT, SIGSTOP, SimProcess
+from gleaner.sim.setting import CLIENT, Setting
+from gleaner.sim.watching import Seen
+from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.message import Message
 
 SMALL = [
     "job.steps=12",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl import vocabulary
+from gleaner.rlctl import vocabulary
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,19 +2,19 @@
 
 from dataclasses import replace
 
-from actors.cluster.messages import UNSCORED
-from actors.reward.messages import Verdict
-from actors.training.records import Eval, Record, Sample, Step, Verifier
-from configs.load import load
-from rlctl.audit import audit
-from rlctl.report.model import report_of
-from rlctl.simulated import evidence
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.models.scorer import Fault
-from sim.outcome import Outcome
-from sim.setting import Setting
-from sim.watching import Seen
+from gleaner.actors.cluster.messages import UNSCORED
+from gleaner.actors.reward.messages import Verdict
+from gleaner.actors.training.records import Eval, Record, Sample, Step, Verifier
+from gleaner.configs.load import load
+from gleaner.rlctl.audit import audit
+from gleaner.rlctl.report.model import report_of
+from gleaner.rlctl.simulated import evidence
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.models.scorer import Fault
+from gleaner.sim.outcome import Outcome
+from gleaner.sim.setting import Setting
+from gleaner.sim.watching import Seen
 
 SMALL = [
     "job.steps=4",

@@ -5,15 +5,15 @@ from itertools import pairwise
 
 import pytest
 
-from actors.training.account import PARTS
-from actors.training.loop import STEP_POLL_S
-from actors.training.records import AnyRecord, Phase, Restart, Run, Step, StepPath
-from actors.training.step_path import STAGES
-from configs.load import load
-from rlctl.report.model import report_of
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.setting import HEAD, RESERVED, Setting
+from gleaner.actors.training.account import PARTS
+from gleaner.actors.training.loop import STEP_POLL_S
+from gleaner.actors.training.records import AnyRecord, Phase, Restart, Run, Step, StepPath
+from gleaner.actors.training.step_path import STAGES
+from gleaner.configs.load import load
+from gleaner.rlctl.report.model import report_of
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.setting import HEAD, RESERVED, Setting
 
 STEPS = 4
 SETS = [

@@ -6,19 +6,19 @@ before: the trainer waits until then, the instances wait from then to the step's
 
 import pytest
 
-from actors.cluster.messages import PlanNext
-from actors.cluster.step_times import Seen as SeenOfStep
-from actors.cluster.step_times import StepTimes
-from actors.rollout.messages import StepEnded, SubmitBatch
-from actors.training.records import Step
-from configs.load import load
-from sim.cluster import SimCluster
-from sim.models.lengths import LengthLaw
-from sim.models.plant import Plant
-from sim.models.rig import Rig
-from sim.models.shapes import model_shape
-from sim.setting import Setting
-from sim.watching import Seen
+from gleaner.actors.cluster.messages import PlanNext
+from gleaner.actors.cluster.step_times import Seen as SeenOfStep
+from gleaner.actors.cluster.step_times import StepTimes
+from gleaner.actors.rollout.messages import StepEnded, SubmitBatch
+from gleaner.actors.training.records import Step
+from gleaner.configs.load import load
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.plant import Plant
+from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.shapes import model_shape
+from gleaner.sim.setting import Setting
+from gleaner.sim.watching import Seen
 
 HOSTS, ENGINES, LENGTH = 2, 4, 700
 SETS = [

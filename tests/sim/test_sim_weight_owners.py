@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from actors.rollout.messages import PublishVersion, Weights
-from actors.weights.kept_deltas import DELTA
-from actors.weights.manifest import Manifest, hashed
-from actors.weights.messages import JoinDelta, OpenPart, PartIsOpen, PartWritten, Published
-from actors.weights.runs import Run, cut
-from supervisor import Actor, handles
+from gleaner.actors.rollout.messages import PublishVersion, Weights
+from gleaner.actors.weights.kept_deltas import DELTA
+from gleaner.actors.weights.manifest import Manifest, hashed
+from gleaner.actors.weights.messages import JoinDelta, OpenPart, PartIsOpen, PartWritten, Published
+from gleaner.actors.weights.runs import Run, cut
+from gleaner.supervisor import Actor, handles
 from tests.sim.simulated_weights import CHUNK, CHUNKS, SIZE, TENSORS, SimulatedWeights
 
 HALF = SIZE // 2

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.messages import EnginePart, Fetch, Fetched, Publish, Published
-from supervisor import Refused
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.messages import EnginePart, Fetch, Fetched, Publish, Published
+from gleaner.supervisor import Refused
 from tests.sim.simulated_weights import CHUNK, SimulatedWeights
 
 LAYER_BYTES, EXPERT_BYTES, EMBED_BYTES = 10 * CHUNK, 4 * CHUNK + 128, 3 * CHUNK

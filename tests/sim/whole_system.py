@@ -4,10 +4,10 @@ import logging
 import sys
 from collections.abc import Callable
 
-from configs.load import load
-from sim.breaking import Breaking
-from sim.cluster import SimCluster
-from sim.setting import Setting
+from gleaner.configs.load import load
+from gleaner.sim.breaking import Breaking
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.setting import Setting
 
 SMALL = [
     "job.steps=6",

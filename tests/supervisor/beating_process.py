@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from watched_process import system_of
 
-from supervisor import die_with_parent
+from gleaner.supervisor import die_with_parent
 
 
 def spin(seconds: float) -> None:

@@ -7,12 +7,12 @@ from typing import Protocol
 
 from postgres_server import PostgresServer
 
-from supervisor import JournalStore, SqliteJournal
-from supervisor.group_commit import Keeper, NewRow, Write
-from supervisor.journal_file import StreamContent, contents_of, view_file
-from supervisor.postgres_journal import PostgresJournal, PostgresKeeper
-from supervisor.postgres_view import view_database
-from supervisor.sqlite_journal import SqliteKeeper
+from gleaner.supervisor import JournalStore, SqliteJournal
+from gleaner.supervisor.group_commit import Keeper, NewRow, Write
+from gleaner.supervisor.journal_file import StreamContent, contents_of, view_file
+from gleaner.supervisor.postgres_journal import PostgresJournal, PostgresKeeper
+from gleaner.supervisor.postgres_view import view_database
+from gleaner.supervisor.sqlite_journal import SqliteKeeper
 
 
 class PlaceUnderTest(Protocol):
@@ -87,7 +87,7 @@ class PostgresPlace:
         return PostgresKeeper(self.url, self.space, None)
 
     def code(self) -> str:
-        module = "__import__('supervisor.postgres_journal').postgres_journal"
+        module = "__import__('gleaner.supervisor.postgres_journal').postgres_journal"
         return f"{module}.PostgresJournal({self.url!r}, space={self.space!r})"
 
     def content(self, stream: str) -> StreamContent:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import (
+from gleaner.supervisor import (
     Actor,
     Address,
     AskTimeout,
@@ -21,9 +21,9 @@ from supervisor import (
     Unreachable,
     handles,
 )
-from supervisor.names import Names
-from supervisor.testing import TEST_LIMITS, TestSystem
-from transport.wire import CONNECT_DEADLINE_S
+from gleaner.supervisor.names import Names
+from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
+from gleaner.transport.wire import CONNECT_DEADLINE_S
 
 
 class Count(Message, frozen=True):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import Actor, Message, Overloaded, Unreachable, handles
-from supervisor.address import Address
-from supervisor.testing import TEST_LIMITS, TestSystem
-from transport.link_end import LinkLimits
+from gleaner.supervisor import Actor, Message, Overloaded, Unreachable, handles
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
+from gleaner.transport.link_end import LinkLimits
 
 CAPACITY = LinkLimits().window + TEST_LIMITS.mailbox + 1
 """Tells that one process takes for one slow actor: held, in its mailbox, in its hand."""

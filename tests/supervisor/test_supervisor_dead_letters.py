@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.dead_letters import MAX_REASONS, OTHER, SAMPLES, DeadLetters
+from gleaner.supervisor.dead_letters import MAX_REASONS, OTHER, SAMPLES, DeadLetters
 
 
 def test_a_flood_of_one_reason_hides_no_other() -> None:

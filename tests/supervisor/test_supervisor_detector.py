@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.detector import MAX_PHI, WINDOW, Detector, Patience, Verdict
+from gleaner.supervisor.detector import MAX_PHI, WINDOW, Detector, Patience, Verdict
 
 BEAT_S = 0.5
 PATIENCE = Patience.within(5.0, beat_s=BEAT_S)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import (
+from gleaner.supervisor import (
     Actor,
     AskTimeout,
     Deferred,
@@ -22,8 +22,8 @@ from supervisor import (
     one_for_one,
     stand_in,
 )
-from supervisor.system_messages import ActorState
-from supervisor.testing import TestSystem
+from gleaner.supervisor.system_messages import ActorState
+from gleaner.supervisor.testing import TestSystem
 
 GRAINS = 400
 
@@ -76,7 +76,7 @@ class Disk:
 
 @pytest.fixture
 async def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TestSystem]:
-    monkeypatch.setattr("supervisor.running.LOOK_S", 0.05)
+    monkeypatch.setattr("gleaner.supervisor.running.LOOK_S", 0.05)
     async with TestSystem(tmp_path) as system:
         yield system
 
@@ -208,7 +208,7 @@ async def test_who_was_told_why_nothing_is_taken_hears_that_at_the_deadline_too(
     system: TestSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not that nobody answered: who waits for whoever is suspended would give up."""
-    monkeypatch.setattr("supervisor.outbound.SUSPENDED_RETRY_S", 0.02)
+    monkeypatch.setattr("gleaner.supervisor.outbound.SUSPENDED_RETRY_S", 0.02)
     slow = Slow()
     system.spawn("slow", lambda: slow)
     with pytest.raises(Suspended, match="free some"):

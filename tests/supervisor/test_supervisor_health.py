@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from watched_process import system_of
 
-from supervisor import Health, ProcessSpec, Restarted, Supervisor, child, one_for_one
-from supervisor.health import Parent, Pulse
-from supervisor.process import ChildProcess
-from transport.wire import Peer
+from gleaner.supervisor import Health, ProcessSpec, Restarted, Supervisor, child, one_for_one
+from gleaner.supervisor.health import Parent, Pulse
+from gleaner.supervisor.process import ChildProcess
+from gleaner.transport.wire import Peer
 
 HEALTH = Health(silent_s=10.0, start_s=60.0)
 BEATING = Path(__file__).with_name("beating_process.py")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import Actor, Message, Refused, Supervisor, Terminated, child, handles, one_for_one
-from supervisor.address import Address
-from supervisor.inspection_messages import ActorDescribed, DeadLettersOf, Describe, ListDeadLetters
-from supervisor.mailbox import Lane
-from supervisor.system_messages import SYSTEM, ActorState, Inspect, SystemState
-from supervisor.tap import ReadTap, StartTap, StopTap, TapRecords
-from supervisor.testing import TestSystem
+from gleaner.supervisor import Actor, Message, Refused, Supervisor, Terminated, child, handles, one_for_one
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.inspection_messages import ActorDescribed, DeadLettersOf, Describe, ListDeadLetters
+from gleaner.supervisor.mailbox import Lane
+from gleaner.supervisor.system_messages import SYSTEM, ActorState, Inspect, SystemState
+from gleaner.supervisor.tap import ReadTap, StartTap, StopTap, TapRecords
+from gleaner.supervisor.testing import TestSystem
 
 
 class Looked(Message, frozen=True):

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journal_places_under_test import PlaceUnderTest
 
-from supervisor import Fenced, JournalDamaged, JournalError, JournalFull, Message, group_commit
-from supervisor.group_commit import GroupCommit
-from supervisor.journal import Journal
+from gleaner.supervisor import Fenced, JournalDamaged, JournalError, JournalFull, Message, group_commit
+from gleaner.supervisor.group_commit import GroupCommit
+from gleaner.supervisor.journal import Journal
 
 
 class Fact(Message, frozen=True):
@@ -151,7 +151,7 @@ async def test_what_was_acknowledged_survives_sigkill(place: PlaceUnderTest) -> 
     code = f"""
 import asyncio, sys
 sys.path[:0] = {here!r}
-from supervisor.journal import Journal
+from gleaner.supervisor.journal import Journal
 from test_supervisor_journal import Fact
 async def main():
     journal = Journal({place.code()}, "a", 1)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import JournalDamaged, JournalError, Message, SqliteJournal
-from supervisor.journal_file import read_streams
+from gleaner.supervisor import JournalDamaged, JournalError, Message, SqliteJournal
+from gleaner.supervisor.journal_file import read_streams
 
 
 class Noted(Message, frozen=True):

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from supervisor.link_figures import link_figures
-from transport.envelope import encode
-from transport.link_end import COUNTED
-from transport.links import Links, LinkState
-from transport.loopback import LoopbackNetwork
+from gleaner.supervisor.link_figures import link_figures
+from gleaner.transport.envelope import encode
+from gleaner.transport.link_end import COUNTED
+from gleaner.transport.links import Links, LinkState
+from gleaner.transport.loopback import LoopbackNetwork
 
 
 def link(count: int, state: str = "up") -> LinkState:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import Actor, Address, Crashed, Done, Message, Terminated, handles
-from supervisor.testing import TestSystem
+from gleaner.supervisor import Actor, Address, Crashed, Done, Message, Terminated, handles
+from gleaner.supervisor.testing import TestSystem
 
 
 class Bind(Message, frozen=True):

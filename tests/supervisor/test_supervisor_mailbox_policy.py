@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import (
+from gleaner.supervisor import (
     Actor,
     Address,
     Crashed,
@@ -21,7 +21,7 @@ from supervisor import (
     one_for_all,
     one_for_one,
 )
-from supervisor.testing import TEST_LIMITS, TestSystem
+from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
 
 QUICK = Intensity(restarts=5, within_s=30.0, backoff_s=0.05)
 

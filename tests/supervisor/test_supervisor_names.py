@@ -11,23 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor import Actor, AskTimeout, Deferred, Done, Message, Registry, handles
-from supervisor.address import Address, Incarnations
-from supervisor.journal import Journal
-from supervisor.leases import Digest, Leases
-from supervisor.mailbox import Lane
-from supervisor.memory_journal import MemoryJournal
-from supervisor.message import encode_body
-from supervisor.names import CLAIM_NAMES, REGISTRY, Names
-from supervisor.network import Network
-from supervisor.registry import NameFenced
-from supervisor.sqlite_journal import SqliteJournal
-from supervisor.stage import Stage
-from supervisor.system import ActorSystem
-from supervisor.system_messages import ClaimNames, Found, LeaseGranted, Lookup, RenewLease
-from supervisor.testing import TEST_LIMITS, TestSystem
-from transport.envelope import decode
-from transport.wire import MAX_FRAME_BYTES, Peer, Route, Sent
+from gleaner.supervisor import Actor, AskTimeout, Deferred, Done, Message, Registry, handles
+from gleaner.supervisor.address import Address, Incarnations
+from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.leases import Digest, Leases
+from gleaner.supervisor.mailbox import Lane
+from gleaner.supervisor.memory_journal import MemoryJournal
+from gleaner.supervisor.message import encode_body
+from gleaner.supervisor.names import CLAIM_NAMES, REGISTRY, Names
+from gleaner.supervisor.network import Network
+from gleaner.supervisor.registry import NameFenced
+from gleaner.supervisor.sqlite_journal import SqliteJournal
+from gleaner.supervisor.stage import Stage
+from gleaner.supervisor.system import ActorSystem
+from gleaner.supervisor.system_messages import ClaimNames, Found, LeaseGranted, Lookup, RenewLease
+from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
+from gleaner.transport.envelope import decode
+from gleaner.transport.wire import MAX_FRAME_BYTES, Peer, Route, Sent
 
 LEASE_S = 1.0
 
@@ -117,7 +117,7 @@ def test_a_name_is_only_ever_held_by_the_highest_incarnation_that_claimed_it(
 @given(st.data())
 def test_what_was_forgotten_cannot_come_back_with_an_old_incarnation(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("supervisor.leases.MAX_NAMES", 20)
+        patch.setattr("gleaner.supervisor.leases.MAX_NAMES", 20)
         leases = Leases(LEASE_S)
         gone: list[tuple[str, int]] = []
         for number in range(1, 60):
@@ -230,7 +230,7 @@ async def test_thousands_of_names_are_claimed_once_in_pieces_and_renewed_by_one_
 async def test_a_name_is_free_as_soon_as_its_actor_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.testing.TEST_LIMITS", replace(TEST_LIMITS, lease_s=600.0))
+    monkeypatch.setattr("gleaner.supervisor.testing.TEST_LIMITS", replace(TEST_LIMITS, lease_s=600.0))
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
         other.spawn("named", Named)
         await head.ask("named", Poke(), Done)
@@ -286,7 +286,7 @@ async def test_lookup_waits_while_the_registry_of_its_process_is_restarted(tmp_p
 async def test_a_registry_with_too_much_to_do_is_asked_again_until_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.mailbox.SYSTEM_LIMIT", 8)
+    monkeypatch.setattr("gleaner.supervisor.mailbox.SYSTEM_LIMIT", 8)
     free = asyncio.Event()
 
     class Busy(Registry):

@@ -3,8 +3,8 @@
 import threading
 from pathlib import Path
 
-from supervisor import Actor, Deferred, Message, handles
-from supervisor.testing import TestSystem
+from gleaner.supervisor import Actor, Deferred, Message, handles
+from gleaner.supervisor.testing import TestSystem
 
 
 class Try(Message, frozen=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import (
+from gleaner.supervisor import (
     BRUTAL_KILL,
     Actor,
     Counts,
@@ -27,7 +27,7 @@ from supervisor import (
     rest_for_one,
     simple_one_for_one,
 )
-from supervisor.testing import TestSystem
+from gleaner.supervisor.testing import TestSystem
 
 QUICK = Intensity(restarts=3, within_s=30.0, backoff_s=0.01)
 

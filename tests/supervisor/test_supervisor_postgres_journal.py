@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from postgres_server import PostgresServer, why_not
 
-from supervisor import JournalAway, JournalUnreadable, Message, SqliteJournal
-from supervisor.journal import Journal
-from supervisor.postgres_journal import PostgresJournal, forget_jobs
-from supervisor.postgres_layout import without_password
-from supervisor.postgres_view import view_database
+from gleaner.supervisor import JournalAway, JournalUnreadable, Message, SqliteJournal
+from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.postgres_journal import PostgresJournal, forget_jobs
+from gleaner.supervisor.postgres_layout import without_password
+from gleaner.supervisor.postgres_view import view_database
 
 
 class Pebble(Message, frozen=True):

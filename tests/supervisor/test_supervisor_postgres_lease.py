@@ -10,11 +10,11 @@ from uuid import uuid4
 import pytest
 from postgres_server import PostgresServer
 
-from supervisor import Fenced, JournalAway, Message
-from supervisor.journal import Journal
-from supervisor.postgres_journal import PostgresJournal
-from supervisor.postgres_layout import IDLE_S, LeaseTerm, connect
-from supervisor.postgres_lease import PostgresLease
+from gleaner.supervisor import Fenced, JournalAway, Message
+from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.postgres_journal import PostgresJournal
+from gleaner.supervisor.postgres_layout import IDLE_S, LeaseTerm, connect
+from gleaner.supervisor.postgres_lease import PostgresLease
 
 SHORT_S = 0.4  # is waited out
 LONG_S = 3600.0  # is not
@@ -119,7 +119,7 @@ async def test_a_journal_takes_nothing_from_a_holder_of_an_older_term(
 async def test_a_holder_that_freezes_in_the_middle_of_a_write_does_not_keep_others_from_the_lease(
     postgres: PostgresServer, journal_database: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.postgres_layout.IDLE_S", IDLE_S)
+    monkeypatch.setattr("gleaner.supervisor.postgres_layout.IDLE_S", IDLE_S)
     first = PostgresLease(journal_database, name, "first", SHORT_S)
     second = PostgresLease(journal_database, name, "second", 60.0)
     term = await asyncio.to_thread(acquired, first)
@@ -145,7 +145,7 @@ def test_a_holder_that_is_cut_off_in_the_middle_of_its_words_does_not_keep_other
     postgres: PostgresServer, journal_database: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server waits for the rest of a request: none of its own time limits counts there."""
-    monkeypatch.setattr("supervisor.postgres_layout.IDLE_S", IDLE_S)
+    monkeypatch.setattr("gleaner.supervisor.postgres_layout.IDLE_S", IDLE_S)
     first = PostgresLease(journal_database, name, "first", SHORT_S)
     second = PostgresLease(journal_database, name, "second", SHORT_S)
     term = acquired(first)

@@ -9,9 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import ProcessExit, ProcessSpec, Restarted, StartFailed, Supervisor, child, one_for_one
-from supervisor.process import ChildProcess, oom_kills
-from supervisor.testing import TestSystem
+from gleaner.supervisor import (
+    ProcessExit,
+    ProcessSpec,
+    Restarted,
+    StartFailed,
+    Supervisor,
+    child,
+    one_for_one,
+)
+from gleaner.supervisor.process import ChildProcess, oom_kills
+from gleaner.supervisor.testing import TestSystem
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -94,7 +102,7 @@ async def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     """parent -> child; SIGKILL the parent: the child is gone too."""
     child_code = (
         "import os,sys,time; sys.path.insert(0, os.getcwd())\n"
-        "from supervisor.process import die_with_parent; die_with_parent()\n"
+        "from gleaner.supervisor.process import die_with_parent; die_with_parent()\n"
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     )
     parent_code = (

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import JournalDamaged, JournalError, JournalUnreadable, Message, SqliteJournal
-from supervisor.journal import Journal
-from supervisor.journal_file import read_streams, view_file
-from supervisor.message import encode_body
-from supervisor.sqlite_journal import SqliteKeeper
-from supervisor.wal_check import wal_damage
+from gleaner.supervisor import JournalDamaged, JournalError, JournalUnreadable, Message, SqliteJournal
+from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.journal_file import read_streams, view_file
+from gleaner.supervisor.message import encode_body
+from gleaner.supervisor.sqlite_journal import SqliteKeeper
+from gleaner.supervisor.wal_check import wal_damage
 
 SMALL_PAGE = 512  # so that a small journal has every kind of page
 COMMITS = 4
@@ -270,8 +270,8 @@ SCENARIO = """
 import asyncio, json, os, sys
 from pathlib import Path
 sys.path[:0] = {path!r}
-from supervisor import JournalFull, SqliteJournal
-from supervisor.journal import Journal
+from gleaner.supervisor import JournalFull, SqliteJournal
+from gleaner.supervisor.journal import Journal
 from test_supervisor_sqlite_journal import Numbered
 async def main():
     disk = Path({disk!r})

@@ -2,10 +2,10 @@
 
 import pytest
 
-from supervisor import Actor, Crashed, Done, Message, Refused, Terminated, Unreachable, handles
-from supervisor.memory_journal import MemoryJournal
-from supervisor.stage import Stage
-from supervisor.virtual_time import Stalled, VirtualLoop
+from gleaner.supervisor import Actor, Crashed, Done, Message, Refused, Terminated, Unreachable, handles
+from gleaner.supervisor.memory_journal import MemoryJournal
+from gleaner.supervisor.stage import Stage
+from gleaner.supervisor.virtual_time import Stalled, VirtualLoop
 
 
 class PriceOf(Message, frozen=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import (
+from gleaner.supervisor import (
     Actor,
     CannotGoOn,
     Hopeless,
@@ -23,7 +23,7 @@ from supervisor import (
     one_for_one,
     rest_for_one,
 )
-from supervisor.testing import TestSystem
+from gleaner.supervisor.testing import TestSystem
 
 
 class Boom(Message, frozen=True):

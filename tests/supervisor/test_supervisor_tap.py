@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor import Message, Refused
-from supervisor.tap import (
+from gleaner.supervisor import Message, Refused
+from gleaner.supervisor.tap import (
     MAX_BODY,
     MAX_READERS,
     MAX_TEXT,
@@ -96,7 +96,7 @@ def test_a_body_is_json_and_small_whatever_the_message_holds() -> None:
 async def test_a_tap_stands_while_somebody_reads_and_is_gone_when_he_vanishes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("supervisor.tap.IDLE_S", 0.05)
+    monkeypatch.setattr("gleaner.supervisor.tap.IDLE_S", 0.05)
     told: list[Tap | None] = []
     gone = asyncio.Event()
 

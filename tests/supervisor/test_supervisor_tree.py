@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from supervisor import (
+from gleaner.supervisor import (
     Actor,
     Counts,
     Intensity,
@@ -19,8 +19,8 @@ from supervisor import (
     rest_for_one,
     simple_one_for_one,
 )
-from supervisor.child_spec import ChildSpec
-from supervisor.tree import Action, End, Later, Start, Stop, TreeState, Why
+from gleaner.supervisor.child_spec import ChildSpec
+from gleaner.supervisor.tree import Action, End, Later, Start, Stop, TreeState, Why
 
 ABC = [child("a", Actor), child("b", Actor), child("c", Actor)]
 

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from patient_loop import PatientLoop
 
-from supervisor import Done
-from supervisor.address import Address
-from supervisor.asks import PendingAsks
-from supervisor.turn_clock import TICK_S, TurnClock, timeout_in_turns
-from supervisor.virtual_time import VirtualLoop
+from gleaner.supervisor import Done
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.asks import PendingAsks
+from gleaner.supervisor.turn_clock import TICK_S, TurnClock, timeout_in_turns
+from gleaner.supervisor.virtual_time import VirtualLoop
 
 PAUSE_S = 20.0
 ROUNDING_S = 1e-6

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from journal_places_under_test import PlaceUnderTest, put
 
-from supervisor import JournalError, JournalUnreadable, Message
-from supervisor.group_commit import NewRow
-from supervisor.journal import Journal
-from supervisor.upgrades import Fields, decode_stored, forgets, upgrades
+from gleaner.supervisor import JournalError, JournalUnreadable, Message
+from gleaner.supervisor.group_commit import NewRow
+from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.upgrades import Fields, decode_stored, forgets, upgrades
 
 
 class Measured(Message, frozen=True):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patient_loop import PatientLoop
 
-from supervisor import (
+from gleaner.supervisor import (
     Actor,
     AskTimeout,
     Deadline,
@@ -24,11 +24,11 @@ from supervisor import (
     handles,
     one_for_one,
 )
-from supervisor.address import Address
-from supervisor.system_messages import SYSTEM, ListWaits, WaitsOf, WaitState
-from supervisor.testing import TestSystem
-from supervisor.turn_clock import TICK_S
-from supervisor.waits import LINES_PER_S, MAX_EXPIRED, MAX_REASONS, Waits
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.system_messages import SYSTEM, ListWaits, WaitsOf, WaitState
+from gleaner.supervisor.testing import TestSystem
+from gleaner.supervisor.turn_clock import TICK_S
+from gleaner.supervisor.waits import LINES_PER_S, MAX_EXPIRED, MAX_REASONS, Waits
 
 NUMBERS = st.floats(-1e6, 1e6)
 

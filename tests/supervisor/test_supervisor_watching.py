@@ -13,14 +13,14 @@ import msgspec
 import pytest
 from patient_loop import PatientLoop
 
-from supervisor import Actor, ActorSystem, Address, Limits, Refused, Suspected, Terminated
-from supervisor.system_messages import Watch
-from supervisor.testing import TEST_LIMITS, TestSystem
-from supervisor.watching import AFFIRM_S, MAX_WATCHERS
+from gleaner.supervisor import Actor, ActorSystem, Address, Limits, Refused, Suspected, Terminated
+from gleaner.supervisor.system_messages import Watch
+from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
+from gleaner.supervisor.watching import AFFIRM_S, MAX_WATCHERS
+from gleaner.transport import control_frame
+from gleaner.transport.control_frame import Ack, Data
+from gleaner.transport.envelope import Envelope
 from tests.supervisor.watched_process import LIMITS, Sitting, system_of
-from transport import control_frame
-from transport.control_frame import Ack, Data
-from transport.envelope import Envelope
 
 
 class Looking(Actor):
@@ -259,7 +259,7 @@ async def test_a_watch_that_was_forgotten_by_a_process_is_affirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert TEST_LIMITS.silent_s < AFFIRM_S
-    monkeypatch.setattr("supervisor.watching.AFFIRM_S", 0.3)
+    monkeypatch.setattr("gleaner.supervisor.watching.AFFIRM_S", 0.3)
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
         looking = look(one.system, two.spawn("sitting", Sitting))
         await asyncio.sleep(0.2)

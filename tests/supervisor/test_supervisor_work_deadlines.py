@@ -4,9 +4,17 @@ import asyncio
 import threading
 from pathlib import Path
 
-from nodeagent.exit_codes import GAVE_UP, as_cannot_run
-from supervisor import Actor, Supervisor, SupervisorFailed, WorkDeadlines, WorkHung, child, one_for_one
-from supervisor.testing import TestSystem
+from gleaner.nodeagent.exit_codes import GAVE_UP, as_cannot_run
+from gleaner.supervisor import (
+    Actor,
+    Supervisor,
+    SupervisorFailed,
+    WorkDeadlines,
+    WorkHung,
+    child,
+    one_for_one,
+)
+from gleaner.supervisor.testing import TestSystem
 
 
 def test_the_first_piece_of_a_kind_has_a_limit_of_its_own() -> None:

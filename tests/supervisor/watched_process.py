@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from supervisor import Actor, ActorSystem, Limits, SqliteJournal
-from supervisor.address import Incarnations
-from supervisor.network import Network
-from transport.mesh import ZmqWire
+from gleaner.supervisor import Actor, ActorSystem, Limits, SqliteJournal
+from gleaner.supervisor.address import Incarnations
+from gleaner.supervisor.network import Network
+from gleaner.transport.mesh import ZmqWire
 
 LIMITS = Limits(beat_s=0.1, silent_s=1.0)
 

@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from transport.keys import NodeKeys
-from transport.loopback import LoopbackNetwork
-from transport.mesh import ZmqWire
-from transport.sockets import CannotListen
-from transport.wire import OnFrames, OnLink, Peer, Route, Sent, Wire
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.loopback import LoopbackNetwork
+from gleaner.transport.mesh import ZmqWire
+from gleaner.transport.sockets import CannotListen
+from gleaner.transport.wire import OnFrames, OnLink, Peer, Route, Sent, Wire
 
 PATIENT_S = 600.0
 """Nobody is given up for his slowness where a test does not ask for it (`gives_up_after`)."""

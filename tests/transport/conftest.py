@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from transport.wire import Link, Peer, Route, Wire
+from gleaner.transport.wire import Link, Peer, Route, Wire
 
 
 class Heard:

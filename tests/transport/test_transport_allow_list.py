@@ -11,13 +11,13 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport.allow_list import MAX_REVOKED, AllowList
-from transport.gate import Revoked
-from transport.key_follower import KeyFollower
-from transport.keys import BadKeys, NodeKeys, fingerprint, read_trusted
-from transport.mesh import ZmqWire
-from transport.sockets import Listener, default_context, open_router
-from transport.wire import Link, Sent
+from gleaner.transport.allow_list import MAX_REVOKED, AllowList
+from gleaner.transport.gate import Revoked
+from gleaner.transport.key_follower import KeyFollower
+from gleaner.transport.keys import BadKeys, NodeKeys, fingerprint, read_trusted
+from gleaner.transport.mesh import ZmqWire
+from gleaner.transport.sockets import Listener, default_context, open_router
+from gleaner.transport.wire import Link, Sent
 
 POLL_S = 0.02
 
@@ -217,11 +217,11 @@ async def test_a_file_that_becomes_readable_comes_into_force(node, eventually, m
     def refuse(_root: Path) -> dict[str, str]:
         raise unreadable
 
-    monkeypatch.setattr("transport.key_follower.read_trusted", refuse)  # root may read everything
+    monkeypatch.setattr("gleaner.transport.key_follower.read_trusted", refuse)  # root may read everything
     head.trust(spot)
     await eventually(lambda: "Permission denied" in head.follower.state().problem)
     await asyncio.sleep(4 * POLL_S)
-    monkeypatch.setattr("transport.key_follower.read_trusted", read_trusted)
+    monkeypatch.setattr("gleaner.transport.key_follower.read_trusted", read_trusted)
     (head.root / "trusted" / "spot.public").chmod(0o640)
     await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
 
@@ -241,7 +241,7 @@ async def test_a_key_that_replaces_another_in_the_same_file_is_noticed(node, eve
 async def test_many_keys_cost_no_look_at_each_while_their_folder_is_still(
     node, eventually, monkeypatch
 ) -> None:
-    monkeypatch.setattr("transport.key_follower.FILES_A_LOOK", 2)
+    monkeypatch.setattr("gleaner.transport.key_follower.FILES_A_LOOK", 2)
     head, spot = node("head"), node("spot")
     for number in range(20):
         (head.root / "trusted" / f"n{number}.public").write_text(NodeKeys.generate().public)

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patient_loop import PatientPolicy
 
-from transport import bulk, bulk_frames, bulk_pull, bulk_server
-from transport.bulk import BulkServer, BulkSource, Chunk, pull
-from transport.keys import NodeKeys, RefusedToListen
-from transport.refusal import NotAnEnvelope
-from transport.sockets import CannotListen
+from gleaner.transport import bulk, bulk_frames, bulk_pull, bulk_server
+from gleaner.transport.bulk import BulkServer, BulkSource, Chunk, pull
+from gleaner.transport.keys import NodeKeys, RefusedToListen
+from gleaner.transport.refusal import NotAnEnvelope
+from gleaner.transport.sockets import CannotListen
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy.")
 CHUNK = 64 << 10
@@ -251,7 +251,7 @@ async def test_a_chunk_with_a_wrong_hash_is_retried_twice_and_then_named(
 
 
 async def test_a_chunk_that_arrives_right_at_last_is_done(server, content, path, monkeypatch) -> None:
-    monkeypatch.setattr("transport.bulk_exchange.RETRIES", 1 << 30)  # until it was repaired
+    monkeypatch.setattr("gleaner.transport.bulk_exchange.RETRIES", 1 << 30)  # until it was repaired
     chunks, into = chunks_of(content), bytearray(len(content))
     damaged = bytearray(content)
     damaged[5 * CHUNK] ^= 1
@@ -416,7 +416,7 @@ async def test_a_host_that_still_pulls_passes_on_what_it_has_and_what_comes(serv
 
 
 async def test_what_does_not_come_at_a_relay_is_a_source_that_lags(server, content, monkeypatch) -> None:
-    monkeypatch.setattr("transport.bulk_partial.ARRIVE_S", 0.02)
+    monkeypatch.setattr("gleaner.transport.bulk_partial.ARRIVE_S", 0.02)
     monkeypatch.setattr(bulk_pull, "LAG_S", 0.1)
     chunks, view = chunks_of(content), memoryview(bytearray(content))
     partial = bulk.PartialContent(view)
@@ -428,7 +428,7 @@ async def test_what_does_not_come_at_a_relay_is_a_source_that_lags(server, conte
 
 
 async def test_a_relay_serves_nothing_that_was_given_up(server, content, monkeypatch) -> None:
-    monkeypatch.setattr("transport.bulk_partial.ARRIVE_S", 0.02)
+    monkeypatch.setattr("gleaner.transport.bulk_partial.ARRIVE_S", 0.02)
     monkeypatch.setattr(bulk_pull, "LAG_S", 0.05)
     chunks = chunks_of(content)
     partial = bulk.PartialContent(memoryview(bytearray(content)))
@@ -583,7 +583,7 @@ async def test_nothing_is_written_once_a_pull_was_cancelled(content) -> None:
 
 
 async def test_a_puller_that_takes_nothing_is_given_up(server, monkeypatch, eventually) -> None:
-    monkeypatch.setattr("transport.bulk_server.STALL_S", 0.1)
+    monkeypatch.setattr("gleaner.transport.bulk_server.STALL_S", 0.1)
     server.publish(
         3, memoryview(bytes(16 << 20))
     )  # more than the kernel takes for somebody who does not read
@@ -608,7 +608,7 @@ async def test_a_signed_request_for_more_than_there_is_gets_nothing(server, cont
 
 
 async def test_who_says_a_request_byte_by_byte_is_given_up(server, monkeypatch, eventually) -> None:
-    monkeypatch.setattr("transport.bulk_server.FIRST_REQUEST_S", 0.1)
+    monkeypatch.setattr("gleaner.transport.bulk_server.FIRST_REQUEST_S", 0.1)
     token = server.issue_token(3)
     request = bulk_frames.Request(token[:16], 3, 0, 10, 1)
     with socket.create_connection(address_of(server)) as raw:

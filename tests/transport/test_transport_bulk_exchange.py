@@ -9,8 +9,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport.bulk_exchange import Exchange, Order
-from transport.bulk_frames import (
+from gleaner.transport.bulk_exchange import Exchange, Order
+from gleaner.transport.bulk_frames import (
     ANSWER_BYTES,
     REQUEST_BYTES,
     BulkSource,

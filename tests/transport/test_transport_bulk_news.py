@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport import bulk_news
-from transport.bulk_news import News
+from gleaner.transport import bulk_news
+from gleaner.transport.bulk_news import News
 
 
 class Loop:

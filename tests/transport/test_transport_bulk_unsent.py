@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from transport.bulk_socket import AS_THE_KERNEL_LIKES, UNSENT_BYTES, TcpConnection, TcpListener
+from gleaner.transport.bulk_socket import AS_THE_KERNEL_LIKES, UNSENT_BYTES, TcpConnection, TcpListener
 
 
 def unsent(connection: TcpConnection) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from transport import bulk_pull, bulk_server, stream_receiver, stream_sender
+from gleaner.transport import bulk_pull, bulk_server, stream_receiver, stream_sender
 
 SOCKETS = {"socket", "zmq", "os", "mmap", "secrets", "random", "time"}
 

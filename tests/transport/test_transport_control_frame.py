@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport import control_frame, envelope
-from transport.control_frame import MAX_BATCH, NONE, Ack, Data, Gone, Hello, RefusedLink, Welcome
-from transport.refusal import BadField, FrameError, NotAnEnvelope, Oversize, Truncated, UnknownVersion
+from gleaner.transport import control_frame, envelope
+from gleaner.transport.control_frame import MAX_BATCH, NONE, Ack, Data, Gone, Hello, RefusedLink, Welcome
+from gleaner.transport.refusal import BadField, FrameError, NotAnEnvelope, Oversize, Truncated, UnknownVersion
 
 counts = st.integers(0, (1 << 63) - 1)
 packed_envelopes = st.lists(

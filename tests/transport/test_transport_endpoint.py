@@ -2,7 +2,7 @@
 
 import pytest
 
-from transport.endpoint import endpoint
+from gleaner.transport.endpoint import endpoint
 
 
 @pytest.mark.parametrize(

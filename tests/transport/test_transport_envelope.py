@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport import envelope
-from transport.envelope import Envelope, Lane, Mode
+from gleaner.transport import envelope
+from gleaner.transport.envelope import Envelope, Lane, Mode
 
 names = st.text(max_size=60)
 counts = st.integers(min_value=0, max_value=(1 << 63) - 1)

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from transport.keys import (
+from gleaner.transport.keys import (
     BadKeys,
     NodeKeys,
     RefusedToListen,
@@ -57,7 +57,7 @@ def test_a_damaged_directory_is_named(tmp_path, damage, says) -> None:
 def test_a_list_has_a_limit(tmp_path, monkeypatch) -> None:
     NodeKeys("a" * 40, "b" * 40, frozenset(f"{number:040}" for number in range(3))).save(tmp_path)
     assert len(read_trusted(tmp_path)) == 3
-    monkeypatch.setattr("transport.keys.MAX_TRUSTED", 2)
+    monkeypatch.setattr("gleaner.transport.keys.MAX_TRUSTED", 2)
     with pytest.raises(BadKeys, match="holds 3 keys, the limit is 2"):
         read_trusted(tmp_path)
 

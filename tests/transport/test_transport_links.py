@@ -10,15 +10,15 @@ import msgpack
 import pytest
 from patient_loop import PatientLoop
 
+from gleaner.transport import control_frame
+from gleaner.transport.envelope import Envelope, Lane, Mode, encode
+from gleaner.transport.link import DialledLink
+from gleaner.transport.link_end import LinkLimits
+from gleaner.transport.links import Links
+from gleaner.transport.refusal import BadField
+from gleaner.transport.session import PROMPT_MESSAGES, START_LIMIT
+from gleaner.transport.wire import Link, Peer, Route, Sent
 from tests.transport.carriers import SOON_S, Flaky, Keyed, Loopback, Plain
-from transport import control_frame
-from transport.envelope import Envelope, Lane, Mode, encode
-from transport.link import DialledLink
-from transport.link_end import LinkLimits
-from transport.links import Links
-from transport.refusal import BadField
-from transport.session import PROMPT_MESSAGES, START_LIMIT
-from transport.wire import Link, Peer, Route, Sent
 
 LIMITS = LinkLimits(ack_delay_s=0.05, answer_ack_s=0.1, probe_s=0.1, answer_s=2.0)
 
@@ -362,7 +362,7 @@ async def test_who_disobeys_the_limit_loses_its_session(hear, eventually) -> Non
 async def test_sessions_of_diallers_are_bounded_and_dropped_when_their_route_is_gone(
     carrier, eventually, monkeypatch
 ) -> None:
-    monkeypatch.setattr("transport.link_upkeep.CALM_S", 0.1)
+    monkeypatch.setattr("gleaner.transport.link_upkeep.CALM_S", 0.1)
     b = Process(carrier, "b", 9, LinkLimits(max_sessions=2, silence_s=0.2, probe_s=0.1, broken_s=0.2))
     diallers = [Process(carrier, f"a{n}", n + 1) for n in range(2)]
     for dialler in diallers:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from transport.listener_probe import ListenerProbe
+from gleaner.transport.listener_probe import ListenerProbe
 
 
 def probed(endpoint: str) -> tuple[ListenerProbe, list[str]]:

@@ -14,16 +14,16 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from transport import control_frame, mesh
-from transport.keys import NodeKeys, RefusedToListen
-from transport.mesh import ZmqWire
-from transport.sockets import CannotListen
-from transport.wire import MAX_FRAME_BYTES, Link, Peer, Sent
+from gleaner.transport import control_frame, mesh
+from gleaner.transport.keys import NodeKeys, RefusedToListen
+from gleaner.transport.mesh import ZmqWire
+from gleaner.transport.sockets import CannotListen
+from gleaner.transport.wire import MAX_FRAME_BYTES, Link, Peer, Sent
 
 ECHO = """
 import asyncio
 import contextlib
-from transport.mesh import ZmqWire
+from gleaner.transport.mesh import ZmqWire
 
 async def main():
     wire = ZmqWire("echo", 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from transport.port import DRAIN_BUDGET, Port
+from gleaner.transport.port import DRAIN_BUDGET, Port
 
 
 @pytest.fixture

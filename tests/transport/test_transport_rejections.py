@@ -3,8 +3,8 @@
 import itertools
 import random
 
-from transport.rejections import FIRST_S, MAX_PEERS, MOST_S, Rejections
-from transport.wire import Peer
+from gleaner.transport.rejections import FIRST_S, MAX_PEERS, MOST_S, Rejections
+from gleaner.transport.wire import Peer
 
 HEAD = Peer("tcp://10.0.0.1:7700", "key")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transport.refusal import BadField, Oversize
-from transport.session import BATCH_BYTES, BATCH_MESSAGES, START_LIMIT, ReceiveWindow, SendWindow
+from gleaner.transport.refusal import BadField, Oversize
+from gleaner.transport.session import BATCH_BYTES, BATCH_MESSAGES, START_LIMIT, ReceiveWindow, SendWindow
 
 MAX_MESSAGES, MAX_BYTES, WINDOW = 600, 1 << 20, 300
 

@@ -9,8 +9,8 @@ import pytest
 # heartbeat of its own is due (zeromq/libzmq#3596, #4364): hence a process of its own.
 BUSY = """
 import sys, time, zmq
-from transport.sockets import HEARTBEAT_IVL_MS, default_context, open_dealer, open_router
-from transport.wire import Peer
+from gleaner.transport.sockets import HEARTBEAT_IVL_MS, default_context, open_dealer, open_router
+from gleaner.transport.wire import Peer
 
 ours, theirs = default_context(), zmq.Context()
 count = int(sys.argv[2])

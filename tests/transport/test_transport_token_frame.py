@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport import stream_control, token_frame
-from transport.refusal import BadField, FrameError, NotAnEnvelope, Truncated, UnknownVersion, WrongParts
-from transport.token_frame import TokenFrame
+from gleaner.transport import stream_control, token_frame
+from gleaner.transport.refusal import (
+    BadField,
+    FrameError,
+    NotAnEnvelope,
+    Truncated,
+    UnknownVersion,
+    WrongParts,
+)
+from gleaner.transport.token_frame import TokenFrame
 
 rows = st.lists(
     st.tuples(

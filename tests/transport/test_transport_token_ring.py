@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transport.refusal import BadField
-from transport.token_ring import BEHIND_LIMIT, LostByReceiver, ReceiveCursor, SendRing, Verdict
+from gleaner.transport.refusal import BadField
+from gleaner.transport.token_ring import BEHIND_LIMIT, LostByReceiver, ReceiveCursor, SendRing, Verdict
 
 WINDOW = 5
 CAPACITY = 12

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import zmq
 
-from transport import stream_control, token_frame
-from transport.keys import NodeKeys
-from transport.stream_control import Hello
-from transport.token_frame import Flag, PackedFrame
-from transport.token_stream import StreamReceiver, StreamRefused, StreamSender
-from transport.wire import Peer
+from gleaner.transport import stream_control, token_frame
+from gleaner.transport.keys import NodeKeys
+from gleaner.transport.stream_control import Hello
+from gleaner.transport.token_frame import Flag, PackedFrame
+from gleaner.transport.token_stream import StreamReceiver, StreamRefused, StreamSender
+from gleaner.transport.wire import Peer
 
 
 class Manager:
@@ -345,8 +345,8 @@ async def test_an_instance_hangs_up_on_a_manager_that_it_trusts_no_longer(closin
 
 SENDER = """
 import asyncio, sys
-from transport.token_stream import StreamSender
-from transport.wire import Peer
+from gleaner.transport.token_stream import StreamSender
+from gleaner.transport.wire import Peer
 
 async def main():
     sender = StreamSender("spot-1", 1, ring_frames=64)

@@ -8,9 +8,9 @@ import pytest
 import uvloop
 from patient_loop import PatientPolicy
 
+from gleaner.transport.refusal import Oversize, WrongParts
+from gleaner.transport.wire import HELD_FRAMES, MAX_FRAME_BYTES, Link, Sent
 from tests.transport.carriers import SOON_S, Keyed, Loopback, Plain
-from transport.refusal import Oversize, WrongParts
-from transport.wire import HELD_FRAMES, MAX_FRAME_BYTES, Link, Sent
 
 # newer releases of the plugin offer a hook instead, but it does not work for one folder alone
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy.")

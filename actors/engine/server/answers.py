@@ -6,9 +6,9 @@ it is given.
 
 from msgspec import UNSET
 
-from actors.engine.server.running import Asked, Running
-from actors.engine.server.wire import Finish, Generated, Logprob, MetaInfo
-from actors.reward.prompts import Prompts
+from gleaner.actors.engine.server.running import Asked, Running
+from gleaner.actors.engine.server.wire import Finish, Generated, Logprob, MetaInfo
+from gleaner.actors.reward.prompts import Prompts
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """The decoder's substitute for bytes that are no character yet."""

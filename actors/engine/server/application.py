@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from actors.engine.qwen3 import Qwen3Config
-from actors.engine.server.answers import Answers
-from actors.engine.server.asking import Engine
-from actors.engine.server.batching import Batching
-from actors.engine.server.bodies import Handler, errors
-from actors.engine.server.controlling import Controlling
-from actors.engine.server.figures import Figures
-from actors.engine.server.generating import Generating
-from actors.engine.server.running import aborted
-from actors.engine.server.telling import Telling
-from actors.engine.server.told import ServerInfo
+from gleaner.actors.engine.qwen3 import Qwen3Config
+from gleaner.actors.engine.server.answers import Answers
+from gleaner.actors.engine.server.asking import Engine
+from gleaner.actors.engine.server.batching import Batching
+from gleaner.actors.engine.server.bodies import Handler, errors
+from gleaner.actors.engine.server.controlling import Controlling
+from gleaner.actors.engine.server.figures import Figures
+from gleaner.actors.engine.server.generating import Generating
+from gleaner.actors.engine.server.running import aborted
+from gleaner.actors.engine.server.telling import Telling
+from gleaner.actors.engine.server.told import ServerInfo
 
 MAX_BODY_BYTES = 64 * 2**20
 OPEN = frozenset({"/health"})

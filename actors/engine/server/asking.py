@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from actors.engine.server.running import Asked
-from actors.engine.server.wire import GenerateBody, SamplingParams
-from actors.reward.prompts import Prompts
-from actors.rollout.sampling_params import Sampling
+from gleaner.actors.engine.server.running import Asked
+from gleaner.actors.engine.server.wire import GenerateBody, SamplingParams
+from gleaner.actors.reward.prompts import Prompts
+from gleaner.actors.rollout.sampling_params import Sampling
 
 T = TypeVar("T")
 

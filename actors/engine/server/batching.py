@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from actors.engine.builtin import BuiltinEngine
-from actors.engine.engine import Assignment, BrokenWeights, CannotServe, EngineFull, StepOutput
-from actors.engine.server.running import Asked, Running, aborted, reason_of, tokens_of
-from actors.engine.server.weights import Image
-from actors.engine.server.wire import Finish
-from transport.token_frame import Flag
+from gleaner.actors.engine.builtin import BuiltinEngine
+from gleaner.actors.engine.engine import Assignment, BrokenWeights, CannotServe, EngineFull, StepOutput
+from gleaner.actors.engine.server.running import Asked, Running, aborted, reason_of, tokens_of
+from gleaner.actors.engine.server.weights import Image
+from gleaner.actors.engine.server.wire import Finish
+from gleaner.transport.token_frame import Flag
 
 T = TypeVar("T")
 Refused = tuple[int, str, int]

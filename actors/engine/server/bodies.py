@@ -8,9 +8,9 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from actors.engine.server.asking import BadRequest
-from actors.engine.server.batching import Full
-from actors.engine.server.told import Problem, ProblemBody
+from gleaner.actors.engine.server.asking import BadRequest
+from gleaner.actors.engine.server.batching import Full
+from gleaner.actors.engine.server.told import Problem, ProblemBody
 
 B = TypeVar("B", bound=msgspec.Struct)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from actors.engine.qwen3 import BadCheckpoint, Qwen3Config
-from actors.engine.server.asking import BadRequest
-from actors.engine.server.batching import Batching, Unsettled
-from actors.engine.server.bodies import body_of, json
-from actors.engine.server.running import aborted
-from actors.engine.server.weights import read_image
-from actors.engine.server.wire import (
+from gleaner.actors.engine.qwen3 import BadCheckpoint, Qwen3Config
+from gleaner.actors.engine.server.asking import BadRequest
+from gleaner.actors.engine.server.batching import Batching, Unsettled
+from gleaner.actors.engine.server.bodies import body_of, json
+from gleaner.actors.engine.server.running import aborted
+from gleaner.actors.engine.server.weights import read_image
+from gleaner.actors.engine.server.wire import (
     AbortBody,
     ContinueBody,
     PauseBody,
@@ -27,7 +27,7 @@ from actors.engine.server.wire import (
     VersionBody,
     VersionNamed,
 )
-from actors.engine.weight_image import BadImage
+from gleaner.actors.engine.weight_image import BadImage
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ Owns no state of requests.
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from actors.engine.server.running import Running
-from actors.engine.server.told import Load
+from gleaner.actors.engine.server.running import Running
+from gleaner.actors.engine.server.told import Load
 
 LATENCY_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 

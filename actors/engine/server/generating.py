@@ -9,13 +9,13 @@ import logging
 import msgspec
 from aiohttp import web
 
-from actors.engine.server.answers import Answers
-from actors.engine.server.asking import BadRequest, Engine, asked_of
-from actors.engine.server.batching import Batching, Full
-from actors.engine.server.bodies import body_of, json, problem, problem_body
-from actors.engine.server.figures import Figures
-from actors.engine.server.running import Running, aborted
-from actors.engine.server.wire import GenerateBody
+from gleaner.actors.engine.server.answers import Answers
+from gleaner.actors.engine.server.asking import BadRequest, Engine, asked_of
+from gleaner.actors.engine.server.batching import Batching, Full
+from gleaner.actors.engine.server.bodies import body_of, json, problem, problem_body
+from gleaner.actors.engine.server.figures import Figures
+from gleaner.actors.engine.server.running import Running, aborted
+from gleaner.actors.engine.server.wire import GenerateBody
 
 REQUEST_S = 3600.0
 """A request ends after that with its tokens, as an abort; paused time counts."""

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from aiohttp import web
 
-from actors.engine.builtin import BuiltinEngine
-from actors.engine.checkpoint import load_checkpoint
-from actors.engine.server.answers import Answers
-from actors.engine.server.application import Server, Serving
-from actors.engine.server.asking import Engine
-from actors.engine.server.batching import Batching
-from actors.engine.server.told import ServerInfo
-from actors.reward.prompts import Prompts
-from transport.token_frame import MAX_ROWS
+from gleaner.actors.engine.builtin import BuiltinEngine
+from gleaner.actors.engine.checkpoint import load_checkpoint
+from gleaner.actors.engine.server.answers import Answers
+from gleaner.actors.engine.server.application import Server, Serving
+from gleaner.actors.engine.server.asking import Engine
+from gleaner.actors.engine.server.batching import Batching
+from gleaner.actors.engine.server.told import ServerInfo
+from gleaner.actors.reward.prompts import Prompts
+from gleaner.transport.token_frame import MAX_ROWS
 
 __all__ = ["MAX_SLOTS", "Settings", "loaded", "serve"]
 

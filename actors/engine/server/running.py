@@ -8,9 +8,9 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors.engine.engine import Assignment
-from actors.engine.server.wire import Finish, Span
-from actors.rollout.sampling_params import Sampling
+from gleaner.actors.engine.engine import Assignment
+from gleaner.actors.engine.server.wire import Finish, Span
+from gleaner.actors.rollout.sampling_params import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,15 @@ from typing import Literal
 import msgspec
 from aiohttp import web
 
-from actors.engine.server.asking import Engine, asked_of
-from actors.engine.server.batching import Batching, Full
-from actors.engine.server.bodies import json
-from actors.engine.server.controlling import Controlling
-from actors.engine.server.figures import Figures
-from actors.engine.server.generating import Generating
-from actors.engine.server.running import aborted
-from actors.engine.server.told import Load, Loads, ModelInfo, OldLoad, ServerInfo
-from actors.engine.server.wire import GenerateBody, SamplingParams
+from gleaner.actors.engine.server.asking import Engine, asked_of
+from gleaner.actors.engine.server.batching import Batching, Full
+from gleaner.actors.engine.server.bodies import json
+from gleaner.actors.engine.server.controlling import Controlling
+from gleaner.actors.engine.server.figures import Figures
+from gleaner.actors.engine.server.generating import Generating
+from gleaner.actors.engine.server.running import aborted
+from gleaner.actors.engine.server.told import Load, Loads, ModelInfo, OldLoad, ServerInfo
+from gleaner.actors.engine.server.wire import GenerateBody, SamplingParams
 
 PROBE_S = 20.0
 """`/health_generate` waits so long for a token."""

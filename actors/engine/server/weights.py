@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from actors.engine.checkpoint import load_checkpoint
-from actors.engine.qwen3 import BadCheckpoint, Qwen3Config
-from actors.engine.tensor_spec import TensorSpec
-from actors.engine.weight_image import image_bytes, weight_layout, write_weights
+from gleaner.actors.engine.checkpoint import load_checkpoint
+from gleaner.actors.engine.qwen3 import BadCheckpoint, Qwen3Config
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.engine.weight_image import image_bytes, weight_layout, write_weights
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import os
 import resource
 from dataclasses import dataclass, field
 
-from actors.reward.sandbox import landlock, seccomp, syscalls
-from actors.reward.sandbox.port import Limits
+from gleaner.actors.reward.sandbox import landlock, seccomp, syscalls
+from gleaner.actors.reward.sandbox.port import Limits
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
 STACK_BYTES = 64 * 2**20

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.reward.sandbox import landlock
-from actors.reward.sandbox.confinement import Confinement
-from actors.reward.sandbox.port import Isolation, Limits, Status, Work
-from actors.reward.sandbox.syscall_numbers import NUMBERS
+from gleaner.actors.reward.sandbox import landlock
+from gleaner.actors.reward.sandbox.confinement import Confinement
+from gleaner.actors.reward.sandbox.port import Isolation, Limits, Status, Work
+from gleaner.actors.reward.sandbox.syscall_numbers import NUMBERS
 
 AUTO = "auto"
 UIDS = range(64_000, 65_000)
@@ -27,7 +27,7 @@ SLACK = 256
 """Processes that the user may start elsewhere meanwhile, where programs run as the same user."""
 HIDDEN = 8
 """Processes of a sandbox that are not the program's."""
-TRIAL = "actors.reward.sandbox.detection:trial"
+TRIAL = "gleaner.actors.reward.sandbox.detection:trial"
 
 
 class NoSandbox(RuntimeError):
@@ -118,7 +118,7 @@ def _tried(isolation: Isolation) -> tuple[Host | None, str]:
 
 def _problem(host: Host) -> str:
     """Why a program does not run in a sandbox of this host; "" if it does."""
-    from actors.reward.sandbox.host_end import HostSandbox  # it knows hosts
+    from gleaner.actors.reward.sandbox.host_end import HostSandbox  # it knows hosts
 
     sandbox = HostSandbox(host, [TRIAL.partition(":")[0]])
     try:

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import IO
 
-from actors.reward.sandbox import folders, shells, wire
-from actors.reward.sandbox.confinement import Confinement
-from actors.reward.sandbox.detection import Host
-from actors.reward.sandbox.port import Isolation, Outcome, Status, Work
-from actors.reward.sandbox.running import Running, SandboxFailed
+from gleaner.actors.reward.sandbox import folders, shells, wire
+from gleaner.actors.reward.sandbox.confinement import Confinement
+from gleaner.actors.reward.sandbox.detection import Host
+from gleaner.actors.reward.sandbox.port import Isolation, Outcome, Status, Work
+from gleaner.actors.reward.sandbox.running import Running, SandboxFailed
 
 MAX_PROGRAMS = 1000
 START_S = 60.0

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from actors.reward.sandbox import syscalls
+from gleaner.actors.reward.sandbox import syscalls
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 1 << 1, 1 << 2, 1 << 3
 REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Callable
 from typing import NoReturn
 
-from actors.reward.sandbox import syscalls
-from actors.reward.sandbox.port import Limits
+from gleaner.actors.reward.sandbox import syscalls
+from gleaner.actors.reward.sandbox.port import Limits
 
 ENDED = struct.Struct("<id")
 """The reaper's report after the program's end: its wait status, and processor seconds of all processes."""

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, cast
 
-from actors.reward.sandbox.confinement import RESULT, Confiner
-from actors.reward.sandbox.port import Limits, Work
+from gleaner.actors.reward.sandbox.confinement import RESULT, Confiner
+from gleaner.actors.reward.sandbox.port import Limits, Work
 
 NO_MEMORY, RAISED, TOO_LONG = 77, 1, 78
 """Exit codes. A program may end with them as well: each is its own fault."""

@@ -12,8 +12,8 @@ import signal
 import socket
 import time
 
-from actors.reward.sandbox import program, wire
-from actors.reward.sandbox.port import STARVED, Limits, Outcome, Status, Work
+from gleaner.actors.reward.sandbox import program, wire
+from gleaner.actors.reward.sandbox.port import STARVED, Limits, Outcome, Status, Work
 
 LATE_S = 10.0
 """Beyond the longest time of a program: then the zygote itself does not answer."""

@@ -9,7 +9,7 @@ import functools
 import struct
 from collections.abc import Sequence
 
-from actors.reward.sandbox.syscall_numbers import ARCHITECTURES, NEWEST, NUMBERS
+from gleaner.actors.reward.sandbox.syscall_numbers import ARCHITECTURES, NEWEST, NUMBERS
 
 KILL_PROCESS, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06

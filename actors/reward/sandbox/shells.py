@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import IO
 
 import actors
-from actors.reward.sandbox.port import Isolation
+from gleaner.actors.reward.sandbox.port import Isolation
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
 ETC = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
 START = (
     "import sys; sys.path[:0] = sys.argv[2].split(chr(0)); "
-    "from actors.reward.sandbox.zygote import main; main(int(sys.argv[1]))"
+    "from gleaner.actors.reward.sandbox.zygote import main; main(int(sys.argv[1]))"
 )
 
 

@@ -7,7 +7,7 @@ import ctypes
 import os
 import platform
 
-from actors.reward.sandbox.syscall_numbers import NUMBERS
+from gleaner.actors.reward.sandbox.syscall_numbers import NUMBERS
 
 MACHINE = platform.machine()
 _NUMBERS = NUMBERS.get(MACHINE, NUMBERS["x86_64"])  # other machines are refused by `detection`

@@ -10,7 +10,7 @@ import struct
 from dataclasses import asdict
 from typing import TypeAlias
 
-from actors.reward.sandbox.port import Work
+from gleaner.actors.reward.sandbox.port import Work
 
 Json: TypeAlias = dict[str, object]
 _PREFIX = struct.Struct("<II")

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn, cast
 
-from actors.reward.sandbox import descendants, folders, namespaces, program, syscalls, wire
-from actors.reward.sandbox.confinement import Confinement, Confiner, set_environment
-from actors.reward.sandbox.port import STARVED, Isolation, Limits, Work
+from gleaner.actors.reward.sandbox import descendants, folders, namespaces, program, syscalls, wire
+from gleaner.actors.reward.sandbox.confinement import Confinement, Confiner, set_environment
+from gleaner.actors.reward.sandbox.port import STARVED, Isolation, Limits, Work
 
 LOOK_S = 0.05
 """Period in which the use of a program's processes is added up; their use within a period is bounded for

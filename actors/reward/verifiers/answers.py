@@ -6,15 +6,15 @@ This is the trusted end.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from actors.reward import verdicts
-from actors.reward.entries import Entry
-from actors.reward.problems import answer_of
-from actors.reward.sandbox.detection import detect
-from actors.reward.sandbox.host_end import HostSandbox
-from actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers import reasoning
-from actors.reward.verifiers.port import Trial, VerifierSpec
+from gleaner.actors.reward import verdicts
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.problems import answer_of
+from gleaner.actors.reward.sandbox.detection import detect
+from gleaner.actors.reward.sandbox.host_end import HostSandbox
+from gleaner.actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers import reasoning
+from gleaner.actors.reward.verifiers.port import Trial, VerifierSpec
 
 
 def limits(deadline_s: float) -> Limits:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from actors.reward.entries import Json
+from gleaner.actors.reward.entries import Json
 
 MAX_CASES = 10_000
 MAX_INPUT_BYTES = 32 * 2**20

@@ -5,7 +5,7 @@ The output is data, of any size and shape within the limits."""
 import re
 from decimal import Decimal
 
-from actors.reward.entries import Json
+from gleaner.actors.reward.entries import Json
 
 MAX_NUMBER = 400
 """Characters of a token that may be a number."""

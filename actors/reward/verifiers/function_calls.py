@@ -9,8 +9,8 @@ import os
 import sys
 from collections.abc import Mapping
 
-from actors.reward.verifiers.call_forms import BadFunction
-from actors.reward.verifiers.own_function import OwnFunction, failure
+from gleaner.actors.reward.verifiers.call_forms import BadFunction
+from gleaner.actors.reward.verifiers.own_function import OwnFunction, failure
 
 PREPARE = f"{__name__}:prepare"
 DESCRIBE = f"{__name__}:describe"

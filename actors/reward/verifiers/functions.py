@@ -13,19 +13,19 @@ from pathlib import Path
 
 import msgspec
 
-from actors.reward import verdicts
-from actors.reward.entries import Entry
-from actors.reward.sandbox.detection import detect
-from actors.reward.sandbox.host_end import HostSandbox
-from actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
-from actors.reward.sandbox.running import SandboxFailed
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers import function_calls, in_time
-from actors.reward.verifiers.call_forms import MAX_NAME, MAX_PARTS
-from actors.reward.verifiers.function_sources import TooManySources, sources
-from actors.reward.verifiers.own_function import item_of
-from actors.reward.verifiers.port import BadVerifier, Trial, Verifier, VerifierSpec
-from configs.schema import Function
+from gleaner.actors.reward import verdicts
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.sandbox.detection import detect
+from gleaner.actors.reward.sandbox.host_end import HostSandbox
+from gleaner.actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
+from gleaner.actors.reward.sandbox.running import SandboxFailed
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers import function_calls, in_time
+from gleaner.actors.reward.verifiers.call_forms import MAX_NAME, MAX_PARTS
+from gleaner.actors.reward.verifiers.function_sources import TooManySources, sources
+from gleaner.actors.reward.verifiers.own_function import item_of
+from gleaner.actors.reward.verifiers.port import BadVerifier, Trial, Verifier, VerifierSpec
+from gleaner.configs.schema import Function
 
 STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=2**30)
 """Limits of the process that responses share, over all of them."""
@@ -80,7 +80,7 @@ def make(spec: VerifierSpec) -> Verifier:
     """The verifier of the settings: in a sandbox, or trusted. Raises BadVerifier."""
     settings = settings_of(spec)
     if settings.trusted:
-        from actors.reward.verifiers.trusted_functions import TrustedFunction
+        from gleaner.actors.reward.verifiers.trusted_functions import TrustedFunction
 
         return TrustedFunction(settings)
     return FunctionVerifier(settings, spec.isolation)

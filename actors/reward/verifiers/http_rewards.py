@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 import aiohttp
 import msgspec
 
-from actors.reward import verdicts
-from actors.reward.entries import Entry
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers import http_wires
-from actors.reward.verifiers.call_forms import Found, Item
-from actors.reward.verifiers.functions import MAX_DETAIL, item_for
-from actors.reward.verifiers.http_wires import BadAnswer
-from actors.reward.verifiers.port import BadVerifier, VerifierSpec
-from configs.schema import Http
+from gleaner.actors.reward import verdicts
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers import http_wires
+from gleaner.actors.reward.verifiers.call_forms import Found, Item
+from gleaner.actors.reward.verifiers.functions import MAX_DETAIL, item_for
+from gleaner.actors.reward.verifiers.http_wires import BadAnswer
+from gleaner.actors.reward.verifiers.port import BadVerifier, VerifierSpec
+from gleaner.configs.schema import Http
 
 MAX_ANSWER_BYTES = 2**20
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 5.0

@@ -8,8 +8,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from actors.reward.verifiers import call_forms
-from actors.reward.verifiers.call_forms import BadResult, Found, Item
+from gleaner.actors.reward.verifiers import call_forms
+from gleaner.actors.reward.verifiers.call_forms import BadResult, Found, Item
 
 Json = dict[str, object]
 

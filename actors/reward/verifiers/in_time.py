@@ -7,8 +7,8 @@ a pool tries them alone. Pure: the clock is injected.
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from actors.reward import verdicts
-from actors.reward.verdicts import Judgement
+from gleaner.actors.reward import verdicts
+from gleaner.actors.reward.verdicts import Judgement
 
 GOES_ON = 2
 """Deadlines of one response in which the responses of a batch are begun."""

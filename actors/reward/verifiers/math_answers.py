@@ -6,15 +6,15 @@ from typing import Annotated
 
 import msgspec
 
-from actors.reward import verdicts
-from actors.reward.entries import Entry, Json
-from actors.reward.sandbox.port import Limits, Outcome, Status, Work
-from actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED, Judgement
-from actors.reward.verifiers import params
-from actors.reward.verifiers.port import VerifierSpec
-from actors.reward.verifiers.sandboxed import Sandboxed
+from gleaner.actors.reward import verdicts
+from gleaner.actors.reward.entries import Entry, Json
+from gleaner.actors.reward.sandbox.port import Limits, Outcome, Status, Work
+from gleaner.actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED, Judgement
+from gleaner.actors.reward.verifiers import params
+from gleaner.actors.reward.verifiers.port import VerifierSpec
+from gleaner.actors.reward.verifiers.sandboxed import Sandboxed
 
-INSIDE = "actors.reward.verifiers.math_inside"  # never imported here: it loads sympy, half a second
+INSIDE = "gleaner.actors.reward.verifiers.math_inside"  # never imported here: it loads sympy, half a second
 MEMORY_BYTES = 2**30
 STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=MEMORY_BYTES)
 """Limits of the process that answers share, over all of its answers."""

@@ -13,8 +13,8 @@ import logging
 import sympy
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-from actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED
-from actors.reward.verifiers import plain_answers, responses
+from gleaner.actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED
+from gleaner.actors.reward.verifiers import plain_answers, responses
 
 MAX_CHARACTERS = 10_000
 """Characters read at the end of a response: a final answer is at the end, and reading takes longer than

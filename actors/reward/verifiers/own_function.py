@@ -16,8 +16,8 @@ from importlib import import_module
 from types import TracebackType
 from typing import cast
 
-from actors.reward.verifiers import call_forms
-from actors.reward.verifiers.call_forms import BadFunction, BadResult, Form, Found, Item
+from gleaner.actors.reward.verifiers import call_forms
+from gleaner.actors.reward.verifiers.call_forms import BadFunction, BadResult, Form, Found, Item
 
 MAX_TEXT = 300
 NO_NETWORK = "a function has no network in the sandbox: reward.function.trusted = true runs it outside"

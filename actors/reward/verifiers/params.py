@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
-from actors.reward.verifiers.port import BadVerifier, VerifierSpec
+from gleaner.actors.reward.verifiers.port import BadVerifier, VerifierSpec
 
 P = TypeVar("P", bound=msgspec.Struct)
 

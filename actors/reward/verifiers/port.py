@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from actors.reward.entries import Entry
-from actors.reward.sandbox.detection import AUTO
-from actors.reward.verdicts import Judgement
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.sandbox.detection import AUTO
+from gleaner.actors.reward.verdicts import Judgement
 
 
 class BadVerifier(ValueError):

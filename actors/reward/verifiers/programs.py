@@ -10,16 +10,16 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from actors.reward import verdicts
-from actors.reward.entries import Entry, Json
-from actors.reward.sandbox.port import Limits, Outcome, Status, Work
-from actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED, Judgement
-from actors.reward.verifiers import comparing, params, responses
-from actors.reward.verifiers.cases import BadTests, Case, cases_of
-from actors.reward.verifiers.port import Trial, VerifierSpec
-from actors.reward.verifiers.sandboxed import Sandboxed
+from gleaner.actors.reward import verdicts
+from gleaner.actors.reward.entries import Entry, Json
+from gleaner.actors.reward.sandbox.port import Limits, Outcome, Status, Work
+from gleaner.actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED, Judgement
+from gleaner.actors.reward.verifiers import comparing, params, responses
+from gleaner.actors.reward.verifiers.cases import BadTests, Case, cases_of
+from gleaner.actors.reward.verifiers.port import Trial, VerifierSpec
+from gleaner.actors.reward.verifiers.sandboxed import Sandboxed
 
-INSIDE = "actors.reward.verifiers.program_runs"
+INSIDE = "gleaner.actors.reward.verifiers.program_runs"
 LANGUAGES = ("python", "py", "python3", "")
 """Accepted words behind the fence of a block."""
 USUAL = (

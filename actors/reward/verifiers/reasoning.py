@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from reasoning_gym.dataset import ProceduralDataset
 from reasoning_gym.factory import create_dataset
 
-from actors.reward.verdicts import NO_ANSWER, VERIFIER_FAILED, Judgement
-from actors.reward.verifiers import plain_answers
+from gleaner.actors.reward.verdicts import NO_ANSWER, VERIFIER_FAILED, Judgement
+from gleaner.actors.reward.verifiers import plain_answers
 
 FUNCTION = f"{__name__}:score"
 PREPARE = f"{__name__}:prepare"

@@ -3,41 +3,41 @@
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
+from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
 
 
 def _reasoning(spec: VerifierSpec) -> Verifier:
-    from actors.reward.verifiers.answers import AnswerVerifier  # loads reasoning-gym, a second
+    from gleaner.actors.reward.verifiers.answers import AnswerVerifier  # loads reasoning-gym, a second
 
     return AnswerVerifier(spec)
 
 
 def _math(spec: VerifierSpec) -> Verifier:
-    from actors.reward.verifiers.math_answers import MathVerifier
+    from gleaner.actors.reward.verifiers.math_answers import MathVerifier
 
     return MathVerifier(spec)
 
 
 def _code(spec: VerifierSpec) -> Verifier:
-    from actors.reward.verifiers.programs import CodeVerifier
+    from gleaner.actors.reward.verifiers.programs import CodeVerifier
 
     return CodeVerifier(spec)
 
 
 def _unit_tests(spec: VerifierSpec) -> Verifier:
-    from actors.reward.verifiers.unit_tests import UnitTestVerifier
+    from gleaner.actors.reward.verifiers.unit_tests import UnitTestVerifier
 
     return UnitTestVerifier(spec)
 
 
 def _python(spec: VerifierSpec) -> Verifier:
-    from actors.reward.verifiers.functions import make
+    from gleaner.actors.reward.verifiers.functions import make
 
     return make(spec)
 
 
 def _http(spec: VerifierSpec) -> Verifier:
-    from actors.reward.verifiers.http_rewards import HttpVerifier
+    from gleaner.actors.reward.verifiers.http_rewards import HttpVerifier
 
     return HttpVerifier(spec)
 

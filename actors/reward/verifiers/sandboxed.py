@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 
-from actors.reward.entries import Entry
-from actors.reward.sandbox.detection import detect
-from actors.reward.sandbox.host_end import HostSandbox
-from actors.reward.sandbox.port import Sandbox
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers import in_time
-from actors.reward.verifiers.in_time import Clock
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.sandbox.detection import detect
+from gleaner.actors.reward.sandbox.host_end import HostSandbox
+from gleaner.actors.reward.sandbox.port import Sandbox
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers import in_time
+from gleaner.actors.reward.verifiers.in_time import Clock
 
 
 class Sandboxed:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from actors.reward.entries import Json
-from actors.reward.verifiers.cases import BadTests
+from gleaner.actors.reward.entries import Json
+from gleaner.actors.reward.verifiers.cases import BadTests
 
 MAX_FILES = 200
 MAX_BYTES = 4 * 2**20

@@ -9,15 +9,15 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from actors.reward import verdicts
-from actors.reward.entries import Entry
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers.call_forms import BadFunction, Found
-from actors.reward.verifiers.functions import MAX_DETAIL, item_for, place_of
-from actors.reward.verifiers.in_time import GOES_ON, NOT_REACHED
-from actors.reward.verifiers.own_function import OwnFunction, failure
-from actors.reward.verifiers.port import BadVerifier
-from configs.schema import Function
+from gleaner.actors.reward import verdicts
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers.call_forms import BadFunction, Found
+from gleaner.actors.reward.verifiers.functions import MAX_DETAIL, item_for, place_of
+from gleaner.actors.reward.verifiers.in_time import GOES_ON, NOT_REACHED
+from gleaner.actors.reward.verifiers.own_function import OwnFunction, failure
+from gleaner.actors.reward.verifiers.port import BadVerifier
+from gleaner.configs.schema import Function
 
 AT_ONCE = 32
 """Responses that an async function scores at a time."""

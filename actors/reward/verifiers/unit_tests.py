@@ -14,18 +14,18 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from actors.reward import verdicts
-from actors.reward.entries import Entry
-from actors.reward.sandbox.port import Limits, Outcome, Status, Work
-from actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED, Judgement
-from actors.reward.verifiers import params, responses, suites
-from actors.reward.verifiers.cases import BadTests
-from actors.reward.verifiers.port import VerifierSpec
-from actors.reward.verifiers.programs import LANGUAGES
-from actors.reward.verifiers.sandboxed import Sandboxed
-from actors.reward.verifiers.suites import OURS, Suite
+from gleaner.actors.reward import verdicts
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.sandbox.port import Limits, Outcome, Status, Work
+from gleaner.actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED, Judgement
+from gleaner.actors.reward.verifiers import params, responses, suites
+from gleaner.actors.reward.verifiers.cases import BadTests
+from gleaner.actors.reward.verifiers.port import VerifierSpec
+from gleaner.actors.reward.verifiers.programs import LANGUAGES
+from gleaner.actors.reward.verifiers.sandboxed import Sandboxed
+from gleaner.actors.reward.verifiers.suites import OURS, Suite
 
-INSIDE = "actors.reward.verifiers.unit_runs"
+INSIDE = "gleaner.actors.reward.verifiers.unit_runs"
 SOLUTION = "solution.py"
 MARKS = ("path=", "file=", "title=", "filename=")
 TESTS_FAILED = 1

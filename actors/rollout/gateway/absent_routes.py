@@ -5,7 +5,7 @@ Owns their list. Adapter.
 
 from aiohttp import web
 
-from actors.rollout.gateway.calls import Call, Route
+from gleaner.actors.rollout.gateway.calls import Call, Route
 
 
 async def absent(call: Call) -> web.StreamResponse:

@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.rollout.sampling_params import PLAIN, Sampling
-from actors.rollout.score_rows import Scores
+from gleaner.actors.rollout.sampling_params import PLAIN, Sampling
+from gleaner.actors.rollout.score_rows import Scores
 
 Status = Literal["stop", "length", "deadline", "abort"]
 """Why a request ended: by itself, at `max_new_tokens`, at its deadline, or because a client aborted it."""

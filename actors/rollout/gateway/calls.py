@@ -15,13 +15,13 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from actors.rollout.gateway.access import Kind
-from actors.rollout.gateway.ask import MAX_ID, Ask, BadAsk, Requests, Vocabulary, seed_of
-from actors.rollout.gateway.figures import Figures
-from actors.rollout.gateway.fleet import Fleet
-from actors.rollout.sampling_params import PLAIN, Sampling
-from actors.rollout.score_rows import Scores
-from configs.schema import Gateway
+from gleaner.actors.rollout.gateway.access import Kind
+from gleaner.actors.rollout.gateway.ask import MAX_ID, Ask, BadAsk, Requests, Vocabulary, seed_of
+from gleaner.actors.rollout.gateway.figures import Figures
+from gleaner.actors.rollout.gateway.fleet import Fleet
+from gleaner.actors.rollout.sampling_params import PLAIN, Sampling
+from gleaner.actors.rollout.score_rows import Scores
+from gleaner.configs.schema import Gateway
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -5,9 +5,9 @@ A report is repeated until the manager answers it. Owns the ids still to be repo
 
 import asyncio
 
-from actors.rollout.gateway.newest import Newest
-from actors.rollout.single_messages import Cancel
-from supervisor import AskFailed, Context, Done
+from gleaner.actors.rollout.gateway.newest import Newest
+from gleaner.actors.rollout.single_messages import Cancel
+from gleaner.supervisor import AskFailed, Context, Done
 
 MANAGER = "rollout/manager"
 MAX_REMEMBERED = 4096

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from actors.rollout.gateway.ask import Ask, Busy, End, Piece, Requests, Routed
-from actors.rollout.gateway.text import Reader
+from gleaner.actors.rollout.gateway.ask import Ask, Busy, End, Piece, Requests, Routed
+from gleaner.actors.rollout.gateway.text import Reader
 
 Reason = Literal["stop", "length", "abort"]
 """Why a choice ended, as OpenAI's and vLLM's APIs name it."""

@@ -10,10 +10,10 @@ import time
 import msgspec
 from aiohttp import web
 
-from actors.rollout.gateway import control_wire as wire
-from actors.rollout.gateway.ask import BadAsk
-from actors.rollout.gateway.calls import Call, Route, json
-from actors.rollout.gateway.fleet import FleetAway, FleetError, UnknownWorker
+from gleaner.actors.rollout.gateway import control_wire as wire
+from gleaner.actors.rollout.gateway.ask import BadAsk
+from gleaner.actors.rollout.gateway.calls import Call, Route, json
+from gleaner.actors.rollout.gateway.fleet import FleetAway, FleetError, UnknownWorker
 
 SELF = "gateway"
 """Id of the gateway as a worker."""

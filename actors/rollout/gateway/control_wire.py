@@ -8,8 +8,8 @@ import re
 
 import msgspec
 
-from actors.rollout.gateway.ask import BadAsk
-from actors.rollout.gateway.fleet import PauseMode, Worker
+from gleaner.actors.rollout.gateway.ask import BadAsk
+from gleaner.actors.rollout.gateway.fleet import PauseMode, Worker
 
 _VERSION = re.compile(r"[^0-9]*([0-9]{1,18})")
 """The last part of a path, which ends with the only number in it."""

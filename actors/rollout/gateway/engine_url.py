@@ -4,7 +4,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
-from actors.rollout.gateway.fleet import FleetError
+from gleaner.actors.rollout.gateway.fleet import FleetError
 
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 MAX_NAME = 253

@@ -6,8 +6,8 @@ import io
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.rollout.gateway.ask import Busy, Routed
-from actors.rollout.gateway.vllm_wire import RoutedExperts
+from gleaner.actors.rollout.gateway.ask import Busy, Routed
+from gleaner.actors.rollout.gateway.vllm_wire import RoutedExperts
 
 NO_EXPERTS = (
     "the engines behind this gateway do not say which experts tokens are routed to: start them with "

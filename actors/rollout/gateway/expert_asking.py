@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from actors.rollout.expert_messages import ExpertRows
-from actors.rollout.gateway.ask import Busy
-from actors.rollout.gateway.expert_rows import AFTERWARDS, ExpertRowsOf
-from actors.rollout.gateway.follow import Follow
-from actors.rollout.single_messages import Generate, Generated
-from supervisor import AskFailed, Context, Message
+from gleaner.actors.rollout.expert_messages import ExpertRows
+from gleaner.actors.rollout.gateway.ask import Busy
+from gleaner.actors.rollout.gateway.expert_rows import AFTERWARDS, ExpertRowsOf
+from gleaner.actors.rollout.gateway.follow import Follow
+from gleaner.actors.rollout.single_messages import Generate, Generated
+from gleaner.supervisor import AskFailed, Context, Message
 
 MANAGER = "rollout/manager"
 MAX_HELD_BYTES = 2 << 30

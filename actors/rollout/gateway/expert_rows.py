@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.rollout.events import Span
-from actors.rollout.expert_messages import ExpertRows
-from actors.rollout.gateway.ask import Routed
+from gleaner.actors.rollout.events import Span
+from gleaner.actors.rollout.expert_messages import ExpertRows
+from gleaner.actors.rollout.gateway.ask import Routed
 
 DTYPES: dict[str, np.dtype[np.generic]] = {
     "uint8": np.dtype("u1"),

@@ -6,7 +6,7 @@ and statuses: their number is bounded.
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from actors.rollout.gateway.fleet import Loads, Versions
+from gleaner.actors.rollout.gateway.fleet import Loads, Versions
 
 BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 OTHER = "other"

@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Literal
 
-from actors.rollout.events import Span
-from actors.rollout.gateway.ask import (
+from gleaner.actors.rollout.events import Span
+from gleaner.actors.rollout.gateway.ask import (
     Ask,
     AskError,
     BadAsk,
@@ -24,9 +24,9 @@ from actors.rollout.gateway.ask import (
     Routed,
     Status,
 )
-from actors.rollout.sampling_params import CANNOT_CONTINUE
-from actors.rollout.single_messages import Generated, ProgressItem, VersionNotReady, VersionSpan
-from supervisor import Message
+from gleaner.actors.rollout.sampling_params import CANNOT_CONTINUE
+from gleaner.actors.rollout.single_messages import Generated, ProgressItem, VersionNotReady, VersionSpan
+from gleaner.supervisor import Message
 
 Heard = Literal["fits", "gap", "full"]
 MAX_LIVES = 5

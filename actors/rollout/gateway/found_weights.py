@@ -11,9 +11,9 @@ import json
 import posixpath
 from collections.abc import Awaitable, Callable
 
-from actors.rollout.messages import Weights
-from actors.weights.messages import DropVersion, Fetch, Fetched
-from supervisor import Actor, Refused, handles
+from gleaner.actors.rollout.messages import Weights
+from gleaner.actors.weights.messages import DropVersion, Fetch, Fetched
+from gleaner.supervisor import Actor, Refused, handles
 
 AS_FOUND = "found:"
 """As the source: whatever the engine served when it was found."""

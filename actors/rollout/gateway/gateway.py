@@ -11,18 +11,18 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Protocol
 
-from actors.rollout.expert_messages import ExpertRows
-from actors.rollout.gateway.ask import Ask, BadAsk, Busy, End, Piece, Requests
-from actors.rollout.gateway.cancelling import Cancelling
-from actors.rollout.gateway.expert_asking import ExpertAsking
-from actors.rollout.gateway.fleet import Fleet
-from actors.rollout.gateway.follow import Follow
-from actors.rollout.gateway.job_fleet import Holding, JobFleet
-from actors.rollout.gateway.newest import Newest
-from actors.rollout.sessions import MAX_SESSION
-from actors.rollout.single_messages import Generate, Progress
-from configs.schema import Gateway as Settings
-from supervisor import Actor, AskFailed, Context, Message, Refused, Suspended, handles
+from gleaner.actors.rollout.expert_messages import ExpertRows
+from gleaner.actors.rollout.gateway.ask import Ask, BadAsk, Busy, End, Piece, Requests
+from gleaner.actors.rollout.gateway.cancelling import Cancelling
+from gleaner.actors.rollout.gateway.expert_asking import ExpertAsking
+from gleaner.actors.rollout.gateway.fleet import Fleet
+from gleaner.actors.rollout.gateway.follow import Follow
+from gleaner.actors.rollout.gateway.job_fleet import Holding, JobFleet
+from gleaner.actors.rollout.gateway.newest import Newest
+from gleaner.actors.rollout.sessions import MAX_SESSION
+from gleaner.actors.rollout.single_messages import Generate, Progress
+from gleaner.configs.schema import Gateway as Settings
+from gleaner.supervisor import Actor, AskFailed, Context, Message, Refused, Suspended, handles
 
 MANAGER = "rollout/manager"
 

@@ -9,10 +9,18 @@ import re
 from array import array
 from typing import Protocol
 
-from actors.rollout.gateway.ask import MAX_ID, Ask, AskError, End, Requests
-from actors.rollout.gateway.fleet import Failed, FleetAway, Loads, NotHere, PauseMode, Versions, Worker
-from actors.rollout.instance_messages import InstancesAre, ListInstances
-from supervisor import AskFailed, Context
+from gleaner.actors.rollout.gateway.ask import MAX_ID, Ask, AskError, End, Requests
+from gleaner.actors.rollout.gateway.fleet import (
+    Failed,
+    FleetAway,
+    Loads,
+    NotHere,
+    PauseMode,
+    Versions,
+    Worker,
+)
+from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
+from gleaner.supervisor import AskFailed, Context
 
 MANAGER = "rollout/manager"
 ANSWER_S = 3.0

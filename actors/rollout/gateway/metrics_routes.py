@@ -3,8 +3,8 @@
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from actors.rollout.gateway.calls import Call, Route
-from actors.rollout.gateway.fleet import FleetError
+from gleaner.actors.rollout.gateway.calls import Call, Route
+from gleaner.actors.rollout.gateway.fleet import FleetError
 
 
 async def metrics(call: Call) -> web.StreamResponse:

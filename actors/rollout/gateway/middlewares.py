@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from actors.rollout.gateway.figures import Figures
+from gleaner.actors.rollout.gateway.figures import Figures
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -5,8 +5,8 @@ A response that starts on one engine may continue on any other, so all of them m
 
 from dataclasses import replace
 
-from actors.engine.engine_facts import EngineFacts, differences
-from actors.rollout.gateway.newest import Newest
+from gleaner.actors.engine.engine_facts import EngineFacts, differences
+from gleaner.actors.rollout.gateway.newest import Newest
 
 MAX_REFUSED = 1024
 MAX_FOLDERS = 256

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 from msgspec import UNSET
 
-from actors.rollout.gateway.choices import Delta, Last
-from actors.rollout.gateway.openai_logprobs import chat_logprobs, completion_logprobs
-from actors.rollout.gateway.openai_shape import Answers, Choice, stamps
-from actors.rollout.gateway.openai_tools import ToolCall, call_id
-from actors.rollout.gateway.openai_wire import (
+from gleaner.actors.rollout.gateway.choices import Delta, Last
+from gleaner.actors.rollout.gateway.openai_logprobs import chat_logprobs, completion_logprobs
+from gleaner.actors.rollout.gateway.openai_shape import Answers, Choice, stamps
+from gleaner.actors.rollout.gateway.openai_tools import ToolCall, call_id
+from gleaner.actors.rollout.gateway.openai_wire import (
     CallDelta,
     CallIs,
     ChatChoice,

@@ -5,7 +5,7 @@ Owns the special tokens of the families. Pure.
 
 from dataclasses import dataclass
 
-from actors.rollout.gateway.ask import BadAsk, Vocabulary
+from gleaner.actors.rollout.gateway.ask import BadAsk, Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

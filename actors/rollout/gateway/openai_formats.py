@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from actors.rollout.gateway.ask import BadAsk
-from actors.rollout.sampling_params import Grammar
+from gleaner.actors.rollout.gateway.ask import BadAsk
+from gleaner.actors.rollout.sampling_params import Grammar
 
 
 def biases(given: Mapping[str, float] | None) -> tuple[tuple[int, float], ...]:

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from actors.rollout.gateway.openai_shape import Choice, Shape
-from actors.rollout.gateway.openai_wire import (
+from gleaner.actors.rollout.gateway.openai_shape import Choice, Shape
+from gleaner.actors.rollout.gateway.openai_wire import (
     ChatLogprobs,
     CompletionLogprobs,
     TokenLogprob,
     TopLogprob,
 )
-from actors.rollout.score_rows import Score
+from gleaner.actors.rollout.score_rows import Score
 
 
 def completion_logprobs(shape: Shape, choice: Choice, index: int, begin: int) -> CompletionLogprobs | None:

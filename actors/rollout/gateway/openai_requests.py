@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from actors.rollout.gateway.ask import BadAsk
-from actors.rollout.gateway.calls import VersionGate
-from actors.rollout.gateway.openai_formats import Formats, biases
-from actors.rollout.gateway.openai_tools import Choice, Tool, demanded, offered
-from actors.rollout.gateway.openai_wire import CallIs
-from actors.rollout.sampling_params import Grammar, Sampling
-from actors.rollout.score_rows import MOST_TOP, Scores
+from gleaner.actors.rollout.gateway.ask import BadAsk
+from gleaner.actors.rollout.gateway.calls import VersionGate
+from gleaner.actors.rollout.gateway.openai_formats import Formats, biases
+from gleaner.actors.rollout.gateway.openai_tools import Choice, Tool, demanded, offered
+from gleaner.actors.rollout.gateway.openai_wire import CallIs
+from gleaner.actors.rollout.sampling_params import Grammar, Sampling
+from gleaner.actors.rollout.score_rows import MOST_TOP, Scores
 
 MOST_CHOICES = 1024
 """Limit of prompts times `n` of one call."""

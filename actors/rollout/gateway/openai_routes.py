@@ -13,22 +13,22 @@ import msgspec
 from aiohttp import web
 from msgspec import UnsetType
 
-from actors.rollout.gateway.ask import Ask, BadAsk, sub_id
-from actors.rollout.gateway.calls import Call, Route, json
-from actors.rollout.gateway.choices import Delta, Last, follow
-from actors.rollout.gateway.openai_answers import ChatAnswers, CompletionAnswers
-from actors.rollout.gateway.openai_fim import between
-from actors.rollout.gateway.openai_requests import (
+from gleaner.actors.rollout.gateway.ask import Ask, BadAsk, sub_id
+from gleaner.actors.rollout.gateway.calls import Call, Route, json
+from gleaner.actors.rollout.gateway.choices import Delta, Last, follow
+from gleaner.actors.rollout.gateway.openai_answers import ChatAnswers, CompletionAnswers
+from gleaner.actors.rollout.gateway.openai_fim import between
+from gleaner.actors.rollout.gateway.openai_requests import (
     DEFAULT_TOKENS,
     MOST_CHOICES,
     ChatRequest,
     Common,
     CompletionRequest,
 )
-from actors.rollout.gateway.openai_shape import Shape
-from actors.rollout.gateway.openai_wire import ChatCompletion, Completion
-from actors.rollout.gateway.server import events
-from actors.rollout.gateway.texts import (
+from gleaner.actors.rollout.gateway.openai_shape import Shape
+from gleaner.actors.rollout.gateway.openai_wire import ChatCompletion, Completion
+from gleaner.actors.rollout.gateway.server import events
+from gleaner.actors.rollout.gateway.texts import (
     check_length,
     check_model,
     encode,

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET, UnsetType
 
-from actors.rollout.gateway.ask import Vocabulary
-from actors.rollout.gateway.choices import Delta, Last, sound
-from actors.rollout.gateway.openai_tools import Form, ToolText
-from actors.rollout.gateway.openai_wire import Stamps, Usage
-from actors.rollout.gateway.text import Detokenizer
-from actors.rollout.score_rows import Score, Scores, unpacked
+from gleaner.actors.rollout.gateway.ask import Vocabulary
+from gleaner.actors.rollout.gateway.choices import Delta, Last, sound
+from gleaner.actors.rollout.gateway.openai_tools import Form, ToolText
+from gleaner.actors.rollout.gateway.openai_wire import Stamps, Usage
+from gleaner.actors.rollout.gateway.text import Detokenizer
+from gleaner.actors.rollout.score_rows import Score, Scores, unpacked
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from actors.rollout.gateway.ask import BadAsk
-from actors.rollout.sampling_params import Grammar
+from gleaner.actors.rollout.gateway.ask import BadAsk
+from gleaner.actors.rollout.sampling_params import Grammar
 
 MOST_TOOLS = 128
 MOST_CALLS = 16

@@ -12,8 +12,8 @@ import msgspec
 from aiohttp import web
 from msgspec import UnsetType
 
-from actors.rollout.gateway.calls import Call, Route
-from actors.rollout.gateway.problems import ProblemBody
+from gleaner.actors.rollout.gateway.calls import Call, Route
+from gleaner.actors.rollout.gateway.problems import ProblemBody
 
 VERSION = "3.1.0"
 REFERENCE = "#/components/schemas/{name}"

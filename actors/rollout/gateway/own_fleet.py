@@ -8,9 +8,9 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from actors.engine.engine_facts import EngineFacts
-from actors.rollout.gateway.engine_url import origin
-from actors.rollout.gateway.fleet import (
+from gleaner.actors.engine.engine_facts import EngineFacts
+from gleaner.actors.rollout.gateway.engine_url import origin
+from gleaner.actors.rollout.gateway.fleet import (
     CannotLoad,
     Failed,
     FleetAway,
@@ -20,11 +20,11 @@ from actors.rollout.gateway.fleet import (
     VersionTaken,
     Worker,
 )
-from actors.rollout.gateway.found_weights import as_found, in_folder
-from actors.rollout.gateway.job_fleet import MANAGER, Holding, JobFleet
-from actors.rollout.gateway.model_check import ModelCheck
-from actors.rollout.messages import HoldBack, NotPublished, PublishVersion
-from supervisor import AskFailed, AskTimeout, Context, Done, Message, Refused
+from gleaner.actors.rollout.gateway.found_weights import as_found, in_folder
+from gleaner.actors.rollout.gateway.job_fleet import MANAGER, Holding, JobFleet
+from gleaner.actors.rollout.gateway.model_check import ModelCheck
+from gleaner.actors.rollout.messages import HoldBack, NotPublished, PublishVersion
+from gleaner.supervisor import AskFailed, AskTimeout, Context, Done, Message, Refused
 
 HOLD_S = 10.0  # the manager resumes by itself this long after this fleet has died
 RENEW_S = 3.0

@@ -11,10 +11,10 @@ import math
 import msgspec
 from aiohttp import web
 
-from actors.rollout.gateway.access import Denied
-from actors.rollout.gateway.ask import AskError, BadAsk, Busy, NotReady
-from actors.rollout.gateway.engine_url import BadUrl
-from actors.rollout.gateway.fleet import (
+from gleaner.actors.rollout.gateway.access import Denied
+from gleaner.actors.rollout.gateway.ask import AskError, BadAsk, Busy, NotReady
+from gleaner.actors.rollout.gateway.engine_url import BadUrl
+from gleaner.actors.rollout.gateway.fleet import (
     CannotLoad,
     Failed,
     FleetAway,

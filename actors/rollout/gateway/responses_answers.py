@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from actors.rollout.gateway.choices import Delta, Last
-from actors.rollout.gateway.openai_answers import ChatAnswers
-from actors.rollout.gateway.openai_wire import CallIs, TokenLogprob
-from actors.rollout.gateway.responses_requests import ResponseRequest
-from actors.rollout.gateway.responses_wire import (
+from gleaner.actors.rollout.gateway.choices import Delta, Last
+from gleaner.actors.rollout.gateway.openai_answers import ChatAnswers
+from gleaner.actors.rollout.gateway.openai_wire import CallIs, TokenLogprob
+from gleaner.actors.rollout.gateway.responses_requests import ResponseRequest
+from gleaner.actors.rollout.gateway.responses_wire import (
     Details,
     Event,
     Incomplete,

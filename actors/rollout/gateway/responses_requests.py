@@ -12,19 +12,26 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from actors.rollout.gateway.ask import BadAsk
-from actors.rollout.gateway.calls import VersionGate
-from actors.rollout.gateway.openai_formats import (
+from gleaner.actors.rollout.gateway.ask import BadAsk
+from gleaner.actors.rollout.gateway.calls import VersionGate
+from gleaner.actors.rollout.gateway.openai_formats import (
     JsonObjectFormat,
     JsonSchema,
     JsonSchemaFormat,
     ResponseFormat,
     TextFormat,
 )
-from actors.rollout.gateway.openai_requests import CallMade, ChatRequest, Message, Taken
-from actors.rollout.gateway.openai_tools import Choice, FunctionIs, Name, NamedFunction, NamedTool, Tool
-from actors.rollout.gateway.openai_wire import FunctionCalled
-from actors.rollout.score_rows import MOST_TOP
+from gleaner.actors.rollout.gateway.openai_requests import CallMade, ChatRequest, Message, Taken
+from gleaner.actors.rollout.gateway.openai_tools import (
+    Choice,
+    FunctionIs,
+    Name,
+    NamedFunction,
+    NamedTool,
+    Tool,
+)
+from gleaner.actors.rollout.gateway.openai_wire import FunctionCalled
+from gleaner.actors.rollout.score_rows import MOST_TOP
 
 LOGPROBS = "message.output_text.logprobs"
 NOT_KEPT = "responses are not kept here: send the whole conversation as input"

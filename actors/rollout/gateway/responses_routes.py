@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator
 import msgspec
 from aiohttp import web
 
-from actors.rollout.gateway.calls import Call, Route, json
-from actors.rollout.gateway.openai_routes import begin_chat
-from actors.rollout.gateway.responses_answers import ResponseAnswer
-from actors.rollout.gateway.responses_requests import NOT_KEPT, ResponseRequest
-from actors.rollout.gateway.responses_wire import Event, Response
-from actors.rollout.gateway.server import events
+from gleaner.actors.rollout.gateway.calls import Call, Route, json
+from gleaner.actors.rollout.gateway.openai_routes import begin_chat
+from gleaner.actors.rollout.gateway.responses_answers import ResponseAnswer
+from gleaner.actors.rollout.gateway.responses_requests import NOT_KEPT, ResponseRequest
+from gleaner.actors.rollout.gateway.responses_wire import Event, Response
+from gleaner.actors.rollout.gateway.server import events
 
 
 async def respond(call: Call) -> web.StreamResponse:

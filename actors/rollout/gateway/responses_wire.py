@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from actors.rollout.gateway.openai_wire import Stamps, TokenLogprob
+from gleaner.actors.rollout.gateway.openai_wire import Stamps, TokenLogprob
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

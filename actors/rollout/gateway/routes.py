@@ -3,7 +3,7 @@
 Adapter.
 """
 
-from actors.rollout.gateway import (
+from gleaner.actors.rollout.gateway import (
     absent_routes,
     control_routes,
     metrics_routes,
@@ -13,7 +13,7 @@ from actors.rollout.gateway import (
     trl_routes,
     vllm_routes,
 )
-from actors.rollout.gateway.openapi import with_document
+from gleaner.actors.rollout.gateway.openapi import with_document
 
 ROUTES = with_document(
     (

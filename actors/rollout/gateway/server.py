@@ -11,12 +11,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from aiohttp import web
 
-from actors.rollout.gateway.access import OPEN, Access
-from actors.rollout.gateway.ask import Busy
-from actors.rollout.gateway.calls import Call, Desk, Route
-from actors.rollout.gateway.connections import IDLE_S, LINGER_S, UNREAD_S, UnreadWatch
-from actors.rollout.gateway.middlewares import counting, methods
-from actors.rollout.gateway.problems import TOLD, body_of, problem_of, refusal
+from gleaner.actors.rollout.gateway.access import OPEN, Access
+from gleaner.actors.rollout.gateway.ask import Busy
+from gleaner.actors.rollout.gateway.calls import Call, Desk, Route
+from gleaner.actors.rollout.gateway.connections import IDLE_S, LINGER_S, UNREAD_S, UnreadWatch
+from gleaner.actors.rollout.gateway.middlewares import counting, methods
+from gleaner.actors.rollout.gateway.problems import TOLD, body_of, problem_of, refusal
 
 SSE_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 ALIVE = b": alive\n\n"

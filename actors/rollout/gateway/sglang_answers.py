@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from actors.rollout.gateway.choices import Delta, Last, sound
-from actors.rollout.gateway.expert_answers import as_int32
+from gleaner.actors.rollout.gateway.choices import Delta, Last, sound
+from gleaner.actors.rollout.gateway.expert_answers import as_int32
 
 PACE = 64
 

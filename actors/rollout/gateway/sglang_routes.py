@@ -10,15 +10,20 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from actors.rollout.gateway.ask import Ask, BadAsk, Busy, sub_id
-from actors.rollout.gateway.calls import Call, Route
-from actors.rollout.gateway.choices import Delta, Last, follow
-from actors.rollout.gateway.expert_answers import NO_EXPERTS
-from actors.rollout.gateway.server import events
-from actors.rollout.gateway.sglang_answers import Answer, GenerateIs
-from actors.rollout.gateway.sglang_wire import DEFAULT_NEW_TOKENS, GenerateBody, SamplingBody, check_served
-from actors.rollout.gateway.text import Reader
-from actors.rollout.gateway.texts import encode, reader
+from gleaner.actors.rollout.gateway.ask import Ask, BadAsk, Busy, sub_id
+from gleaner.actors.rollout.gateway.calls import Call, Route
+from gleaner.actors.rollout.gateway.choices import Delta, Last, follow
+from gleaner.actors.rollout.gateway.expert_answers import NO_EXPERTS
+from gleaner.actors.rollout.gateway.server import events
+from gleaner.actors.rollout.gateway.sglang_answers import Answer, GenerateIs
+from gleaner.actors.rollout.gateway.sglang_wire import (
+    DEFAULT_NEW_TOKENS,
+    GenerateBody,
+    SamplingBody,
+    check_served,
+)
+from gleaner.actors.rollout.gateway.text import Reader
+from gleaner.actors.rollout.gateway.texts import encode, reader
 
 MOST = 512
 """Limit of responses of one call."""

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import msgspec
 
-from actors.rollout.gateway.ask import BadAsk
-from actors.rollout.gateway.calls import VersionGate
-from actors.rollout.gateway.openai_formats import biases
-from actors.rollout.sampling_params import GRAMMARS, Grammar, Sampling
+from gleaner.actors.rollout.gateway.ask import BadAsk
+from gleaner.actors.rollout.gateway.calls import VersionGate
+from gleaner.actors.rollout.gateway.openai_formats import biases
+from gleaner.actors.rollout.sampling_params import GRAMMARS, Grammar, Sampling
 
 DEFAULT_NEW_TOKENS = 128
 """SGLang's default for a body without a limit."""

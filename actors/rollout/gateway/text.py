@@ -1,8 +1,8 @@
 """Detokenizer and StopStrings: text of a growing response, token by token.
 
-Owns what was shown and what is held back. Does not own the tokenizer's files (`actors.reward.prompts`) or the
-end of the request. Pure. However the tokens are cut into pieces, the joined text is that of the whole: each
-token is processed separately.
+Owns what was shown and what is held back. Does not own the tokenizer's files
+(`gleaner.actors.reward.prompts`) or the end of the request. Pure. However the tokens are cut into pieces, the
+joined text is that of the whole: each token is processed separately.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.rollout.gateway.ask import Decoder
+from gleaner.actors.rollout.gateway.ask import Decoder
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """A decoder's output for bytes that are no character, and for those of an incomplete one."""

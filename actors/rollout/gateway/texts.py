@@ -9,11 +9,18 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from actors.rollout.gateway.ask import BadAsk, Vocabulary
-from actors.rollout.gateway.calls import Desk
-from actors.rollout.gateway.openai_requests import ChatRequest, Common
-from actors.rollout.gateway.openai_tools import DEMANDED, NO_FORM, Form, for_template, form_of, offered
-from actors.rollout.gateway.text import Detokenizer, Reader
+from gleaner.actors.rollout.gateway.ask import BadAsk, Vocabulary
+from gleaner.actors.rollout.gateway.calls import Desk
+from gleaner.actors.rollout.gateway.openai_requests import ChatRequest, Common
+from gleaner.actors.rollout.gateway.openai_tools import (
+    DEMANDED,
+    NO_FORM,
+    Form,
+    for_template,
+    form_of,
+    offered,
+)
+from gleaner.actors.rollout.gateway.text import Detokenizer, Reader
 
 AT_ONCE = 4096
 """Characters that are encoded on the event loop (about a millisecond); longer texts on a thread."""

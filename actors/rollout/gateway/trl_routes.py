@@ -13,10 +13,10 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from actors.rollout.gateway.ask import BadAsk, sub_id
-from actors.rollout.gateway.calls import Call, Route, VersionGate, json
-from actors.rollout.gateway.choices import Last, follow, sound
-from actors.rollout.gateway.openai_requests import (
+from gleaner.actors.rollout.gateway.ask import BadAsk, sub_id
+from gleaner.actors.rollout.gateway.calls import Call, Route, VersionGate, json
+from gleaner.actors.rollout.gateway.choices import Last, follow, sound
+from gleaner.actors.rollout.gateway.openai_requests import (
     DEFAULT_TOKENS,
     MOST_CHOICES,
     ChatRequest,
@@ -25,9 +25,9 @@ from actors.rollout.gateway.openai_requests import (
     Seed,
     Token,
 )
-from actors.rollout.gateway.openai_routes import SEEDS
-from actors.rollout.gateway.texts import check_length, encode, encode_chat, reader, vocabulary
-from actors.rollout.gateway.vllm_wire import Ok, SamplingParams
+from gleaner.actors.rollout.gateway.openai_routes import SEEDS
+from gleaner.actors.rollout.gateway.texts import check_length, encode, encode_chat, reader, vocabulary
+from gleaner.actors.rollout.gateway.vllm_wire import Ok, SamplingParams
 
 
 class More(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

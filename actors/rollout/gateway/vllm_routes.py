@@ -7,13 +7,13 @@ from functools import partial
 
 from aiohttp import web
 
-from actors.rollout.gateway.ask import BadAsk, sub_id
-from actors.rollout.gateway.calls import Call, Route, json
-from actors.rollout.gateway.choices import follow
-from actors.rollout.gateway.expert_answers import NO_EXPERTS, NO_SHAPE, as_npy, as_object
-from actors.rollout.gateway.openai_requests import DEFAULT_TOKENS, ChatRequest
-from actors.rollout.gateway.openai_routes import SEEDS
-from actors.rollout.gateway.texts import (
+from gleaner.actors.rollout.gateway.ask import BadAsk, sub_id
+from gleaner.actors.rollout.gateway.calls import Call, Route, json
+from gleaner.actors.rollout.gateway.choices import follow
+from gleaner.actors.rollout.gateway.expert_answers import NO_EXPERTS, NO_SHAPE, as_npy, as_object
+from gleaner.actors.rollout.gateway.openai_requests import DEFAULT_TOKENS, ChatRequest
+from gleaner.actors.rollout.gateway.openai_routes import SEEDS
+from gleaner.actors.rollout.gateway.texts import (
     check_length,
     check_model,
     encode,
@@ -21,7 +21,7 @@ from actors.rollout.gateway.texts import (
     reader,
     vocabulary,
 )
-from actors.rollout.gateway.vllm_wire import (
+from gleaner.actors.rollout.gateway.vllm_wire import (
     DetokenizeAnswer,
     DetokenizeRequest,
     GenerateAnswer,

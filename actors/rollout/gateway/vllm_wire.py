@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from actors.rollout.gateway.ask import BadAsk, Routed
-from actors.rollout.gateway.calls import VersionGate
-from actors.rollout.gateway.choices import Delta, Last, sound
-from actors.rollout.gateway.openai_requests import Message, Scalar, Seed, Token
-from actors.rollout.gateway.openai_shape import stamps
-from actors.rollout.gateway.openai_wire import Stamps, Usage, Versions
-from actors.rollout.sampling_params import Sampling
+from gleaner.actors.rollout.gateway.ask import BadAsk, Routed
+from gleaner.actors.rollout.gateway.calls import VersionGate
+from gleaner.actors.rollout.gateway.choices import Delta, Last, sound
+from gleaner.actors.rollout.gateway.openai_requests import Message, Scalar, Seed, Token
+from gleaner.actors.rollout.gateway.openai_shape import stamps
+from gleaner.actors.rollout.gateway.openai_wire import Stamps, Usage, Versions
+from gleaner.actors.rollout.sampling_params import Sampling
 
 
 class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -17,17 +17,17 @@ from pathlib import Path
 
 import msgspec
 
-from actors.engine.http_wire import HttpWire
-from actors.engine.model_settings import hub_settings
-from actors.engine.served_folder import WEIGHTS, copy_weights
-from actors.engine.sglang import SglangWire
-from actors.engine.sglang_messages import Updated, UpdateWeightsFromDisk
-from actors.training.new_tokenizer import new_tokenizer
-from actors.weights.lease import in_file, let_go, mapped
-from actors.weights.safetensors_file import header
 from bench.weights.pause.flips import Flip, Times, first_of
 from bench.weights.pause.load import Load, ToServer
 from bench.weights.pause.versions import Layout
+from gleaner.actors.engine.http_wire import HttpWire
+from gleaner.actors.engine.model_settings import hub_settings
+from gleaner.actors.engine.served_folder import WEIGHTS, copy_weights
+from gleaner.actors.engine.sglang import SglangWire
+from gleaner.actors.engine.sglang_messages import Updated, UpdateWeightsFromDisk
+from gleaner.actors.training.new_tokenizer import new_tokenizer
+from gleaner.actors.weights.lease import in_file, let_go, mapped
+from gleaner.actors.weights.safetensors_file import header
 
 TRANSFER, DISK = "paused for the transfer", "update_weights_from_disk"
 LOAD_S = 600.0

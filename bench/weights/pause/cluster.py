@@ -14,24 +14,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.cluster.job import memory_dir, store_dir
-from actors.cluster.messages import JobSpec
-from actors.rollout.instance_messages import InstanceIs, InstancesAre, ListInstances
-from actors.rollout.messages import PublishVersion, Weights
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Publish, Published
 from bench.manager_process import MANAGER, ManagerProcess, manager_process
 from bench.runtime.harness import ROOT
 from bench.weights.pause.versions import Layout, first, following
-from configs.load import dump
-from configs.schema import Config
-from nodeagent.files import find_process
-from nodeagent.host import Seat
-from nodeagent.job_file import write_job
-from nodeagent.process_arguments import arguments
-from nodeagent.trees import threads
-from supervisor import Address, AskFailed, Done
-from supervisor.system_messages import SYSTEM, Inspect, SystemState
+from gleaner.actors.cluster.job import memory_dir, store_dir
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.rollout.instance_messages import InstanceIs, InstancesAre, ListInstances
+from gleaner.actors.rollout.messages import PublishVersion, Weights
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Publish, Published
+from gleaner.configs.load import dump
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.files import find_process
+from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.job_file import write_job
+from gleaner.nodeagent.process_arguments import arguments
+from gleaner.nodeagent.trees import threads
+from gleaner.supervisor import Address, AskFailed, Done
+from gleaner.supervisor.system_messages import SYSTEM, Inspect, SystemState
 
 PUBLISHER = "publisher"
 SOURCE = f"{PUBLISHER}/transfer"

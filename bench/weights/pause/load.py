@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actors.engine.server_wire import Ask
-from actors.engine.sglang import SglangWire
-from actors.rollout.single_messages import Cancel, Generate, Generated, Progress
 from bench.manager_process import MANAGER
 from bench.weights.pause.timeline import Timeline
-from supervisor import Actor, ActorSystem, Message, handles
+from gleaner.actors.engine.server_wire import Ask
+from gleaner.actors.engine.sglang import SglangWire
+from gleaner.actors.rollout.single_messages import Cancel, Generate, Generated, Progress
+from gleaner.supervisor import Actor, ActorSystem, Message, handles
 
 FOLLOWER = "bench/load"
 DEADLINE_S = 900.0

@@ -18,11 +18,6 @@ import msgspec
 import psutil
 import uvloop
 
-from actors.cluster.job import memory_dir
-from actors.engine.http_wire import HttpWire
-from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.server_process import free_port
-from actors.engine.server_wire import ServerDied, ServerRefused
 from bench.runtime.harness import ROOT
 from bench.weights.pause.baseline import Baseline
 from bench.weights.pause.cluster import START_S, Cluster, Host, cluster
@@ -30,7 +25,12 @@ from bench.weights.pause.flips import Flip, Times, flip
 from bench.weights.pause.joiners import Join, join
 from bench.weights.pause.load import Load, ThroughManager
 from bench.weights.pause.versions import GIB, Layout
-from configs.schema import Config, Engine, Rollout
+from gleaner.actors.cluster.job import memory_dir
+from gleaner.actors.engine.http_wire import HttpWire
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.server_process import free_port
+from gleaner.actors.engine.server_wire import ServerDied, ServerRefused
+from gleaner.configs.schema import Config, Engine, Rollout
 
 SGLANG_ON_A_CPU = (
     *("--device", "cpu", "--dtype", "bfloat16", "--attention-backend", "torch_native"),
@@ -134,7 +134,7 @@ async def _server(
         baseline.copy()
         port, tokens = free_port(), str(load.prompt + load.response)
         baseline.url = f"http://127.0.0.1:{port}"
-        argv = [sys.executable, "-m", "rlctl", "engine", "serve", "--model", str(folder)]
+        argv = [sys.executable, "-m", "gleaner.rlctl", "engine", "serve", "--model", str(folder)]
         argv += ["--listen", f"127.0.0.1:{port}", "--max-tokens", tokens]
         with (scratch / "server.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(*argv, stdout=log, stderr=log, cwd=ROOT)

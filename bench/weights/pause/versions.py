@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.tensor_spec import TensorSpec, image_bytes
-from actors.engine.unmade import unmade
-from actors.engine.weight_image import weight_layout
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.tensor_spec import TensorSpec, image_bytes
+from gleaner.actors.engine.unmade import unmade
+from gleaner.actors.engine.weight_image import weight_layout
 
 GIB = Qwen3Config(
     vocab_size=32_000,

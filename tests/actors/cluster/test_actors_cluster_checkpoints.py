@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.cluster import sealed
-from actors.cluster.checkpoint_store import CheckpointStore
-from actors.cluster.host_copy import HostCopies
-from actors.cluster.saved_state import Damaged, StateDirFull
+from gleaner.actors.cluster import sealed
+from gleaner.actors.cluster.checkpoint_store import CheckpointStore
+from gleaner.actors.cluster.host_copy import HostCopies
+from gleaner.actors.cluster.saved_state import Damaged, StateDirFull
 
 ROOT = Path(__file__).parents[3]
 FILES = {"model.safetensors": b"weights" * 1000, "config.json": b"{}"}
@@ -157,7 +157,7 @@ def test_names_that_leave_the_directory_are_refused(store: CheckpointStore) -> N
 WRITER = """
 import sys, time
 from pathlib import Path
-from actors.cluster.checkpoint_store import CheckpointStore
+from gleaner.actors.cluster.checkpoint_store import CheckpointStore
 
 def slow(path: Path) -> None:
     path.write_bytes(b"half")

@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from actors.cluster.fleet import FleetAction, FleetPolicy, KillHost, NoticeHost, StartHost
-from configs.trace import Availability, parse
+from gleaner.actors.cluster.fleet import FleetAction, FleetPolicy, KillHost, NoticeHost, StartHost
+from gleaner.configs.trace import Availability, parse
 
 TRACE = """t_seconds,event,instance_id
 0,add,a

@@ -5,14 +5,14 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from actors.cluster.fleet import RESERVED
-from actors.cluster.local_hosts import Join, LocalHosts
-from actors.cluster.messages import JobSpec
-from configs import load
-from supervisor import ProcessExit, ProcessSpec, Restarted
-from supervisor.machine import RealMachine
-from supervisor.testing import TestSystem
-from transport.wire import Peer
+from gleaner.actors.cluster.fleet import RESERVED
+from gleaner.actors.cluster.local_hosts import Join, LocalHosts
+from gleaner.actors.cluster.messages import JobSpec
+from gleaner.configs import load
+from gleaner.supervisor import ProcessExit, ProcessSpec, Restarted
+from gleaner.supervisor.machine import RealMachine
+from gleaner.supervisor.testing import TestSystem
+from gleaner.transport.wire import Peer
 
 SIGKILL = 9
 

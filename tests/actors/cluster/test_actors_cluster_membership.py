@@ -1,8 +1,8 @@
 """Who is in the cluster, told once: joined, left, killed."""
 
-from actors.cluster.membership import Members
-from actors.cluster.messages import Inventory, NodeHello, NodeSeen
-from supervisor import Address
+from gleaner.actors.cluster.membership import Members
+from gleaner.actors.cluster.messages import Inventory, NodeHello, NodeSeen
+from gleaner.supervisor import Address
 
 INVENTORY = Inventory(hostname="h", cores=1, memory_bytes=1)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster.messages import (
+from gleaner.actors.cluster.messages import (
     JobEnded,
     JobSpec,
     PreemptionNotice,
@@ -15,12 +15,12 @@ from actors.cluster.messages import (
     StartTrace,
     StopFleet,
 )
-from actors.cluster.provider import LocalProvider
-from configs import load
-from configs.schema import Config, Fleet
-from configs.trace import Trace, TraceError, parse
-from supervisor import Actor, Done, ProcessExit, Refused, handles
-from supervisor.testing import TestSystem
+from gleaner.actors.cluster.provider import LocalProvider
+from gleaner.configs import load
+from gleaner.configs.schema import Config, Fleet
+from gleaner.configs.trace import Trace, TraceError, parse
+from gleaner.supervisor import Actor, Done, ProcessExit, Refused, handles
+from gleaner.supervisor.testing import TestSystem
 
 ROWS = "t_seconds,event,instance_id\n0,add,a\n0,add,b\n0.6,notice,b\n0.8,remove,a\n1.2,remove,b\n60,add,c\n"
 

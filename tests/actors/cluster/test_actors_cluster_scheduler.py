@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from patient_loop import PatientLoop
 
-from actors.cluster.messages import (
+from gleaner.actors.cluster.messages import (
     Inventory,
     JobEnded,
     JobIs,
@@ -24,13 +24,13 @@ from actors.cluster.messages import (
     StopFleet,
     SubmitJob,
 )
-from actors.cluster.scheduler import MembersAre, Scheduler
-from actors.cluster.step_times import StepTimes
-from configs import load
-from configs.schema import Config
-from supervisor import Actor, Address, Lane, Message, Refused, handles
-from supervisor.journal import Journal
-from supervisor.testing import TestSystem
+from gleaner.actors.cluster.scheduler import MembersAre, Scheduler
+from gleaner.actors.cluster.step_times import StepTimes
+from gleaner.configs import load
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Address, Lane, Message, Refused, handles
+from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.testing import TestSystem
 
 INVENTORY = Inventory(hostname="h", cores=1, memory_bytes=1)
 TIMES = StepTimes(train_wait_s=4.0, remote_wait_s=0.0, train_s=2.0, remote_s=5.0, mean_prem=1.0, next_prem=2)

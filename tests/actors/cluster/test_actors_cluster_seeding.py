@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.cluster.seeding import SeedingPolicy, SeedingState
-from actors.cluster.step_times import StepTimes
-from configs.schema import Seeding
+from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
+from gleaner.actors.cluster.step_times import StepTimes
+from gleaner.configs.schema import Seeding
 
 
 def policy(

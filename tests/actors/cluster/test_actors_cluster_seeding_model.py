@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.cluster.learnt import POOLED_STEPS, Learnt, coming, learn
-from actors.cluster.planning import planner_of
-from actors.cluster.seeding import SeedingPolicy, SeedingState
-from actors.cluster.seeding_model import ModelPolicy
-from actors.cluster.step_model import Machines, Work, predict
-from actors.cluster.step_times import Seen, StepTimes
-from actors.rollout.pace import EnginePace
-from configs.load import load
-from configs.schema import Config, Prices, Seeding
+from gleaner.actors.cluster.learnt import POOLED_STEPS, Learnt, coming, learn
+from gleaner.actors.cluster.planning import planner_of
+from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
+from gleaner.actors.cluster.seeding_model import ModelPolicy
+from gleaner.actors.cluster.step_model import Machines, Work, predict
+from gleaner.actors.cluster.step_times import Seen, StepTimes
+from gleaner.actors.rollout.pace import EnginePace
+from gleaner.configs.load import load
+from gleaner.configs.schema import Config, Prices, Seeding
 
 RESERVED_ENGINES, MOST = 4, 8
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster import state_manager
-from actors.cluster.checkpoint_store import CheckpointStore
-from actors.cluster.host_copy import HostCopies
-from actors.cluster.messages import (
+from gleaner.actors.cluster import state_manager
+from gleaner.actors.cluster.checkpoint_store import CheckpointStore
+from gleaner.actors.cluster.host_copy import HostCopies
+from gleaner.actors.cluster.messages import (
     LatestState,
     SaveState,
     StateIs,
@@ -21,10 +21,10 @@ from actors.cluster.messages import (
     StepTrained,
     TrainedSample,
 )
-from actors.cluster.saved_state import Sealed, StateDirFull
-from actors.cluster.state_manager import Rewound, StateManager
-from supervisor import Actor, Done, Refused, handles
-from supervisor.testing import TestSystem
+from gleaner.actors.cluster.saved_state import Sealed, StateDirFull
+from gleaner.actors.cluster.state_manager import Rewound, StateManager
+from gleaner.supervisor import Actor, Done, Refused, handles
+from gleaner.supervisor.testing import TestSystem
 
 KEEP = 2
 STATE = "training/state"

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.cluster.step_model import Machines, Predicted, Work, predict
-from actors.rollout.pace import EnginePace
+from gleaner.actors.cluster.step_model import Machines, Predicted, Work, predict
+from gleaner.actors.rollout.pace import EnginePace
 
 
 def machines(

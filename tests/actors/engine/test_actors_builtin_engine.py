@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from actors.engine.builtin import BuiltinEngine
-from actors.engine.decoder import Decoder
-from actors.engine.engine import (
+from gleaner.actors.engine.builtin import BuiltinEngine
+from gleaner.actors.engine.decoder import Decoder
+from gleaner.actors.engine.engine import (
     Assignment,
     BrokenWeights,
     CannotServe,
@@ -18,10 +18,10 @@ from actors.engine.engine import (
     EngineBusy,
     EngineFull,
 )
-from actors.engine.qwen3 import Qwen3
-from actors.engine.weight_image import image_bytes, weight_layout, write_weights
-from actors.rollout.sampling_params import Grammar, Sampling
-from transport.token_frame import MAX_ROWS, Flag
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.weight_image import image_bytes, weight_layout, write_weights
+from gleaner.actors.rollout.sampling_params import Grammar, Sampling
+from gleaner.transport.token_frame import MAX_ROWS, Flag
 
 MakeModel = Callable[..., Qwen3]
 Row = tuple[int, float, int]  # token, log-prob, flags

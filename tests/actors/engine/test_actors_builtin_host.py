@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from actors.engine.host import BuiltinHost
-from actors.engine.server_wire import LoadFailed
-from actors.engine.turn import Orders
-from actors.rollout.expert_messages import ExpertsWanted
-from actors.rollout.instance_messages import Work
-from actors.rollout.sampling_params import Grammar, Sampling
-from actors.rollout.score_rows import Scores
-from configs.schema import Config
+from gleaner.actors.engine.host import BuiltinHost
+from gleaner.actors.engine.server_wire import LoadFailed
+from gleaner.actors.engine.turn import Orders
+from gleaner.actors.rollout.expert_messages import ExpertsWanted
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.rollout.sampling_params import Grammar, Sampling
+from gleaner.actors.rollout.score_rows import Scores
+from gleaner.configs.schema import Config
 from tests.actors.engine.test_actors_sglang import MODEL, published
 
 

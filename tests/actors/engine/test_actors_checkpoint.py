@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from actors.engine import checkpoint, checkpoint_files
-from actors.engine.checkpoint import save_checkpoint
-from actors.engine.qwen3 import BadCheckpoint, Qwen3, Qwen3Config
-from actors.engine.unmade import unmade
+from gleaner.actors.engine import checkpoint, checkpoint_files
+from gleaner.actors.engine.checkpoint import save_checkpoint
+from gleaner.actors.engine.qwen3 import BadCheckpoint, Qwen3, Qwen3Config
+from gleaner.actors.engine.unmade import unmade
 
 MakeModel = Callable[..., Qwen3]
 

@@ -10,16 +10,16 @@ import pytest
 from test_actors_load_failed import Transfer
 from test_actors_remote import ToldServer
 
-from actors.engine.remote import RemoteHost
-from actors.engine.server_wire import Ask, Chunk
-from actors.engine.worker import RolloutWorker
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
-from actors.rollout.single_messages import Generate, Generated
-from configs.load import from_tree
-from supervisor import Done
-from supervisor.testing import TestSystem
+from gleaner.actors.engine.remote import RemoteHost
+from gleaner.actors.engine.server_wire import Ask, Chunk
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
+from gleaner.actors.rollout.single_messages import Generate, Generated
+from gleaner.configs.load import from_tree
+from gleaner.supervisor import Done
+from gleaner.supervisor.testing import TestSystem
 
 TOKENS = 20
 

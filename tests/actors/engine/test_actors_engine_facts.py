@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from actors.engine.engine_facts import EngineFacts, differences
-from actors.rollout.gateway.model_check import MAX_REFUSED, ModelCheck
+from gleaner.actors.engine.engine_facts import EngineFacts, differences
+from gleaner.actors.rollout.gateway.model_check import MAX_REFUSED, ModelCheck
 
 FIRST = EngineFacts(
     kind="sglang",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.engine.requirements import unmet
-from configs.schema import Config, Engine
-from nodeagent.fittings import RealFittings
+from gleaner.actors.engine.requirements import unmet
+from gleaner.configs.schema import Config, Engine
+from gleaner.nodeagent.fittings import RealFittings
 
 
 def environment(home: Path, program: str) -> str:

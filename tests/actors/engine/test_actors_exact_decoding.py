@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from actors.engine.builtin import BuiltinEngine
-from actors.engine.engine import Assignment
-from actors.engine.exact_decoder import NARROWER, ROWS, ExactDecoder, NotExact
-from actors.engine.qwen3 import Qwen3
-from transport.token_frame import Flag
+from gleaner.actors.engine.builtin import BuiltinEngine
+from gleaner.actors.engine.engine import Assignment
+from gleaner.actors.engine.exact_decoder import NARROWER, ROWS, ExactDecoder, NotExact
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.transport.token_frame import Flag
 
 MakeModel = Callable[..., Qwen3]
 Row = tuple[int, float]  # token and log-prob: float32 widened, so equal numbers are equal bits

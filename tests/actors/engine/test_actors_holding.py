@@ -9,12 +9,12 @@ import pytest
 from driven_host import DrivenHost
 from test_actors_remote import ENDED, FETCHED, Rows, ToldServer, add, drive, fetched, finished, rows_of, work
 
-from actors.engine import holding, row_exchange
-from actors.engine.remote import RemoteHost
-from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused
-from actors.engine.tensor_spec import TensorSpec
-from actors.engine.turn import Orders, Turn
-from actors.weights.messages import Fetched
+from gleaner.actors.engine import holding, row_exchange
+from gleaner.actors.engine.remote import RemoteHost
+from gleaner.actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.engine.turn import Orders, Turn
+from gleaner.actors.weights.messages import Fetched
 
 TENSORS = (TensorSpec("a", "float32", (1,), 0, 4),)
 OLD, NEW = 100, 200  # tokens of version 3 and of version 4

@@ -16,22 +16,22 @@ from test_actors_load_failed import Transfer
 from test_actors_remote import ToldServer
 from test_actors_sglang import published
 
-from actors.engine.host import BuiltinHost
-from actors.engine.keeping import Keeping
-from actors.engine.remote import RemoteHost
-from actors.engine.turn import AnyHost, Orders, Turn
-from actors.engine.worker import RolloutWorker
-from actors.rollout.instance_messages import KeepRequests, RequestsKept
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
-from actors.rollout.single_messages import Cancel, Generate, Generated
-from actors.weights.messages import Fetch, Fetched
-from configs.load import from_tree
-from configs.schema import Config
-from supervisor import Actor, Done, Refused, handles
-from supervisor.testing import TestSystem
-from transport.token_stream import StreamSender
+from gleaner.actors.engine.host import BuiltinHost
+from gleaner.actors.engine.keeping import Keeping
+from gleaner.actors.engine.remote import RemoteHost
+from gleaner.actors.engine.turn import AnyHost, Orders, Turn
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.rollout.instance_messages import KeepRequests, RequestsKept
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
+from gleaner.actors.rollout.single_messages import Cancel, Generate, Generated
+from gleaner.actors.weights.messages import Fetch, Fetched
+from gleaner.configs.load import from_tree
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Done, Refused, handles
+from gleaner.supervisor.testing import TestSystem
+from gleaner.transport.token_stream import StreamSender
 
 TOKENS, BEFORE = 20, 5
 CONFIG = from_tree(

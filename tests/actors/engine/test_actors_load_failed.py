@@ -14,14 +14,14 @@ import pytest
 from test_actors_remote import fetched as without_tensors
 from test_actors_sglang import published
 
-from actors.engine import served_weights
-from actors.engine.host import BuiltinHost
-from actors.engine.served_weights import ServedWeights
-from actors.engine.server_wire import LoadFailed, ServerDied
-from actors.engine.turn import EngineHost, Orders, Turn
-from actors.engine.worker import RolloutWorker
-from actors.rollout import failed_loads
-from actors.rollout.instance_messages import (
+from gleaner.actors.engine import served_weights
+from gleaner.actors.engine.host import BuiltinHost
+from gleaner.actors.engine.served_weights import ServedWeights
+from gleaner.actors.engine.server_wire import LoadFailed, ServerDied
+from gleaner.actors.engine.turn import EngineHost, Orders, Turn
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.rollout import failed_loads
+from gleaner.actors.rollout.instance_messages import (
     FailedVersion,
     InstancesAre,
     ListInstances,
@@ -29,15 +29,15 @@ from actors.rollout.instance_messages import (
     ServeNow,
     Serving,
 )
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import NotPublished, PublishVersion, Weights
-from actors.weights.control_file import ControlFile, has_writer, read_page
-from actors.weights.control_page import NONE, Page, State
-from actors.weights.messages import Fetch, Fetched
-from configs.schema import Config
-from supervisor import Actor, Context, Done, Message, Refused, handles
-from supervisor.testing import TestSystem
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import NotPublished, PublishVersion, Weights
+from gleaner.actors.weights.control_file import ControlFile, has_writer, read_page
+from gleaner.actors.weights.control_page import NONE, Page, State
+from gleaner.actors.weights.messages import Fetch, Fetched
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Context, Done, Message, Refused, handles
+from gleaner.supervisor.testing import TestSystem
 
 
 def test_the_builtin_engine_keeps_its_weights_where_an_image_is_of_another_model(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from actors.engine.named_tensors import (
+from gleaner.actors.engine.named_tensors import (
     INDEX,
     NamedTensors,
     Unpublishable,

@@ -10,17 +10,17 @@ from test_actors_remote import ToldServer
 from test_actors_remote import fetched as without_tensors
 from test_actors_sglang import published
 
-from actors.engine import servers
-from actors.engine.remote import RemoteHost
-from actors.engine.server_wire import ServerDied
-from actors.engine.worker import RolloutWorker
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
-from actors.weights.messages import Fetch, Fetched, WhatComes
-from configs.schema import Config, Engine
-from supervisor import Actor, Deferred, Done, handles
-from supervisor.testing import TestSystem
+from gleaner.actors.engine import servers
+from gleaner.actors.engine.remote import RemoteHost
+from gleaner.actors.engine.server_wire import ServerDied
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
+from gleaner.actors.weights.messages import Fetch, Fetched, WhatComes
+from gleaner.configs.schema import Config, Engine
+from gleaner.supervisor import Actor, Deferred, Done, handles
+from gleaner.supervisor.testing import TestSystem
 
 
 class SlowPull(Actor):

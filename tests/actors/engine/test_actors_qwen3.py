@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config as TheirConfig
 from transformers import Qwen3ForCausalLM
 
-from actors.engine.builtin import BuiltinEngine
-from actors.engine.checkpoint import load_checkpoint, save_checkpoint
-from actors.engine.engine import Assignment
+from gleaner.actors.engine.builtin import BuiltinEngine
+from gleaner.actors.engine.checkpoint import load_checkpoint, save_checkpoint
+from gleaner.actors.engine.engine import Assignment
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

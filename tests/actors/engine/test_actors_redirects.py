@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from actors.engine.http_wire import HttpWire
-from actors.engine.server_facts import NoServer, look
-from actors.engine.server_wire import ServerRefused
+from gleaner.actors.engine.http_wire import HttpWire
+from gleaner.actors.engine.server_facts import NoServer, look
+from gleaner.actors.engine.server_wire import ServerRefused
 
 
 class Any(msgspec.Struct):

@@ -10,13 +10,21 @@ import pytest
 from driven_host import DrivenHost
 from patient_loop import PatientLoop
 
-from actors.engine import remote, row_exchange
-from actors.engine.remote import RemoteHost
-from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, PauseMode, ServerDied, ServerRefused
-from actors.engine.turn import AwaitedHost, Orders, Turn
-from actors.rollout.instance_messages import Work
-from actors.weights.messages import Fetched
-from transport.token_frame import Flag
+from gleaner.actors.engine import remote, row_exchange
+from gleaner.actors.engine.remote import RemoteHost
+from gleaner.actors.engine.server_wire import (
+    Ask,
+    Chunk,
+    LoadFailed,
+    Loads,
+    PauseMode,
+    ServerDied,
+    ServerRefused,
+)
+from gleaner.actors.engine.turn import AwaitedHost, Orders, Turn
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.weights.messages import Fetched
+from gleaner.transport.token_frame import Flag
 
 ENDED = Flag.ABORTED | Flag.NO_TOKEN
 

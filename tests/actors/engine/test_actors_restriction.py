@@ -5,12 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.engine.builtin import BuiltinEngine
-from actors.engine.engine import Assignment, CannotServe
-from actors.engine.qwen3 import Qwen3
-from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.restriction import forbid, restrict
-from actors.rollout.sampling_params import Sampling
+from gleaner.actors.engine.builtin import BuiltinEngine
+from gleaner.actors.engine.engine import Assignment, CannotServe
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.restriction import forbid, restrict
+from gleaner.actors.rollout.sampling_params import Sampling
 
 MODEL = Qwen3Config(
     vocab_size=24,

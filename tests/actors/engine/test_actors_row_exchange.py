@@ -5,9 +5,9 @@ from array import array
 
 import pytest
 
-from actors.engine import row_exchange
-from actors.engine.row_exchange import RowExchange, Stream, Taken
-from actors.engine.server_wire import Ask, Chunk
+from gleaner.actors.engine import row_exchange
+from gleaner.actors.engine.row_exchange import RowExchange, Stream, Taken
+from gleaner.actors.engine.server_wire import Ask, Chunk
 
 FOREVER_S = 600.0
 

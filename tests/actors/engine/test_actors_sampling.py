@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.engine.sampling import request_keys, sample, uniforms
+from gleaner.actors.engine.sampling import request_keys, sample, uniforms
 
 
 def draw(seeds: list[int], position: int) -> np.ndarray:

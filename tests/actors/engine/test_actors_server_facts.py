@@ -9,14 +9,14 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from actors.engine import http_wire, server_facts
-from actors.engine.engine_facts import EngineFacts
-from actors.engine.http_wire import HttpWire
-from actors.engine.server_facts import NoServer, look
-from actors.engine.server_wire import ServerDied
-from actors.engine.sglang_messages import ServerInfo
+from gleaner.actors.engine import http_wire, server_facts
+from gleaner.actors.engine.engine_facts import EngineFacts
+from gleaner.actors.engine.http_wire import HttpWire
+from gleaner.actors.engine.server_facts import NoServer, look
+from gleaner.actors.engine.server_wire import ServerDied
+from gleaner.actors.engine.sglang_messages import ServerInfo
+from gleaner.transport.http_body import BodyTooLong, body_start, whole_body
 from tests.segmenting_proxy import SegmentingProxy
-from transport.http_body import BodyTooLong, body_start, whole_body
 
 Answer = Callable[[web.Request], web.StreamResponse]
 

@@ -23,25 +23,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from actors.engine.checkpoint import load_checkpoint
-from actors.engine.qwen3 import Qwen3
-from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.served_folder import ServedFolder
-from actors.engine.server_process import FIRST_PORT, MAX_LOG_BYTES, PORTS, ServerProcess, free_port
-from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused
-from actors.engine.servers import sglang_command, sglang_host
-from actors.engine.sglang import sampling_params
-from actors.engine.sglang_events import meta_of, new_of, newest_rows
-from actors.engine.sglang_messages import FinishReason, Meta
-from actors.engine.sglang_scores import ScoreReading
-from actors.engine.turn import Orders
-from actors.engine.weight_image import image_bytes, weight_layout, write_weights
-from actors.rollout.instance_messages import Work
-from actors.rollout.sampling_params import CANNOT_CONTINUE, Grammar, Sampling
-from actors.rollout.score_rows import Score, Scores, unpacked
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Fetched
-from configs.load import from_tree
+from gleaner.actors.engine.checkpoint import load_checkpoint
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.served_folder import ServedFolder
+from gleaner.actors.engine.server_process import FIRST_PORT, MAX_LOG_BYTES, PORTS, ServerProcess, free_port
+from gleaner.actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused
+from gleaner.actors.engine.servers import sglang_command, sglang_host
+from gleaner.actors.engine.sglang import sampling_params
+from gleaner.actors.engine.sglang_events import meta_of, new_of, newest_rows
+from gleaner.actors.engine.sglang_messages import FinishReason, Meta
+from gleaner.actors.engine.sglang_scores import ScoreReading
+from gleaner.actors.engine.turn import Orders
+from gleaner.actors.engine.weight_image import image_bytes, weight_layout, write_weights
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.rollout.sampling_params import CANNOT_CONTINUE, Grammar, Sampling
+from gleaner.actors.rollout.score_rows import Score, Scores, unpacked
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Fetched
+from gleaner.configs.load import from_tree
 
 MODEL = Qwen3Config(
     vocab_size=64,
@@ -281,7 +281,7 @@ def test_nothing_of_a_server_outlives_a_worker_that_is_killed(tmp_path: Path) ->
     """Not even what it was just starting, which has not yet asked the kernel to end with its parent."""
     below = "import subprocess; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
     worker = (
-        "import sys, time, pathlib; from actors.engine.server_process import ServerProcess; "
+        "import sys, time, pathlib; from gleaner.actors.engine.server_process import ServerProcess; "
         f"log = pathlib.Path({str(tmp_path / 'log')!r}); "
         f"server = ServerProcess([sys.executable, '-c', {below!r}], {{}}, log); time.sleep(600)"
     )

@@ -15,14 +15,14 @@ import torch
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from actors.engine import sglang_weights
-from actors.engine.server_wire import LoadFailed, ServerDied
-from actors.engine.sglang import SglangWire
-from actors.engine.sglang_weights import LOADER, PLUGIN
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.image_draft import FILE
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Fetched
+from gleaner.actors.engine import sglang_weights
+from gleaner.actors.engine.server_wire import LoadFailed, ServerDied
+from gleaner.actors.engine.sglang import SglangWire
+from gleaner.actors.engine.sglang_weights import LOADER, PLUGIN
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.image_draft import FILE
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Fetched
 
 SHAPES = {"a.weight": (3, 5), "b.weight": (7,)}
 CONFIG = {"vocab_size": 32, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1}

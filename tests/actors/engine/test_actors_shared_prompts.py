@@ -5,8 +5,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actors.engine.qwen3 import Qwen3, Qwen3Config
-from actors.engine.shared_prompts import SharedPrompts
+from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
+from gleaner.actors.engine.shared_prompts import SharedPrompts
 
 VOCABULARY = 29
 TOKENS = st.integers(0, VOCABULARY - 1)

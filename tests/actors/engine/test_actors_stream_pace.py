@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.engine.stream_pace import MOST, NEWS_S, StreamPace
+from gleaner.actors.engine.stream_pace import MOST, NEWS_S, StreamPace
 
 
 def after(token_s: float, times: int = 4000, tokens: int = 1) -> StreamPace:

@@ -14,14 +14,14 @@ from test_actors_sglang import published
 from test_actors_sglang_weights import FakeSglang, image
 from test_actors_vllm import FakeVllm, image_in
 
-from actors.engine.host import BuiltinHost
-from actors.engine.served_folder import version_name
-from actors.engine.server_wire import LoadFailed, TakesWeights
-from actors.engine.sglang import SglangWire
-from actors.engine.tensor_spec import TensorSpec
-from actors.engine.vllm import VllmWire
-from actors.weights.messages import Fetched
-from configs.schema import Config
+from gleaner.actors.engine.host import BuiltinHost
+from gleaner.actors.engine.served_folder import version_name
+from gleaner.actors.engine.server_wire import LoadFailed, TakesWeights
+from gleaner.actors.engine.sglang import SglangWire
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.engine.vllm import VllmWire
+from gleaner.actors.weights.messages import Fetched
+from gleaner.configs.schema import Config
 
 
 class OnItsThread:

@@ -18,15 +18,15 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from safetensors.torch import load_file
 
-from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, ServerDied, ServerRefused
-from actors.engine.tensor_spec import TensorSpec
-from actors.engine.vllm import VllmWire
-from actors.engine.vllm_messages import chunk_of, completion_of, seed_at
-from actors.rollout.sampling_params import CANNOT_CONTINUE, Grammar, Sampling
-from actors.weights.image_draft import FILE
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Fetched
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, ServerDied, ServerRefused
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.engine.vllm import VllmWire
+from gleaner.actors.engine.vllm_messages import chunk_of, completion_of, seed_at
+from gleaner.actors.rollout.sampling_params import CANNOT_CONTINUE, Grammar, Sampling
+from gleaner.actors.weights.image_draft import FILE
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Fetched
 
 CONFIG = Qwen3Config(
     vocab_size=32,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from actors.engine.qwen3 import Qwen3
-from actors.engine.tensor_spec import TensorSpec, image_bytes
-from actors.engine.weight_image import BadImage, read_weights, weight_layout, write_weights
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.tensor_spec import TensorSpec, image_bytes
+from gleaner.actors.engine.weight_image import BadImage, read_weights, weight_layout, write_weights
 
 MakeModel = Callable[..., Qwen3]
 

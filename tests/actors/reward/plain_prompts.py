@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from actors.reward.prompts import Prompts
-from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
+from gleaner.actors.reward.prompts import Prompts
+from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 
 
 def checkpoint(folder: Path) -> Path:

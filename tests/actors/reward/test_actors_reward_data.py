@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.reward.data import DataProblems
-from actors.reward.source import BadTask
-from actors.reward.tables import table
-from configs.schema import Task
+from gleaner.actors.reward.data import DataProblems
+from gleaner.actors.reward.source import BadTask
+from gleaner.actors.reward.tables import table
+from gleaner.configs.schema import Task
 
 
 def written(path: Path, count: int, first: int = 0) -> str:

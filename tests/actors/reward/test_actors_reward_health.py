@@ -1,7 +1,7 @@
 """When a verifier counts as sick, from its verdicts and the time."""
 
-from actors.reward.health import LEAST, WINDOW, VerifierHealth
-from actors.reward.verdicts import LOST, OURS, PROGRAMS, VERIFIER_FAILED
+from gleaner.actors.reward.health import LEAST, WINDOW, VerifierHealth
+from gleaner.actors.reward.verdicts import LOST, OURS, PROGRAMS, VERIFIER_FAILED
 
 TEXT = "ZeroDivisionError: division by zero"
 

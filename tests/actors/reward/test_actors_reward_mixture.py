@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.reward.mixture import Mixture
+from gleaner.actors.reward.mixture import Mixture
 
 shares = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=6)
 

@@ -13,11 +13,11 @@ import psutil
 import pytest
 from patient_loop import PatientLoop
 
-from actors.reward import pipe
-from actors.reward.pool import NoProblem, PoolFailed, ProblemLost, Restarts, Verdict, WorkerPool
-from actors.reward.scoring import WorkerSpec
-from actors.reward.worker_process import WorkerProcess, how_it_ended
-from supervisor import Intensity, Overloaded
+from gleaner.actors.reward import pipe
+from gleaner.actors.reward.pool import NoProblem, PoolFailed, ProblemLost, Restarts, Verdict, WorkerPool
+from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.worker_process import WorkerProcess, how_it_ended
+from gleaner.supervisor import Intensity, Overloaded
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -47,7 +47,7 @@ def children() -> list[psutil.Process]:
     alive = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if child.status() != psutil.STATUS_ZOMBIE and "actors.reward.worker" in child.cmdline():
+            if child.status() != psutil.STATUS_ZOMBIE and "gleaner.actors.reward.worker" in child.cmdline():
                 alive.append(child)
     return alive
 
@@ -207,9 +207,9 @@ async def test_a_caller_that_gave_up_does_not_get_in_the_way(pool: WorkerPool) -
 
 PARENT = """
 import asyncio, sys
-from actors.reward.pool import WorkerPool
-from actors.reward.scoring import WorkerSpec
-from actors.reward.worker_process import WorkerProcess
+from gleaner.actors.reward.pool import WorkerPool
+from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.worker_process import WorkerProcess
 
 async def main():
     spec = WorkerSpec("hostile_scorer:make", {"marks": "."})

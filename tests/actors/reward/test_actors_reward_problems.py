@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
-from actors.reward.problems import Problems, answer_of, split_of
-from actors.reward.source import SPLITS, BadTask, Split
+from gleaner.actors.reward.problems import Problems, answer_of, split_of
+from gleaner.actors.reward.source import SPLITS, BadTask, Split
 
 WORDS = {"min_word_len": 3, "max_word_len": 10}
 OTHER_TASKS = ["chain_sum", "number_sorting", "word_sequence_reversal", "spiral_matrix", "gsm_symbolic"]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.reward.prompts import BadConversation, Prompts
-from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
+from gleaner.actors.reward.prompts import BadConversation, Prompts
+from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 
 TURNS = [
     {"role": "user", "content": "one"},

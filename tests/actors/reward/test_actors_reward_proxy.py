@@ -8,15 +8,15 @@ from pathlib import Path
 import hostile_scorer as hostile
 import pytest
 
-from actors.reward.messages import GetProblems, Problems, Score, Verdict
-from actors.reward.pipe import ProblemOut
-from actors.reward.pool import ProblemLost, WorkerPool
-from actors.reward.proxy import RewardProxy
-from actors.reward.scoring import WorkerSpec
-from actors.reward.worker_process import WorkerProcess
-from configs.load import from_tree
-from supervisor import Refused
-from supervisor.testing import TestSystem
+from gleaner.actors.reward.messages import GetProblems, Problems, Score, Verdict
+from gleaner.actors.reward.pipe import ProblemOut
+from gleaner.actors.reward.pool import ProblemLost, WorkerPool
+from gleaner.actors.reward.proxy import RewardProxy
+from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.worker_process import WorkerProcess
+from gleaner.configs.load import from_tree
+from gleaner.supervisor import Refused
+from gleaner.supervisor.testing import TestSystem
 
 HERE = Path(__file__).parent
 CONFIG = from_tree({"reward": {"deadline_s": 0.25, "attempts": 1, "workers": 2}}, "test")

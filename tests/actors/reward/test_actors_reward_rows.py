@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.reward import rows
-from actors.reward.entries import Entry, Message
+from gleaner.actors.reward import rows
+from gleaner.actors.reward.entries import Entry, Message
 
 USER = {"role": "user", "content": "1 + 1?"}
 SYSTEM = {"role": "system", "content": "Be brief."}

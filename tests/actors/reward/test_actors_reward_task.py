@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actors.reward.problems import Problems
-from actors.reward.prompts import BadTokenizer, Prompts
-from actors.reward.task import Tasks, tasks_of
-from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
-from configs.schema import Config
-from configs.schema import Task as Settings
+from gleaner.actors.reward.problems import Problems
+from gleaner.actors.reward.prompts import BadTokenizer, Prompts
+from gleaner.actors.reward.task import Tasks, tasks_of
+from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
+from gleaner.configs.schema import Config
+from gleaner.configs.schema import Task as Settings
 
 PARAMS = {"min_word_len": 3, "max_word_len": 10}
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.reward.entries import Entry
-from actors.reward.mixture import Mixture
-from actors.reward.proxy import settings_of_task
-from actors.reward.source import BadTask, Split, TextProblem
-from actors.reward.task import (
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.mixture import Mixture
+from gleaner.actors.reward.proxy import settings_of_task
+from gleaner.actors.reward.source import BadTask, Split, TextProblem
+from gleaner.actors.reward.task import (
     MixedSource,
     Task,
     Tasks,
@@ -19,11 +19,11 @@ from actors.reward.task import (
     spec_of,
     verifier_of,
 )
-from actors.reward.verdicts import Judgement
-from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
-from configs.load import load
-from configs.schema import Config, Function, Http, Reward
-from configs.schema import Task as Settings
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
+from gleaner.configs.load import load
+from gleaner.configs.schema import Config, Function, Http, Reward
+from gleaner.configs.schema import Task as Settings
 from tests.actors.reward.plain_prompts import checkpoint, prompts
 
 ROOT = Path(__file__).parents[3]

@@ -11,10 +11,10 @@ import time
 import numpy as np
 import zmq
 
-from transport import stream_control, token_frame
-from transport.stream_control import Hello
-from transport.token_frame import TokenFrame
-from transport.zap import ROUTING_MARK
+from gleaner.transport import stream_control, token_frame
+from gleaner.transport.stream_control import Hello
+from gleaner.transport.token_frame import TokenFrame
+from gleaner.transport.zap import ROUTING_MARK
 
 FRAMES_A_BEAT, BEAT_S = 20, 0.01  # two thousand a second: forty times what an engine sends
 GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x00NULL" + bytes(48)

@@ -9,8 +9,8 @@ import zlib
 from array import array
 from dataclasses import dataclass, field
 
-from actors.rollout.changes import Changes
-from actors.rollout.events import (
+from gleaner.actors.rollout.changes import Changes
+from gleaner.actors.rollout.events import (
     BatchSubmitted,
     Dispatched,
     FrameLogged,
@@ -21,10 +21,10 @@ from actors.rollout.events import (
     Scored,
     TicketsRevoked,
 )
-from actors.rollout.request_log import RequestLog
-from actors.rollout.state import RolloutState
-from actors.rollout.tickets import ABORTED, FINISHED, FIRST, NO_TOKEN
-from supervisor import Message
+from gleaner.actors.rollout.request_log import RequestLog
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.rollout.tickets import ABORTED, FINISHED, FIRST, NO_TOKEN
+from gleaner.supervisor import Message
 
 MAX_NEW = 6
 

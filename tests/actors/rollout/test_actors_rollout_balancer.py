@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.rollout.balancer import Balancer, InstanceKind
+from gleaner.actors.rollout.balancer import Balancer, InstanceKind
 
 SPOT = InstanceKind.PREEMPTIBLE
 SEVEN = {7: b"root"}

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from rollout_world import tokens_of
 
-from actors.rollout.books import Books, ManagerSnapshot, ledger_of
-from actors.rollout.events import (
+from gleaner.actors.rollout.books import Books, ManagerSnapshot, ledger_of
+from gleaner.actors.rollout.events import (
     BatchSubmitted,
     Dispatched,
     FrameLogged,
@@ -17,9 +17,9 @@ from actors.rollout.events import (
     Prompt,
     Scored,
 )
-from actors.rollout.handing_out import group_out
-from actors.rollout.messages import GroupOut, Weights
-from supervisor import Journal, SqliteJournal
+from gleaner.actors.rollout.handing_out import group_out
+from gleaner.actors.rollout.messages import GroupOut, Weights
+from gleaner.supervisor import Journal, SqliteJournal
 
 LIMIT = 50
 FRAMES = 220

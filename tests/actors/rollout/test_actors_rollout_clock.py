@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.rollout.clock import BatchClock
+from gleaner.actors.rollout.clock import BatchClock
 
 
 def remote(clock: BatchClock, name: str, from_s: float, *until_s: float) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.rollout.continuous_lb import MOST_MOVES, Load, Move, Requests, decide
-from actors.rollout.profile import StepModel
+from gleaner.actors.rollout.continuous_lb import MOST_MOVES, Load, Move, Requests, decide
+from gleaner.actors.rollout.profile import StepModel
 
 H100 = StepModel(base_s=6e-3, row_s=2e-5, context_s=3e-8, prefill_token_s=3e-5)
 """Steps of a 14B model: at 8,000 tokens of context the plateau is at 10 requests."""

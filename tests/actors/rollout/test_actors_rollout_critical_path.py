@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.rollout.critical_path import BatchInstants, CriticalPath
+from gleaner.actors.rollout.critical_path import BatchInstants, CriticalPath
 
 STAGES = ("weights_s", "place_s", "prefill_s", "decode_s", "verdict_s", "hand_out_s", "train_s")
 

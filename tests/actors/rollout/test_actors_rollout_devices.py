@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.engine.host import cores
-from actors.rollout.balancer import Balancer, InstanceKind
-from actors.rollout.device import Device
-from actors.rollout.devices import ROUNDING, carried, crowds, turns
+from gleaner.actors.engine.host import cores
+from gleaner.actors.rollout.balancer import Balancer, InstanceKind
+from gleaner.actors.rollout.device import Device
+from gleaner.actors.rollout.devices import ROUNDING, carried, crowds, turns
 
 HALF = Device(name="cores", share=0.5)
 SPOT, RESERVED = InstanceKind.PREEMPTIBLE, InstanceKind.RESERVED

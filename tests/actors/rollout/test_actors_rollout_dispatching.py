@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from actors.rollout.dispatching import DISPATCH_DEADLINE_S, Dispatching
-from actors.rollout.instance_messages import Dispatch, Work
-from supervisor import AskTimeout, Done
+from gleaner.actors.rollout.dispatching import DISPATCH_DEADLINE_S, Dispatching
+from gleaner.actors.rollout.instance_messages import Dispatch, Work
+from gleaner.supervisor import AskTimeout, Done
 
 WORK = Work(ticket=7, prompt=b"", prefix=b"", seed=1, max_new_tokens=4, temperature=1.0)
 DISPATCH = Dispatch(epoch="1.1", version=1, work=[WORK])

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from actors.rollout.balancer_messages import (
+from gleaner.actors.rollout.balancer_messages import (
     EngineMeasured,
     Holding,
     InstanceServes,
@@ -22,8 +22,8 @@ from actors.rollout.balancer_messages import (
     Place,
     Rebalance,
 )
-from actors.rollout.events import BatchSubmitted, Prompt, RequestsDue
-from actors.rollout.instance_messages import (
+from gleaner.actors.rollout.events import BatchSubmitted, Prompt, RequestsDue
+from gleaner.actors.rollout.instance_messages import (
     Abort,
     CannotTake,
     Dispatch,
@@ -32,9 +32,9 @@ from actors.rollout.instance_messages import (
     Serving,
     Withdraw,
 )
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import (
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import (
     BatchReport,
     GroupFates,
     Groups,
@@ -47,12 +47,12 @@ from actors.rollout.messages import (
     TakeGroups,
     Weights,
 )
-from actors.rollout.pace import Paces, PacesAre
-from actors.rollout.profile import Work
-from actors.rollout.single_messages import Generate
-from configs.schema import Config
-from supervisor import Actor, Address, Crashed, Done, Message, Refused, Unreachable, handles
-from supervisor.testing import TestSystem
+from gleaner.actors.rollout.pace import Paces, PacesAre
+from gleaner.actors.rollout.profile import Work
+from gleaner.actors.rollout.single_messages import Generate
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Address, Crashed, Done, Message, Refused, Unreachable, handles
+from gleaner.supervisor.testing import TestSystem
 
 MANAGER, BALANCER, INSTANCE = "rollout/manager", "rollout/balancer", "spot/engine"
 

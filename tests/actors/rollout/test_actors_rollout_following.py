@@ -8,11 +8,11 @@ import pytest
 from test_actors_rollout_plane import Plane, plane
 from test_actors_rollout_versions import HELLO, generate
 
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import HoldBack
-from actors.rollout.sampling_params import Sampling
-from actors.rollout.single_messages import Cancel, Generate, Progress
-from supervisor import Actor, Done, Refused, handles
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import HoldBack
+from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.actors.rollout.single_messages import Cancel, Generate, Progress
+from gleaner.supervisor import Actor, Done, Refused, handles
 
 FOLLOWED = msgspec.structs.replace(HELLO, follower="rollout/gateway")
 

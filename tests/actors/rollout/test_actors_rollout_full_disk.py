@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from rollout_world import submission
 
-from actors.rollout.books import Books
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import RolloutFigures, RolloutStatus, SubmitBatch, Weights
-from configs.schema import Config
-from supervisor import Done, JournalFull, SqliteJournal, Supervisor, Suspended, child, one_for_one
-from supervisor.testing import TestSystem
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import RolloutFigures, RolloutStatus, SubmitBatch, Weights
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Done, JournalFull, SqliteJournal, Supervisor, Suspended, child, one_for_one
+from gleaner.supervisor.testing import TestSystem
 
 WEIGHTS = Weights(version=1, root=b"root", sources=())
 REASON = "12 KiB are left in /somewhere, new work needs 65536: free space there"
@@ -46,7 +46,7 @@ async def test_no_batch_is_begun_on_a_disk_that_is_nearly_full(
 async def test_a_manager_that_finds_the_disk_full_comes_back_with_what_was_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.running.LOOK_S", 0.05)
+    monkeypatch.setattr("gleaner.supervisor.running.LOOK_S", 0.05)
     async with TestSystem(tmp_path) as test:
         test.spawn("rollout/balancer", lambda: LoadBalancer(4))
         manager = child("rollout/manager", lambda: RolloutManager(Config()))

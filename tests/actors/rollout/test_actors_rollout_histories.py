@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_world import World, logprobs_of, tokens_of, true_crc, true_length, true_token
 
-from actors.rollout.events import BatchReleased, FrameLogged
-from actors.rollout.state import RolloutState
-from supervisor import Message
-from supervisor.message import decode_body, encode_body, kind_of
+from gleaner.actors.rollout.events import BatchReleased, FrameLogged
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.supervisor import Message
+from gleaner.supervisor.message import decode_body, encode_body, kind_of
 
 histories = st.builds(
     lambda seed, moves: (seed, moves), st.integers(0, 2**32), st.integers(min_value=0, max_value=120)

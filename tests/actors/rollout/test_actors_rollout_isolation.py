@@ -14,15 +14,15 @@ import msgspec
 import pytest
 from rollout_world import submission
 
-from actors.rollout.instance_messages import Registered, RegisterInstance, ServeWeights
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import SubmitBatch, Weights
 from bench.manager_process import ManagerProcess, manager_process
 from bench.token_plane.firehose import WEIGHTS, Hold, Holds, Pour, Poured, StreamsTo, Where
-from configs.schema import Config, Rollout
-from supervisor import Actor, Done, handles
-from supervisor.testing import TEST_LIMITS, TestSystem
+from gleaner.actors.rollout.instance_messages import Registered, RegisterInstance, ServeWeights
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import SubmitBatch, Weights
+from gleaner.configs.schema import Config, Rollout
+from gleaner.supervisor import Actor, Done, handles
+from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
 
 FIRST, SECOND, THIRD = (
     Weights(version=version, root=bytes([version]) * 32, sources=()) for version in (1, 2, 3)

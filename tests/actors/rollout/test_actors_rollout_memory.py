@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from actors.rollout.admission import MAX_OPEN_TOKENS
-from actors.rollout.events import (
+from gleaner.actors.rollout.admission import MAX_OPEN_TOKENS
+from gleaner.actors.rollout.events import (
     BatchReleased,
     BatchSubmitted,
     Dispatched,
@@ -20,8 +20,8 @@ from actors.rollout.events import (
     Prompt,
     Scored,
 )
-from actors.rollout.state import RolloutState
-from actors.rollout.tickets import FINISHED, FIRST
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.rollout.tickets import FINISHED, FIRST
 
 SAMPLES = 8
 INSTANCES = 20

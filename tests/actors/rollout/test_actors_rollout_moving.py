@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.rollout import load_balancer, moving
-from actors.rollout.balancer_messages import (
+from gleaner.actors.rollout import load_balancer, moving
+from gleaner.actors.rollout.balancer_messages import (
     Holding,
     InstanceServes,
     InstanceUp,
@@ -18,10 +18,10 @@ from actors.rollout.balancer_messages import (
     Placed,
     Rebalance,
 )
-from actors.rollout.continuous_lb import Load, Move
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from supervisor.testing import TestSystem
+from gleaner.actors.rollout.continuous_lb import Load, Move
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.supervisor.testing import TestSystem
 from tests.actors.rollout.test_actors_rollout_plane import Plane, plane, undisturbed
 
 ROUNDS = 8

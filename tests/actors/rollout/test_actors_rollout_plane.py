@@ -14,19 +14,19 @@ import msgspec
 import pytest
 import torch
 
-from actors.engine.host import BuiltinHost
-from actors.engine.qwen3 import Qwen3
-from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.tensor_spec import image_bytes
-from actors.engine.turn import Orders, Turn
-from actors.engine.weight_image import weight_layout, write_weights
-from actors.engine.worker import RolloutWorker
-from actors.reward.messages import Score, Verdict
-from actors.rollout.events import BatchSubmitted, Prompt
-from actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import (
+from gleaner.actors.engine.host import BuiltinHost
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.tensor_spec import image_bytes
+from gleaner.actors.engine.turn import Orders, Turn
+from gleaner.actors.engine.weight_image import weight_layout, write_weights
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.reward.messages import Score, Verdict
+from gleaner.actors.rollout.events import BatchSubmitted, Prompt
+from gleaner.actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import (
     Groups,
     ReleaseBatch,
     RolloutFigures,
@@ -35,14 +35,14 @@ from actors.rollout.messages import (
     TakeGroups,
     Weights,
 )
-from actors.weights.agent import TransferAgent
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Publish, Published
-from configs.load import from_tree
-from configs.schema import Config
-from supervisor import Actor, Done, Lane, Refused, Suspected, Terminated, handles
-from supervisor.cell import Delivery
-from supervisor.testing import TestSystem
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Publish, Published
+from gleaner.configs.load import from_tree
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Done, Lane, Refused, Suspected, Terminated, handles
+from gleaner.supervisor.cell import Delivery
+from gleaner.supervisor.testing import TestSystem
 
 MODEL = Qwen3Config(
     vocab_size=64,

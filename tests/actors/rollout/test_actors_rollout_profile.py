@@ -3,16 +3,24 @@
 import numpy as np
 import pytest
 
-from actors.engine.turn import Orders
-from actors.rollout.instance_messages import Work as Dispatched
-from actors.rollout.lengths_left import LengthsLeft
-from actors.rollout.profile import MEMORY_S, PLATEAU_SHARE, Measured, Profile, Profiles, StepModel, Work
-from sim.models.batching import Entry, Limits
-from sim.models.clock import Immediate
-from sim.models.copies import Copies
-from sim.models.engine_cost import EngineCost
-from sim.models.engine_host import Engine, SimEngineHost
-from sim.models.lengths import LengthLaw
+from gleaner.actors.engine.turn import Orders
+from gleaner.actors.rollout.instance_messages import Work as Dispatched
+from gleaner.actors.rollout.lengths_left import LengthsLeft
+from gleaner.actors.rollout.profile import (
+    MEMORY_S,
+    PLATEAU_SHARE,
+    Measured,
+    Profile,
+    Profiles,
+    StepModel,
+    Work,
+)
+from gleaner.sim.models.batching import Entry, Limits
+from gleaner.sim.models.clock import Immediate
+from gleaner.sim.models.copies import Copies
+from gleaner.sim.models.engine_cost import EngineCost
+from gleaner.sim.models.engine_host import Engine, SimEngineHost
+from gleaner.sim.models.lengths import LengthLaw
 from tests.sim.test_sim_models_engine_host import World, fetched
 
 TRUE = StepModel(base_s=6e-3, row_s=2e-5, context_s=3e-8)

@@ -1,8 +1,8 @@
 """How versions of the weights came to instances is counted once for each, and summed over a run."""
 
-from actors.rollout.instance_messages import Pulled, RegisterInstance, Serving
-from actors.rollout.instances import Instances
-from supervisor import Address
+from gleaner.actors.rollout.instance_messages import Pulled, RegisterInstance, Serving
+from gleaner.actors.rollout.instances import Instances
+from gleaner.supervisor import Address
 
 
 def registered(instances: Instances, name: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_world import World, submission, true_crc
 
-from actors.rollout.events import (
+from gleaner.actors.rollout.events import (
     BatchReleased,
     BatchSubmitted,
     GroupsAdded,
@@ -17,10 +17,10 @@ from actors.rollout.events import (
     SampleAgain,
     Scored,
 )
-from actors.rollout.sampling import Rule, Standing, decide, launched, made_again, seed_again
-from actors.rollout.selection import decision_of, due_aborts, events_of
-from actors.rollout.state import RolloutState
-from supervisor.message import decode_body, encode_body, kind_of
+from gleaner.actors.rollout.sampling import Rule, Standing, decide, launched, made_again, seed_again
+from gleaner.actors.rollout.selection import decision_of, due_aborts, events_of
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.supervisor.message import decode_body, encode_body, kind_of
 
 UNIFORM, VARIED, OPEN, KEPT = Standing.UNIFORM, Standing.VARIED, Standing.OPEN, Standing.KEPT
 DROPPED, ABORTED = Standing.DROPPED, Standing.ABORTED

@@ -11,23 +11,23 @@ import msgspec
 import pytest
 from rollout_world import frame, submission
 
-from actors.reward.health import LEAST
-from actors.reward.messages import Score, Verdict
-from actors.rollout import scoring
-from actors.rollout.books import Books
-from actors.rollout.events import Dispatched, GroupsTaken, InstanceJoined, SampleAgain, Scored
-from actors.rollout.handing_out import Takers
-from actors.rollout.instances import Instances
-from actors.rollout.messages import GroupOut, Groups, TakeGroups
-from actors.rollout.sampling import made_again
-from actors.rollout.scoring import REWARD, Scoring
-from actors.rollout.selection import decision_of
-from actors.rollout.state import RolloutState
-from actors.rollout.tickets import FINISHED, FIRST
-from configs.load import from_tree
-from configs.schema import Config
-from supervisor import Actor, Deferred, Overloaded, handles
-from supervisor.testing import TestSystem
+from gleaner.actors.reward.health import LEAST
+from gleaner.actors.reward.messages import Score, Verdict
+from gleaner.actors.rollout import scoring
+from gleaner.actors.rollout.books import Books
+from gleaner.actors.rollout.events import Dispatched, GroupsTaken, InstanceJoined, SampleAgain, Scored
+from gleaner.actors.rollout.handing_out import Takers
+from gleaner.actors.rollout.instances import Instances
+from gleaner.actors.rollout.messages import GroupOut, Groups, TakeGroups
+from gleaner.actors.rollout.sampling import made_again
+from gleaner.actors.rollout.scoring import REWARD, Scoring
+from gleaner.actors.rollout.selection import decision_of
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.rollout.tickets import FINISHED, FIRST
+from gleaner.configs.load import from_tree
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Deferred, Overloaded, handles
+from gleaner.supervisor.testing import TestSystem
 
 MANAGER = "rollout/manager"
 

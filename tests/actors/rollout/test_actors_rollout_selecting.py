@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from test_actors_rollout_plane import NEW_TOKENS, Plane, plane
 
-from actors.engine.turn import Orders
-from actors.engine.worker import RolloutWorker
-from actors.reward.messages import Score, Verdict
-from actors.rollout import selecting
-from actors.rollout.events import BatchSubmitted, Prompt
-from actors.rollout.instance_messages import Work
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import (
+from gleaner.actors.engine.turn import Orders
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.reward.messages import Score, Verdict
+from gleaner.actors.rollout import selecting
+from gleaner.actors.rollout.events import BatchSubmitted, Prompt
+from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import (
     GroupFates,
     GroupFatesAre,
     Groups,
@@ -23,8 +23,8 @@ from actors.rollout.messages import (
     SubmitBatch,
     TakeGroups,
 )
-from supervisor import Actor, Deferred, Done, Refused, handles
-from supervisor.testing import TestSystem
+from gleaner.supervisor import Actor, Deferred, Done, Refused, handles
+from gleaner.supervisor.testing import TestSystem
 
 
 def prompts(first: int, count: int) -> tuple[Prompt, ...]:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from test_actors_rollout_plane import Plane, plane
 from test_actors_rollout_versions import HELLO, generate
 
-from actors.rollout.balancer import Balancer, InstanceKind
-from actors.rollout.dispatching import Dispatching
-from actors.rollout.instance_messages import InstancesAre, ListInstances
-from actors.rollout.messages import HoldBack, RolloutFigures, RolloutStatus
-from actors.rollout.sampling_params import Sampling
-from actors.rollout.sessions import Sessions
-from actors.rollout.single_messages import Generate
-from supervisor import Done
+from gleaner.actors.rollout.balancer import Balancer, InstanceKind
+from gleaner.actors.rollout.dispatching import Dispatching
+from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
+from gleaner.actors.rollout.messages import HoldBack, RolloutFigures, RolloutStatus
+from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.actors.rollout.sessions import Sessions
+from gleaner.actors.rollout.single_messages import Generate
+from gleaner.supervisor import Done
 
 ROOTS = {3: b"root"}
 

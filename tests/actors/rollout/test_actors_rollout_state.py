@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from rollout_world import MAX_NEW, frame, logprobs_of, submission, tokens_of
 
-from actors.rollout import tickets as ticket_table
-from actors.rollout.admission import MAX_OPEN_BATCHES
-from actors.rollout.events import (
+from gleaner.actors.rollout import tickets as ticket_table
+from gleaner.actors.rollout.admission import MAX_OPEN_BATCHES
+from gleaner.actors.rollout.events import (
     BatchReleased,
     BatchSubmitted,
     Dispatched,
@@ -23,12 +23,12 @@ from actors.rollout.events import (
     TicketsRevoked,
     VersionPublished,
 )
-from actors.rollout.request_log import RequestState
-from actors.rollout.single_answers import answer_to
-from actors.rollout.single_messages import Generate, Generated
-from actors.rollout.state import RolloutState
-from actors.rollout.tickets import ABORTED, CUT, FINISHED, FIRST, NO_TOKEN
-from supervisor import Done
+from gleaner.actors.rollout.request_log import RequestState
+from gleaner.actors.rollout.single_answers import answer_to
+from gleaner.actors.rollout.single_messages import Generate, Generated
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.rollout.tickets import ABORTED, CUT, FINISHED, FIRST, NO_TOKEN
+from gleaner.supervisor import Done
 
 ONE = "step-1/0/0"
 

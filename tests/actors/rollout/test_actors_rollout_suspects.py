@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.engine.host import BuiltinHost
-from actors.engine.turn import Orders, Turn
-from actors.engine.worker import RolloutWorker
-from actors.rollout.single_messages import Generate, Generated
-from actors.rollout.suspects import LONE_DEATHS, SOON_S, SUSPECT_AFTER, Held, Suspects
-from actors.weights.agent import TransferAgent
-from actors.weights.image_store import ImageStore
-from supervisor import Refused
-from supervisor.testing import TestSystem
+from gleaner.actors.engine.host import BuiltinHost
+from gleaner.actors.engine.turn import Orders, Turn
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.rollout.single_messages import Generate, Generated
+from gleaner.actors.rollout.suspects import LONE_DEATHS, SOON_S, SUSPECT_AFTER, Held, Suspects
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.supervisor import Refused
+from gleaner.supervisor.testing import TestSystem
 from tests.actors.rollout.test_actors_rollout_plane import NEW_TOKENS, Plane, plane
 
 NAMES = "abc"

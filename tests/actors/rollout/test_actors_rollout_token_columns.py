@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from actors.rollout.token_columns import NO_SLOT, PAGE, TokenColumns
+from gleaner.actors.rollout.token_columns import NO_SLOT, PAGE, TokenColumns
 
 LIMITS = (1, 2, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE + 5, 1000)
 

@@ -7,13 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_world import World, submission
 
-from actors.rollout.events import BatchSubmitted, Dispatched, RequestsDue, TicketsRenewed, VersionPublished
-from actors.rollout.renewing import may_renew
-from actors.rollout.request_log import RequestState
-from actors.rollout.state import RolloutState
-from actors.rollout.versions import MAX_KNOWN, Versions
-from supervisor import Message
-from supervisor.message import decode_body, encode_body, kind_of
+from gleaner.actors.rollout.events import (
+    BatchSubmitted,
+    Dispatched,
+    RequestsDue,
+    TicketsRenewed,
+    VersionPublished,
+)
+from gleaner.actors.rollout.renewing import may_renew
+from gleaner.actors.rollout.request_log import RequestState
+from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.rollout.versions import MAX_KNOWN, Versions
+from gleaner.supervisor import Message
+from gleaner.supervisor.message import decode_body, encode_body, kind_of
 
 
 def published(version: int, root: bytes = b"") -> VersionPublished:

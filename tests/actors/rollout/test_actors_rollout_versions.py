@@ -10,16 +10,16 @@ import pytest
 import torch
 from test_actors_rollout_plane import MODEL, NEW_TOKENS, Plane, plane
 
-from actors.engine.qwen3 import Qwen3
-from actors.engine.tensor_spec import image_bytes
-from actors.engine.weight_image import weight_layout, write_weights
-from actors.rollout.events import BatchSubmitted, Prompt
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import Groups, PublishVersion, SubmitBatch, TakeGroups, Weights
-from actors.rollout.single_messages import Generate, Generated, VersionNotReady
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Publish, Published
-from supervisor import Done, Message, Refused
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.tensor_spec import image_bytes
+from gleaner.actors.engine.weight_image import weight_layout, write_weights
+from gleaner.actors.rollout.events import BatchSubmitted, Prompt
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import Groups, PublishVersion, SubmitBatch, TakeGroups, Weights
+from gleaner.actors.rollout.single_messages import Generate, Generated, VersionNotReady
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Publish, Published
+from gleaner.supervisor import Done, Message, Refused
 
 PROMPT = array("I", [5, 9, 11]).tobytes()
 HELLO = Generate(id="hello", prompt=PROMPT, max_new_tokens=NEW_TOKENS, seed=7)

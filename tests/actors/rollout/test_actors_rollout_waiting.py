@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.rollout.waiting import Waiting
+from gleaner.actors.rollout.waiting import Waiting
 
 requests = st.lists(
     st.tuples(st.sampled_from(["step-1", "step-2"]), st.integers(0, 5), st.integers(0, 3), st.integers(0, 9)),

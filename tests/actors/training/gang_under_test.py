@@ -18,21 +18,23 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from actors.training import fsdp2_rank
-from actors.training.fsdp2_files import GangFiles
-from actors.training.fsdp2_rank import GangRank
-from actors.training.gang import GangBroken
-from actors.training.messages import StepResult
-from actors.training.policy_update import NotFinite
-from actors.training.sample import Sample
-from actors.training.work import Commit, StepStats, TrainerWork
-from actors.weights.image_store import ImageStore
-from configs.schema import Config, Training
+from gleaner.actors.training import fsdp2_rank
+from gleaner.actors.training.fsdp2_files import GangFiles
+from gleaner.actors.training.fsdp2_rank import GangRank
+from gleaner.actors.training.gang import GangBroken
+from gleaner.actors.training.messages import StepResult
+from gleaner.actors.training.policy_update import NotFinite
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.work import Commit, StepStats, TrainerWork
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.configs.schema import Config, Training
 
 END_S = 200.0  # of a whole script: only a hang takes as long
 FORKS = multiprocessing.get_context("forkserver")
 # By names that are found without the path of the tests, which the server does not get.
-FORKS.set_forkserver_preload(["actors.training.fsdp2_files", "actors.training.fsdp2_rank", "torch._dynamo"])
+FORKS.set_forkserver_preload(
+    ["gleaner.actors.training.fsdp2_files", "gleaner.actors.training.fsdp2_rank", "torch._dynamo"]
+)
 
 Step = list[list[Sample]]
 """Micro-batches."""

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from actors.training.adamw import AdamW
+from gleaner.actors.training.adamw import AdamW
 
 LOADS = """
 import sys, torch
-from actors.training.adamw import AdamW
+from gleaner.actors.training.adamw import AdamW
 weight = torch.ones(3)
 optimizer = AdamW({"w": weight}, 0.1, (0.9, 0.95), 0.0)
 optimizer.step({"w": torch.ones(3)})

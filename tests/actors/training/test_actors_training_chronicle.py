@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from actors.cluster.messages import Plan
-from actors.training.chronicle import Chronicle
-from actors.training.history import HistoryWriter, Step, read_history
-from actors.training.messages import StepResult
-from actors.training.step_clock import Spent
+from gleaner.actors.cluster.messages import Plan
+from gleaner.actors.training.chronicle import Chronicle
+from gleaner.actors.training.history import HistoryWriter, Step, read_history
+from gleaner.actors.training.messages import StepResult
+from gleaner.actors.training.step_clock import Spent
 
 
 def result(step: int) -> StepResult:

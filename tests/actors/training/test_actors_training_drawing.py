@@ -5,8 +5,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.training.drawing import KEPT_STEPS, Drawn, Draws, Redrawn, Returned
-from supervisor import Message
+from gleaner.actors.training.drawing import KEPT_STEPS, Drawn, Draws, Redrawn, Returned
+from gleaner.supervisor import Message
 
 PROMPTS = 4
 

@@ -1,8 +1,8 @@
 """Held-out rewards by task."""
 
-from actors.reward.mixture import Mixture
-from actors.training.evaluation import rewards_by_task
-from configs.schema import Config, Task
+from gleaner.actors.reward.mixture import Mixture
+from gleaner.actors.training.evaluation import rewards_by_task
+from gleaner.configs.schema import Config, Task
 
 
 def test_held_out_rewards_are_those_of_each_task() -> None:

@@ -1,8 +1,8 @@
 """The first preemptible instance of a job: when it is said that one serves, and when that none does."""
 
-from actors.training.causes import MAX_TOLD, in_a_line
-from actors.training.first_instance import MAX_CAUSE, FirstInstance
-from configs.schema import Fleet
+from gleaner.actors.training.causes import MAX_TOLD, in_a_line
+from gleaner.actors.training.first_instance import MAX_CAUSE, FirstInstance
+from gleaner.configs.schema import Fleet
 
 
 def waiting(*, n_prem_max: int = 2, served: bool = False) -> FirstInstance:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.training import gang
-from actors.training.gang import Gang, GangBroken, Membership, RankFailed, RankSilent
-from actors.training.gang_orders import (
+from gleaner.actors.training import gang
+from gleaner.actors.training.gang import Gang, GangBroken, Membership, RankFailed, RankSilent
+from gleaner.actors.training.gang_orders import (
     PREFIX,
     Add,
     BadFrame,
@@ -28,8 +28,8 @@ from actors.training.gang_orders import (
     pack,
     unpack,
 )
-from actors.training.sample import Sample
-from actors.training.shares import rows_of, shares
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.shares import rows_of, shares
 
 DEADLINE_S = 60.0  # only a hang takes as long
 SILENT_S = 600.0

@@ -4,11 +4,11 @@ from array import array
 
 import pytest
 
-from actors.rollout.events import Span
-from actors.rollout.messages import GroupOut, SampleOut
-from actors.training.advantages import group_advantages
-from actors.training.gathered import Gathered, samples_of
-from actors.training.staleness import Staleness
+from gleaner.actors.rollout.events import Span
+from gleaner.actors.rollout.messages import GroupOut, SampleOut
+from gleaner.actors.training.advantages import group_advantages
+from gleaner.actors.training.gathered import Gathered, samples_of
+from gleaner.actors.training.staleness import Staleness
 
 
 def group(number: int, *scores: float | None) -> GroupOut:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from actors.cluster.checkpoint_store import CheckpointStore
-from actors.cluster.host_copy import HostCopies
-from actors.cluster.messages import (
+from gleaner.actors.cluster.checkpoint_store import CheckpointStore
+from gleaner.actors.cluster.host_copy import HostCopies
+from gleaner.actors.cluster.messages import (
     HostsUp,
     JobEnded,
     JobSpec,
@@ -26,29 +26,29 @@ from actors.cluster.messages import (
     StepTrained,
     WhoIsUp,
 )
-from actors.cluster.state_manager import Rewound, StateManager
-from actors.engine.checkpoint import load_checkpoint
-from actors.engine.host import BuiltinHost
-from actors.engine.qwen3 import Qwen3
-from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.worker import RolloutWorker
-from actors.reward.messages import GetProblems, Problems, Score, Verdict
-from actors.rollout.events import RequestsDue
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import SubmitBatch
-from actors.training.controller import RLController, _TakeSample
-from actors.training.history import Eval, HistoryWriter, Node, Run, Step, read_history
-from actors.training.messages import TrainerIs, TrainerStatus
-from actors.training.trainer import Trainer
-from actors.training.trainer_files import TrainerFiles
-from actors.weights.agent import TransferAgent
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Publish, Published
-from configs.load import dump, from_tree
-from configs.schema import Config
-from supervisor import Actor, Done, handles
-from supervisor.testing import TEST_LIMITS, TestSystem
+from gleaner.actors.cluster.state_manager import Rewound, StateManager
+from gleaner.actors.engine.checkpoint import load_checkpoint
+from gleaner.actors.engine.host import BuiltinHost
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.reward.messages import GetProblems, Problems, Score, Verdict
+from gleaner.actors.rollout.events import RequestsDue
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import SubmitBatch
+from gleaner.actors.training.controller import RLController, _TakeSample
+from gleaner.actors.training.history import Eval, HistoryWriter, Node, Run, Step, read_history
+from gleaner.actors.training.messages import TrainerIs, TrainerStatus
+from gleaner.actors.training.trainer import Trainer
+from gleaner.actors.training.trainer_files import TrainerFiles
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Publish, Published
+from gleaner.configs.load import dump, from_tree
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Done, handles
+from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
 
 STEPS = 4
 SIZES = {

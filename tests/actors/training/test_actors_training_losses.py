@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from actors.engine.shared_prompts import SharedPrompts
-from actors.training.advantages import group_advantages
-from actors.training.logprobs import token_logprobs
-from actors.training.losses import LOSSES, LossSums, loss_sums
-from actors.training.sample import Sample
-from actors.training.samples import by_length, collate
+from gleaner.actors.engine.shared_prompts import SharedPrompts
+from gleaner.actors.training.advantages import group_advantages
+from gleaner.actors.training.logprobs import token_logprobs
+from gleaner.actors.training.losses import LOSSES, LossSums, loss_sums
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.samples import by_length, collate
 
 VOCABULARY, WIDTH = 11, 6
 

@@ -9,7 +9,7 @@ from typing import TypedDict
 import pytest
 import torch
 
-from actors.training.losses import LOSSES, loss_sums
+from gleaner.actors.training.losses import LOSSES, loss_sums
 
 ROOT = Path(__file__).parents[3]
 TRL = ROOT / "tests/trl"

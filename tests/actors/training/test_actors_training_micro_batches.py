@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from actors.engine.qwen3 import Qwen3, Qwen3Config
-from actors.rollout.messages import GroupOut, SampleOut
-from actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
-from actors.training.policy_update import TrainerCompute
-from actors.training.samples import Sample
-from configs.schema import Training
+from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
+from gleaner.actors.rollout.messages import GroupOut, SampleOut
+from gleaner.actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
+from gleaner.actors.training.policy_update import TrainerCompute
+from gleaner.actors.training.samples import Sample
+from gleaner.configs.schema import Training
 
 SIZES = {
     "model_type": "qwen3",

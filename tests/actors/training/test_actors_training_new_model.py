@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from actors.engine.checkpoint import load_checkpoint
-from actors.reward.problems import Problems, answer_of
-from actors.reward.task import tasks_of
-from actors.training.demonstrations import CAREFUL, demonstrate, spelling
-from actors.training.new_model import WarmStartProgress, new_model
-from configs.schema import Config, Model, WarmStart
-from configs.schema import Task as Settings
+from gleaner.actors.engine.checkpoint import load_checkpoint
+from gleaner.actors.reward.problems import Problems, answer_of
+from gleaner.actors.reward.task import tasks_of
+from gleaner.actors.training.demonstrations import CAREFUL, demonstrate, spelling
+from gleaner.actors.training.new_model import WarmStartProgress, new_model
+from gleaner.configs.schema import Config, Model, WarmStart
+from gleaner.configs.schema import Task as Settings
 
 TINY = Model(
     hidden_size=16,

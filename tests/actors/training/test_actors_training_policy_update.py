@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load, save, save_file
 from torch import Tensor
 
-from actors.engine.qwen3 import Qwen3, Qwen3Config
-from actors.engine.weight_image import image_bytes, read_weights, weight_layout, write_weights
-from actors.training.logprobs import token_logprobs
-from actors.training.policy_update import BadState, NotFinite, OutOfOrder, TrainerCompute
-from actors.training.sample import Sample
-from actors.training.samples import collate
-from configs.schema import Training
+from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
+from gleaner.actors.engine.weight_image import image_bytes, read_weights, weight_layout, write_weights
+from gleaner.actors.training.logprobs import token_logprobs
+from gleaner.actors.training.policy_update import BadState, NotFinite, OutOfOrder, TrainerCompute
+from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.samples import collate
+from gleaner.configs.schema import Training
 
 SIZES = {
     "model_type": "qwen3",

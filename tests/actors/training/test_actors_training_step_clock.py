@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.training.attempt_times import AttemptTimes
-from actors.training.step_clock import Spent, StepClock
+from gleaner.actors.training.attempt_times import AttemptTimes
+from gleaner.actors.training.step_clock import Spent, StepClock
 
 PARTS = Spent(seeding_s=2.0, waiting_s=1.0, training_s=4.0, weights_s=0.5)
 

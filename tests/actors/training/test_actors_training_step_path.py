@@ -2,10 +2,10 @@
 
 import pytest
 
-from actors.rollout.critical_path import CriticalPath
-from actors.training.messages import StepResult
-from actors.training.step_clock import Spent
-from actors.training.step_path import STAGES, stages_of
+from gleaner.actors.rollout.critical_path import CriticalPath
+from gleaner.actors.training.messages import StepResult
+from gleaner.actors.training.step_clock import Spent
+from gleaner.actors.training.step_path import STAGES, stages_of
 
 RESULT = StepResult(
     step=3, root=b"", reward=1.0, samples=8, tokens=80, loss=0.0, grad_norm=1.0, seeding_s=0.0, waiting_s=0.0,

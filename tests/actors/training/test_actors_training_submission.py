@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from actors.reward.messages import GetProblems, Problems
-from actors.rollout.events import Prompt
-from actors.rollout.messages import SubmitBatch
-from actors.training.asking import Asking
-from actors.training.drawing import Draws
-from actors.training.job_journal import standing_of
-from actors.training.messages import TrainerIs
-from actors.training.submission import NothingFits, Submission
-from configs.load import from_tree
-from configs.schema import Config
-from supervisor import Actor, Done, handles
-from supervisor.testing import TestSystem
+from gleaner.actors.reward.messages import GetProblems, Problems
+from gleaner.actors.rollout.events import Prompt
+from gleaner.actors.rollout.messages import SubmitBatch
+from gleaner.actors.training.asking import Asking
+from gleaner.actors.training.drawing import Draws
+from gleaner.actors.training.job_journal import standing_of
+from gleaner.actors.training.messages import TrainerIs
+from gleaner.actors.training.submission import NothingFits, Submission
+from gleaner.configs.load import from_tree
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Done, handles
+from gleaner.supervisor.testing import TestSystem
 
 MOST = 8
 TRAINER = TrainerIs(step=0, root=b"root", source="r/transfer")

@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 
-from actors.weights import agent, disk_writer  # noqa: F401 (so that no fork has to)
-from nodeagent import process
+from gleaner.actors.weights import agent, disk_writer  # noqa: F401 (so that no fork has to)
+from gleaner.nodeagent import process
 
 PR_SET_PDEATHSIG = 1
 

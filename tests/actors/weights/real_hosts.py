@@ -19,27 +19,27 @@ from pathlib import Path
 
 import torch
 
-from actors.cluster.job import memory_dir, store_dir
-from actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
-from actors.engine.tensor_spec import TensorSpec
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.weights.image_draft import FILE
-from actors.weights.image_store import ImageStore
-from actors.weights.lease import mapped
-from actors.weights.messages import Fetch, Fetched, Publish, Published
-from actors.weights.safetensors_file import header
-from configs.load import dump, from_tree
-from nodeagent.host import Seat
-from nodeagent.job_file import write_job
-from nodeagent.process_arguments import arguments
-from nodeagent.system import open_system
-from rlctl.client import Cluster, connect
-from rlctl.publishing import Publication
-from supervisor import Actor, Registry, handles
-from supervisor.address import Address
-from supervisor.inspection_messages import ActorDescribed, Describe
-from supervisor.names import REGISTRY
+from gleaner.actors.cluster.job import memory_dir, store_dir
+from gleaner.actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.weights.image_draft import FILE
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.lease import mapped
+from gleaner.actors.weights.messages import Fetch, Fetched, Publish, Published
+from gleaner.actors.weights.safetensors_file import header
+from gleaner.configs.load import dump, from_tree
+from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.job_file import write_job
+from gleaner.nodeagent.process_arguments import arguments
+from gleaner.nodeagent.system import open_system
+from gleaner.rlctl.client import Cluster, connect
+from gleaner.rlctl.publishing import Publication
+from gleaner.supervisor import Actor, Registry, handles
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.inspection_messages import ActorDescribed, Describe
+from gleaner.supervisor.names import REGISTRY
 
 CHUNK = 64 * 1024
 CHUNKS = 64

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from actors.weights import fetching, finding
-from supervisor import Refused
+from gleaner.actors.weights import fetching, finding
+from gleaner.supervisor import Refused
 from tests.actors.weights.weight_hosts import SIZE, hosts
 
 fetching.ATTEMPTS, finding.RETRY_S = 2, 0.01

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights import fetching, finding
-from actors.weights.agent import TransferAgent
-from actors.weights.image_draft import FILE
-from actors.weights.image_store import ImageStore
-from actors.weights.manifest import Manifest
-from actors.weights.messages import (
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights import fetching, finding
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.image_draft import FILE
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.weights.messages import (
     DropVersion,
     Fetch,
     Fetched,
@@ -28,12 +28,12 @@ from actors.weights.messages import (
     Published,
     WhatComes,
 )
-from actors.weights.safetensors_file import header
-from actors.weights.sources import Sources
-from configs.load import from_tree
-from supervisor import Done, Refused
-from supervisor.testing import TestSystem
-from transport.bulk import BulkSource, Chunk, PullResult, PullTimeout, SourceGone
+from gleaner.actors.weights.safetensors_file import header
+from gleaner.actors.weights.sources import Sources
+from gleaner.configs.load import from_tree
+from gleaner.supervisor import Done, Refused
+from gleaner.supervisor.testing import TestSystem
+from gleaner.transport.bulk import BulkSource, Chunk, PullResult, PullTimeout, SourceGone
 
 CHUNK = 64 * 1024
 SIZE = 20 * CHUNK + 17

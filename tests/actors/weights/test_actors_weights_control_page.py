@@ -13,8 +13,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.weights.control_file import ControlFile, Held, PageWriter, has_writer, read_page
-from actors.weights.control_page import (
+from gleaner.actors.weights.control_file import ControlFile, Held, PageWriter, has_writer, read_page
+from gleaner.actors.weights.control_page import (
     PAGE_BYTES,
     WHY_BYTES,
     BadPage,
@@ -174,8 +174,8 @@ LIVES = 128
 DRIVER = f"""
 import os, random, select, signal, sys
 from pathlib import Path
-from actors.weights.control_file import PageWriter
-from actors.weights.control_page import Page, State
+from gleaner.actors.weights.control_file import PageWriter
+from gleaner.actors.weights.control_page import Page, State
 
 class Dying:
     def __init__(self, words, stores):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights import delta, delta_sample
-from actors.weights.delta import (
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights import delta, delta_sample
+from gleaner.actors.weights.delta import (
     Delta,
     OtherLayout,
     WrongBase,
@@ -19,11 +19,11 @@ from actors.weights.delta import (
     apply,
     chunk_widths,
 )
-from actors.weights.delta_codec import Codec, DamagedPayload, DeltaError
-from actors.weights.delta_table import BadDelta, DeltaTable, Row
-from actors.weights.delta_threads import lots, on_threads
-from actors.weights.manifest import Manifest
-from transport.bulk_frames import MAX_CHUNK_BYTES, Chunk
+from gleaner.actors.weights.delta_codec import Codec, DamagedPayload, DeltaError
+from gleaner.actors.weights.delta_table import BadDelta, DeltaTable, Row
+from gleaner.actors.weights.delta_threads import lots, on_threads
+from gleaner.actors.weights.manifest import Manifest
+from gleaner.transport.bulk_frames import MAX_CHUNK_BYTES, Chunk
 
 CHUNK = 4096
 SPECS = [

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.weights.delta_choice import Choice, Offer, choose
+from gleaner.actors.weights.delta_choice import Choice, Offer, choose
 
 ROOTS = [bytes([number]) * 32 for number in range(5)]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.weights import delta_codec, delta_kernels, delta_numpy
-from actors.weights.delta_codec import (
+from gleaner.actors.weights import delta_codec, delta_kernels, delta_numpy
+from gleaner.actors.weights.delta_codec import (
     MAX_BYTES,
     Codec,
     DamagedPayload,
@@ -240,8 +240,8 @@ def test_the_compiled_loops_are_used_where_numba_is_and_the_plain_ones_where_it_
     assert delta_codec.kernels() is delta_kernels
     delta_codec.kernels.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "actors.weights.delta_kernels")
-    monkeypatch.delattr("actors.weights.delta_kernels")
+    monkeypatch.delitem(sys.modules, "gleaner.actors.weights.delta_kernels")
+    monkeypatch.delattr("gleaner.actors.weights.delta_kernels")
     try:
         assert delta_codec.kernels() is delta_numpy
     finally:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.delta import Delta, apply
-from actors.weights.delta_parts import own_part
-from actors.weights.delta_table import BadDelta, BundleOwner, DeltaTable
-from actors.weights.manifest import Manifest, hashed
-from actors.weights.runs import Run
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.delta import Delta, apply
+from gleaner.actors.weights.delta_parts import own_part
+from gleaner.actors.weights.delta_table import BadDelta, BundleOwner, DeltaTable
+from gleaner.actors.weights.manifest import Manifest, hashed
+from gleaner.actors.weights.runs import Run
 
 CHUNK, CHUNKS = 4096, 12
 SIZE = CHUNK * CHUNKS

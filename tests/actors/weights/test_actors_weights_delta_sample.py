@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.weights import delta_numpy, delta_sample
-from actors.weights.delta_codec import FULL_SHARE, encode_chunk
-from actors.weights.delta_sample import BLOCK_BYTES, blocks_of, is_hopeless, least_share
-from transport.bulk_frames import Chunk
+from gleaner.actors.weights import delta_numpy, delta_sample
+from gleaner.actors.weights.delta_codec import FULL_SHARE, encode_chunk
+from gleaner.actors.weights.delta_sample import BLOCK_BYTES, blocks_of, is_hopeless, least_share
+from gleaner.transport.bulk_frames import Chunk
 
 CHUNK = 48 * BLOCK_BYTES + 20  # of no multiple of a block
 Pair = tuple[memoryview, memoryview, list[Chunk], list[int]]

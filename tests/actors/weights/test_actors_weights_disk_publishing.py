@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.agent import TransferAgent
-from actors.weights.disk_layout import INDEX
-from actors.weights.disk_writer import DiskWriter
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Publish, Published
-from configs.load import ConfigError, from_tree
-from supervisor.testing import TestSystem
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.disk_layout import INDEX
+from gleaner.actors.weights.disk_writer import DiskWriter
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Publish, Published
+from gleaner.configs.load import ConfigError, from_tree
+from gleaner.supervisor.testing import TestSystem
 from tests.actors.weights import published_reader
 
 SIZE = 200_000

@@ -15,15 +15,15 @@ import msgspec
 import pytest
 import xxhash
 
-from actors.weights import fetching, finding
-from actors.weights.image_draft import is_read
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import DeltaLink, FindSource, Offered
-from actors.weights.payload import Payload
-from actors.weights.sources import Sources
-from supervisor import Refused
+from gleaner.actors.weights import fetching, finding
+from gleaner.actors.weights.image_draft import is_read
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import DeltaLink, FindSource, Offered
+from gleaner.actors.weights.payload import Payload
+from gleaner.actors.weights.sources import Sources
+from gleaner.supervisor import Refused
+from gleaner.transport.bulk import BulkServer, BulkSource, Chunk, PartialContent, pull
 from tests.actors.weights.weight_hosts import CHUNK, CHUNKS, SIZE, SLOW, Hosts, changed, hosts, slow_links
-from transport.bulk import BulkServer, BulkSource, Chunk, PartialContent, pull
 
 
 def another(offered: Offered, **fields: object) -> Offered:

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.finite import not_finite
-from actors.weights.layout_change import layout_change
-from actors.weights.runs import Run
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.finite import not_finite
+from gleaner.actors.weights.layout_change import layout_change
+from gleaner.actors.weights.runs import Run
 
 DTYPES = ["bfloat16", "float16", "float32", "float64", "float8_e5m2", "float8_e4m3fn"]
 

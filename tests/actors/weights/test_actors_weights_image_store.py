@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.image_store import ImageStore
-from actors.weights.images import ImageStoreFull, NoSuchImage, VersionConflict
-from actors.weights.lease import Lease, Leased, exclusive
-from actors.weights.safetensors_file import NotSafetensors
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.images import ImageStoreFull, NoSuchImage, VersionConflict
+from gleaner.actors.weights.lease import Lease, Leased, exclusive
+from gleaner.actors.weights.safetensors_file import NotSafetensors
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_the_memory_of_a_version_that_is_read_is_left_alone_until_all_that_was_m
 
 READER = """
 import sys, time
-from actors.weights.lease import Lease
+from gleaner.actors.weights.lease import Lease
 lease = Lease(sys.argv[1])
 print("reads", flush=True)
 time.sleep(60)
@@ -290,7 +290,7 @@ def test_memory_that_runs_out_while_it_is_taken_leaves_no_litter(
 
 WRITER = """
 import sys, time
-from actors.weights.image_store import ImageStore
+from gleaner.actors.weights.image_store import ImageStore
 draft = ImageStore(sys.argv[1]).create(5, 4096)
 draft.view[:4] = b"half"
 print("writing", flush=True)

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.training.shares import rows_of
-from actors.weights.layout import Held, LayoutError, Part, engine_parts, even, fsdp_parts, runs_of
-from actors.weights.manifest import Manifest, hashed
-from actors.weights.megatron_layout import Heads, TensorRank, megatron_parts
-from actors.weights.runs import Run, check_tiling, chunks_needed, cut
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.training.shares import rows_of
+from gleaner.actors.weights.layout import Held, LayoutError, Part, engine_parts, even, fsdp_parts, runs_of
+from gleaner.actors.weights.manifest import Manifest, hashed
+from gleaner.actors.weights.megatron_layout import Heads, TensorRank, megatron_parts
+from gleaner.actors.weights.runs import Run, check_tiling, chunks_needed, cut
 
 Words = NDArray[np.uint16]  # bfloat16, as bits
 LAYERS, EXPERTS, HIDDEN, FFN, VOCABULARY = 2, 8, 6, 16, 37

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.manifest import BadManifest, ImageMismatch, Manifest, ManifestError, Owner, hashed
-from actors.weights.runs import Run, cut
-from transport.bulk import Chunk
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.manifest import BadManifest, ImageMismatch, Manifest, ManifestError, Owner, hashed
+from gleaner.actors.weights.runs import Run, cut
+from gleaner.transport.bulk import Chunk
 
 CHUNK = 4096
 IMAGE = bytes(range(256)) * 40  # 10240 bytes: two whole chunks and a half

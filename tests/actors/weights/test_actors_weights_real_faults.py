@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.weights import finding
-from actors.weights.lease import Lease
-from actors.weights.messages import Fetch
-from supervisor import Refused
+from gleaner.actors.weights import finding
+from gleaner.actors.weights.lease import Lease
+from gleaner.actors.weights.messages import Fetch
+from gleaner.supervisor import Refused
+from gleaner.transport.bulk_frames import ANSWER_BYTES
 from tests.actors.weights import weight_hosts
 from tests.actors.weights.cutting_proxy import cutting
 from tests.actors.weights.real_hosts import (
@@ -31,7 +32,6 @@ from tests.actors.weights.real_hosts import (
 from tests.actors.weights.test_actors_weights_faults import lies
 from tests.actors.weights.weight_hosts import changed
 from tests.actors.weights.weight_hosts import hosts as hosts_in_here
-from transport.bulk_frames import ANSWER_BYTES
 
 pytestmark = pytest.mark.realprocess
 WINDOW = 4

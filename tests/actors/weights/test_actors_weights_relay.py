@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.weights.relay import MAX_PEERS, NotInWave, TooManyPeers, Wave
+from gleaner.actors.weights.relay import MAX_PEERS, NotInWave, TooManyPeers, Wave
 
 PAYLOAD = 16_000_000_000
 CHUNK = 16_000_000

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.weights.runs import MAX_RUNS, Run, TilingError, check_tiling, chunks_needed, cut, joined
-from transport.bulk import Chunk
+from gleaner.actors.weights.runs import MAX_RUNS, Run, TilingError, check_tiling, chunks_needed, cut, joined
+from gleaner.transport.bulk import Chunk
 
 cuts = st.lists(st.integers(1, 99), max_size=12, unique=True).map(lambda inner: [0, *sorted(inner), 100])
 

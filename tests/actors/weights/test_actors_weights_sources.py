@@ -1,8 +1,8 @@
 """Whom the publisher's agent sends receivers to: notices, deaths, and a book that may be lost at any time."""
 
-from actors.weights.messages import FindSource
-from actors.weights.sources import MAX_WAVES, Sources
-from supervisor import Address
+from gleaner.actors.weights.messages import FindSource
+from gleaner.actors.weights.sources import MAX_WAVES, Sources
+from gleaner.supervisor import Address
 
 PAYLOAD = 1 << 20
 ROOT = b"root"

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import xxhash
 
-from actors.weights import agent, delta, delta_sample, finding
-from actors.weights.image_draft import FILE
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import FindSource, HostLeaves
-from actors.weights.safetensors_file import header
-from actors.weights.sources import Sources
-from supervisor import Refused
+from gleaner.actors.weights import agent, delta, delta_sample, finding
+from gleaner.actors.weights.image_draft import FILE
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import FindSource, HostLeaves
+from gleaner.actors.weights.safetensors_file import header
+from gleaner.actors.weights.sources import Sources
+from gleaner.supervisor import Refused
+from gleaner.transport.bulk_server import BulkServer
+from gleaner.transport.carrier import Connection
 from tests.actors.weights.weight_hosts import CHUNK, SIZE, SLOW, TENSORS, changed, hosts, slow_links
-from transport.bulk_server import BulkServer
-from transport.carrier import Connection
 
 
 async def test_who_is_a_version_behind_pulls_what_changed_and_no_more(tmp_path: Path) -> None:

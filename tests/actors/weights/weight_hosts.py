@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.engine.tensor_spec import TensorSpec
-from actors.weights.agent import TransferAgent
-from actors.weights.delta_threads import on_threads
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Fetch, Fetched, Publish, Published
-from configs.load import from_tree
-from supervisor.testing import TestSystem
-from transport.bulk_server import BulkServer
-from transport.carrier import Connection
+from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.delta_threads import on_threads
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Fetch, Fetched, Publish, Published
+from gleaner.configs.load import from_tree
+from gleaner.supervisor.testing import TestSystem
+from gleaner.transport.bulk_server import BulkServer
+from gleaner.transport.carrier import Connection
 
 CHUNK = 64 * 1024
 CHUNKS = 24

@@ -28,7 +28,7 @@ def fail(deed: str) -> float:
 
 def install(deed: str) -> None:
     """Put it in the place of the scorer that workers load."""
-    from actors.reward import worker
+    from gleaner.actors.reward import worker
 
     whole = worker.task
 
@@ -45,5 +45,5 @@ def install(deed: str) -> None:
     worker.task = Broken  # type: ignore[assignment]
 
 
-if "actors.reward.worker" in sys.orig_argv and DEED in os.environ:
+if "gleaner.actors.reward.worker" in sys.orig_argv and DEED in os.environ:
     install(os.environ[DEED])

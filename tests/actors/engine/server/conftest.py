@@ -9,7 +9,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from served import Client, Serve, make_folder
 
-from actors.engine.server.process import Settings, loaded
+from gleaner.actors.engine.server.process import Settings, loaded
 
 
 @pytest.fixture(scope="session")

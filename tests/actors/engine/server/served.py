@@ -15,9 +15,9 @@ import torch
 from aiohttp.test_utils import TestClient
 from safetensors.torch import save_file
 
-from actors.engine.qwen3 import Qwen3
-from actors.engine.qwen3_config import Qwen3Config
-from actors.training.new_tokenizer import CHAT_TEMPLATE, END, new_tokenizer
+from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, END, new_tokenizer
 
 Client = TestClient
 Serve = Callable[..., Awaitable[Client]]
@@ -61,7 +61,7 @@ class Process:
     """`rlctl engine serve`, until its end; killed with the block whatever happened."""
 
     def __init__(self, model: Path, *arguments: str) -> None:
-        argv = [sys.executable, "-m", "rlctl", "engine", "serve", "--model", str(model)]
+        argv = [sys.executable, "-m", "gleaner.rlctl", "engine", "serve", "--model", str(model)]
         argv += ["--listen", "127.0.0.1:0", *arguments]
         self.process = subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from served import Client, Serve, make_folder
 
-from actors.engine.checkpoint import load_checkpoint
-from actors.engine.server_wire import Ask, Loads
-from actors.engine.sglang import SglangWire
-from actors.engine.weight_image import image_bytes, weight_layout, write_weights
-from actors.rollout.sampling_params import Sampling
-from actors.weights.image_store import ImageStore
-from actors.weights.messages import Fetched
+from gleaner.actors.engine.checkpoint import load_checkpoint
+from gleaner.actors.engine.server_wire import Ask, Loads
+from gleaner.actors.engine.sglang import SglangWire
+from gleaner.actors.engine.weight_image import image_bytes, weight_layout, write_weights
+from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.messages import Fetched
 
 Answer = dict[str, Any]
 PROMPT = [40, 41, 42, 43]
@@ -377,7 +377,7 @@ async def test_garbage_and_unknown_routes_are_errors_with_a_reason(serve: Serve)
 async def test_a_body_beyond_the_limit_is_refused_with_the_limit(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.engine.server.application.MAX_BODY_BYTES", 1024)
+    monkeypatch.setattr("gleaner.actors.engine.server.application.MAX_BODY_BYTES", 1024)
     client = await serve()
     async with client.post("/generate", data=b" " * 1500) as answer:
         assert answer.status == 413

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.engine.server.answers import Answers
-from actors.engine.server.asking import Engine, asked_of
-from actors.engine.server.running import Running, aborted, reason_of
-from actors.engine.server.wire import GenerateBody, PauseBody, UpdateBody
-from actors.reward.prompts import Prompts
-from actors.rollout.sampling_params import Sampling
+from gleaner.actors.engine.server.answers import Answers
+from gleaner.actors.engine.server.asking import Engine, asked_of
+from gleaner.actors.engine.server.running import Running, aborted, reason_of
+from gleaner.actors.engine.server.wire import GenerateBody, PauseBody, UpdateBody
+from gleaner.actors.reward.prompts import Prompts
+from gleaner.actors.rollout.sampling_params import Sampling
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 import pytest
 
-from actors.reward.sandbox import detection
-from actors.reward.sandbox.detection import Host, NoSandbox, detect
-from actors.reward.sandbox.port import Isolation
-from actors.reward.verifiers.answers import AnswerVerifier
-from actors.reward.verifiers.port import VerifierSpec
+from gleaner.actors.reward.sandbox import detection
+from gleaner.actors.reward.sandbox.detection import Host, NoSandbox, detect
+from gleaner.actors.reward.sandbox.port import Isolation
+from gleaner.actors.reward.verifiers.answers import AnswerVerifier
+from gleaner.actors.reward.verifiers.port import VerifierSpec
 
 MISSING = "bubblewrap is not installed (apt install bubblewrap)"
 

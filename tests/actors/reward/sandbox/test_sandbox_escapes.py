@@ -17,8 +17,8 @@ import pytest
 import sandbox_users
 from sandbox_users import NOBODY, USERS
 
-from actors.reward.sandbox.detection import NoSandbox, detect
-from actors.reward.sandbox.port import Isolation
+from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
+from gleaner.actors.reward.sandbox.port import Isolation
 
 TRIALS = str(Path(__file__).with_name("trials.py"))
 MODES = [mode.value for mode in Isolation]

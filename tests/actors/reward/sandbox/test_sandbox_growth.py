@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actors.reward.sandbox.detection import NoSandbox, detect
-from actors.reward.sandbox.host_end import HostSandbox
-from actors.reward.sandbox.port import Isolation, Limits, Status, Work
+from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
+from gleaner.actors.reward.sandbox.host_end import HostSandbox
+from gleaner.actors.reward.sandbox.port import Isolation, Limits, Status, Work
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(4 * 3600)]
 

@@ -11,10 +11,10 @@ import psutil
 import pytest
 import sandbox_users
 
-from actors.reward.sandbox import host_end
-from actors.reward.sandbox.detection import NoSandbox, detect
-from actors.reward.sandbox.host_end import HostSandbox
-from actors.reward.sandbox.port import Isolation, Limits, Outcome, Status, Work
+from gleaner.actors.reward.sandbox import host_end
+from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
+from gleaner.actors.reward.sandbox.host_end import HostSandbox
+from gleaner.actors.reward.sandbox.port import Isolation, Limits, Outcome, Status, Work
 
 HERE = str(Path(__file__).parent)
 SMALL = Limits(cpu_s=1.0, wall_s=60.0, memory_bytes=128 * 2**20, tmp_bytes=8 * 2**20)
@@ -215,13 +215,11 @@ def test_limits_of_nothing_are_refused() -> None:
 def test_the_folder_of_a_dead_owner_is_removed_by_the_next_one() -> None:
     import subprocess
 
-    program = (
-        "import os, signal; from actors.reward.sandbox import folders; print(folders.make()[0], flush=True)"
-    )
+    program = "import os, signal; from gleaner.actors.reward.sandbox import folders; print(folders.make()[0], flush=True)"
     died = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     orphan = Path(died.stdout.strip())
     assert orphan.is_dir()
-    from actors.reward.sandbox import folders
+    from gleaner.actors.reward.sandbox import folders
 
     folder, held = folders.make()
     assert not orphan.exists()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.reward.sandbox import seccomp
-from actors.reward.sandbox.syscall_numbers import ARCHITECTURES, NEWEST, NUMBERS
+from gleaner.actors.reward.sandbox import seccomp
+from gleaner.actors.reward.sandbox.syscall_numbers import ARCHITECTURES, NEWEST, NUMBERS
 
 HEADERS = {
     "x86_64": (Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), []),

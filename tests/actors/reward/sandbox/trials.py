@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from actors.reward.sandbox.detection import detect
-from actors.reward.sandbox.host_end import HostSandbox
-from actors.reward.sandbox.port import Limits, Work
+from gleaner.actors.reward.sandbox.detection import detect
+from gleaner.actors.reward.sandbox.host_end import HostSandbox
+from gleaner.actors.reward.sandbox.port import Limits, Work
 
 
 def plainly(function: str, payload: bytes) -> dict[str, object]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from actors.reward.verifiers.call_forms import BadFunction, BadResult, Found, form_of, read
-from actors.reward.verifiers.own_function import item_of
+from gleaner.actors.reward.verifiers.call_forms import BadFunction, BadResult, Found, form_of, read
+from gleaner.actors.reward.verifiers.own_function import item_of
 
 ITEM = item_of("2+2?", [], "It is 4.", "4", {"data_source": "sums", "level": 3})
 CHAT = item_of("2+2?", [{"role": "user", "content": "2+2?"}], "It is 4.", "4", {})

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.reward.entries import Entry
-from actors.reward.verifiers.port import VerifierSpec
-from actors.reward.verifiers.programs import CodeVerifier
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.verifiers.port import VerifierSpec
+from gleaner.actors.reward.verifiers.programs import CodeVerifier
 from tests.actors.reward.verifiers import cheats
 from tests.actors.reward.verifiers.verifier_modes import MODES, needs
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.reward.entries import Entry
-from actors.reward.sandbox.port import Outcome, Work
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers.port import BadVerifier, VerifierSpec
-from actors.reward.verifiers.programs import CodeVerifier
-from actors.reward.verifiers.registry import make
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.sandbox.port import Outcome, Work
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers.port import BadVerifier, VerifierSpec
+from gleaner.actors.reward.verifiers.programs import CodeVerifier
+from gleaner.actors.reward.verifiers.registry import make
 from tests.actors.reward.verifiers.verifier_modes import MODES, needs
 
 STDIN = Entry(question="?", tests=tuple({"input": f"{n}\n", "output": f"{2 * n}"} for n in range(4)))

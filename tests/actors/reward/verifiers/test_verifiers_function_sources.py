@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.reward.verifiers import function_sources
-from actors.reward.verifiers.function_sources import TooManySources, sources
+from gleaner.actors.reward.verifiers import function_sources
+from gleaner.actors.reward.verifiers.function_sources import TooManySources, sources
 
 
 def write(folder: Path, files: dict[str, str]) -> None:

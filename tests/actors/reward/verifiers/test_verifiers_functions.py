@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.reward.entries import Entry, Message
-from actors.reward.sandbox.detection import NoSandbox, detect
-from actors.reward.sandbox.port import Isolation
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers.functions import FunctionVerifier
-from actors.reward.verifiers.port import BadVerifier, Tries, Verifier, VerifierSpec
-from actors.reward.verifiers.registry import make
-from actors.reward.verifiers.trusted_functions import TrustedFunction
-from configs.schema import Function
+from gleaner.actors.reward.entries import Entry, Message
+from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
+from gleaner.actors.reward.sandbox.port import Isolation
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers.functions import FunctionVerifier
+from gleaner.actors.reward.verifiers.port import BadVerifier, Tries, Verifier, VerifierSpec
+from gleaner.actors.reward.verifiers.registry import make
+from gleaner.actors.reward.verifiers.trusted_functions import TrustedFunction
+from gleaner.configs.schema import Function
 
 EXAMPLE = Path(__file__).parents[4] / "docs" / "examples" / "own_reward"
 FOUR = Entry(question="2+2?", answer="4")
@@ -318,9 +318,9 @@ def test_the_function_of_the_example_scores_its_problems() -> None:
 def test_the_worker_never_imports_a_function_that_is_not_trusted(folder: Path) -> None:
     program = f"""
 import sys
-from actors.reward.entries import Entry
-from actors.reward.verifiers.port import VerifierSpec
-from actors.reward.verifiers.registry import make
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.verifiers.port import VerifierSpec
+from gleaner.actors.reward.verifiers.registry import make
 params = {{"call": "rewards_here:score", "path": {str(folder)!r}}}
 verifier = make(VerifierSpec(name="python", task="t", params=params))
 assert verifier.score_all([(Entry(question="", answer="4"), "4")])[0].score == 1.0

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from reward_services import Answer, Service, closes, drips, half, says, service
 
-from actors.reward.entries import Entry, Message
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers import http_rewards
-from actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
-from actors.reward.verifiers.registry import make
+from gleaner.actors.reward.entries import Entry, Message
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers import http_rewards
+from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
+from gleaner.actors.reward.verifiers.registry import make
 
 FOUR = Entry(question="2+2?", answer="4", info={"level": 3})
 CHAT = Entry(question="2+2?", messages=(Message("system", "Be short."), Message("user", "2+2?")), answer="4")

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from actors.reward.verdicts import OURS, Judgement
-from actors.reward.verifiers import in_time
+from gleaner.actors.reward.verdicts import OURS, Judgement
+from gleaner.actors.reward.verifiers import in_time
 
 
 def passing(each_s: float) -> tuple[Callable[[], float], Callable[[int], Judgement]]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.reward.entries import Entry
-from actors.reward.sandbox.port import Outcome, Status
-from actors.reward.verifiers.math_answers import MathVerifier
-from actors.reward.verifiers.port import BadVerifier, VerifierSpec
-from actors.reward.verifiers.registry import make
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.sandbox.port import Outcome, Status
+from gleaner.actors.reward.verifiers.math_answers import MathVerifier
+from gleaner.actors.reward.verifiers.port import BadVerifier, VerifierSpec
+from gleaner.actors.reward.verifiers.registry import make
 from tests.actors.reward.verifiers.verifier_modes import MODES, needs
 
 
@@ -135,14 +135,16 @@ def test_an_expected_answer_that_cannot_be_compared_is_named(answer: object, wor
 
 
 def test_the_trusted_end_does_not_load_sympy() -> None:
-    program = "import sys; import actors.reward.verifiers.math_answers; sys.exit('sympy' in sys.modules)"
+    program = (
+        "import sys; import gleaner.actors.reward.verifiers.math_answers; sys.exit('sympy' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
 # Run in a process of its own: what is replaced stays replaced.
 _WATCHED = """
 import sys
-from actors.reward.verifiers import math_inside
+from gleaner.actors.reward.verifiers import math_inside
 seen = []
 def hook(event, arguments):
     source, name = (*arguments, "", "")[:2]

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actors.reward.problems import Problems
-from actors.reward.sandbox.detection import NoSandbox, detect
-from actors.reward.sandbox.port import Isolation, Limits
-from actors.reward.source import SPLITS, Split
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers import plain_answers, reasoning
-from actors.reward.verifiers.answers import AnswerVerifier
-from actors.reward.verifiers.port import VerifierSpec
+from gleaner.actors.reward.problems import Problems
+from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
+from gleaner.actors.reward.sandbox.port import Isolation, Limits
+from gleaner.actors.reward.source import SPLITS, Split
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers import plain_answers, reasoning
+from gleaner.actors.reward.verifiers.answers import AnswerVerifier
+from gleaner.actors.reward.verifiers.port import VerifierSpec
 
 TASKS = ["spell_backward", "chain_sum", "number_sorting", "word_sequence_reversal", "gsm_symbolic"]
 EVALUATING = [
@@ -122,7 +122,7 @@ def test_the_same_answers_are_run_by_the_package_alone(name: str, tmp_path: Path
     import sys
 
     program = f"""
-from actors.reward.problems import Problems
+from gleaner.actors.reward.problems import Problems
 problems = Problems({name!r}, {{}}, 5)
 try:
     entry = problems.entry("train", 0).info

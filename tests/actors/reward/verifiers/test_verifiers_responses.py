@@ -2,9 +2,9 @@
 
 import pytest
 
-from actors.reward.verifiers import responses
-from actors.reward.verifiers.programs import program_of
-from actors.reward.verifiers.responses import Block
+from gleaner.actors.reward.verifiers import responses
+from gleaner.actors.reward.verifiers.programs import program_of
+from gleaner.actors.reward.verifiers.responses import Block
 
 
 def test_blocks_are_found_with_their_info_and_nested_fences_are_content() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.reward.entries import Entry
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers.cases import BadTests
-from actors.reward.verifiers.port import VerifierSpec
-from actors.reward.verifiers.registry import make
-from actors.reward.verifiers.suites import suite_of, with_canaries
-from actors.reward.verifiers.unit_tests import UnitTestVerifier, files_of
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers.cases import BadTests
+from gleaner.actors.reward.verifiers.port import VerifierSpec
+from gleaner.actors.reward.verifiers.registry import make
+from gleaner.actors.reward.verifiers.suites import suite_of, with_canaries
+from gleaner.actors.reward.verifiers.unit_tests import UnitTestVerifier, files_of
 from tests.actors.reward.verifiers.verifier_modes import MODES, needs
 
 FIRST = """

@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.reward.sandbox.detection import NoSandbox, detect
-from actors.reward.sandbox.port import Isolation
+from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
+from gleaner.actors.reward.sandbox.port import Isolation
 
 MODES = [mode.value for mode in Isolation]
 

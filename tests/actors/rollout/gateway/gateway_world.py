@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import aiohttp
 
-from actors.rollout.gateway.access import OPEN, Access
-from actors.rollout.gateway.ask import Ask, AskError, End, Piece, Vocabulary
-from actors.rollout.gateway.calls import Desk, Route, Served
-from actors.rollout.gateway.connections import IDLE_S, UNREAD_S
-from actors.rollout.gateway.fleet import Loads, NotHere, PauseMode, UnknownWorker, Versions, Worker
-from actors.rollout.gateway.server import HttpServer
-from configs.schema import Gateway
+from gleaner.actors.rollout.gateway.access import OPEN, Access
+from gleaner.actors.rollout.gateway.ask import Ask, AskError, End, Piece, Vocabulary
+from gleaner.actors.rollout.gateway.calls import Desk, Route, Served
+from gleaner.actors.rollout.gateway.connections import IDLE_S, UNREAD_S
+from gleaner.actors.rollout.gateway.fleet import Loads, NotHere, PauseMode, UnknownWorker, Versions, Worker
+from gleaner.actors.rollout.gateway.server import HttpServer
+from gleaner.configs.schema import Gateway
 
 Script = Sequence[Piece | End | AskError | float]
 """What a request gives, in order; a number is a pause in seconds."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 
-from actors.rollout.gateway.ask import Ask, Busy, End, Piece
+from gleaner.actors.rollout.gateway.ask import Ask, Busy, End, Piece
 from tests.actors.rollout.gateway.gateway_world import FakeRequests
 
 SWITCH = 3

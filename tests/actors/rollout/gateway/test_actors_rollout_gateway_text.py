@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from actors.rollout.gateway.text import (
+from gleaner.actors.rollout.gateway.text import (
     HELD_CHARACTERS,
     OVERLAP,
     UNFINISHED,

@@ -6,12 +6,12 @@ import json
 import pytest
 from aiohttp import web
 
-from actors.rollout.gateway.access import Access
-from actors.rollout.gateway.calls import Call, Route
-from actors.rollout.gateway.calls import json as answer
-from actors.rollout.gateway.control_routes import ROUTES
-from actors.rollout.gateway.control_wire import Life
-from configs.schema import Gateway
+from gleaner.actors.rollout.gateway.access import Access
+from gleaner.actors.rollout.gateway.calls import Call, Route
+from gleaner.actors.rollout.gateway.calls import json as answer
+from gleaner.actors.rollout.gateway.control_routes import ROUTES
+from gleaner.actors.rollout.gateway.control_wire import Life
+from gleaner.configs.schema import Gateway
 from tests.actors.rollout.gateway.gateway_world import World, serving
 
 CHANGES = {

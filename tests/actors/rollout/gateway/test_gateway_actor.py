@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.rollout.gateway.ask import Ask, BadAsk, Busy, End, NotReady, Piece
-from actors.rollout.gateway.fleet import Fleet, NotHere
-from actors.rollout.gateway.gateway import Gateway
-from actors.rollout.gateway.job_fleet import JobFleet
-from actors.rollout.instance_messages import InstanceIs, InstancesAre, ListInstances
-from actors.rollout.single_messages import (
+from gleaner.actors.rollout.gateway.ask import Ask, BadAsk, Busy, End, NotReady, Piece
+from gleaner.actors.rollout.gateway.fleet import Fleet, NotHere
+from gleaner.actors.rollout.gateway.gateway import Gateway
+from gleaner.actors.rollout.gateway.job_fleet import JobFleet
+from gleaner.actors.rollout.instance_messages import InstanceIs, InstancesAre, ListInstances
+from gleaner.actors.rollout.single_messages import (
     Cancel,
     Generate,
     Generated,
@@ -24,9 +24,9 @@ from actors.rollout.single_messages import (
     VersionNotReady,
     VersionSpan,
 )
-from configs.schema import Gateway as Settings
-from supervisor import Actor, AskTimeout, Context, Deferred, Done, Message, Refused, handles
-from supervisor.testing import TestSystem
+from gleaner.configs.schema import Gateway as Settings
+from gleaner.supervisor import Actor, AskTimeout, Context, Deferred, Done, Message, Refused, handles
+from gleaner.supervisor.testing import TestSystem
 
 TOKENS = array("I", range(100, 140))
 LOGPROBS = array("f", [-n / 8 for n in range(40)])
@@ -328,7 +328,7 @@ async def test_an_abort_ends_requests_with_what_they_have(tmp_path: Path) -> Non
 async def test_a_manager_that_never_answers_ends_a_request_at_its_deadline_with_what_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.rollout.gateway.gateway.GRACE_S", 0.2)
+    monkeypatch.setattr("gleaner.actors.rollout.gateway.gateway.GRACE_S", 0.2)
     async with world(tmp_path) as running:
         reading = asyncio.create_task(read(running, ask(deadline_s=0.5)))
         await running.until_asked()

@@ -10,8 +10,8 @@ import openai
 import pytest
 from renderers.client import OverlongPromptError
 
-from actors.rollout.gateway.ask import End, NotReady, Piece
-from actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.rollout.gateway.ask import End, NotReady, Piece
+from gleaner.actors.rollout.gateway.routes import ROUTES
 from tests.actors.rollout.gateway.clients import (
     areal,
     everyone,

@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator
 import pytest
 from aiohttp import web
 
-from actors.rollout.gateway import calls
-from actors.rollout.gateway.ask import End, Piece
-from actors.rollout.gateway.calls import Call, Route
-from actors.rollout.gateway.calls import json as answer
-from actors.rollout.gateway.connections import Unread
-from actors.rollout.gateway.control_wire import AbortBody, Life
-from actors.rollout.gateway.server import events
-from configs.schema import Gateway
+from gleaner.actors.rollout.gateway import calls
+from gleaner.actors.rollout.gateway.ask import End, Piece
+from gleaner.actors.rollout.gateway.calls import Call, Route
+from gleaner.actors.rollout.gateway.calls import json as answer
+from gleaner.actors.rollout.gateway.connections import Unread
+from gleaner.actors.rollout.gateway.control_wire import AbortBody, Life
+from gleaner.actors.rollout.gateway.server import events
+from gleaner.configs.schema import Gateway
 from tests.actors.rollout.gateway.gateway_world import serving
 
 WITHIN_S = 60.0

@@ -6,12 +6,12 @@ from urllib.parse import quote
 
 import pytest
 
-from actors.rollout.gateway.absent_routes import ABSENT
-from actors.rollout.gateway.ask import BadAsk
-from actors.rollout.gateway.control_routes import SELF
-from actors.rollout.gateway.control_wire import mode_of, version_of
-from actors.rollout.gateway.fleet import CannotLoad, Failed, FleetAway, FleetError, VersionTaken
-from actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.rollout.gateway.absent_routes import ABSENT
+from gleaner.actors.rollout.gateway.ask import BadAsk
+from gleaner.actors.rollout.gateway.control_routes import SELF
+from gleaner.actors.rollout.gateway.control_wire import mode_of, version_of
+from gleaner.actors.rollout.gateway.fleet import CannotLoad, Failed, FleetAway, FleetError, VersionTaken
+from gleaner.actors.rollout.gateway.routes import ROUTES
 from tests.actors.rollout.gateway.gateway_world import FakeFleet, World, serving
 
 ENGINE = "http://10.0.0.5:30000"

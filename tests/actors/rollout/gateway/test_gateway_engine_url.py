@@ -2,9 +2,9 @@
 
 import pytest
 
-from actors.rollout.gateway.control_routes import ROUTES
-from actors.rollout.gateway.engine_url import BadUrl, origin
-from actors.rollout.gateway.fleet import Worker
+from gleaner.actors.rollout.gateway.control_routes import ROUTES
+from gleaner.actors.rollout.gateway.engine_url import BadUrl, origin
+from gleaner.actors.rollout.gateway.fleet import Worker
 from tests.actors.rollout.gateway.gateway_world import FakeFleet, serving
 
 

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.engine.expert_piece import ExpertPiece, table
-from actors.rollout.events import Span
-from actors.rollout.expert_messages import PART_BYTES, ExpertRows, ExpertsWanted
-from actors.rollout.gateway.expert_rows import AFTERWARDS, ExpertRowsOf, owned
+from gleaner.actors.engine.expert_piece import ExpertPiece, table
+from gleaner.actors.rollout.events import Span
+from gleaner.actors.rollout.expert_messages import PART_BYTES, ExpertRows, ExpertsWanted
+from gleaner.actors.rollout.gateway.expert_rows import AFTERWARDS, ExpertRowsOf, owned
 
 WIDTH = 6
 

@@ -16,18 +16,18 @@ import pytest
 from numpy.typing import NDArray
 from renderers.client import parse_generate_response
 
-from actors.engine.servers import sglang_host
-from actors.engine.worker import RolloutWorker
-from actors.rollout.gateway.found_weights import FoundWeights, as_found
-from actors.rollout.gateway.gateway import Gateway
-from actors.rollout.instance_messages import Withdraw, Withdrawn
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus
-from configs.load import from_tree
-from nodeagent.gateway_door import door_of
-from supervisor import Done
-from supervisor.testing import TestSystem
+from gleaner.actors.engine.servers import sglang_host
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.rollout.gateway.found_weights import FoundWeights, as_found
+from gleaner.actors.rollout.gateway.gateway import Gateway
+from gleaner.actors.rollout.instance_messages import Withdraw, Withdrawn
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus
+from gleaner.configs.load import from_tree
+from gleaner.nodeagent.gateway_door import door_of
+from gleaner.supervisor import Done
+from gleaner.supervisor.testing import TestSystem
 from tests.actors.rollout.gateway.expert_server import EACH, LAYERS, ExpertServer, rows_of, token_at
 
 PROMPT = [7, 9, 11, 13]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.rollout.gateway.ask import End, Piece, Routed
-from actors.rollout.gateway.routes import ROUTES
-from actors.rollout.score_rows import Score, Scores, packed, unpacked
+from gleaner.actors.rollout.gateway.ask import End, Piece, Routed
+from gleaner.actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.rollout.score_rows import Score, Scores, packed, unpacked
 from tests.actors.rollout.gateway.gateway_world import Letters, pieces, serving
 from tests.actors.rollout.gateway.story import Story
 from tests.actors.rollout.gateway.test_gateway_openai import ask, refused, stream

@@ -3,8 +3,8 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from actors.rollout.gateway.access import Access
-from actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.rollout.gateway.access import Access
+from gleaner.actors.rollout.gateway.routes import ROUTES
 from tests.actors.rollout.gateway.gateway_world import FakeFleet, World, serving
 from tests.actors.rollout.gateway.story import Story
 

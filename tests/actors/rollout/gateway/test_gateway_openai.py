@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from actors.rollout.gateway.ask import End, NotReady, Piece
-from actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.rollout.gateway.ask import End, NotReady, Piece
+from gleaner.actors.rollout.gateway.routes import ROUTES
 from tests.actors.rollout.gateway.gateway_world import World, pieces, serving
 from tests.actors.rollout.gateway.story import Story, letter
 

@@ -22,10 +22,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from actors.rollout.gateway import openapi
-from actors.rollout.gateway.calls import Call, Route, json
-from actors.rollout.gateway.routes import ROUTES
-from actors.rollout.gateway.vllm_wire import Ok, Session
+from gleaner.actors.rollout.gateway import openapi
+from gleaner.actors.rollout.gateway.calls import Call, Route, json
+from gleaner.actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.rollout.gateway.vllm_wire import Ok, Session
 from tests.actors.rollout.gateway.gateway_world import serving
 from tests.actors.rollout.gateway.story import Story
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.rollout.gateway.ask import Ask, End, Piece
-from actors.rollout.gateway.fleet import Fleet
-from actors.rollout.gateway.gateway import Gateway
-from actors.rollout.gateway.job_fleet import JobFleet
-from actors.rollout.manager import RolloutManager
-from actors.rollout.sampling_params import Sampling
-from configs.schema import Gateway as Settings
+from gleaner.actors.rollout.gateway.ask import Ask, End, Piece
+from gleaner.actors.rollout.gateway.fleet import Fleet
+from gleaner.actors.rollout.gateway.gateway import Gateway
+from gleaner.actors.rollout.gateway.job_fleet import JobFleet
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.configs.schema import Gateway as Settings
 from tests.actors.rollout.test_actors_rollout_plane import NEW_TOKENS, Plane, plane
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 
-from actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.rollout.gateway.routes import ROUTES
 from tests.actors.rollout.gateway.clients import plain_openai
 from tests.actors.rollout.gateway.gateway_world import Letters, serving, with_status
 from tests.actors.rollout.gateway.story import Story

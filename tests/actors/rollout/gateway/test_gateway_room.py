@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from actors.rollout.gateway.ask import End, Piece
-from actors.rollout.gateway.calls import Served
-from actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.rollout.gateway.ask import End, Piece
+from gleaner.actors.rollout.gateway.calls import Served
+from gleaner.actors.rollout.gateway.routes import ROUTES
 from tests.actors.rollout.gateway.gateway_world import World, pieces, serving
 
 SERVED = Served(model="tiny", max_prompt_tokens=57, max_new_tokens=64, context_tokens=64, room_tokens=58)

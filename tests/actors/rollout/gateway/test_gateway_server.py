@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator
 import msgspec
 from aiohttp import web
 
-from actors.rollout.gateway.access import Access
-from actors.rollout.gateway.ask import BadAsk, Busy, End, NotReady, Piece
-from actors.rollout.gateway.calls import Call, Route
-from actors.rollout.gateway.calls import json as answer
-from actors.rollout.gateway.server import events
-from configs.schema import Gateway
+from gleaner.actors.rollout.gateway.access import Access
+from gleaner.actors.rollout.gateway.ask import BadAsk, Busy, End, NotReady, Piece
+from gleaner.actors.rollout.gateway.calls import Call, Route
+from gleaner.actors.rollout.gateway.calls import json as answer
+from gleaner.actors.rollout.gateway.server import events
+from gleaner.configs.schema import Gateway
 from tests.actors.rollout.gateway.gateway_world import pieces, serving
 
 

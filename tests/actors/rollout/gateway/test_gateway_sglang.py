@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.rollout.gateway.ask import BadAsk, Busy, End, NotReady, Piece
-from actors.rollout.gateway.calls import read
-from actors.rollout.gateway.choices import follow
-from actors.rollout.gateway.sglang_answers import Answer, GenerateIs
-from actors.rollout.gateway.sglang_routes import ROUTES
-from actors.rollout.gateway.sglang_wire import GenerateBody, SamplingBody, check_served
-from actors.rollout.gateway.texts import reader
-from actors.rollout.sampling_params import Grammar
+from gleaner.actors.rollout.gateway.ask import BadAsk, Busy, End, NotReady, Piece
+from gleaner.actors.rollout.gateway.calls import read
+from gleaner.actors.rollout.gateway.choices import follow
+from gleaner.actors.rollout.gateway.sglang_answers import Answer, GenerateIs
+from gleaner.actors.rollout.gateway.sglang_routes import ROUTES
+from gleaner.actors.rollout.gateway.sglang_wire import GenerateBody, SamplingBody, check_served
+from gleaner.actors.rollout.gateway.texts import reader
+from gleaner.actors.rollout.sampling_params import Grammar
 from tests.actors.rollout.gateway.gateway_world import (
     FakeRequests,
     Letters,

@@ -3,11 +3,11 @@
 import asyncio
 from pathlib import Path
 
-from actors.rollout.gateway.calls import Desk, Served
-from actors.rollout.gateway.routes import ROUTES
-from actors.rollout.gateway.server import HttpServer
-from actors.rollout.manager import RolloutManager
-from configs.schema import Gateway as Settings
+from gleaner.actors.rollout.gateway.calls import Desk, Served
+from gleaner.actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.rollout.gateway.server import HttpServer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.configs.schema import Gateway as Settings
 from tests.actors.rollout.gateway.clients import everyone, roll
 from tests.actors.rollout.gateway.gateway_world import Letters
 from tests.actors.rollout.gateway.test_gateway_plane import gateway_of

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.rollout.gateway.ask import BadAsk
-from actors.rollout.gateway.openai_tools import (
+from gleaner.actors.rollout.gateway.ask import BadAsk
+from gleaner.actors.rollout.gateway.openai_tools import (
     DEMANDED,
     HERMES,
     MISTRAL,
@@ -22,7 +22,7 @@ from actors.rollout.gateway.openai_tools import (
     demanded,
     form_of,
 )
-from actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.rollout.gateway.routes import ROUTES
 from tests.actors.rollout.gateway.gateway_world import Letters, pieces, serving
 from tests.actors.rollout.gateway.test_gateway_openai import ask, refused, stream
 

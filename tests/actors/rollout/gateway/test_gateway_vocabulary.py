@@ -4,9 +4,9 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from actors.reward.prompts import Prompts
-from actors.rollout.gateway.routes import ROUTES
-from actors.training.new_tokenizer import CHAT_TEMPLATE, END, new_tokenizer
+from gleaner.actors.reward.prompts import Prompts
+from gleaner.actors.rollout.gateway.routes import ROUTES
+from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, END, new_tokenizer
 from tests.actors.rollout.gateway.clients import plain_openai, skyrl
 from tests.actors.rollout.gateway.gateway_world import pieces, serving
 

@@ -12,23 +12,23 @@ from typing import cast
 import pytest
 from aiohttp import web
 
-from actors.engine import served_weights
-from actors.engine.engine_facts import EngineFacts
-from actors.engine.servers import sglang_host
-from actors.engine.worker import RolloutWorker
-from actors.rollout.gateway.fleet import CannotLoad, Failed, VersionTaken
-from actors.rollout.gateway.found_weights import FoundWeights, in_folder
-from actors.rollout.gateway.job_fleet import Holding
-from actors.rollout.gateway.model_check import ModelCheck
-from actors.rollout.gateway.own_fleet import EngineAt, OwnFleet
-from actors.rollout.instance_messages import InstancesAre, ListInstances
-from actors.rollout.load_balancer import LoadBalancer
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import PublishVersion
-from actors.rollout.single_messages import Generate, Generated
-from configs.load import from_tree
-from supervisor import Actor, Done
-from supervisor.testing import TestSystem
+from gleaner.actors.engine import served_weights
+from gleaner.actors.engine.engine_facts import EngineFacts
+from gleaner.actors.engine.servers import sglang_host
+from gleaner.actors.engine.worker import RolloutWorker
+from gleaner.actors.rollout.gateway.fleet import CannotLoad, Failed, VersionTaken
+from gleaner.actors.rollout.gateway.found_weights import FoundWeights, in_folder
+from gleaner.actors.rollout.gateway.job_fleet import Holding
+from gleaner.actors.rollout.gateway.model_check import ModelCheck
+from gleaner.actors.rollout.gateway.own_fleet import EngineAt, OwnFleet
+from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
+from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.messages import PublishVersion
+from gleaner.actors.rollout.single_messages import Generate, Generated
+from gleaner.configs.load import from_tree
+from gleaner.supervisor import Actor, Done
+from gleaner.supervisor.testing import TestSystem
 
 WORDS = "Failed to get weights iterator: no file"
 

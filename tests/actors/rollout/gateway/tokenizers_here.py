@@ -4,7 +4,7 @@ last resort (Llama 2, Gemma), and whole characters (the models that are made her
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from actors.training.new_tokenizer import new_tokenizer
+from gleaner.actors.training.new_tokenizer import new_tokenizer
 
 SPECIAL = ["<|start|>", "<|end|>"]
 
