@@ -279,7 +279,7 @@ class Training(Section, frozen=True, kw_only=True):
     backend: Literal["torch", "fsdp2", "own"] = "torch"
     """`torch`: one process has the whole model; `fsdp2`: each of `processes` has a part (PyTorch FSDP2), for
     a model whose weights, gradients and moments do not fit into one. `own`: nothing is trained here; your own
-    trainer publishes weights (`rlctl.publisher`), and the job serves them until it is stopped."""
+    trainer publishes weights (`gleaner.publisher`), and the job serves them until it is stopped."""
     processes: Annotated[int, Meta(ge=1, le=64)] = 1
     """Processes of the trainer, a gang on the reserved host: if one ends, all are started again. More than
     one needs `backend = "fsdp2"`."""

@@ -31,7 +31,7 @@ DIR is a checkpoint in the Hugging Face format: config.json and one safetensors 
 index. The weights are copied into the shared memory of this host, whose node agent hashes and serves them;
 instances pull them while they decode, and switch by themselves. The job must leave training to you
 (training.backend = "own"), and one of its hosts must be this machine. Version numbers increase; the same
-files under the same number again change nothing. From Python: `rlctl.publisher`, docs/weights.md."""
+files under the same number again change nothing. From Python: `gleaner.publisher`, docs/weights.md."""
 
 _EXAMPLES = """\
   rlctl run quickstart --set training.backend=own          a job that waits for weights; in another terminal:
