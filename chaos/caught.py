@@ -56,7 +56,9 @@ def write(found: Iterable[Caught], path: Path = TABLE) -> dict[str, Caught]:
     """Replace older results of the same bugs; drop bugs that no longer exist."""
     known = read(path) | {it.name: it for it in found}
     rows = {name: known[name] for name in BY_NAME if name in known}
-    head = "# Made by `python -m gleaner.chaos.hunt --write`: what catches each planted bug, and in which seed.\n\n"
+    head = (
+        "# Made by `python -m gleaner.chaos.hunt --write`: what catches each planted bug, in which seed.\n\n"
+    )
     path.write_text(head + tomli_w.dumps(msgspec.to_builtins(_File(list(rows.values())))), encoding="utf-8")
     return rows
 

@@ -82,7 +82,10 @@ def find(run: RunDir, kind: str, node: str = "") -> list[Proc]:
 def identify(process: psutil.Process, argv: Sequence[str]) -> Proc | None:
     """The kind and host in a command line: `-m gleaner.nodeagent start --name N`, `-m
     gleaner.nodeagent.process KIND --node N`."""
-    for module, word, flag in (("nodeagent", "start", "--name"), ("gleaner.nodeagent.process", "", "--node")):
+    for module, word, flag in (
+        ("gleaner.nodeagent", "start", "--name"),
+        ("gleaner.nodeagent.process", "", "--node"),
+    ):
         if module not in argv or flag not in argv[:-1]:
             continue
         kind = argv[argv.index(module) + 1]

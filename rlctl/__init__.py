@@ -1,26 +1,20 @@
-"""User side of Gleaner: client library, command line, live view and run reports."""
+"""User side of Gleaner: client library, command line, live view and run reports.
 
-from importlib import import_module
+`publisher`, `connect` and the like are `gleaner`'s; scripts that import them from here go on working.
+"""
+
 from typing import TYPE_CHECKING
 
+import gleaner
+
 if TYPE_CHECKING:
-    from gleaner.rlctl.blocking import Publisher as publisher  # called like `connect`
-    from gleaner.rlctl.client import Cluster, connect
-    from gleaner.rlctl.publishing_home import CannotPublish
+    from gleaner import CannotPublish, Cluster, connect, publisher
 
 __all__ = ["CannotPublish", "Cluster", "connect", "publisher"]
 
-_PLACES = {
-    "CannotPublish": ("publishing_home", "CannotPublish"),
-    "Cluster": ("client", "Cluster"),
-    "connect": ("client", "connect"),
-    "publisher": ("blocking", "Publisher"),
-}
-
 
 def __getattr__(name: str) -> object:
-    """Import the client on first use: `integrations` run in environments that lack the client's imports."""
-    if name not in _PLACES:
+    """As of `gleaner`, imported on first use."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, own = _PLACES[name]
-    return getattr(import_module(f"rlctl.{module}"), own)
+    return getattr(gleaner, name)

@@ -40,7 +40,7 @@ NAMES = {
 """Name under which an actor is reached, by class; in the order of the page."""
 
 SPEAKERS = {
-    "supervisor": "every process",
+    "gleaner.supervisor": "every process",
     "gleaner.actors.cluster.local_hosts": "cluster/provider",
     "gleaner.actors.cluster.membership": "cluster/scheduler",
     "gleaner.actors.engine": "<node>/engine",
@@ -55,9 +55,9 @@ SPEAKERS = {
     "gleaner.actors.training.fsdp2_files": "training/trainer",
     "gleaner.actors.training.trainer_files": "training/trainer",
     "gleaner.actors.weights": "<node>/transfer",
-    "nodeagent": "<node>/agent",
+    "gleaner.nodeagent": "<node>/agent",
     "gleaner.nodeagent.notices": "<node>/notices",
-    "rlctl": "rlctl",
+    "gleaner.rlctl": "rlctl",
 }
 """Sender of messages from the modules below a package that belong to no single actor; the longest prefix
 counts."""
@@ -162,7 +162,7 @@ def conversations() -> Conversations:
     inside = {part for cls in kinds.values() for part in struct_table.inside(cls)}
     for cls in written:  # the journals of `supervisor` are the registry's alone
         if (
-            cls.__module__.startswith("supervisor.")
+            cls.__module__.startswith("gleaner.supervisor.")
             and cls.__module__ != Registry.__module__
             and cls not in inside
         ):
@@ -219,7 +219,7 @@ class _Speakers:
 def _made(module: str, path: Path, kinds: Mapping[str, type[Message]]) -> set[str]:
     """Kinds whose class is called in a source file. Another class of the same name does not count."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    homes = {name: {cls.__module__, "supervisor"} for name, cls in kinds.items()}
+    homes = {name: {cls.__module__, "gleaner.supervisor"} for name, cls in kinds.items()}
     known = {name for name, home in homes.items() if module in home}
     called = set()
     for node in ast.walk(tree):

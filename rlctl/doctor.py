@@ -99,7 +99,7 @@ def required_packages() -> list[tuple[str, str]]:
     try:
         wanted = importlib.metadata.requires("gleaner") or []
     except importlib.metadata.PackageNotFoundError:
-        file = Path(__file__).parent.parent / "pyproject.toml"
+        file = Path(__file__).resolve().parent.parent / "pyproject.toml"
         wanted = tomllib.loads(file.read_text())["project"]["dependencies"] if file.exists() else []
     found = (
         re.match(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)", text) for text in wanted if "extra ==" not in text

@@ -16,7 +16,7 @@ from gleaner.supervisor.message import Message
 from gleaner.supervisor.system_messages import SYSTEM
 from gleaner.transport import control_frame, envelope, stream_control
 
-PAGE = Path(__file__).parent.parent / "docs" / "protocol.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
 _SLOT = re.compile(r"(<!-- made: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

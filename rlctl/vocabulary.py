@@ -13,7 +13,7 @@ from pathlib import Path
 from gleaner.supervisor.actor import Actor
 from gleaner.supervisor.message import Message, known_kinds
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ("supervisor", "actors", "nodeagent", "rlctl")
 """Packages that may define messages; no run uses those of chaos and bench."""
 
@@ -38,7 +38,7 @@ def modules() -> Iterator[tuple[str, Path]]:
     """Every module of these packages and its file."""
     for floor in FLOORS:
         for path in sorted((ROOT / floor).rglob("*.py")):
-            yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
+            yield ".".join(("gleaner", *path.relative_to(ROOT).with_suffix("").parts)), path
 
 
 def _import_all() -> None:
@@ -48,7 +48,7 @@ def _import_all() -> None:
 
 
 def _is_ours(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] in FLOORS
+    return cls.__module__.startswith(tuple(f"gleaner.{floor}." for floor in FLOORS))
 
 
 def _below(cls: type[Actor]) -> Iterator[type[Actor]]:

@@ -39,7 +39,7 @@ def command_of(argv: Sequence[str], env: Mapping[str, str], make_site: MakeSite)
     """The command of `argv`. Raises OSError for an unknown or invalid one."""
     words = list(argv[argv.index("-m") + 1 :]) if "-m" in argv else []
     try:
-        if words[:2] == ["nodeagent", "start"]:
+        if words[:2] == ["gleaner.nodeagent", "start"]:
             return _agent(words[1:], make_site)
         if words[:1] == [process_arguments.MODULE]:
             return _child(words[1:], env, make_site)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gleaner.chaos.fuzz import corpus
 
-CORPUS = Path(__file__).parents[2] / "tests" / "corpus"
+CORPUS = Path(__file__).resolve().parents[2] / "tests" / "corpus"
 RSS_LIMIT_MB = 1024
 ALLOCATION_LIMIT_MB = 64
 """One allocation may not be larger: twice what the largest legal frame (16 MiB) takes, and some."""

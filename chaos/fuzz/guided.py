@@ -12,8 +12,10 @@ from pathlib import Path
 
 import atheris
 
-WATCHED = ["transport", "supervisor", "configs", "nodeagent", "chaos", "tomllib", "csv"]
+WATCHED = [f"gleaner.{name}" for name in ("transport", "supervisor", "configs", "nodeagent", "chaos")]
 WATCHED += [
+    "tomllib",
+    "csv",
     "gleaner.actors.weights",
     "gleaner.actors.reward.pipe",
     "gleaner.actors.cluster",

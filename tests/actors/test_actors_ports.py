@@ -55,7 +55,7 @@ COMPUTE = {"torch", "safetensors", "tokenizers", "transformers"}
 
 
 def file_of(module: str) -> Path:
-    return ROOT / f"{module.replace('.', '/')}.py"
+    return ROOT / f"{module.removeprefix('gleaner.').replace('.', '/')}.py"
 
 
 def imported(source: str) -> Iterator[str]:
@@ -78,7 +78,7 @@ def reached(source: str) -> dict[str, str]:
             if module in found:
                 continue
             found[module] = who
-            if module.startswith("actors.") and file_of(module).is_file():
+            if module.startswith("gleaner.actors.") and file_of(module).is_file():
                 todo.append((module, file_of(module).read_text()))
     return found
 
@@ -89,7 +89,7 @@ def actor_modules() -> list[str]:
     for path in sorted((ROOT / "actors").rglob("*.py")):
         classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
         if any(ast.unparse(base) == "Actor" for each in classes for base in each.bases):
-            found.append(".".join(path.relative_to(ROOT).with_suffix("").parts))
+            found.append(".".join(("gleaner", *path.relative_to(ROOT).with_suffix("").parts)))
     return found
 
 

@@ -45,7 +45,7 @@ def test_an_edit_that_fits_no_longer_says_so() -> None:
     with pytest.raises(CannotPlant, match="stands there 2 times"):
         changed("a = 1\na = 1\n", [Edit("m", "a = 1", "a = 3")])
     with pytest.raises(CannotPlant, match="no such module"):
-        source_of("chaos.nowhere")
+        source_of("gleaner.chaos.nowhere")
 
 
 def test_a_module_that_is_imported_already_is_not_changed() -> None:

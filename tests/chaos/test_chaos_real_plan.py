@@ -80,7 +80,8 @@ def test_one_seed_gives_one_series_and_another_seed_another() -> None:
 
 def test_the_series_does_not_depend_on_the_hashes_of_a_process() -> None:
     script = (
-        "import itertools; from gleaner.chaos.real.plan import Plan; from gleaner.chaos.real.campaign import load;"
+        "import itertools; from gleaner.chaos.real.plan import Plan;"
+        "from gleaner.chaos.real.campaign import load;"
         "print(list(itertools.islice(Plan(load('real-10min'), 3, ['spot-1', 'spot-2']).faults(), 40)))"
     )
     told = {

@@ -71,7 +71,7 @@ def agents(root: Path) -> list[psutil.Process]:
     found = []
     for process in naming(root):
         with contextlib.suppress(psutil.Error):
-            if "nodeagent" in process.cmdline():
+            if "gleaner.nodeagent" in process.cmdline():
                 found.append(process)
     return found
 

@@ -59,6 +59,12 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, target)
+    (folder / "gleaner").mkdir()
+    shutil.copy(ROOT / "gleaner" / "__init__.py", folder / "gleaner")
+    for link in (ROOT / "gleaner").iterdir():
+        if link.is_symlink():
+            copy = folder / link.name
+            (folder / "gleaner" / link.name).symlink_to(copy if copy.exists() else link.resolve())
     for step in steps():
         step.do(folder)
     return folder
@@ -101,11 +107,12 @@ def test_a_newcomer_s_fault_and_check_pass_their_tests_at_the_first_try(followed
 
 @pytest.mark.timeout(300)
 def test_a_newcomer_sees_the_fault_happen(followed: Path) -> None:
-    out = run(followed, "rlctl", "sim", "replay", "3", "--schedule", "slow.toml", "--trace", "trace.txt")
+    replay = ("sim", "replay", "3", "--schedule", "slow.toml", "--trace", "trace.txt")
+    out = run(followed, "gleaner.rlctl", *replay)
     assert "slow_disk 1" in out
     assert "every check held" in out
     assert "disk slow" in (followed / "trace.txt").read_text()
-    assert "  slow_disk  " in run(followed, "rlctl", "sim", "list")
+    assert "  slow_disk  " in run(followed, "gleaner.rlctl", "sim", "list")
 
 
 @pytest.mark.timeout(300)

@@ -38,7 +38,7 @@ def current() -> Pages:
     """What this tree's code makes."""
     pages: Pages = {}
     for kind, cls in vocabulary.kinds().items():
-        pages.setdefault(cls.__module__, {})[kind] = _message(example(cls))
+        pages.setdefault(cls.__module__.removeprefix("gleaner."), {})[kind] = _message(example(cls))
     pages[FRAMES] = {case.name: Entry(_json(case.meaning), tuple(case.parts)) for case in frames.cases()}
     return pages
 

@@ -131,7 +131,7 @@ copy = Path({str(tmp_path)!r})
 for page in book.HERE.glob("*.txt"):
     shutil.copy(page, copy)
 book.HERE = copy
-page = copy / "gleaner.supervisor.message.txt"
+page = copy / "supervisor.message.txt"
 page.write_text(page.read_text().replace("Done", "Finished"))
 other = copy / "transport.txt"
 other.write_text(other.read_text().replace("9501ad", "9502ad"))
@@ -142,7 +142,7 @@ print(command.main([]), command.main([]), command.main(["--change", "TokenFrame"
     )
     lines = ran.stdout.splitlines()
     assert lines[:3] == [
-        "added    gleaner.supervisor.message: Done",
+        "added    supervisor.message: Done",
         "HELD     transport: TokenFrame: its bytes differ; --change TokenFrame if that is meant",
         "removed  Finished",
     ], ran.stderr

@@ -104,7 +104,8 @@ def in_a_process(*words: str) -> tuple[subprocess.CompletedProcess[str], set[str
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\nsys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    packages = {name.partition(".")[0] for name in json.loads(done.stderr.splitlines()[-1])}
+    loaded = json.loads(done.stderr.splitlines()[-1])
+    packages = {name.removeprefix("gleaner.").partition(".")[0] for name in loaded}
     assert "rlctl" in packages
     return done, packages
 

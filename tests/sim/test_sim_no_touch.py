@@ -21,6 +21,7 @@ TOUCHES = ("open", "socket.", "subprocess.", "os.", "mmap.", "shutil.", "tempfil
 """Begins of the names of audit events that tell of files, sockets and processes."""
 HARMLESS = {"os.putenv", "os.unsetenv"}
 OURS = ("actors", "supervisor", "nodeagent", "transport", "configs", "sim")
+"""Packages of `gleaner`."""
 WAITS_FOR_IT = "gleaner.sim.cluster"
 """Measures how long a run takes, for whoever waits for it; no process of the cluster sees that."""
 
@@ -50,7 +51,7 @@ def told_of_clocks_and_draws(heard: list[str]) -> Iterator[None]:
     def spy(name: str, plain: Callable[..., object]) -> Callable[..., object]:
         def called(*args: object) -> object:
             caller = str(sys._getframe(1).f_globals.get("__name__", ""))
-            if caller.partition(".")[0] in OURS and caller != WAITS_FOR_IT:
+            if caller.partition(".")[2].partition(".")[0] in OURS and caller != WAITS_FOR_IT:
                 heard.append(f"{name}() in {caller}")
             return plain(*args)
 

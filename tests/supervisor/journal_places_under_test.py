@@ -54,7 +54,8 @@ class SqlitePlace:
         return SqliteKeeper(self.path, durable=False, reserve_bytes=0)
 
     def code(self) -> str:
-        return f"__import__('supervisor').SqliteJournal(__import__('pathlib').Path({str(self.path)!r}))"
+        module = "__import__('importlib').import_module('gleaner.supervisor')"
+        return f"{module}.SqliteJournal(__import__('pathlib').Path({str(self.path)!r}))"
 
     def content(self, stream: str) -> StreamContent:
         with view_file(self.path) as journal:
@@ -87,7 +88,7 @@ class PostgresPlace:
         return PostgresKeeper(self.url, self.space, None)
 
     def code(self) -> str:
-        module = "__import__('gleaner.supervisor.postgres_journal').postgres_journal"
+        module = "__import__('importlib').import_module('gleaner.supervisor.postgres_journal')"
         return f"{module}.PostgresJournal({self.url!r}, space={self.space!r})"
 
     def content(self, stream: str) -> StreamContent:

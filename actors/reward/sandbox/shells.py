@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-import actors
+import gleaner
+from gleaner import actors
 from gleaner.actors.reward.sandbox.port import Isolation
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
@@ -27,8 +28,9 @@ START = (
 
 def readable(more: Sequence[str] = ()) -> list[str]:
     """The paths that programs may read and execute: the system's files, the interpreter's, our package
-    `actors`, and `more`. Nothing of these holds a secret: no other folder of the project, no home, no run."""
-    ours = [str(Path(path).resolve()) for path in actors.__path__]
+    `gleaner.actors`, the folder that makes it one of `gleaner`, and `more`. In a checkout that folder holds
+    links, whose targets stay out of reach. Nothing of these holds a secret: no home, no run."""
+    ours = [str(Path(path).resolve()) for path in (*gleaner.__path__, *actors.__path__)]
     prefixes = [
         sys.prefix,
         sys.base_prefix,
@@ -44,7 +46,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a zygote that listens on `inner` and writes its errors to `stderr`. Raises OSError."""
     fd = inner.fileno()
-    package = str(Path(next(iter(actors.__path__))).resolve().parent)
+    package = str(Path(next(iter(gleaner.__path__))).resolve().parent)
     python = [sys.executable, "-I", "-X", "utf8", "-c", START, str(fd), package]
     if isolation is Isolation.LANDLOCK:
         return _popen(python, [fd], stderr)

@@ -215,7 +215,7 @@ def test_limits_of_nothing_are_refused() -> None:
 def test_the_folder_of_a_dead_owner_is_removed_by_the_next_one() -> None:
     import subprocess
 
-    program = "import os, signal; from gleaner.actors.reward.sandbox import folders; print(folders.make()[0], flush=True)"
+    program = "from gleaner.actors.reward.sandbox import folders; print(folders.make()[0], flush=True)"
     died = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     orphan = Path(died.stdout.strip())
     assert orphan.is_dir()
