@@ -186,14 +186,16 @@ reference: .bench/trl/.ready .bench/trl_ppo/.ready
 
 setup: .venv/.ready
 
-# Python compiles what is imported, a small part of it. The last ones are real clients for tests, without the trainers
-# that they ask for.
+# Python compiles what is imported, a small part of it. The last ones are for tests: real clients, without the trainers
+# that they ask for, and a package of the name that one of our folders has, in a folder of its own.
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt --no-deps \
 		trl renderers prime-pydantic-config
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) --no-deps \
+		--target .venv/pypi-supervisor --upgrade supervisor==4.3.0
 	touch $@
 
 SECONDS ?= 60

@@ -1,0 +1,40 @@
+"""A wheel of this checkout, by way of its sdist, and the folder that pip makes of it."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOT_BUILT = shutil.ignore_patterns(
+    ".*", "runs", "build", "dist", "docs", "tests", "*.egg-info", "__pycache__"
+)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`python -m build` in a copy: the sdist first, and the wheel from that. Needs no network."""
+    folder = tmp_path_factory.mktemp("packaging")
+    shutil.copytree(ROOT, folder / "checkout", symlinks=True, ignore=NOT_BUILT)
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", folder / "checkout"],
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert len(list((folder / "dist").glob("*.tar.gz"))) == 1
+    (built,) = (folder / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an installation of the wheel adds to `site-packages`."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
