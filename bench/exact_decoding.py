@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 
 from bench.table import Row, run
-from gleaner.actors.engine.builtin import BuiltinEngine
-from gleaner.actors.engine.engine import Assignment
-from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.worker.engine_port import Assignment
+from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 from gleaner.configs.schema import Model
 
 ROUNDS = 5

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from gleaner.actors.cluster.messages import JobSpec
-from gleaner.actors.rollout.messages import RolloutFigures, RolloutStatus
+from gleaner.actors.protocol.cluster import JobSpec
+from gleaner.actors.protocol.rollout import RolloutFigures, RolloutStatus
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.host import Bounds, Seat
@@ -22,7 +22,7 @@ from gleaner.nodeagent.job_file import write_job
 from gleaner.nodeagent.process_arguments import arguments
 from gleaner.nodeagent.system import open_system
 from gleaner.supervisor import ActorSystem, Intensity, ProcessSpec, Registry, Supervisor, child, one_for_one
-from gleaner.supervisor.names import REGISTRY
+from gleaner.supervisor.names.client import REGISTRY
 from gleaner.transport.wire import Peer
 
 MANAGER = "rollout/manager"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from gleaner.actors.rollout.single_messages import Generate, Generated, VersionNotReady
+from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady
 from gleaner.chaos.invariants.facts import Answered, Asked, Fact
 from gleaner.configs.schema import Config
 from gleaner.supervisor import ActorSystem, AskFailed, Message, Refused

@@ -13,9 +13,9 @@ from functools import partial
 import xxhash
 
 from gleaner.actors.cluster import job as places
-from gleaner.actors.cluster.messages import NodeSeen, SaveState
-from gleaner.actors.rollout.instance_messages import Serving
-from gleaner.actors.weights.messages import Fetched, Published
+from gleaner.actors.protocol.cluster import NodeSeen, SaveState
+from gleaner.actors.protocol.instances import Serving
+from gleaner.actors.protocol.weights import Fetched, Published
 from gleaner.chaos.deliveries import Session
 from gleaner.chaos.faults import AnyFault
 from gleaner.chaos.invariants.catalogue import Jury
@@ -43,7 +43,7 @@ from gleaner.sim.models.saved_memory import SimCopies
 from gleaner.sim.outcome import saved_steps
 from gleaner.sim.watching import Seen
 from gleaner.supervisor import ActorSystem
-from gleaner.supervisor.group_commit import Write
+from gleaner.supervisor.journal.group_commit import Write
 from gleaner.supervisor.mailbox import SYSTEM_LIMIT
 from gleaner.supervisor.message import decode_body
 from gleaner.supervisor.system_messages import WaitState

@@ -7,9 +7,18 @@ they are read again and again, and the last reading of each life is kept.
 from collections import Counter
 from collections.abc import Mapping
 
-from gleaner.actors.cluster.messages import NodeSeen, PreemptionNotice
 from gleaner.actors.cluster.state_manager import Rewound
-from gleaner.actors.rollout.events import (
+from gleaner.actors.protocol.cluster import NodeSeen, PreemptionNotice
+from gleaner.actors.protocol.instances import (
+    Dispatch,
+    NotLoaded,
+    Registered,
+    RegisterInstance,
+    Withdrawn,
+)
+from gleaner.actors.protocol.requests import Generated, VersionNotReady
+from gleaner.actors.protocol.rollout import Groups, TakeGroups
+from gleaner.actors.rollout.state.events import (
     BatchSubmitted,
     Dispatched,
     GroupsAdded,
@@ -19,19 +28,10 @@ from gleaner.actors.rollout.events import (
     TicketsRenewed,
     TicketsRevoked,
 )
-from gleaner.actors.rollout.instance_messages import (
-    Dispatch,
-    NotLoaded,
-    Registered,
-    RegisterInstance,
-    Withdrawn,
-)
-from gleaner.actors.rollout.messages import Groups, TakeGroups
-from gleaner.actors.rollout.sampling import SURPLUS
-from gleaner.actors.rollout.single_messages import Generated, VersionNotReady
+from gleaner.actors.rollout.state.group_policy import SURPLUS
 from gleaner.chaos.invariants.facts import Answered, Committed, Said
+from gleaner.supervisor.inspection.vitals import Recovery
 from gleaner.supervisor.system_messages import LeaseGranted, SystemState
-from gleaner.supervisor.vitals import Recovery
 
 PROVIDER = "cluster/provider"
 MANAGER = "rollout/manager"

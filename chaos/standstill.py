@@ -14,8 +14,8 @@ from gleaner.chaos.invariants.facts import DeclaredDead, Fact, StoodStill
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.hosts import SimProcess
 from gleaner.sim.setting import CLIENT
-from gleaner.supervisor.health import BEATS
 from gleaner.supervisor.process import HEARTBEAT_VARIABLE
+from gleaner.supervisor.watch.health import BEATS
 
 HEAD = "head/agent"
 SLACK_S = 3.0

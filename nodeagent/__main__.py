@@ -24,7 +24,7 @@ from gleaner.nodeagent.exit_codes import USAGE, CannotRun
 from gleaner.nodeagent.files import state_base
 from gleaner.nodeagent.host import MIN_LEASE_S, Seat, run_process
 from gleaner.nodeagent.words import parser
-from gleaner.supervisor.journal_places import is_url
+from gleaner.supervisor.journal.places import is_url
 from gleaner.transport.endpoint import endpoint
 from gleaner.transport.keys import RefusedToListen, is_loopback, require_clear_beyond_loopback
 from gleaner.transport.wire import Peer

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from signal import Signals
 
-from gleaner.actors.cluster.messages import (
+from gleaner.actors.protocol.cluster import (
     CloudNotice,
     Inventory,
     JobSpec,
@@ -22,7 +22,7 @@ from gleaner.actors.cluster.messages import (
     SayHello,
     StopNode,
 )
-from gleaner.actors.weights.messages import HostLeaves
+from gleaner.actors.protocol.weights import HostLeaves
 from gleaner.configs.load import ConfigError
 from gleaner.nodeagent.children import Children
 from gleaner.nodeagent.departure import REPORT_DEADLINE_S, SCHEDULER, Departure

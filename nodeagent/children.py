@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gleaner.actors.cluster import job as places
-from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.exit_codes import HOPELESS, IN_USE, Unfit
 from gleaner.nodeagent.host import COMMIT_S, Bounds, Seat
@@ -31,7 +31,7 @@ from gleaner.supervisor import (
     one_for_all,
     one_for_one,
 )
-from gleaner.supervisor.journal import Journals
+from gleaner.supervisor.journal.port import Journals
 
 PROCESSES = {
     "head": ("rollout", "reward"),

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from gleaner.nodeagent.defaults import AGENT, DEADLINE_S, LOOK_S
 from gleaner.supervisor import ActorSystem, Address, AskFailed, Message
-from gleaner.supervisor.names import REGISTRY
+from gleaner.supervisor.names.client import REGISTRY
 from gleaner.supervisor.system_messages import SYSTEM, Inspect, ListNames, Names, SystemState
 from gleaner.transport.wire import Peer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from gleaner.actors.cluster.messages import PreemptionNotice, StopNode
+from gleaner.actors.protocol.cluster import PreemptionNotice, StopNode
 from gleaner.nodeagent.client import inspect, tell_agent
 from gleaner.nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun
 from gleaner.nodeagent.files import STANDBY, AgentFile, find_agent

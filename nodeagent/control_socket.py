@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from gleaner.actors.cluster.messages import KillChild
+from gleaner.actors.protocol.cluster import KillChild
 from gleaner.nodeagent.cluster_view import ClusterView, no_head
 from gleaner.nodeagent.defaults import AGENT, CONTROL_GREETING, DEADLINE_S, MAX_LOOK_S
 from gleaner.nodeagent.state_lock import CONTROL_SOCKET, short_path

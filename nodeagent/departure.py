@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Literal
 
-from gleaner.actors.cluster.messages import CloudNotice, HandedOver, JobSpec, NodeSeen
-from gleaner.actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
+from gleaner.actors.protocol.cluster import CloudNotice, HandedOver, JobSpec, NodeSeen
+from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.supervisor import AskFailed, Context, Done, Refused
 
 SCHEDULER = "cluster/scheduler"

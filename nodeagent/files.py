@@ -26,7 +26,7 @@ from gleaner.nodeagent.state_lock import (
 from gleaner.transport.wire import Peer
 
 if TYPE_CHECKING:
-    from gleaner.actors.cluster.messages import JobSpec
+    from gleaner.actors.protocol.cluster import JobSpec
 
 STANDBY = "standby"  # the role of a head that waits for the lease; it has no address yet
 PROCESSES = "processes"

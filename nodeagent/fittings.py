@@ -10,21 +10,21 @@ from typing import Protocol
 
 from gleaner.actors.cluster.checkpoint_store import CheckpointStore
 from gleaner.actors.cluster.host_copy import HostCopies
-from gleaner.actors.cluster.messages import Inventory
 from gleaner.actors.cluster.saved_state import Checkpoints, Copies
-from gleaner.actors.engine.turn import AnyHost
+from gleaner.actors.engine.worker.port import AnyHost
+from gleaner.actors.gateway.gateway import MakeDoor
+from gleaner.actors.protocol.cluster import Inventory
 from gleaner.actors.reward.scoring import ScoringWorker, WorkerSpec
 from gleaner.actors.reward.worker_process import WorkerProcess
-from gleaner.actors.rollout.gateway.gateway import MakeDoor
 from gleaner.actors.training.history import HistoryWriter
 from gleaner.actors.training.rank import RankWork
 from gleaner.actors.training.records import History
 from gleaner.actors.training.work import TrainerWork
-from gleaner.actors.weights.control_page import ControlPage
-from gleaner.actors.weights.delta import Mapper
-from gleaner.actors.weights.disk_publishing import DiskVersions
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.images import Images
+from gleaner.actors.weights.control.page import ControlPage
+from gleaner.actors.weights.delta.image_delta import Mapper
+from gleaner.actors.weights.disk.publication import DiskVersions
+from gleaner.actors.weights.image.port import Images
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs import trace
 from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace
@@ -101,7 +101,7 @@ class RealFittings:
     def prepare(self, kind: str, config: Config) -> None:
         """See `Fittings`: torch takes seconds to import."""
         if kind == "trainer" or (kind == "engine" and config.engine.kind == "builtin"):
-            import gleaner.actors.engine.host
+            import gleaner.actors.engine.builtin.host
         if kind == "trainer":
             import gleaner.actors.training.trainer_files
         if kind == "trainer" and config.training.backend == "fsdp2":
@@ -119,7 +119,7 @@ class RealFittings:
         """See `Fittings`: of a preemptible host, what its engine is started from."""
         if role != "preemptible":
             return []
-        from gleaner.actors.engine.requirements import unmet_here
+        from gleaner.actors.engine.servers.requirements import unmet_here
 
         return await unmet_here(config.engine)
 
@@ -130,16 +130,16 @@ class RealFittings:
     def engine_host(self, config: Config, kind: str) -> AnyHost:
         """See `Fittings`. The engine beside the trainer, on its device, is always the builtin one."""
         if kind == "preemptible" and config.engine.kind != "builtin":
-            from gleaner.actors.engine.servers import server_host
+            from gleaner.actors.engine.servers.factory import server_host
 
             return server_host(config)
-        from gleaner.actors.engine.host import BuiltinHost
+        from gleaner.actors.engine.builtin.host import BuiltinHost
 
         return BuiltinHost(config)
 
     def control_page(self, store_dir: Path, instance: str) -> ControlPage:
         """See `Fittings`."""
-        from gleaner.actors.weights.control_file import ControlFile
+        from gleaner.actors.weights.control.file import ControlFile
 
         return ControlFile(store_dir, instance)
 
@@ -167,7 +167,7 @@ class RealFittings:
 
     def delta_threads(self, config: Config) -> Mapper:
         """See `Fittings`."""
-        from gleaner.actors.weights.delta_threads import on_threads
+        from gleaner.actors.weights.delta.threads import on_threads
 
         return on_threads(config.weights.delta_threads)
 
@@ -176,7 +176,7 @@ class RealFittings:
         weights = config.weights
         if not weights.disk:
             return None
-        from gleaner.actors.weights.disk_writer import DiskWriter
+        from gleaner.actors.weights.disk.writer import DiskWriter
 
         return DiskWriter(
             Path(weights.disk),

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from gleaner.actors.cluster.messages import JobSpec
-from gleaner.actors.engine.engine_facts import EngineFacts
-from gleaner.actors.rollout.gateway.ask import Requests
-from gleaner.actors.rollout.gateway.fleet import Failed, Fleet, FleetError, OtherModel
-from gleaner.actors.rollout.gateway.gateway import Door, Gateway
-from gleaner.actors.rollout.gateway.job_fleet import Holding
-from gleaner.actors.rollout.gateway.model_check import ModelCheck
-from gleaner.actors.rollout.gateway.own_fleet import OwnFleet
+from gleaner.actors.engine.servers.foreign_facts import EngineFacts
+from gleaner.actors.gateway.ask import Requests
+from gleaner.actors.gateway.fleet import Failed, Fleet, FleetError, OtherModel
+from gleaner.actors.gateway.gateway import Door, Gateway
+from gleaner.actors.gateway.job_fleet import Holding
+from gleaner.actors.gateway.model_check import ModelCheck
+from gleaner.actors.gateway.own_fleet import OwnFleet
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run

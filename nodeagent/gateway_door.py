@@ -13,14 +13,14 @@ from pathlib import Path
 
 import msgspec
 
+from gleaner.actors.gateway.access import Access
+from gleaner.actors.gateway.ask import Requests, Vocabulary
+from gleaner.actors.gateway.calls import Desk, Served
+from gleaner.actors.gateway.fleet import Fleet
+from gleaner.actors.gateway.gateway import Door, MakeDoor
+from gleaner.actors.gateway.routes import ROUTES
+from gleaner.actors.gateway.server import HttpServer
 from gleaner.actors.reward.prompts import BadTokenizer, Prompts
-from gleaner.actors.rollout.gateway.access import Access
-from gleaner.actors.rollout.gateway.ask import Requests, Vocabulary
-from gleaner.actors.rollout.gateway.calls import Desk, Served
-from gleaner.actors.rollout.gateway.fleet import Fleet
-from gleaner.actors.rollout.gateway.gateway import Door, MakeDoor
-from gleaner.actors.rollout.gateway.routes import ROUTES
-from gleaner.actors.rollout.gateway.server import HttpServer
 from gleaner.configs.load import ConfigError
 from gleaner.configs.schema import Config
 from gleaner.configs.schema import Gateway as Settings

@@ -9,12 +9,12 @@ from functools import partial
 
 import msgspec
 
-from gleaner.actors.engine.engine_facts import EngineFacts
-from gleaner.actors.engine.server_facts import NoServer, look
-from gleaner.actors.rollout.gateway.fleet import Failed
-from gleaner.actors.rollout.gateway.found_weights import FoundWeights
-from gleaner.actors.rollout.gateway.model_check import ModelCheck
-from gleaner.actors.rollout.gateway.own_fleet import EngineAt
+from gleaner.actors.engine.servers.foreign_facts import EngineFacts
+from gleaner.actors.engine.servers.server_facts import NoServer, look
+from gleaner.actors.gateway.fleet import Failed
+from gleaner.actors.gateway.found_weights import FoundWeights
+from gleaner.actors.gateway.model_check import ModelCheck
+from gleaner.actors.gateway.own_fleet import EngineAt
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Intensity, StartFailed, Supervisor, TreeSpec, child, one_for_one
 
@@ -75,8 +75,8 @@ class UrlEngines:
             raise Failed(f"{engine.url}: {problem}") from problem
 
     def _worker_of(self, engine: EngineAt) -> TreeSpec:
-        from gleaner.actors.engine.servers import server_host
-        from gleaner.actors.engine.worker import RolloutWorker
+        from gleaner.actors.engine.servers.factory import server_host
+        from gleaner.actors.engine.worker.worker import RolloutWorker
 
         config, name = engine_config(self._config, engine), engine.name
         check = partial(self._check, engine)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gleaner.actors.engine.engine_facts import EngineFacts
+from gleaner.actors.engine.servers.foreign_facts import EngineFacts
 from gleaner.nodeagent.exit_codes import FAILED, CannotRun
 from gleaner.nodeagent.files import write_whole
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from gleaner.nodeagent.exit_codes import IN_USE, LOST, CannotRun
 from gleaner.supervisor.errors import JournalAway, JournalError
-from gleaner.supervisor.postgres_layout import LeaseTerm
-from gleaner.supervisor.postgres_lease import PostgresLease
+from gleaner.supervisor.journal.postgres_layout import LeaseTerm
+from gleaner.supervisor.journal.postgres_lease import PostgresLease
 
 MARGIN = 0.1  # of the lease: the process ends before the database can give it to another
 LOOKS = 4  # of a standby at the lease, in the time of one

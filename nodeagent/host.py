@@ -20,8 +20,8 @@ from gleaner.configs.schema import Config
 from gleaner.nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, NoSpace, as_cannot_run
 from gleaner.nodeagent.shutdown import Shutdown
 from gleaner.supervisor import Limits, SqliteJournal
-from gleaner.supervisor.group_commit import GroupCommit
-from gleaner.supervisor.journal_places import need_client
+from gleaner.supervisor.journal.group_commit import GroupCommit
+from gleaner.supervisor.journal.places import need_client
 from gleaner.transport.keys import Bulk, NodeKeys
 from gleaner.transport.wire import Peer
 
@@ -163,8 +163,8 @@ def open_journals(seat: Seat, commit_s: float) -> GroupCommit:
     if not seat.database:
         return SqliteJournal(seat.journal_file, commit_s=commit_s)
     need_client(seat.database)
-    from gleaner.supervisor.postgres_journal import PostgresJournal
-    from gleaner.supervisor.postgres_layout import LeaseTerm
+    from gleaner.supervisor.journal.postgres import PostgresJournal
+    from gleaner.supervisor.journal.postgres_layout import LeaseTerm
 
     space = f"{seat.job or CLUSTER}/{seat.process}"
     return PostgresJournal(seat.database, space=space, commit_s=commit_s, lease=LeaseTerm(LEASE, seat.term))

@@ -11,7 +11,7 @@ from typing import Protocol
 import psutil
 import pynvml
 
-from gleaner.actors.cluster.messages import Inventory
+from gleaner.actors.protocol.cluster import Inventory
 
 log = logging.getLogger("nodeagent")
 

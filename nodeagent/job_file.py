@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.nodeagent.exit_codes import USAGE, CannotRun
 from gleaner.nodeagent.files import write_whole
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gleaner.actors.cluster.job import SHARED_MEMORY, memory_dir
-from gleaner.actors.cluster.messages import JobSpec
-from gleaner.actors.weights.control_file import has_writer
-from gleaner.actors.weights.control_page import SUFFIX
-from gleaner.actors.weights.lease import exclusive
+from gleaner.actors.protocol.cluster import JobSpec
+from gleaner.actors.weights.control.file import has_writer
+from gleaner.actors.weights.control.page import SUFFIX
+from gleaner.actors.weights.image.reader_locks import exclusive
 
 QUIET_S = 60.0  # time without a change before a folder is freed; killed agents restart within seconds
 STATE = "state"  # host copies of the trainer's state, `gleaner.actors.cluster.job.state_copy_dir`

@@ -9,7 +9,7 @@ from gleaner.nodeagent.files import STANDBY, AgentFile
 from gleaner.nodeagent.host import LEASE, Seat
 from gleaner.nodeagent.shutdown import Shutdown
 from gleaner.nodeagent.site import Site
-from gleaner.supervisor.journal_places import need_client
+from gleaner.supervisor.journal.places import need_client
 
 log = logging.getLogger("nodeagent")
 
@@ -25,7 +25,7 @@ async def leading(
         return
     need_client(seat.database)
     from gleaner.nodeagent.head_lease import LeaseKeeper, end_at_once, wait_for_lease
-    from gleaner.supervisor.postgres_lease import PostgresLease
+    from gleaner.supervisor.journal.postgres_lease import PostgresLease
 
     def waiting(why: str) -> None:
         log.info("standing by: %s", why)

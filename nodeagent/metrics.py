@@ -15,8 +15,8 @@ from prometheus_client.core import (
     Metric,
 )
 
+from gleaner.supervisor.inspection.vitals import ASK_BOUNDS_S
 from gleaner.supervisor.system_messages import ActorState, SystemState
-from gleaner.supervisor.vitals import ASK_BOUNDS_S
 
 MAX_ACTORS = 1000
 """Actors of one process that have series of their own; the others are summed up under `OTHERS`."""

@@ -9,9 +9,9 @@ import logging
 from dataclasses import dataclass, replace
 
 from gleaner.actors.cluster.local_hosts import Join
-from gleaner.actors.cluster.messages import JobEnded, PreemptionNotice, StopNode
 from gleaner.actors.cluster.provider import LocalProvider
 from gleaner.actors.cluster.scheduler import Scheduler
+from gleaner.actors.protocol.cluster import JobEnded, PreemptionNotice, StopNode
 from gleaner.nodeagent.agent import NodeAgent
 from gleaner.nodeagent.children import Children
 from gleaner.nodeagent.cluster_view import ClusterView

@@ -6,7 +6,7 @@ Owns the sending, in the background and bounded: a supervisor never waits for it
 import asyncio
 import logging
 
-from gleaner.actors.cluster.messages import RestartSeen
+from gleaner.actors.protocol.cluster import RestartSeen
 from gleaner.supervisor import ActorSystem, AskFailed, Done, Restarted
 
 CONTROLLER = "training/controller"

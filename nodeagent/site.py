@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from gleaner.actors.cluster.local_hosts import Join, LocalHosts, OnRestart
-from gleaner.actors.cluster.messages import JobSpec
 from gleaner.actors.cluster.provider import Hosts
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.actors.training.job_journal import JobOver
 from gleaner.configs.schema import Traces
 from gleaner.nodeagent import files, host, job_file, job_memory, state_lock, wall_clock
@@ -27,8 +27,8 @@ from gleaner.nodeagent.host import CLUSTER, LOG_BYTES, Seat, load_keys
 from gleaner.nodeagent.service_manager import ServiceManager
 from gleaner.nodeagent.traces import open_tracer
 from gleaner.supervisor import ActorSystem
-from gleaner.supervisor.group_commit import GroupCommit
-from gleaner.supervisor.journal import Journals
+from gleaner.supervisor.journal.group_commit import GroupCommit
+from gleaner.supervisor.journal.port import Journals
 from gleaner.supervisor.machine import Machine, RealMachine
 from gleaner.supervisor.network import Network
 from gleaner.supervisor.tracing import Tracer
@@ -304,8 +304,8 @@ class RealSite:
 
 def _open_job_journals(seat: Seat, commit_s: float) -> GroupCommit:
     if seat.database:
-        from gleaner.supervisor.postgres_journal import forget_jobs
-        from gleaner.supervisor.postgres_layout import without_password
+        from gleaner.supervisor.journal.postgres import forget_jobs
+        from gleaner.supervisor.journal.postgres_layout import without_password
 
         stay = (CLUSTER, seat.job)
         unfinished = forget_jobs(seat.database, stay, JOBS_KEPT, over=JobOver.__name__)

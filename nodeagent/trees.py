@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from gleaner.actors.cluster import job as places
-from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.fittings import Fittings
 from gleaner.supervisor import Intensity, TreeSpec, child, one_for_all, one_for_one, rest_for_one
@@ -42,7 +42,7 @@ class Place:
 
 def rollout(place: Place) -> TreeSpec:
     """The manager depends on the balancer that it asks, not the other way round."""
-    from gleaner.actors.rollout.load_balancer import LoadBalancer
+    from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
     from gleaner.actors.rollout.manager import RolloutManager
 
     config = place.config
@@ -57,7 +57,7 @@ def rollout(place: Place) -> TreeSpec:
 def gateway(place: Place) -> TreeSpec:
     """HTTP in front of the manager. It keeps no state: requests belong to the manager. The simulator, which
     has no HTTP, runs no such process."""
-    from gleaner.actors.rollout.gateway.gateway import Gateway
+    from gleaner.actors.gateway.gateway import Gateway
 
     job, config = place.job, place.config
     door = place.fittings.gateway_door(config, Path(job.model_dir), job.run_id)
@@ -103,7 +103,7 @@ def transfer(place: Place) -> TreeSpec:
 
 def trainer(place: Place) -> TreeSpec:
     """The trainer and the worker that rolls out on its device: neither runs without the other."""
-    from gleaner.actors.engine.worker import RolloutWorker
+    from gleaner.actors.engine.worker.worker import RolloutWorker
     from gleaner.actors.training.trainer import Trainer
 
     job, config, node, fittings = place.job, place.config, place.node, place.fittings
@@ -169,7 +169,7 @@ def own(place: Place) -> TreeSpec:
 
 def engine(place: Place) -> TreeSpec:
     """A preemptible instance."""
-    from gleaner.actors.engine.worker import RolloutWorker
+    from gleaner.actors.engine.worker.worker import RolloutWorker
 
     job, config, node, fittings = place.job, place.config, place.node, place.fittings
     return one_for_one(

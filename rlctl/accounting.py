@@ -11,7 +11,7 @@ import msgspec
 
 from gleaner.actors.training.account import spans_of, used_between, whole_steps
 from gleaner.actors.training.records import AnyRecord, Step
-from gleaner.actors.training.used import HOUR_S, Used
+from gleaner.actors.training.usage import HOUR_S, Used
 from gleaner.configs.schema import Prices
 
 MILLION = 1e6

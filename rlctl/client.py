@@ -32,15 +32,15 @@ from gleaner.supervisor import (
     Message,
     Refused,
 )
-from gleaner.supervisor.health import Pulse
-from gleaner.supervisor.journal import Replayed
+from gleaner.supervisor.journal.port import Replayed
 from gleaner.supervisor.network import Network
+from gleaner.supervisor.watch.health import Pulse
 from gleaner.transport.keys import NodeKeys
 from gleaner.transport.mesh import ZmqWire
 from gleaner.transport.wire import Peer
 
 if TYPE_CHECKING:  # most commands only look: the modules that generate and publish are imported on use
-    from gleaner.actors.rollout.single_messages import Generate, Generated, VersionNotReady
+    from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady
     from gleaner.rlctl.publishing import ModelConfig, Publication, Publishing, State
     from gleaner.rlctl.publishing_parts import OwnParts, Ranks
 
@@ -65,7 +65,7 @@ class Cluster(ClusterView):
         """Have the instances of the job continue a prompt; see docs/versions.md. A repeated ask with the same
         id and contents is the same request, also after the manager dies. Raises Refused where the id was
         already used with different contents, or the prompt is too long."""
-        from gleaner.actors.rollout.single_messages import Generated, VersionNotReady
+        from gleaner.actors.protocol.requests import Generated, VersionNotReady
 
         key = f"generate/{request.id}/{request.attempt}/{request.accepted}"
         deadline_s = request.wait_s + request.deadline_s + DEADLINE_S

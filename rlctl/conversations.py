@@ -17,7 +17,7 @@ from gleaner.rlctl import struct_table, vocabulary
 from gleaner.supervisor import Deferred
 from gleaner.supervisor.mailbox import Lane
 from gleaner.supervisor.message import Done, Message
-from gleaner.supervisor.registry import Registry
+from gleaner.supervisor.names.registry import Registry
 from gleaner.supervisor.system_messages import SYSTEM, Failure
 
 NAMES = {
@@ -45,12 +45,12 @@ SPEAKERS = {
     "gleaner.actors.cluster.membership": "cluster/scheduler",
     "gleaner.actors.engine": "<node>/engine",
     "gleaner.actors.rollout": "rollout/manager",
-    "gleaner.actors.rollout.gateway": "rollout/gateway",
+    "gleaner.actors.gateway": "rollout/gateway",
     "gleaner.actors.training.chronicle": "training/controller",
     "gleaner.actors.training.durability": "training/controller",
     "gleaner.actors.training.evaluation": "training/controller",
     "gleaner.actors.training.loop": "training/controller",
-    "gleaner.actors.training.planning": "training/controller",
+    "gleaner.actors.training.step_plan": "training/controller",
     "gleaner.actors.training.submission": "training/controller",
     "gleaner.actors.training.fsdp2_files": "training/trainer",
     "gleaner.actors.training.trainer_files": "training/trainer",

@@ -16,7 +16,7 @@ from gleaner.actors.reward.prompts import BadConversation, BadTokenizer, Prompts
 from gleaner.actors.reward.rows import BadRow
 from gleaner.actors.reward.rows import entry as entry_of
 from gleaner.actors.reward.sandbox.detection import NoSandbox
-from gleaner.actors.reward.sandbox.running import SandboxFailed
+from gleaner.actors.reward.sandbox.program_pipes import SandboxFailed
 from gleaner.actors.reward.source import BadTask
 from gleaner.actors.reward.tables import Table, table
 from gleaner.actors.reward.task import verifier_of

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TextIO
 
 from gleaner.actors.cluster.job import health_of
-from gleaner.actors.cluster.messages import UNSCORED, UNSERVED, JobEnded, JobIs, JobSpec, JobStatus, SubmitJob
+from gleaner.actors.protocol.cluster import UNSCORED, UNSERVED, JobEnded, JobIs, JobSpec, JobStatus, SubmitJob
 from gleaner.actors.training.history import End, HistoryFollower, HistoryWriter, Phase
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
-from gleaner.rlctl.audit import Violation, audit
+from gleaner.rlctl.audit.invariants import Violation, audit
+from gleaner.rlctl.audit.run_files import gather
 from gleaner.rlctl.client import Cluster, connect, connect_to_run
 from gleaner.rlctl.errors import CommandError, failed, unscored, unserved
-from gleaner.rlctl.evidence import gather
 from gleaner.rlctl.head import Head, running_head
 from gleaner.rlctl.interrupt import Interrupt, stopped
 from gleaner.rlctl.live import Mode, announce, follow, show

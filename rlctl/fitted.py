@@ -6,11 +6,11 @@ Owns the choice of the files and the text of the result. The regression is in `g
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gleaner.actors.rollout.messages import BatchLedger
+from gleaner.actors.protocol.rollout import BatchLedger
 from gleaner.actors.training.history import HistoryError, read_history
 from gleaner.configs.schema import Config
+from gleaner.rlctl.audit.run_files import gather
 from gleaner.rlctl.errors import failed, nothing, usage
-from gleaner.rlctl.evidence import gather
 from gleaner.rlctl.runs import RunDir
 from gleaner.sim.models.fit import (
     TooLittle,

@@ -15,13 +15,13 @@ from typing import Any
 import msgpack
 
 from gleaner.actors.cluster import provider, scheduler
-from gleaner.rlctl import evidence
+from gleaner.rlctl.audit import run_files as evidence
+from gleaner.rlctl.audit.journal_faults import Shown, faults, known, streams
 from gleaner.rlctl.errors import nothing
-from gleaner.rlctl.journal_faults import Shown, faults, known, streams
-from gleaner.supervisor.group_commit import MAX_TAIL
-from gleaner.supervisor.journal_file import JournalView
-from gleaner.supervisor.journal_places import is_url
-from gleaner.supervisor.journal_rows import Row, StreamRows, row_checksum
+from gleaner.supervisor.journal.file import JournalView
+from gleaner.supervisor.journal.group_commit import MAX_TAIL
+from gleaner.supervisor.journal.places import is_url
+from gleaner.supervisor.journal.rows import Row, StreamRows, row_checksum
 
 __all__ = ["Shown", "describe", "faults", "known", "places", "plain", "record", "records", "streams"]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from gleaner.actors.engine import checkpoint_files
-from gleaner.actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from gleaner.actors.model import checkpoint_files
+from gleaner.actors.model.qwen3_config import BadCheckpoint, Qwen3Config
 from gleaner.actors.reward.prompts import BadTokenizer
 from gleaner.actors.reward.source import BadTask
 from gleaner.actors.reward.task import mixed_source, tasks_of

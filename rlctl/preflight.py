@@ -14,9 +14,9 @@ from pathlib import Path
 
 from gleaner.actors.cluster.job import SHARED_MEMORY
 from gleaner.actors.cluster.provider import refuse_names
-from gleaner.actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from gleaner.actors.model.qwen3_config import BadCheckpoint, Qwen3Config
 from gleaner.actors.reward.sandbox.detection import NoSandbox
-from gleaner.actors.reward.sandbox.running import SandboxFailed
+from gleaner.actors.reward.sandbox.program_pipes import SandboxFailed
 from gleaner.actors.reward.source import BadTask
 from gleaner.actors.reward.verifiers.port import BadVerifier
 from gleaner.actors.reward.verifiers.registry import HTTP, PYTHON
@@ -102,7 +102,9 @@ def _rewards(config: Config) -> Iterator[str]:
 
 def _engines(config: Config) -> Iterator[str]:
     if config.engine.kind != "builtin" and config.fleet.n_prem_max:
-        from gleaner.actors.engine.requirements import unmet  # starts a process, or opens a connection
+        from gleaner.actors.engine.servers.requirements import (
+            unmet,  # starts a process, or opens a connection
+        )
 
         yield from unmet(config.engine)
 

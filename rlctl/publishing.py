@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
-from gleaner.actors.weights.image_draft import Draft
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.images import ImageStoreError, VersionConflict
-from gleaner.actors.weights.messages import (
+from gleaner.actors.protocol.instances import InstancesAre, ListInstances
+from gleaner.actors.protocol.weights import (
     MayPublish,
     OpenPart,
     PartIsOpen,
@@ -25,6 +22,9 @@ from gleaner.actors.weights.messages import (
     Publish,
     Published,
 )
+from gleaner.actors.weights.image.draft import Draft
+from gleaner.actors.weights.image.port import ImageStoreError, VersionConflict
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.rlctl.client_waits import WAIT_S
 from gleaner.rlctl.publishing_home import ASK_S, Asks, CannotPublish, Home, find_home
 from gleaner.rlctl.publishing_parts import OwnParts, Ranks, is_sharded, shards_of, write_shards
@@ -33,7 +33,7 @@ from gleaner.supervisor import Done, Refused
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gleaner.actors.engine.named_tensors import NamedTensors
+    from gleaner.actors.model.named_tensors import NamedTensors
 
 MANAGER = "rollout/manager"
 READERS_S = 10.0
@@ -232,7 +232,7 @@ def _heard(told: Awaitable[Published]) -> "asyncio.Task[Published]":
 
 def _source(weights: State | Path | str, config: ModelConfig, known: bytes) -> "tuple[NamedTensors, bytes]":
     """Tensors and config.json. Raises ValueError, OSError."""
-    from gleaner.actors.engine.named_tensors import config_of_folder, of_folder, of_state
+    from gleaner.actors.model.named_tensors import config_of_folder, of_folder, of_state
 
     if isinstance(weights, Path | str):
         folder = Path(weights)
@@ -254,7 +254,7 @@ def _config_of(config: ModelConfig, known: bytes) -> bytes:
 
 def encoded_config(config: ModelConfig) -> bytes:
     """config.json of a model. Raises ValueError, OSError."""
-    from gleaner.actors.engine.named_tensors import config_of_folder
+    from gleaner.actors.model.named_tensors import config_of_folder
 
     if isinstance(config, bytes):
         return config

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from gleaner.actors.cluster.job import store_dir
-from gleaner.actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
-from gleaner.actors.weights.messages import FindStore, StoreIs
+from gleaner.actors.protocol.cluster import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
+from gleaner.actors.protocol.weights import FindStore, StoreIs
 from gleaner.rlctl.client_waits import WAIT_S
 from gleaner.supervisor import Address, AskFailed, Message, Refused
 

@@ -2,7 +2,7 @@
 
 No tensor is gathered. Owns a rank's description of itself and of its tensors, and the write of its part into
 the host's image; other ranks of the host write the rest. The agents combine all parts into one version
-(`gleaner.actors.weights.parts`).
+(`gleaner.actors.weights.shards.sharded_publication`).
 """
 
 import mmap
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.weights.layout import Part
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.weights.shards.layout import Part
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gleaner.actors.engine.shards import Shards
+    from gleaner.actors.engine.images.shards import Shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class OwnParts:
-    """This rank's parts of the image's tensors `whole` (`gleaner.actors.engine.shards.layout_of`; the same on
-    every rank): `parts`, from `gleaner.actors.weights.layout.fsdp_parts` and
+    """This rank's parts of the image's tensors `whole` (`gleaner.actors.engine.images.shards.layout_of`; the
+    same on every rank): `parts`, from `gleaner.actors.weights.shards.layout.fsdp_parts` and
     `megatron_layout.megatron_parts`."""
 
     whole: Sequence[TensorSpec]
@@ -65,7 +65,7 @@ def is_sharded(weights: object) -> bool:
 
 def shards_of(weights: "Mapping[str, Tensor]", parts: OwnParts | None, ranks: Ranks) -> "Shards":
     """The ranges that this rank writes. Raises Unpublishable."""
-    from gleaner.actors.engine.shards import of_dtensors, of_parts
+    from gleaner.actors.engine.images.shards import of_dtensors, of_parts
 
     if parts is not None:
         return of_parts(weights, parts.parts, parts.whole)

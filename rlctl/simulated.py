@@ -1,16 +1,16 @@
 """Evidence of a simulated run, read from the disks of the simulated cluster.
 
 It has the form that every audit takes. Owns the translation from `gleaner.sim.outcome.Outcome`. Judges
-nothing (`gleaner.rlctl.audit` does).
+nothing (`gleaner.rlctl.audit.invariants` does).
 """
 
-from gleaner.rlctl.audit import CheckpointSeen, Evidence
-from gleaner.rlctl.testimony import NEEDED_FOR, Testimony, evidence_of
+from gleaner.rlctl.audit.invariants import CheckpointSeen, Evidence
+from gleaner.rlctl.audit.journal_evidence import NEEDED_FOR, Testimony, evidence_of
 from gleaner.sim.outcome import Outcome
 
 
 def evidence(outcome: Outcome) -> Evidence:
-    """The evidence of a simulated run, for `gleaner.rlctl.audit.audit`."""
+    """The evidence of a simulated run, for `gleaner.rlctl.audit.invariants.audit`."""
     told = Testimony(missing=[("I2", text) for text in outcome.unreadable])
     for stream in outcome.streams:
         if stream.name in NEEDED_FOR:

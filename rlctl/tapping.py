@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from gleaner.rlctl.client import Cluster
 from gleaner.supervisor import AskFailed, Refused
-from gleaner.supervisor.tap import ReadTap, StartTap, StopTap, TapRecords
+from gleaner.supervisor.inspection.tap import ReadTap, StartTap, StopTap, TapRecords
 from gleaner.transport.wire import Peer
 
 POLL_S = 0.25

@@ -1,6 +1,6 @@
 """Control pages of this host's instances, read for display.
 
-Owns their location and display. `gleaner.actors.weights.control_page` defines the contents.
+Owns their location and display. `gleaner.actors.weights.control.page` defines the contents.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from gleaner.actors.cluster.job import SHARED_MEMORY
-from gleaner.actors.weights.control_file import has_writer, read_page
-from gleaner.actors.weights.control_page import NONE, SUFFIX, BadPage
+from gleaner.actors.weights.control.file import has_writer, read_page
+from gleaner.actors.weights.control.page import NONE, SUFFIX, BadPage
 from gleaner.rlctl.columns import Column, Table, fitted
 
 COLUMNS = (

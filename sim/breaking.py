@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from gleaner.actors.cluster.messages import CloudNotice, PreemptionNotice
+from gleaner.actors.protocol.cluster import CloudNotice, PreemptionNotice
 from gleaner.sim.client import say
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.hosts import SIGCONT, SIGKILL, SIGSTOP, Host, SimProcess

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gleaner.actors.cluster.messages import JobIs, JobSpec, JobStatus, SubmitJob
+from gleaner.actors.protocol.cluster import JobIs, JobSpec, JobStatus, SubmitJob
 from gleaner.nodeagent.site import Sockets
 from gleaner.sim.hosts import SimProcess
 from gleaner.supervisor import ActorSystem, AskFailed, Incarnations, Message
+from gleaner.supervisor.journal.memory import MemoryJournal
 from gleaner.supervisor.machine import Machine
-from gleaner.supervisor.memory_journal import MemoryJournal
 from gleaner.transport.wire import Peer
 
 SCHEDULER = "cluster/scheduler"

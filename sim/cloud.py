@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gleaner.actors.cluster.job import host_dir
 from gleaner.actors.cluster.local_hosts import ORDER_S, STOP_S
-from gleaner.actors.cluster.messages import JobSpec, StopNode
+from gleaner.actors.protocol.cluster import JobSpec, StopNode
 from gleaner.nodeagent.exit_codes import CUT_SHORT, DAMAGED, IN_USE, OK, USAGE
 from gleaner.sim.hosts import KILLED, Host, Main, SimProcess
 from gleaner.sim.setting import Paces

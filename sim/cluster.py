@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.cluster.local_hosts import Join
-from gleaner.actors.cluster.messages import JobIs
+from gleaner.actors.protocol.cluster import JobIs
 from gleaner.actors.training.records import AnyRecord
 from gleaner.nodeagent.host import Seat
 from gleaner.nodeagent.site import FleetHosts
@@ -35,9 +35,9 @@ from gleaner.sim.setting import CLIENT, HEAD, Setting
 from gleaner.sim.site import Around, SimSite, sockets
 from gleaner.sim.watching import Hook, Watcher
 from gleaner.supervisor import ActorSystem
-from gleaner.supervisor.health import Parent
 from gleaner.supervisor.machine import Child
 from gleaner.supervisor.process import HEARTBEAT_VARIABLE, ProcessSpec
+from gleaner.supervisor.watch.health import Parent
 from gleaner.transport.wire import Peer
 
 HEAD_PORT = 7700

@@ -21,7 +21,7 @@ from gleaner.sim.kept_streams import KeptStreams
 from gleaner.sim.loop import SimLoop
 from gleaner.sim.process_loop import ProcessLoop
 from gleaner.supervisor.errors import JournalError, JournalFull
-from gleaner.supervisor.group_commit import Committed, Write
+from gleaner.supervisor.journal.group_commit import Committed, Write
 
 __all__ = ["SimDisk", "SimFiles", "SimJournal", "SimMemory"]
 

@@ -18,8 +18,8 @@ from gleaner.sim.kept_streams import KeptStreams
 from gleaner.sim.process_loop import ProcessLoop
 from gleaner.sim.turns import TimerTurn
 from gleaner.supervisor.errors import JournalError, JournalFull, JournalUnable
-from gleaner.supervisor.group_commit import FLUSH_SHARE, MAX_WAITING, Committed, NewRow, Write
-from gleaner.supervisor.journal import Replayed
+from gleaner.supervisor.journal.group_commit import FLUSH_SHARE, MAX_WAITING, Committed, NewRow, Write
+from gleaner.supervisor.journal.port import Replayed
 from gleaner.supervisor.message import Message, encode_body, kind_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Group:
 
 
 class SimJournal:
-    """A `gleaner.supervisor.journal.Journals` of one process, made by `SimDisk.journal`.
+    """A `gleaner.supervisor.journal.port.Journals` of one process, made by `SimDisk.journal`.
 
     Args:
         disk: its disk. kept: its rows there.

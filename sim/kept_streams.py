@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gleaner.supervisor.errors import Fenced, JournalFull
-from gleaner.supervisor.group_commit import Committed, Write
-from gleaner.supervisor.journal_rows import Row, StreamRows, row_checksum
-from gleaner.supervisor.sqlite_layout import LAYOUT
+from gleaner.supervisor.journal.group_commit import Committed, Write
+from gleaner.supervisor.journal.rows import Row, StreamRows, row_checksum
+from gleaner.supervisor.journal.sqlite_layout import LAYOUT
 
 
 class _Stream:

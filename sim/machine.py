@@ -15,9 +15,9 @@ from typing import Generic, Protocol, TypeVar
 from gleaner.sim.crowd import Crowd
 from gleaner.sim.meter import Bill, Meter
 from gleaner.sim.process_loop import ProcessLoop
-from gleaner.supervisor.health import Parent
 from gleaner.supervisor.machine import Child, OnExit, Worker
 from gleaner.supervisor.process import ProcessSpec
+from gleaner.supervisor.watch.health import Parent
 
 T = TypeVar("T")
 Start = Callable[[ProcessSpec, OnExit], Child]

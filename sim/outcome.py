@@ -15,8 +15,8 @@ from typing import Literal
 import msgspec
 
 from gleaner.actors.cluster import job as places
-from gleaner.actors.cluster.messages import JobSpec, TrainedSample
 from gleaner.actors.cluster.saved_state import Damaged
+from gleaner.actors.protocol.cluster import JobSpec, TrainedSample
 from gleaner.actors.training.records import AnyRecord
 from gleaner.actors.training.work import Commit
 from gleaner.configs.schema import Config
@@ -26,7 +26,7 @@ from gleaner.sim.loop import Finding
 from gleaner.sim.models.saved_memory import verify
 from gleaner.sim.models.trainer_work import COMMIT_FILE
 from gleaner.supervisor import JournalError
-from gleaner.supervisor.journal_file import StreamContent, contents_of
+from gleaner.supervisor.journal.file import StreamContent, contents_of
 
 Ended = Literal["done", "failed", "late", "stopped"]
 """How: the job ended well, or not; the virtual deadline passed; the user stopped it."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gleaner.actors.cluster.fleet import RESERVED
-from gleaner.actors.cluster.messages import JobSpec
 from gleaner.actors.cluster.provider import refuse_names
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace, TraceError

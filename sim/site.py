@@ -14,7 +14,7 @@ import msgspec
 
 from gleaner.actors.cluster import job as places
 from gleaner.actors.cluster.local_hosts import Join, OnRestart
-from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Traces
 from gleaner.nodeagent.cluster_view import ClusterView
 from gleaner.nodeagent.exit_codes import IN_USE, USAGE, CannotRun, NoSpace

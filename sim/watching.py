@@ -12,8 +12,8 @@ from collections.abc import Callable
 import msgspec
 
 from gleaner.sim.hosts import SimProcess
+from gleaner.supervisor.inspection.tap import Direction, Tap
 from gleaner.supervisor.message import Message
-from gleaner.supervisor.tap import Direction, Tap
 
 
 class Seen(msgspec.Struct, frozen=True):

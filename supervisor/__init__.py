@@ -47,19 +47,19 @@ from gleaner.supervisor.errors import (
     WaitTimeout,
     WorkHung,
 )
-from gleaner.supervisor.health import Health
-from gleaner.supervisor.journal import Journal, JournalStore
+from gleaner.supervisor.journal.port import Journal, JournalStore
+from gleaner.supervisor.journal.sqlite import SqliteJournal
 from gleaner.supervisor.limits import Limits
 from gleaner.supervisor.lives import Restarted
 from gleaner.supervisor.mailbox import Lane
 from gleaner.supervisor.message import Done, Message
+from gleaner.supervisor.names.registry import Registry
 from gleaner.supervisor.process import ProcessExit, ProcessSpec, die_with_parent
-from gleaner.supervisor.registry import Registry
-from gleaner.supervisor.sqlite_journal import SqliteJournal
 from gleaner.supervisor.supervision import Supervisor
 from gleaner.supervisor.system import ActorSystem
 from gleaner.supervisor.tree import Counts, Status
-from gleaner.supervisor.waiting import Waiting
+from gleaner.supervisor.wait import Waiting
+from gleaner.supervisor.watch.health import Health
 from gleaner.supervisor.work_deadlines import WorkDeadlines
 
 __all__ = [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from gleaner.supervisor.address import Address
 from gleaner.supervisor.message import Message, kind_of
 from gleaner.supervisor.system_messages import WaitState
-from gleaner.supervisor.turn_clock import TICK_S
+from gleaner.supervisor.watch.turn_clock import TICK_S
 from gleaner.transport.wire import Peer
 
 Outcome = Message | Exception

@@ -20,7 +20,7 @@ from gleaner.supervisor.mailbox import Lane, Mailbox
 from gleaner.supervisor.message import Done, Message, kind_of
 
 if TYPE_CHECKING:
-    from gleaner.supervisor.journal import JournalStore
+    from gleaner.supervisor.journal.port import JournalStore
     from gleaner.supervisor.system import ActorSystem
     from gleaner.supervisor.tracing import Tracer
 

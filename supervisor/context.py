@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from gleaner.supervisor.address import Address
 from gleaner.supervisor.errors import WorkHung
-from gleaner.supervisor.journal import Journal, JournalStore
-from gleaner.supervisor.journal_waits import WatchedStore
+from gleaner.supervisor.journal.port import Journal, JournalStore
+from gleaner.supervisor.journal.waits import WatchedStore
 from gleaner.supervisor.mailbox import Lane
 from gleaner.supervisor.message import Message
-from gleaner.supervisor.turn_clock import timeout_in_turns
-from gleaner.supervisor.waiting import Waiting, idle
+from gleaner.supervisor.wait import Waiting, idle
 from gleaner.supervisor.waits import Source
+from gleaner.supervisor.watch.turn_clock import timeout_in_turns
 from gleaner.supervisor.work_deadlines import WorkDeadlines
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from gleaner.supervisor.errors import (
     Suspended,
     Unreachable,
 )
+from gleaner.supervisor.inspection.vitals import Recovery
 from gleaner.supervisor.message import Message, decode_body, encode_body, kind_of
 from gleaner.supervisor.system_messages import SYSTEM, Ended, Failure, Heartbeat, LinkActors, Watch
-from gleaner.supervisor.vitals import Recovery
 from gleaner.transport.envelope import Envelope, Lane, Mode, encode
 from gleaner.transport.wire import Link, Peer, Route, Sent
 

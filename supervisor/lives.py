@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gleaner.supervisor.cell import Cell
 from gleaner.supervisor.child_spec import ChildSpec
 from gleaner.supervisor.errors import ActorError
-from gleaner.supervisor.running import KILLED_S, Ended, OnEnd, Running
+from gleaner.supervisor.managed_child import KILLED_S, Ended, OnEnd, Running
 from gleaner.supervisor.system_messages import ActorState
 from gleaner.supervisor.tree import Start, Status
 from gleaner.supervisor.waits import Waits

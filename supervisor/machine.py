@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from gleaner.supervisor.health import Parent
 from gleaner.supervisor.process import HEARTBEAT_VARIABLE, ChildProcess, ProcessExit, ProcessSpec
+from gleaner.supervisor.watch.health import Parent
 
 T = TypeVar("T")
 OnExit = Callable[[ProcessExit], None]

@@ -1,7 +1,7 @@
 """Outbound: the sending side of an actor system.
 
 It implements tell (at most once) and ask (with a deadline, under one key). Owns the asks that have no answer
-yet. `names` resolves names; `inbound` handles what arrives.
+yet. `names.client` resolves names; `inbound` handles what arrives.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gleaner.supervisor.asks import Outcome, PendingAsk, PendingAsks
 from gleaner.supervisor.cell import IN_HAND, Cell, lane_of
 from gleaner.supervisor.delivery import Delivery
 from gleaner.supervisor.errors import AskTimeout, Crashed, NotAdmitted, Suspended, Unreachable, WaitTimeout
+from gleaner.supervisor.inspection.vitals import Recovery
 from gleaner.supervisor.message import Message, encode_body, kind_of
-from gleaner.supervisor.names import MAX_RETRY_S, RETRY_S
+from gleaner.supervisor.names.client import MAX_RETRY_S, RETRY_S
 from gleaner.supervisor.system_messages import SYSTEM
 from gleaner.supervisor.tracing import Tracer
-from gleaner.supervisor.vitals import Recovery
 from gleaner.transport.envelope import Lane, Mode, encode
 from gleaner.transport.wire import Peer, Route, Sent
 

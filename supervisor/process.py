@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gleaner.supervisor.health import Health
-from gleaner.supervisor.turn_clock import timeout_in_turns
+from gleaner.supervisor.watch.health import Health
+from gleaner.supervisor.watch.turn_clock import timeout_in_turns
 
 PARENT_VARIABLE = "GLEANER_PARENT_PID"
 HEARTBEAT_VARIABLE = "GLEANER_HEARTBEAT"  # a `health.Parent`

@@ -17,8 +17,8 @@ from gleaner.supervisor.address import Address, Incarnations
 from gleaner.supervisor.cell import Cell
 from gleaner.supervisor.delivery import Exit
 from gleaner.supervisor.errors import ActorError, AskTimeout, Crashed
+from gleaner.supervisor.journal.memory import MemoryJournal
 from gleaner.supervisor.limits import Limits
-from gleaner.supervisor.memory_journal import MemoryJournal
 from gleaner.supervisor.message import Message, decode_body, encode_body, kind_of
 from gleaner.supervisor.network import Network
 from gleaner.supervisor.outbound import Outbound

@@ -13,11 +13,11 @@ from pathlib import Path
 from gleaner.supervisor.address import Incarnations
 from gleaner.supervisor.child_spec import TreeSpec
 from gleaner.supervisor.errors import ActorError
+from gleaner.supervisor.journal.sqlite import SqliteJournal
 from gleaner.supervisor.limits import Limits
-from gleaner.supervisor.names import REGISTRY
+from gleaner.supervisor.names.client import REGISTRY
+from gleaner.supervisor.names.registry import Registry
 from gleaner.supervisor.network import Network
-from gleaner.supervisor.registry import Registry
-from gleaner.supervisor.sqlite_journal import SqliteJournal
 from gleaner.supervisor.supervision import Supervisor
 from gleaner.supervisor.system import ActorSystem
 from gleaner.transport.mesh import ZmqWire

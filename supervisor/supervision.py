@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from gleaner.supervisor.cell import Cell
 from gleaner.supervisor.child_spec import ChildSpec, Strategy, TreeSpec
 from gleaner.supervisor.errors import CannotGoOn, RestartIntensityReached, StartFailed, SupervisorFailed
-from gleaner.supervisor.journal import JournalStore
+from gleaner.supervisor.journal.port import JournalStore
 from gleaner.supervisor.lives import Exited, Lives, Restarted
 from gleaner.supervisor.machine import Child
+from gleaner.supervisor.managed_child import Ended, OnEnd, Running, RunningActor, RunningProcess, RunningTree
 from gleaner.supervisor.process import ProcessSpec
-from gleaner.supervisor.running import Ended, OnEnd, Running, RunningActor, RunningProcess, RunningTree
 from gleaner.supervisor.system import ActorSystem
 from gleaner.supervisor.system_messages import ActorState
 from gleaner.supervisor.tree import Action, Counts, End, Later, Start, Status, Stop, TreeState, Why

@@ -1,7 +1,7 @@
 """ActorSystem: the actors of one process, and the parts that carry messages.
 
-Owns the cells. Sending is in `outbound`, receiving in `inbound`, names and leases in `names`, the death of
-other actors in `watching`; `supervision` restarts actors.
+Owns the cells. Sending is in `outbound`, receiving in `inbound`, names and leases in `names.client`, the
+death of other actors in `watch.watches`; `supervision` restarts actors.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from gleaner.supervisor.errors import (
     ActorError,
     Unreachable,
 )
-from gleaner.supervisor.health import Parent
-from gleaner.supervisor.heartbeats import HealthChecks, Heart
 from gleaner.supervisor.inbound import Inbound
-from gleaner.supervisor.inspection import Inspection
-from gleaner.supervisor.journal import JournalStore
+from gleaner.supervisor.inspection.report import Inspection
+from gleaner.supervisor.inspection.tap import Tap
+from gleaner.supervisor.journal.port import JournalStore
 from gleaner.supervisor.limits import Limits
-from gleaner.supervisor.linking import Linking
 from gleaner.supervisor.machine import Child, Machine, OnExit, RealMachine
 from gleaner.supervisor.message import Message, kind_of
-from gleaner.supervisor.names import Names
+from gleaner.supervisor.names.client import Names
 from gleaner.supervisor.network import Network
 from gleaner.supervisor.outbound import Outbound
 from gleaner.supervisor.process import HEARTBEAT_VARIABLE, ProcessSpec
 from gleaner.supervisor.system_messages import ActorState, SystemState
-from gleaner.supervisor.tap import Tap
 from gleaner.supervisor.tracing import Tracer
-from gleaner.supervisor.turn_clock import TurnClock
 from gleaner.supervisor.waits import Waits
-from gleaner.supervisor.watching import Watches
+from gleaner.supervisor.watch.actor_links import Linking
+from gleaner.supervisor.watch.health import Parent
+from gleaner.supervisor.watch.heartbeats import HealthChecks, Heart
+from gleaner.supervisor.watch.turn_clock import TurnClock
+from gleaner.supervisor.watch.watches import Watches
 from gleaner.transport.links import Links
 from gleaner.transport.wire import Peer, Route, Wire
 

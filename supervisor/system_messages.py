@@ -177,7 +177,8 @@ class ClaimNames(Message, frozen=True):
 
 
 class RenewLease(Message, frozen=True):
-    """The process lives; it holds `count` names whose hashes sum up to `sum`. See `supervisor/leases.py`."""
+    """The process lives; it holds `count` names whose hashes sum up to `sum`. See
+    `supervisor/names/leases.py`."""
 
     endpoint: str
     life: int

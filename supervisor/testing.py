@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from gleaner.supervisor.actor import Actor
 from gleaner.supervisor.address import Address, Incarnations
+from gleaner.supervisor.journal.sqlite import SqliteJournal
 from gleaner.supervisor.limits import Limits
 from gleaner.supervisor.message import Message
-from gleaner.supervisor.names import REGISTRY
+from gleaner.supervisor.names.client import REGISTRY
+from gleaner.supervisor.names.registry import Registry
 from gleaner.supervisor.network import Network
-from gleaner.supervisor.registry import Registry
-from gleaner.supervisor.sqlite_journal import SqliteJournal
 from gleaner.supervisor.system import ActorSystem
 from gleaner.transport.loopback import LoopbackNetwork
 from gleaner.transport.wire import Peer

@@ -15,7 +15,7 @@ A wait either raises then (`WaitTimeout`), or, where its owner would only wait o
 deadline that passes is an event of its own, and the wait keeps the time at which it began.
 
 **A pause of this process** moves every deadline by its length: nothing could be received meanwhile
-(`turn_clock`).
+(`watch.turn_clock`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 
 from gleaner.supervisor.deadline import Deadline
 from gleaner.supervisor.system_messages import ExpiredWait, WaitState
-from gleaner.supervisor.waiting import Waiting
+from gleaner.supervisor.wait import Waiting
 
 log = logging.getLogger("supervisor.waits")
 

@@ -26,7 +26,7 @@ def postgres() -> Iterator[PostgresServer]:
     with pytest.MonkeyPatch.context() as patched:
         # Neither side is given up for being slow, where a test does not ask for that.
         for limit in ("IDLE_S", "CONNECT_S"):
-            patched.setattr(f"gleaner.supervisor.postgres_layout.{limit}", 600)
+            patched.setattr(f"gleaner.supervisor.journal.postgres_layout.{limit}", 600)
         try:
             server.start()
             yield server

@@ -3,8 +3,8 @@
 import asyncio
 import threading
 
-from gleaner.actors.engine.remote import RemoteHost
-from gleaner.actors.engine.turn import Orders, Turn
+from gleaner.actors.engine.servers.host import RemoteHost
+from gleaner.actors.engine.worker.port import Orders, Turn
 
 TURN_S = 120.0
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from gleaner.supervisor.group_commit import GroupCommit
+from gleaner.supervisor.journal.group_commit import GroupCommit
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from patient_loop import TURN_S, PatientLoop
 
-from gleaner.supervisor.sqlite_journal import SqliteJournal
+from gleaner.supervisor.journal.sqlite import SqliteJournal
 from gleaner.supervisor.testing import TestSystem
 
 

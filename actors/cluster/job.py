@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs import load
 from gleaner.configs.load import ConfigError
 from gleaner.configs.schema import Config

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from gleaner.actors.cluster.step_model import Machines, Work, predict
-from gleaner.actors.cluster.step_times import StepTimes, finite
-from gleaner.actors.rollout.pace import EnginePace
+from gleaner.actors.protocol.step_times import StepTimes, finite
+from gleaner.actors.protocol.throughput import EnginePace
 
 POOLED_STEPS = 3  # whose lengths represent the next step's: one batch's mean is off by some percent
 LEVEL, TREND = 0.4, 0.15  # of a new step in the mean length, and in its growth

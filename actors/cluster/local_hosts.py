@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.cluster.job import config_of, health_of, host_dir
-from gleaner.actors.cluster.messages import JobSpec, StopNode
+from gleaner.actors.protocol.cluster import JobSpec, StopNode
 from gleaner.supervisor import (
     ActorSystem,
     AskFailed,
@@ -29,7 +29,7 @@ from gleaner.supervisor import (
     one_for_one,
 )
 from gleaner.supervisor.machine import Child
-from gleaner.supervisor.turn_clock import timeout_in_turns
+from gleaner.supervisor.watch.turn_clock import timeout_in_turns
 from gleaner.transport.keys import Bulk
 from gleaner.transport.wire import Peer
 

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from gleaner.actors.cluster.messages import NodeHello, NodeSeen
+from gleaner.actors.protocol.cluster import NodeHello, NodeSeen
 from gleaner.supervisor import Address
 
 MAX_MEMBERS = 4096

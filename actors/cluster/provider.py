@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gleaner.actors.cluster.fleet import RESERVED, FleetAction, FleetPolicy, KillHost, NoticeHost, StartHost
 from gleaner.actors.cluster.job import config_of
-from gleaner.actors.cluster.messages import (
+from gleaner.actors.protocol.cluster import (
     JobEnded,
     JobSpec,
     PreemptionNotice,

@@ -14,7 +14,9 @@ from msgspec import structs
 
 from gleaner.actors.cluster.job import config_of
 from gleaner.actors.cluster.membership import HEAD, MAX_MEMBERS, Member, Members
-from gleaner.actors.cluster.messages import (
+from gleaner.actors.cluster.planner import Planner, planner_of
+from gleaner.actors.cluster.seeding import SeedingState
+from gleaner.actors.protocol.cluster import (
     HostsUp,
     JobEnded,
     JobIs,
@@ -32,8 +34,6 @@ from gleaner.actors.cluster.messages import (
     SubmitJob,
     WhoIsUp,
 )
-from gleaner.actors.cluster.planning import Planner, planner_of
-from gleaner.actors.cluster.seeding import SeedingState
 from gleaner.configs.load import ConfigError
 from gleaner.configs.schema import Config
 from gleaner.supervisor import (

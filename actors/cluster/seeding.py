@@ -13,7 +13,7 @@ import math
 import msgspec
 
 from gleaner.actors.cluster.learnt import Learnt
-from gleaner.actors.cluster.step_times import StepTimes, finite
+from gleaner.actors.protocol.step_times import StepTimes, finite
 from gleaner.configs.schema import Seeding
 
 SAME_COUNT = 1e-6  # line 11 compares a mean over time with a count: equal up to rounding of the mean

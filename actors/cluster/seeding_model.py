@@ -24,7 +24,7 @@ import numpy as np
 from gleaner.actors.cluster.learnt import Learnt, learn, ready
 from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
 from gleaner.actors.cluster.step_model import Floats, Machines, Work, predict
-from gleaner.actors.cluster.step_times import StepTimes
+from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.configs.schema import Prices, Seeding
 
 WINDOWS = 7  # tried at a time

@@ -7,7 +7,8 @@ in the background, then reports that. It lives in the node agent's process, so i
 
 import asyncio
 
-from gleaner.actors.cluster.messages import (
+from gleaner.actors.cluster.saved_state import Checkpoints, Copies, Damaged, StateDirFull
+from gleaner.actors.protocol.cluster import (
     LatestState,
     RecordIs,
     RecordOf,
@@ -16,7 +17,6 @@ from gleaner.actors.cluster.messages import (
     StateSaved,
     StepTrained,
 )
-from gleaner.actors.cluster.saved_state import Checkpoints, Copies, Damaged, StateDirFull
 from gleaner.supervisor import Actor, Done, Hopeless, Message, Refused, handles
 
 CONTROLLER = "training/controller"

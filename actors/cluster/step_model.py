@@ -5,8 +5,9 @@ Owns the arithmetic from lengths, engines and trainer to seconds. Pure.
 The model decodes a sample of the coming batch in slices of time, on the engines of both kinds, for many
 windows and numbers of instances at once (arrays of candidates x requests):
 
-- an engine's decode step takes `step_s + rows * row_s + context * context_s` (`gleaner.actors.rollout.pace`)
-  and gives each request that it decodes one token; the load is even, within a kind and between them;
+- an engine's decode step takes `step_s + rows * row_s + context * context_s`
+  (`gleaner.actors.protocol.throughput`) and gives each request that it decodes one token; the load is even,
+  within a kind and between them;
 - requests wait in order of arrival for a slot and free capacity in a cache; when they outgrow the caches, the
   last ones pause;
 - reserved engines begin at once and stop at the window's end; their requests go on elsewhere, in front, and
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.actors.rollout.pace import EnginePace
+from gleaner.actors.protocol.throughput import EnginePace
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -1,8 +1,8 @@
 """`VerifierHealth`: health check of a job's verifier by its newest verdicts.
 
 A verifier is sick if too large a share of them are failures. Pure: inputs are verdicts and times. The manager
-(`gleaner.actors.rollout.scoring`) and the controller act on it. No state is kept over a restart: every
-pending verdict is requested again, so a verifier that is still sick shows with the first one.
+(`gleaner.actors.rollout.batches.scoring`) and the controller act on it. No state is kept over a restart:
+every pending verdict is requested again, so a verifier that is still sick shows with the first one.
 
 - Failures are verdicts of ours (`verdicts.OURS`); and timeouts, as long as no response has ended in another
   way: a verifier that hangs looks like responses that make it work.

@@ -1,7 +1,7 @@
 """`Prompts`: text to tokens and back, by a checkpoint's tokenizer and template.
 
 Owns the tokenizer's files, read once; no model, problem or reward, and no text that grows token by token
-(`gleaner.actors.rollout.gateway.text`). Free of `transformers` and of the package of problems, so that a
+(`gleaner.actors.gateway.text`). Free of `transformers` and of the package of problems, so that a
 command that puts one prompt starts at once.
 """
 

@@ -11,7 +11,7 @@ from collections import Counter
 
 import msgspec
 
-from gleaner.actors.reward.messages import GetProblems, Problems, Score, Verdict
+from gleaner.actors.protocol.reward import GetProblems, Problems, Score, Verdict
 from gleaner.actors.reward.pool import NoProblem, PoolFailed, ProblemLost, WorkerPool
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.configs.schema import Config

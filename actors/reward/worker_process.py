@@ -14,7 +14,7 @@ import sys
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.scoring import ScorerUnusable, WorkerDied, WorkerHung, WorkerSpec
 from gleaner.supervisor.process import PARENT_VARIABLE
-from gleaner.supervisor.turn_clock import timeout_in_turns
+from gleaner.supervisor.watch.turn_clock import timeout_in_turns
 
 # Numeric libraries start a thread a core; there is one worker a core already, and each thread reserves
 # memory.

@@ -1,17 +1,15 @@
 """RolloutManager: owns every request from prompt to trained.
 
-`state.RolloutState` holds the state and its rules; `books` keeps it with its journal. This actor receives the
-messages. Its `parts` feed events to the state and act on them: `membership` and `opening`, `intake`,
-`dispatching`, `moving`, `scoring`, `selecting`, `handing_out`, `withdrawing` and more. Effects of an event
-become visible to other actors only after its commit: a frame is acknowledged, a dispatch sent and a group
-handed out only once it is in the journal. So a killed manager restarts with everything that it had reported
-to any other actor. Meanwhile instances go on decoding into their rings."""
+`state.state.RolloutState` holds the state and its rules; `journal.journaled_state` keeps it with its journal.
+This actor receives the messages. Its `wiring` feed events to the state and act on them: `fleet.membership`
+and `batches.submission`, `journal.frame_intake`, `dispatch.dispatcher`, `dispatch.migration`,
+`batches.scoring`, `batches.group_selection`, `batches.group_delivery`, `fleet.drain` and more. Effects of an
+event become visible to other actors only after its commit: a frame is acknowledged, a dispatch sent and a
+group handed out only once it is in the journal. So a killed manager restarts with everything that it had
+reported to any other actor. Meanwhile instances go on decoding into their rings."""
 
-from gleaner.actors.rollout.balancer_messages import BALANCER, ForgetAll
-from gleaner.actors.rollout.books import Books
-from gleaner.actors.rollout.figures import fates_of, figures_of, instances_of
-from gleaner.actors.rollout.handing_out import MAX_WAIT_S
-from gleaner.actors.rollout.instance_messages import (
+from gleaner.actors.protocol.balancer import BALANCER, ForgetAll
+from gleaner.actors.protocol.instances import (
     CannotTake,
     InstancesAre,
     KeepRequests,
@@ -27,8 +25,8 @@ from gleaner.actors.rollout.instance_messages import (
     Withdraw,
     Withdrawn,
 )
-from gleaner.actors.rollout.instances import Instances
-from gleaner.actors.rollout.messages import (
+from gleaner.actors.protocol.requests import Cancel, Generate
+from gleaner.actors.protocol.rollout import (
     BatchReport,
     BatchTimes,
     GroupFates,
@@ -42,8 +40,11 @@ from gleaner.actors.rollout.messages import (
     SubmitBatch,
     TakeGroups,
 )
-from gleaner.actors.rollout.parts import Parts
-from gleaner.actors.rollout.single_messages import Cancel, Generate
+from gleaner.actors.rollout.batches.group_delivery import MAX_WAIT_S
+from gleaner.actors.rollout.fleet.instance_table import Instances
+from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.status import fates_of, figures_of, instances_of
+from gleaner.actors.rollout.wiring import Parts
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Deferred, Done, Lane, Message, Refused, Suspected, Terminated, handles
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from gleaner.actors.training.records import AnyRecord, End, Node, Run, Sample, Step
-from gleaner.actors.training.used import Used
+from gleaner.actors.training.usage import Used
 
 PARTS = ("seeding", "waiting", "training", "weights", "recovery", "evaluation")
 

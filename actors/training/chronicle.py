@@ -11,14 +11,14 @@ from typing import Literal
 
 import msgspec
 
-from gleaner.actors.cluster.messages import HostsUp, NodeSeen, Plan, RestartSeen
+from gleaner.actors.protocol.cluster import HostsUp, NodeSeen, Plan, RestartSeen
+from gleaner.actors.protocol.rollout import RolloutFigures
+from gleaner.actors.protocol.training import StepResult
 from gleaner.actors.reward.health import Sickness
-from gleaner.actors.rollout.critical_path import CriticalPath
-from gleaner.actors.rollout.messages import RolloutFigures
+from gleaner.actors.rollout.batches.critical_path import CriticalPath
 from gleaner.actors.training import records
 from gleaner.actors.training.causes import in_a_line
 from gleaner.actors.training.first_instance import FirstInstance
-from gleaner.actors.training.messages import StepResult
 from gleaner.actors.training.records import PhaseName
 from gleaner.actors.training.step_clock import Spent
 from gleaner.actors.training.step_path import stages_of

@@ -1,7 +1,7 @@
 """`RLController`: runs one job to its end, then notifies the Scheduler.
 
 Owns the progress of the job (journaled) and its history. `loop` has the order of the phases, with
-`submission`, `evaluation`, `planning` and `durability`. The controller decides nothing about placement,
+`submission`, `evaluation`, `step_plan` and `durability`. The controller decides nothing about placement,
 seeding or rewards; it sends requests. Every step is idempotent. After its own death, or the trainer's, the
 controller requests the same step again and gets the same result, so no step is skipped or done twice. For a
 user's own trainer it runs no loop: it serves until the job is stopped.
@@ -9,7 +9,7 @@ user's own trainer it runs no loop: it serves until the job is stopped.
 
 import asyncio
 
-from gleaner.actors.cluster.messages import (
+from gleaner.actors.protocol.cluster import (
     UNSCORED,
     UNSERVED,
     HostsUp,
@@ -22,21 +22,21 @@ from gleaner.actors.cluster.messages import (
     StateSaved,
     WhoIsUp,
 )
-from gleaner.actors.rollout.messages import (
+from gleaner.actors.protocol.rollout import (
     MorePrompts,
     PromptsAre,
     RolloutFigures,
     RolloutStatus,
     WeightsFailed,
 )
-from gleaner.actors.training.asking import Asking
+from gleaner.actors.protocol.training import StepDone
 from gleaner.actors.training.chronicle import Chronicle
-from gleaner.actors.training.drawing import Draws
 from gleaner.actors.training.durability import Durability
 from gleaner.actors.training.first_instance import FirstInstance
 from gleaner.actors.training.job_journal import BeganIn, JobOver, standing_of
 from gleaner.actors.training.loop import JobLoop
-from gleaner.actors.training.messages import StepDone
+from gleaner.actors.training.patient_ask import Asking
+from gleaner.actors.training.problem_order import Draws
 from gleaner.actors.training.records import History
 from gleaner.actors.training.submission import NothingFits, Submission
 from gleaner.configs.schema import Config

@@ -7,10 +7,10 @@ Owns the newest step that is known to be in a checkpoint.
 
 import asyncio
 
-from gleaner.actors.cluster.messages import LatestState, StateIs
-from gleaner.actors.rollout.messages import ReleaseBatch
-from gleaner.actors.training.asking import Asking
+from gleaner.actors.protocol.cluster import LatestState, StateIs
+from gleaner.actors.protocol.rollout import ReleaseBatch
 from gleaner.actors.training.job_journal import Standing
+from gleaner.actors.training.patient_ask import Asking
 from gleaner.supervisor import Context, Done, WorkDeadlines
 
 STATE = "training/state"

@@ -7,13 +7,13 @@ batch, its groups can be taken again, and `EvalDone` marks its end.
 from collections.abc import Mapping
 from typing import Literal
 
+from gleaner.actors.protocol.rollout import Groups, ReleaseBatch, TakeGroups
+from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainerIs, TrainerStatus
 from gleaner.actors.reward.mixture import Mixture
-from gleaner.actors.rollout.messages import Groups, ReleaseBatch, TakeGroups
 from gleaner.actors.training import records
-from gleaner.actors.training.asking import Asking
 from gleaner.actors.training.chronicle import Chronicle
 from gleaner.actors.training.job_journal import EvalDone, Standing
-from gleaner.actors.training.messages import CloseSeeding, OpenSeeding, TrainerIs, TrainerStatus
+from gleaner.actors.training.patient_ask import Asking
 from gleaner.actors.training.submission import Submission
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Context, Done

@@ -29,8 +29,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
-from gleaner.actors.engine.checkpoint import empty_model, read_rows, read_state
-from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.model.checkpoint import empty_model, read_rows, read_state
+from gleaner.actors.model.qwen3 import Qwen3
 from gleaner.actors.training.gang_orders import Sums
 from gleaner.actors.training.logprobs import token_logprobs
 from gleaner.actors.training.policy_update import MOST_TOKENS, BadState, OutOfOrder, StepSums, TrainerCompute

@@ -15,7 +15,8 @@ from typing import TypeVar
 import msgspec
 
 from gleaner.actors.cluster.host_copy import HostCopies
-from gleaner.actors.engine.tensor_spec import image_bytes
+from gleaner.actors.model.tensor_spec import image_bytes
+from gleaner.actors.protocol.weights import Publish
 from gleaner.actors.training.fsdp2_compute import join_group, passes
 from gleaner.actors.training.fsdp2_shard import Shard
 from gleaner.actors.training.gang import Gang
@@ -35,8 +36,7 @@ from gleaner.actors.training.sample import Sample
 from gleaner.actors.training.shares import shares
 from gleaner.actors.training.trainer_files import COMMIT_FILE, READERS_S
 from gleaner.actors.training.work import Commit, MicroBatchStats, StepStats
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import Publish
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.schema import Config
 
 JOIN_S = 120.0  # a rank loads its libraries first, which is slow on a busy machine

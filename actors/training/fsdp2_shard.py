@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 
-from gleaner.actors.engine.checkpoint import SINGLE, save_companions
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.engine.weight_image import weight_layout
+from gleaner.actors.model.checkpoint import SINGLE, save_companions
+from gleaner.actors.model.flat_image import weight_layout
+from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.training.fsdp2_compute import ShardedCompute
 from gleaner.actors.training.policy_update import DTYPES
 from gleaner.actors.training.row_files import RowFile, row_file, write_rows
 from gleaner.actors.training.trainer_files import STATE_FILE
-from gleaner.actors.weights.lease import in_file
+from gleaner.actors.weights.image.reader_locks import in_file
 from gleaner.configs.schema import Config
 
 

@@ -32,7 +32,7 @@ from gleaner.actors.training.records import (
     began_s,
     served_after,
 )
-from gleaner.actors.training.used import Used
+from gleaner.actors.training.usage import Used
 from gleaner.supervisor import JournalFull
 
 __all__ = [

@@ -6,7 +6,7 @@ Owns the events and their replay.
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from gleaner.actors.training.drawing import Drawn, Draws, Redrawn, Returned
+from gleaner.actors.training.problem_order import Drawn, Draws, Redrawn, Returned
 from gleaner.supervisor import Message
 
 

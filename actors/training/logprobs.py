@@ -10,7 +10,7 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
-from gleaner.actors.engine.shared_prompts import SharedPrompts
+from gleaner.actors.model.shared_prompts import SharedPrompts
 from gleaner.actors.training.samples import Batch
 
 

@@ -8,18 +8,18 @@ controller resumes the loop at the progress in its journal.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from gleaner.actors.cluster.messages import StartTrace
-from gleaner.actors.rollout.messages import RolloutStatus
+from gleaner.actors.protocol.cluster import StartTrace
+from gleaner.actors.protocol.rollout import RolloutStatus
+from gleaner.actors.protocol.training import StepResult, TrainerIs, TrainerStatus, TrainState, TrainStep
 from gleaner.actors.training.absence import Absence
-from gleaner.actors.training.asking import Asking
 from gleaner.actors.training.chronicle import Chronicle
 from gleaner.actors.training.durability import MAX_UNDURABLE, Durability
 from gleaner.actors.training.evaluation import Evaluation
 from gleaner.actors.training.job_journal import Standing, StepFinished
-from gleaner.actors.training.messages import StepResult, TrainerIs, TrainerStatus, TrainState, TrainStep
-from gleaner.actors.training.planning import MANAGER, Planning
+from gleaner.actors.training.patient_ask import Asking
 from gleaner.actors.training.records import PhaseName
 from gleaner.actors.training.step_clock import Spent, StepClock
+from gleaner.actors.training.step_plan import MANAGER, Planning
 from gleaner.actors.training.submission import Submission
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Context, Refused, Terminated, WorkDeadlines

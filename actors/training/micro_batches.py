@@ -9,7 +9,7 @@ from collections.abc import Collection
 from itertools import count, islice
 from typing import Protocol
 
-from gleaner.actors.rollout.messages import GroupOut
+from gleaner.actors.protocol.rollout import GroupOut
 
 
 class MicroBatches(Protocol):

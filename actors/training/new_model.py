@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from gleaner.actors.engine.checkpoint import load_checkpoint, save_checkpoint
-from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.model.checkpoint import load_checkpoint, save_checkpoint
+from gleaner.actors.model.qwen3 import Qwen3
 from gleaner.actors.reward.prompts import Prompts
 from gleaner.actors.reward.source import Source
 from gleaner.actors.training.demonstrations import demonstrate

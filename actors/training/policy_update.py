@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gleaner.actors.engine.checkpoint import load_checkpoint
-from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.model.checkpoint import load_checkpoint
+from gleaner.actors.model.qwen3 import Qwen3
 from gleaner.actors.training.adamw import AdamW
 from gleaner.actors.training.logprobs import token_logprobs
 from gleaner.actors.training.losses import LOSSES, loss_sums

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from gleaner.actors.training.used import Used
+from gleaner.actors.training.usage import Used
 
 PhaseName = Literal["model", "head", "trainer", "evaluation", "instance", "steps", "checkpoint", "audit"]
 
@@ -38,7 +38,7 @@ class Sample(Record, frozen=True, kw_only=True):
     requests. tokens_collected, migrations: totals of the run so far; moves: the migrations that balanced
     load. tokens_per_s: since the last sample. busy: preemptible instances that have requests; None in
     histories of older programs. wasted: tokens so far that no step is trained on, by cause
-    (`gleaner.actors.rollout.events.Counters`), generated_twice beside them. weights: how instances got
+    (`gleaner.actors.rollout.state.events.Counters`), generated_twice beside them. weights: how instances got
     versions of the weights (`RolloutFigures.weights_pulled`), since the manager's start. verdicts: so far, by
     status (`gleaner.actors.reward.verdicts`); asked_again: verdicts of a sick verifier that no sample has,
     since the manager's start; failure: the text of the last failure of the verifier, its sandbox or its

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gleaner.actors.engine.tensor_spec import TensorSpec, image_bytes
-from gleaner.actors.engine.weight_image import bytes_of
+from gleaner.actors.model.flat_image import bytes_of
+from gleaner.actors.model.tensor_spec import TensorSpec, image_bytes
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 ALIGNMENT_BYTES = 8  # of the first tensor, as the format asks

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gleaner.actors.engine.shared_prompts import SharedPrompts
+from gleaner.actors.model.shared_prompts import SharedPrompts
 from gleaner.actors.training.sample import Sample
 
 

@@ -6,7 +6,7 @@ Owns the count. Pure. A token's staleness is the version that its step starts fr
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gleaner.actors.rollout.messages import GroupOut
+from gleaner.actors.protocol.rollout import GroupOut
 
 
 class BoundBroken(Exception):

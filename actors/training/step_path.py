@@ -1,12 +1,12 @@
 """Stages of a step's critical path, from the end of the previous step to its own.
 
 Owns the names of the stages and their order. Pure. The manager measures the path of the last response
-(`gleaner.actors.rollout.critical_path`), the trainer its own work after that one; each by its own clock. The
-cost of a death is in the stage that waited for it.
+(`gleaner.actors.rollout.batches.critical_path`), the trainer its own work after that one; each by its own
+clock. The cost of a death is in the stage that waited for it.
 """
 
-from gleaner.actors.rollout.critical_path import CriticalPath
-from gleaner.actors.training.messages import StepResult
+from gleaner.actors.protocol.training import StepResult
+from gleaner.actors.rollout.batches.critical_path import CriticalPath
 from gleaner.actors.training.step_clock import Spent
 
 STAGES = {

@@ -12,13 +12,13 @@ import asyncio
 
 from msgspec import structs
 
-from gleaner.actors.reward.messages import GetProblems, Problems
-from gleaner.actors.rollout.events import BatchSubmitted, Prompt
-from gleaner.actors.rollout.messages import GroupFates, GroupFatesAre, PublishVersion, SubmitBatch, Weights
-from gleaner.actors.rollout.sampling import launched
-from gleaner.actors.training.asking import Asking
+from gleaner.actors.protocol.reward import GetProblems, Problems
+from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, PublishVersion, SubmitBatch, Weights
+from gleaner.actors.protocol.training import TrainerIs
+from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
+from gleaner.actors.rollout.state.group_policy import launched
 from gleaner.actors.training.job_journal import Standing
-from gleaner.actors.training.messages import TrainerIs
+from gleaner.actors.training.patient_ask import Asking
 from gleaner.actors.training.seeds import request_seed
 from gleaner.configs.schema import Config
 from gleaner.supervisor import AskFailed, Context, Done, Refused

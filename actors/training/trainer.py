@@ -6,7 +6,7 @@ gets its result. A trainer that was killed before that begins the step anew with
 already collected (RLBoost 4.1, 4.2).
 """
 
-from gleaner.actors.cluster.messages import (
+from gleaner.actors.protocol.cluster import (
     LatestState,
     RecordIs,
     RecordOf,
@@ -14,12 +14,8 @@ from gleaner.actors.cluster.messages import (
     StateIs,
     StepTrained,
 )
-from gleaner.actors.rollout.messages import GroupOut, Groups, RolloutStatus, StepEnded, TakeGroups
-from gleaner.actors.training.absence import Absence
-from gleaner.actors.training.asking import ask_patiently
-from gleaner.actors.training.attempt_times import AttemptTimes
-from gleaner.actors.training.gathered import Gathered, samples_of
-from gleaner.actors.training.messages import (
+from gleaner.actors.protocol.rollout import GroupOut, Groups, RolloutStatus, StepEnded, TakeGroups
+from gleaner.actors.protocol.training import (
     CloseSeeding,
     OpenSeeding,
     StepDone,
@@ -29,10 +25,14 @@ from gleaner.actors.training.messages import (
     TrainState,
     TrainStep,
 )
+from gleaner.actors.protocol.weights import Publish, Published
+from gleaner.actors.training.absence import Absence
+from gleaner.actors.training.attempt_times import AttemptTimes
 from gleaner.actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
+from gleaner.actors.training.patient_ask import ask_patiently
 from gleaner.actors.training.staleness import Staleness
+from gleaner.actors.training.step_samples import Gathered, samples_of
 from gleaner.actors.training.work import Commit, TrainerWork
-from gleaner.actors.weights.messages import Publish, Published
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, Refused, Terminated, Waiting, WorkDeadlines, handles
 

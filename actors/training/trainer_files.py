@@ -12,14 +12,14 @@ import msgspec
 from safetensors.torch import load_file, save_file
 
 from gleaner.actors.cluster.host_copy import HostCopies
-from gleaner.actors.engine.checkpoint import save_checkpoint
-from gleaner.actors.engine.tensor_spec import image_bytes
-from gleaner.actors.engine.weight_image import weight_layout, write_weights
+from gleaner.actors.model.checkpoint import save_checkpoint
+from gleaner.actors.model.flat_image import weight_layout, write_weights
+from gleaner.actors.model.tensor_spec import image_bytes
+from gleaner.actors.protocol.weights import Publish
 from gleaner.actors.training.policy_update import DTYPES, TrainerCompute
 from gleaner.actors.training.sample import Sample
 from gleaner.actors.training.work import Commit, MicroBatchStats, StepStats
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import Publish
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.schema import Config
 
 STATE_FILE = "trainer.safetensors"

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import msgspec
 
-from gleaner.actors.cluster.messages import TrainedSample
-from gleaner.actors.training.messages import StepResult
+from gleaner.actors.protocol.cluster import TrainedSample
+from gleaner.actors.protocol.training import StepResult
+from gleaner.actors.protocol.weights import Publish
 from gleaner.actors.training.sample import Sample
-from gleaner.actors.weights.messages import Publish
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):

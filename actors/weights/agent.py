@@ -1,12 +1,13 @@
 """`TransferAgent`: publishes and fetches weight versions, one per host.
 
 Every host that trains or rolls out runs one agent. It owns the host's image store and its bulk server. The
-trainer writes an image and goes on. The agent describes the image (`publishing`) and makes the delta from the
-previous version. Other agents pull image or delta by verified chunks into their own shared memory, at any
-time (RLBoost 4.3), and pass on the chunks that they have. An image becomes visible whole and verified, or not
-at all. A pull that broke off resumes at its last chunk (`fetching`). The publishing agent also assigns a
-source to each receiver (`tracking`). Published versions survive the agent, because manifests are stored
-beside the images. Deltas do not: a receiver that misses one pulls the whole image.
+trainer writes an image and goes on. The agent describes the image (`transfer.publication`) and makes the
+delta from the previous version. Other agents pull image or delta by verified chunks into their own shared
+memory, at any time (RLBoost 4.3), and pass on the chunks that they have. An image becomes visible whole and
+verified, or not at all. A pull that broke off resumes at its last chunk (`transfer.fetch`). The publishing
+agent also assigns a source to each receiver (`transfer.tracker`). Published versions survive the agent,
+because manifests are stored beside the images. Deltas do not: a receiver that misses one pulls the whole
+image.
 """
 
 import asyncio
@@ -14,14 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from gleaner.actors.weights.completing import Completing
-from gleaner.actors.weights.delta import Mapper
-from gleaner.actors.weights.delta_parts import DeltaParts
-from gleaner.actors.weights.disk_publishing import DiskVersions
-from gleaner.actors.weights.fetching import FETCH_LATE_S, Fetching
-from gleaner.actors.weights.images import Images
-from gleaner.actors.weights.manifest import Manifest
-from gleaner.actors.weights.messages import (
+from gleaner.actors.protocol.weights import (
     DropVersion,
     Fetch,
     Fetched,
@@ -44,14 +38,21 @@ from gleaner.actors.weights.messages import (
     StoreIs,
     WhatComes,
 )
-from gleaner.actors.weights.notice import Publishers
-from gleaner.actors.weights.offering import Offering
-from gleaner.actors.weights.parts import Parts
-from gleaner.actors.weights.publishing import Publishing
-from gleaner.actors.weights.served import Served
-from gleaner.actors.weights.served_deltas import ServedDeltas
-from gleaner.actors.weights.tracking import Tracking
-from gleaner.actors.weights.wanted import tensors_of
+from gleaner.actors.weights.delta.image_delta import Mapper
+from gleaner.actors.weights.delta.service import ServedDeltas
+from gleaner.actors.weights.delta.sharded import DeltaParts
+from gleaner.actors.weights.disk.publication import DiskVersions
+from gleaner.actors.weights.image.manifest import Manifest
+from gleaner.actors.weights.image.port import Images
+from gleaner.actors.weights.shards.assembly import Completing
+from gleaner.actors.weights.shards.sharded_publication import Parts
+from gleaner.actors.weights.shards.subset import tensors_of
+from gleaner.actors.weights.transfer.departure import Publishers
+from gleaner.actors.weights.transfer.fetch import FETCH_LATE_S, Fetching
+from gleaner.actors.weights.transfer.offers import Offering
+from gleaner.actors.weights.transfer.publication import Publishing
+from gleaner.actors.weights.transfer.tracker import Tracking
+from gleaner.actors.weights.transfer.version_index import Served
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Deferred, Done, Refused, Terminated, handles
 

@@ -28,7 +28,7 @@ from gleaner.actors.training.seeds import request_seed
 from gleaner.configs import trace
 from gleaner.configs.load import load
 from gleaner.configs.schema import Config
-from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.audit.run_files import gather
 from gleaner.rlctl.modelled import VOCABULARY
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.disk import SYNC_S

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import uvloop
 
-from gleaner.actors.engine.builtin import BuiltinEngine
-from gleaner.actors.engine.checkpoint import load_checkpoint
-from gleaner.actors.engine.engine import Assignment
-from gleaner.actors.rollout.events import FrameLogged
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.worker.engine_port import Assignment
+from gleaner.actors.model.checkpoint import load_checkpoint
+from gleaner.actors.rollout.state.events import FrameLogged
 from gleaner.configs.schema import Config
 from gleaner.sim.models.fit import EngineStep
-from gleaner.supervisor.sqlite_journal import SqliteJournal
+from gleaner.supervisor.journal.sqlite import SqliteJournal
 from gleaner.transport.stream_receiver import StreamReceiver
 from gleaner.transport.token_frame import PackedFrame, joined
 from gleaner.transport.token_stream import StreamSender

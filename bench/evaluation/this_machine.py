@@ -18,14 +18,14 @@ from pathlib import Path
 from bench.evaluation.engine_processes import ANSWER_S, LONG, Engines
 from bench.evaluation.shared_cores import crowding, samples
 from gleaner.actors.reward.task import tasks_of
-from gleaner.actors.rollout.events import BatchReleased
+from gleaner.actors.rollout.state.events import BatchReleased
 from gleaner.actors.training.trainer_files import TrainerFiles
 from gleaner.configs.schema import Config
 from gleaner.sim.crowd import Crowding
 from gleaner.sim.models.engine_cost import EngineCost
 from gleaner.sim.models.fit import FitError, TrainingStep, fit_engine, fit_training
 from gleaner.sim.models.training_cost import TrainingCost
-from gleaner.supervisor.sqlite_journal import SqliteJournal
+from gleaner.supervisor.journal.sqlite import SqliteJournal
 
 SHAPES = ((1, 32), (8, 4), (4, 8), (2, 16), (1, 8), (3, 4))
 """Micro-batches of a measured step, and groups of each: all groups at once, as in a co-located step, or as
@@ -72,7 +72,7 @@ def measure(config: Config, model_dir: Path, start: TrainingCost, tell: Callable
     tell("processes")
     start_s, all_s = (
         _starts("import gleaner.nodeagent.__main__"),
-        _starts("import gleaner.actors.engine.host"),
+        _starts("import gleaner.actors.engine.builtin.host"),
     )
     return Machine(
         engine=engine,

@@ -16,11 +16,11 @@ import psutil
 
 from bench.recovery.job import JobFailed, RunningJob, running_job
 from bench.recovery.journal_tail import JournalTail, Resumed, Resumption
-from gleaner.actors.rollout.messages import RolloutFigures, RolloutStatus
+from gleaner.actors.protocol.rollout import RolloutFigures, RolloutStatus
 from gleaner.chaos.procs import Proc
+from gleaner.rlctl.audit.journal_evidence import MANAGER
 from gleaner.rlctl.client import connect_to_run
 from gleaner.rlctl.runs import RunDir
-from gleaner.rlctl.testimony import MANAGER
 
 LOOK_S = 0.003  # between two polls of the journal
 BEGUN = 4  # requests that a victim decodes at least

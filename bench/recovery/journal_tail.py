@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from gleaner.actors.rollout.events import (
+from gleaner.actors.rollout.state.events import (
     Dispatched,
     FrameLogged,
     InstanceGone,
     InstanceJoined,
     TicketsRevoked,
 )
-from gleaner.rlctl.testimony import MANAGER
+from gleaner.rlctl.audit.journal_evidence import MANAGER
 from gleaner.supervisor import Message
-from gleaner.supervisor.upgrades import decode_stored
+from gleaner.supervisor.journal.upgrades import decode_stored
 from gleaner.transport.token_frame import Flag
 
 _EVENTS = "SELECT seq, kind, version, body FROM events WHERE stream=? AND seq>? ORDER BY seq"

@@ -19,8 +19,8 @@ import uvloop
 
 from bench.manager_process import MANAGER, ManagerProcess, manager_process
 from bench.recovery.witness import ReturnSeen, WatchReturn
-from gleaner.actors.rollout.events import BatchSubmitted, Prompt
-from gleaner.actors.rollout.messages import ReleaseBatch, RolloutFigures, SubmitBatch, Weights
+from gleaner.actors.protocol.rollout import ReleaseBatch, RolloutFigures, SubmitBatch, Weights
+from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config, Engine, Rollout
 from gleaner.supervisor import Done

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gleaner.actors.engine.engine import StepOutput
-from gleaner.actors.engine.turn import Orders, Refusal, Turn
-from gleaner.actors.engine.worker import RolloutWorker
-from gleaner.actors.weights.messages import Fetch, Fetched
+from gleaner.actors.engine.worker.engine_port import StepOutput
+from gleaner.actors.engine.worker.port import Orders, Refusal, Turn
+from gleaner.actors.engine.worker.worker import RolloutWorker
+from gleaner.actors.protocol.weights import Fetch, Fetched
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, handles
 from gleaner.transport.token_frame import Flag

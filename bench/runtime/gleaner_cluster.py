@@ -14,7 +14,7 @@ from bench.runtime.task import Task
 from gleaner.nodeagent.host import Seat
 from gleaner.nodeagent.system import open_system
 from gleaner.supervisor import ActorSystem, Registry
-from gleaner.supervisor.names import REGISTRY
+from gleaner.supervisor.names.client import REGISTRY
 
 T = TypeVar("T")
 START_S = 30.0  # a process of the comparison is up by then

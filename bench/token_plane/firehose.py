@@ -12,8 +12,8 @@ from collections import deque
 
 import numpy as np
 
-from gleaner.actors.rollout.instance_messages import Dispatch, Registered, RegisterInstance, Serving
-from gleaner.actors.rollout.messages import Weights
+from gleaner.actors.protocol.instances import Dispatch, Registered, RegisterInstance, Serving
+from gleaner.actors.protocol.rollout import Weights
 from gleaner.supervisor import Actor, Deferred, Done, Message, handles
 from gleaner.transport.token_frame import Flag, pack_columns
 from gleaner.transport.token_stream import StreamSender

@@ -1,7 +1,7 @@
 """Memory of the manager's state per request in flight and per token (tracemalloc).
 
-In this process: the state is the manager's own (`gleaner.actors.rollout.state`), fed with the events that a
-manager journals; no other part of the manager grows with the requests.
+In this process: the state is the manager's own (`gleaner.actors.rollout.state.state`), fed with the events
+that a manager journals; no other part of the manager grows with the requests.
 """
 
 import gc
@@ -9,8 +9,14 @@ import tracemalloc
 from array import array
 from dataclasses import dataclass
 
-from gleaner.actors.rollout.events import BatchSubmitted, Dispatched, FrameLogged, InstanceJoined, Prompt
-from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.rollout.state.events import (
+    BatchSubmitted,
+    Dispatched,
+    FrameLogged,
+    InstanceJoined,
+    Prompt,
+)
+from gleaner.actors.rollout.state.state import RolloutState
 
 PROMPT_TOKENS = 64
 SAMPLES = 8  # of a prompt

@@ -22,8 +22,8 @@ from bench.runtime.task import percentile
 from bench.token_plane.firehose import WEIGHTS, Forget, Hold, Holds, Pour, Poured
 from bench.token_plane.goals import OURS
 from bench.token_plane.sizes import Found, Sizes
-from gleaner.actors.rollout.events import BatchSubmitted, Prompt
-from gleaner.actors.rollout.messages import ReleaseBatch, SubmitBatch
+from gleaner.actors.protocol.rollout import ReleaseBatch, SubmitBatch
+from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
 from gleaner.configs.schema import Config, Limits, Rollout
 from gleaner.supervisor import Done
 

@@ -1,8 +1,8 @@
 """Token log of a client without frames: the manager's, fed token by token."""
 
-from gleaner.actors.rollout.events import BatchSubmitted, Prompt
-from gleaner.actors.rollout.request_log import RequestLog
-from gleaner.actors.rollout.token_log import TokenLog
+from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
+from gleaner.actors.rollout.state.request_log import RequestLog
+from gleaner.actors.rollout.state.token_log import TokenLog
 
 
 def opened(requests: int) -> list[RequestLog]:

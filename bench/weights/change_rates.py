@@ -29,7 +29,7 @@ from bench.runtime.table import figure
 from bench.weights.simulated_adam import bfloat16, versions
 from gleaner.actors.training.policy_update import MODEL
 from gleaner.actors.training.trainer_files import STATE_FILE
-from gleaner.actors.weights.delta_codec import encode_chunk
+from gleaner.actors.weights.delta.codec import encode_chunk
 from gleaner.rlctl.runs import every
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 
 from bench.runtime.machine import machine
 from bench.weights.simulated_adam import versions
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.weights import delta_numpy
-from gleaner.actors.weights.delta import Delta, apply
-from gleaner.actors.weights.delta_choice import DELTA_SHARE
-from gleaner.actors.weights.delta_codec import Kernels, apply_chunk, encode_chunk
-from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.weights.delta import kernels_numpy as delta_numpy
+from gleaner.actors.weights.delta.choice import DELTA_SHARE
+from gleaner.actors.weights.delta.codec import Kernels, apply_chunk, encode_chunk
+from gleaner.actors.weights.delta.image_delta import Delta, apply
+from gleaner.actors.weights.image.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "delta_codec.json"

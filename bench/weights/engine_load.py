@@ -24,18 +24,18 @@ import numpy as np
 import torch
 
 from bench.table import Row, run
-from gleaner.actors.engine.http_wire import HttpWire
-from gleaner.actors.engine.own_server import OwnServer
-from gleaner.actors.engine.qwen3 import Qwen3
-from gleaner.actors.engine.qwen3_config import Qwen3Config
-from gleaner.actors.engine.server_process import ServerProcess, free_port
-from gleaner.actors.engine.servers import sglang_command
-from gleaner.actors.engine.sglang import environment
-from gleaner.actors.engine.sglang_messages import ModelInfo, Nothing, Pause, ServerInfo, Updated
-from gleaner.actors.engine.sglang_weights import PLUGIN, SglangWeights
-from gleaner.actors.engine.weight_image import image_bytes, weight_layout, write_weights
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import Fetched
+from gleaner.actors.engine.servers.factory import sglang_command
+from gleaner.actors.engine.servers.http import HttpWire
+from gleaner.actors.engine.servers.server_process import ServerProcess, free_port
+from gleaner.actors.engine.servers.sglang import environment
+from gleaner.actors.engine.servers.sglang_messages import ModelInfo, Nothing, Pause, ServerInfo, Updated
+from gleaner.actors.engine.servers.sglang_weights import PLUGIN, SglangWeights
+from gleaner.actors.engine.servers.supervised_server import OwnServer
+from gleaner.actors.model.flat_image import image_bytes, weight_layout, write_weights
+from gleaner.actors.model.qwen3 import Qwen3
+from gleaner.actors.model.qwen3_config import Qwen3Config
+from gleaner.actors.protocol.weights import Fetched
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import load
 
 ROUNDS = 5

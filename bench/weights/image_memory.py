@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.table import Row, run
-from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.image.store import ImageStore
 
 IMAGE_BYTES = 1 << 30
 ROUNDS = 5

@@ -27,13 +27,13 @@ from bench.page_sections import put
 from bench.runtime.harness import ROOT
 from bench.weights import cards, relay_picture
 from bench.weights.relay_process import Orders
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import Fetch, Fetched, Publish, Published
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.protocol.weights import Fetch, Fetched, Publish, Published
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.nodeagent.host import Seat
 from gleaner.nodeagent.system import open_system
 from gleaner.supervisor import ActorSystem, Registry
-from gleaner.supervisor.names import REGISTRY
+from gleaner.supervisor.names.client import REGISTRY
 
 RECEIVERS = (1, 2, 4)
 MODES = ("relay", "star")

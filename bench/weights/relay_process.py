@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gleaner.actors.weights.agent import TransferAgent
-from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.host import Seat, run_process

@@ -2,10 +2,10 @@
 
 Cards and links are modelled. Owns the time. Each receiver has one connection, to its parent, that carries one
 chunk after the other; cards are full duplex, and flows that share a card or a link between sites get their
-max-min share. `gleaner.actors.weights.relay.Wave`, the code that the publisher's agent runs, chooses the
-parents; receivers ask it when those of production do (`actors/weights/fetching.py`). A chunk can be served
-`hop_s` after its arrival: by then it is hashed, and the request for it waits already. Left out: slow start,
-incast, processors. Deterministic.
+max-min share. `gleaner.actors.weights.transfer.relay.Wave`, the code that the publisher's agent runs, chooses
+the parents; receivers ask it when those of production do (`actors/weights/transfer/fetch.py`). A chunk can be
+served `hop_s` after its arrival: by then it is hashed, and the request for it waits already. Left out: slow
+start, incast, processors. Deterministic.
 """
 
 import heapq
@@ -16,7 +16,7 @@ from functools import partial
 
 from bench.weights.max_min import max_min
 from bench.weights.wave_world import ORIGIN, Event, Outcome, World
-from gleaner.actors.weights.relay import NotInWave, Wave
+from gleaner.actors.weights.transfer.relay import NotInWave, Wave
 
 SAME_S = 1e-9
 ROUNDING_BYTES = 1.0

@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gleaner.actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S, RETRY_S
-from gleaner.actors.weights.owners import OFFER_DEADLINE_S
+from gleaner.actors.weights.shards.owners import OFFER_DEADLINE_S
+from gleaner.actors.weights.transfer.source_lookup import ASK_AGAIN_S, ASK_SOON_S, RETRY_S
 from gleaner.transport.bulk_pull import STALL_S
 
 ORIGIN = "origin"

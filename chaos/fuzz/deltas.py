@@ -2,17 +2,17 @@
 
 import msgspec
 
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.weights.delta_codec import DeltaError, apply_chunk, encode_chunk
-from gleaner.actors.weights.delta_table import BadDelta, DeltaTable, Row, padded
-from gleaner.actors.weights.disk_codec import (
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.weights.delta.codec import DeltaError, apply_chunk, encode_chunk
+from gleaner.actors.weights.delta.table import BadDelta, DeltaTable, Row, padded
+from gleaner.actors.weights.disk.codec import (
     CHECKSUMS,
     ENCODINGS,
     DiskDeltaError,
     apply_tensor,
     encode_tensor,
 )
-from gleaner.actors.weights.disk_layout import (
+from gleaner.actors.weights.disk.layout import (
     HEADER_LENGTH,
     Index,
     Terms,
@@ -21,7 +21,7 @@ from gleaner.actors.weights.disk_layout import (
     write_header,
     write_index,
 )
-from gleaner.actors.weights.manifest import Manifest
+from gleaner.actors.weights.image.manifest import Manifest
 from gleaner.chaos.fuzz.target import Target, WrongAccept, same
 from gleaner.transport.bulk_frames import Chunk
 

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import msgspec
 
-from gleaner.actors.cluster.messages import JobSpec
 from gleaner.actors.cluster.saved_state import Damaged
 from gleaner.actors.cluster.sealed import SEAL, Seal, read_seal
-from gleaner.actors.rollout.events import BatchSubmitted, FrameLogged, GroupsTaken, Scored
+from gleaner.actors.protocol.cluster import JobSpec
+from gleaner.actors.rollout.state.events import BatchSubmitted, FrameLogged, GroupsTaken, Scored
 from gleaner.actors.training.history import AnyRecord, HistoryError, read_history
-from gleaner.actors.weights.control_page import BadPage, Page, decode, encode
+from gleaner.actors.weights.control.page import BadPage, Page, decode, encode
 from gleaner.chaos.examples import example
 from gleaner.chaos.fuzz.target import Target, WrongAccept, same
 from gleaner.configs import load, trace
 from gleaner.nodeagent.exit_codes import CannotRun
 from gleaner.nodeagent.job_file import read_job
 from gleaner.supervisor.errors import JournalError
-from gleaner.supervisor.journal_file import read_streams
-from gleaner.supervisor.sqlite_journal import SqliteJournal
+from gleaner.supervisor.journal.file import read_streams
+from gleaner.supervisor.journal.sqlite import SqliteJournal
 from gleaner.transport.keys import BadKeys, NodeKeys
 
 PUBLIC = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"

@@ -5,12 +5,12 @@ import struct
 import msgspec
 import numpy as np
 
-from gleaner.actors.engine.expert_piece import NoRows, table
-from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.engine.worker.expert_routing import NoRows, table
+from gleaner.actors.gateway.openai.tools import HERMES, MISTRAL, Form, ToolCall, ToolText
+from gleaner.actors.model.byte_ranges import Run
+from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.reward import pipe
-from gleaner.actors.rollout.gateway.openai_tools import HERMES, MISTRAL, Form, ToolCall, ToolText
-from gleaner.actors.weights.manifest import Manifest, ManifestError, hashed
-from gleaner.actors.weights.runs import Run
+from gleaner.actors.weights.image.manifest import Manifest, ManifestError, hashed
 from gleaner.chaos.examples import example
 from gleaner.chaos.fuzz.target import Target, WrongAccept, same
 from gleaner.rlctl import vocabulary

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from gleaner.actors.rollout.balancer import MOST_SPEED
+from gleaner.actors.rollout.dispatch.placement import MOST_SPEED
 from gleaner.chaos.invariants.check import Check, Found
 from gleaner.chaos.invariants.conservation import WorkConserved
 from gleaner.chaos.invariants.facts import Committed, Ending, Fact, Said
@@ -23,7 +23,7 @@ from gleaner.chaos.invariants.shadow import Shadow
 from gleaner.chaos.invariants.singles import SingleRequests
 from gleaner.chaos.invariants.standing import HungIsEnded, NoInventedDeath
 from gleaner.chaos.invariants.steps import EachStepOnce, ServedIsPublished
-from gleaner.rlctl.audit import Evidence
+from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Message
 
 CHECKS: tuple[type[Check], ...] = (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gleaner.chaos.invariants.facts import Ending, Fact, Said
-from gleaner.rlctl.audit import Evidence
+from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Message
 
 

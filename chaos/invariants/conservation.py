@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gleaner.actors.rollout.balancer_messages import (
+from gleaner.actors.protocol.balancer import (
     BALANCER,
     ForgetAll,
     InstanceDown,
@@ -18,9 +18,9 @@ from gleaner.actors.rollout.balancer_messages import (
     InstanceUp,
     Placed,
 )
-from gleaner.actors.rollout.events import Dispatched
-from gleaner.actors.rollout.messages import HoldBack
-from gleaner.actors.rollout.single_messages import BATCH
+from gleaner.actors.protocol.requests import BATCH
+from gleaner.actors.protocol.rollout import HoldBack
+from gleaner.actors.rollout.state.events import Dispatched
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Fact, Said
 from gleaner.chaos.invariants.shadow import Shadow, ShadowRequest

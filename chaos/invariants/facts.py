@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gleaner.actors.rollout.single_messages import Generate
+from gleaner.actors.protocol.requests import Generate
 from gleaner.supervisor import Message
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Ending, Fact, Said
 from gleaner.chaos.invariants.samples import audited
-from gleaner.rlctl.audit import Evidence
-from gleaner.supervisor.registry import Fences, NameFenced
+from gleaner.rlctl.audit.invariants import Evidence
+from gleaner.supervisor.names.registry import Fences, NameFenced
 from gleaner.supervisor.system_messages import Found
 
 GRANT_S = 1.0

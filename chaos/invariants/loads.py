@@ -6,8 +6,8 @@ Owns the count of failed loads, from the reports that the manager received.
 from collections import Counter
 from collections.abc import Iterable
 
-from gleaner.actors.rollout.events import VersionFailed
-from gleaner.actors.rollout.instance_messages import NotLoaded, Serving
+from gleaner.actors.protocol.instances import NotLoaded, Serving
+from gleaner.actors.rollout.state.events import VersionFailed
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Fact, Said
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from gleaner.actors.training.job_journal import StepFinished
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Ending, Fact, Failed, LateWait, Measured
-from gleaner.rlctl.audit import Evidence
+from gleaner.rlctl.audit.invariants import Evidence
 
 SHOWN_WAITS = 5
 

@@ -7,10 +7,10 @@ has no reward, and is not trained on. This check covers no sandbox: a simulated 
 import math
 from collections.abc import Iterable, Iterator
 
-from gleaner.actors.cluster.messages import StepTrained
+from gleaner.actors.protocol.cluster import StepTrained
+from gleaner.actors.protocol.rollout import BatchLedger, GroupOut, Groups
 from gleaner.actors.reward.verdicts import OURS
-from gleaner.actors.rollout.events import Scored
-from gleaner.actors.rollout.messages import BatchLedger, GroupOut, Groups
+from gleaner.actors.rollout.state.events import Scored
 from gleaner.chaos.invariants.check import Check, some
 from gleaner.chaos.invariants.facts import Committed, Fact, Said
 from gleaner.chaos.invariants.shadow import Shadow

@@ -8,15 +8,15 @@ must have generated.
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 
-from gleaner.actors.cluster.messages import StepTrained
 from gleaner.actors.cluster.state_manager import Rewound
-from gleaner.actors.rollout.instance_messages import Dispatch, Work
-from gleaner.actors.rollout.messages import BatchLedger, GroupOut, Groups
+from gleaner.actors.protocol.cluster import StepTrained
+from gleaner.actors.protocol.instances import Dispatch, Work
+from gleaner.actors.protocol.rollout import BatchLedger, GroupOut, Groups
 from gleaner.chaos.invariants.check import Check, some
 from gleaner.chaos.invariants.facts import Committed, Ending, Fact, FramesAcknowledged, Said
 from gleaner.chaos.invariants.shadow import Shadow, ShadowRequest
 from gleaner.chaos.invariants.turns import Turns
-from gleaner.rlctl.audit import Evidence, audit, step_of
+from gleaner.rlctl.audit.invariants import Evidence, audit, step_of
 
 ResponseOf = Callable[[int, bytes, int], bytes | None]
 """The tokens (u32, raw) that a response must have, from its seed, the root of the weights that it is made

@@ -6,15 +6,15 @@ trainer, and since when a preemptible instance serves the version of its batch.
 
 from collections.abc import Iterable
 
-from gleaner.actors.rollout.balancer_messages import (
+from gleaner.actors.protocol.balancer import (
     BALANCER,
     ForgetAll,
     InstanceDown,
     InstanceServes,
     InstanceUp,
 )
-from gleaner.actors.rollout.messages import Groups, TakeGroups
-from gleaner.actors.training.messages import CloseSeeding, OpenSeeding, TrainStep
+from gleaner.actors.protocol.rollout import Groups, TakeGroups
+from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainStep
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Fact, Said
 from gleaner.supervisor import Message

@@ -1,8 +1,8 @@
 """Shadow: second copy of the token log, built from the journal by separate code.
 
 Owns the tokens of each request, from the events in the order of their commits. It has the rules of
-`gleaner.actors.rollout.state` in their shortest form and shares no line with it, so a mistake there is not
-repeated here. An event that the manager journaled and refused must be refused here for a separate reason;
+`gleaner.actors.rollout.state.state` in their shortest form and shares no line with it, so a mistake there is
+not repeated here. An event that the manager journaled and refused must be refused here for a separate reason;
 otherwise it is a difference.
 """
 
@@ -12,8 +12,8 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gleaner.actors.rollout.books import BatchWeights, ManagerSnapshot
-from gleaner.actors.rollout.events import (
+from gleaner.actors.rollout.journal.journaled_state import BatchWeights, ManagerSnapshot
+from gleaner.actors.rollout.state.events import (
     BatchReleased,
     BatchSubmitted,
     Dispatched,

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from gleaner.actors.rollout.events import BatchSubmitted
-from gleaner.actors.rollout.single_messages import Generate, Generated, VersionNotReady
+from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady
+from gleaner.actors.rollout.state.events import BatchSubmitted
 from gleaner.chaos.invariants.check import Check, some
 from gleaner.chaos.invariants.facts import Answered, Asked, Committed, Ending, Fact
 from gleaner.chaos.invariants.samples import ResponseOf, wrong_token
 from gleaner.chaos.invariants.shadow import Shadow, ShadowRequest
-from gleaner.rlctl.audit import Evidence
+from gleaner.rlctl.audit.invariants import Evidence
 
 BATCH = "generate-"
 """Prefix of the batch of a single request (docs/protocol.md); written again here on purpose."""

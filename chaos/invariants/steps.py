@@ -5,15 +5,15 @@ Served bytes equal published bytes. Owns the journals' records of steps and the 
 
 from collections.abc import Iterable, Iterator
 
-from gleaner.actors.cluster.messages import StepTrained
 from gleaner.actors.cluster.state_manager import Rewound
-from gleaner.actors.rollout.instance_messages import Serving
+from gleaner.actors.protocol.cluster import StepTrained
+from gleaner.actors.protocol.instances import Serving
+from gleaner.actors.protocol.weights import Published
 from gleaner.actors.training.job_journal import StepFinished
-from gleaner.actors.weights.messages import Published
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Ending, Fact, PutOnRecord, Said, ServedImage
 from gleaner.chaos.invariants.samples import audited
-from gleaner.rlctl.audit import Evidence
+from gleaner.rlctl.audit.invariants import Evidence
 
 Made = tuple[tuple[str, int, int], ...]
 MicroBatches = tuple[tuple[int, ...], ...]

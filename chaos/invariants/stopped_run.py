@@ -1,6 +1,7 @@
 """Invariants of a stopped run: I1 to I5, and agreement of its history and report.
 
-Owns the comparison of the run's own account with its journals. The invariants are `gleaner.rlctl.audit`'s.
+Owns the comparison of the run's own account with its journals. The invariants are
+`gleaner.rlctl.audit.invariants`'s.
 """
 
 from collections import Counter
@@ -9,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from gleaner.actors.training.history import AnyRecord, End, Step, read_history
-from gleaner.rlctl.audit import Evidence, audit
-from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.audit.invariants import Evidence, audit
+from gleaner.rlctl.audit.run_files import gather
 from gleaner.rlctl.report.model import Report
 from gleaner.rlctl.runs import RunDir
 

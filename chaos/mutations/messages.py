@@ -17,7 +17,7 @@ MESSAGES: tuple[Mutation, ...] = (
                 "        if seq <= self.delivered:\n            return Verdict.DELIVER\n",
             ),
             Edit(
-                "gleaner.actors.rollout.state",
+                "gleaner.actors.rollout.state.state",
                 "        elif event.seq <= stream.last_seq:\n"
                 '            changes.refused.append("duplicate")\n'
                 "        elif event.seq - event.frames != stream.last_seq:\n"
@@ -39,7 +39,7 @@ MESSAGES: tuple[Mutation, ...] = (
                 "            return Verdict.DELIVER\n",
             ),
             Edit(
-                "gleaner.actors.rollout.state",
+                "gleaner.actors.rollout.state.state",
                 "        elif event.seq - event.frames != stream.last_seq:\n"
                 '            changes.refused.append("gap")\n',
                 "",
@@ -117,7 +117,7 @@ MESSAGES: tuple[Mutation, ...] = (
                 "",
             ),
             Edit(
-                "gleaner.supervisor.names",
+                "gleaner.supervisor.names.client",
                 "            self._system.incarnations.at_least(holder)\n",
                 "",
             ),
@@ -143,7 +143,7 @@ MESSAGES: tuple[Mutation, ...] = (
         "silence is measured in turns of the own loop, and a session that was dropped meanwhile begins anew",
         (
             Edit(
-                "gleaner.supervisor.turn_clock",
+                "gleaner.supervisor.watch.turn_clock",
                 "        return now_s - self._away_s - self._late_s(now_s)\n",
                 "        return now_s\n",
             ),
@@ -161,7 +161,7 @@ MESSAGES: tuple[Mutation, ...] = (
         "a child process without a heartbeat is killed",
         (
             Edit(
-                "gleaner.supervisor.heartbeats",
+                "gleaner.supervisor.watch.heartbeats",
                 "            elif cause := pulse.look(now_s, child.cpu_s):\n",
                 '            elif cause := "":\n',
             ),
@@ -174,7 +174,7 @@ MESSAGES: tuple[Mutation, ...] = (
         "the end of a process that stood still says that it gave no heartbeat",
         (
             Edit(
-                "gleaner.supervisor.heartbeats",
+                "gleaner.supervisor.watch.heartbeats",
                 "                child.kill(cause)\n",
                 "                child.kill()\n",
             ),

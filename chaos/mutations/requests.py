@@ -12,7 +12,7 @@ REQUESTS: tuple[Mutation, ...] = (
         "a span bears the version under which its tokens were made",
         (
             Edit(
-                "gleaner.actors.rollout.frame_rows",
+                "gleaner.actors.rollout.state.frame_rows",
                 "    made = request.version if ticket.version is None else ticket.version\n",
                 "    made = request.version\n",
             ),
@@ -25,12 +25,12 @@ REQUESTS: tuple[Mutation, ...] = (
         "a request that goes on elsewhere goes on under a version that its gate admits",
         (
             Edit(
-                "gleaner.actors.rollout.books",
+                "gleaner.actors.rollout.journal.journaled_state",
                 "        return {} if weights is None else {weights.version: weights.root}\n",
                 "        return self.state.versions.roots(0) or {weights.version: weights.root}\n",
             ),
             Edit(
-                "gleaner.actors.rollout.state",
+                "gleaner.actors.rollout.state.state",
                 "            elif not (log.admits(event.version) and self._published(log, event.version)):\n",
                 "            elif not self._published(log, event.version):\n",
             ),
@@ -43,17 +43,17 @@ REQUESTS: tuple[Mutation, ...] = (
         "the id names a single request, however often it is asked for",
         (
             Edit(
-                "gleaner.actors.rollout.singles",
+                "gleaner.actors.rollout.requests.service",
                 "        name = BATCH + message.id\n",
                 '        name = f"{BATCH}{message.id}@{message.attempt}"\n',
             ),
             Edit(
-                "gleaner.actors.rollout.singles",
+                "gleaner.actors.rollout.requests.service",
                 "batches.get(BATCH + message.id)",
                 'batches.get(f"{BATCH}{message.id}@{message.attempt}")',
             ),
             Edit(
-                "gleaner.actors.rollout.singles",
+                "gleaner.actors.rollout.requests.service",
                 "            batch=BATCH + message.id,\n",
                 '            batch=f"{BATCH}{message.id}@{message.attempt}",\n',
             ),
@@ -66,7 +66,7 @@ REQUESTS: tuple[Mutation, ...] = (
         "what a caller is given is in the journal: no later life gives it anything else",
         (
             Edit(
-                "gleaner.actors.rollout.singles",
+                "gleaner.actors.rollout.requests.service",
                 "        if name in self._ended and name in self._waiting:\n",
                 "        if self._log(name).state is RequestState.FINISHED and name in self._waiting:\n",
             ),

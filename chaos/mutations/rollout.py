@@ -12,7 +12,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "an instance is told to forget a frame only when the journal has it",
         (
             Edit(
-                "gleaner.actors.rollout.intake",
+                "gleaner.actors.rollout.journal.frame_intake",
                 "                await committed\n                self._following.committed(marks)\n",
                 "                self._following.committed(marks)\n",
             ),
@@ -24,7 +24,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "a request goes on from exactly its last collected token",
         (
             Edit(
-                "gleaner.actors.rollout.dispatching",
+                "gleaner.actors.rollout.dispatch.dispatcher",
                 "prefix=log.tokens_bytes(),",
                 "prefix=log.tokens_bytes()[:-4],",
             ),
@@ -34,7 +34,7 @@ ROLLOUT: tuple[Mutation, ...] = (
     Mutation(
         "a dispatch without its prefix",
         "what was collected is not generated again",
-        (Edit("gleaner.actors.rollout.dispatching", "prefix=log.tokens_bytes(),", 'prefix=b"",'),),
+        (Edit("gleaner.actors.rollout.dispatch.dispatcher", "prefix=log.tokens_bytes(),", 'prefix=b"",'),),
         ("I1", "I2"),
     ),
     Mutation(
@@ -42,7 +42,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "frames of an incarnation that was given up count for nothing",
         (
             Edit(
-                "gleaner.actors.rollout.tickets",
+                "gleaner.actors.rollout.state.tickets",
                 "return None if stream is None or stream.gone or stream.incarnation != incarnation else "
                 "stream",
                 "return stream",
@@ -56,7 +56,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "a request that was taken back from an instance is that instance's no longer",
         (
             Edit(
-                "gleaner.actors.rollout.tickets",
+                "gleaner.actors.rollout.state.tickets",
                 "        self.tickets[ticket] = msgspec.structs.replace(self.tickets[ticket], "
                 "superseded=True)\n"
                 "        self.held -= 1\n",
@@ -71,7 +71,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "a group whose tokens are let go stands on its shelf, for a trainer that must have it again",
         (
             Edit(
-                "gleaner.actors.rollout.books",
+                "gleaner.actors.rollout.journal.journaled_state",
                 "            await self.shelves.put(event.batch, groups)\n",
                 "            pass\n",
             ),
@@ -84,7 +84,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "a group reaches the trainer once, however often it asks",
         (
             Edit(
-                "gleaner.actors.rollout.handing_out",
+                "gleaner.actors.rollout.batches.group_delivery",
                 "            ready = [g for g in range(len(batch.groups)) if g not in have and batch.due(g)]",
                 "            ready = [g for g in range(len(batch.groups)) if batch.due(g)]",
             ),
@@ -96,7 +96,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "a group is handed out only when all of it is scored",
         (
             Edit(
-                "gleaner.actors.rollout.token_log",
+                "gleaner.actors.rollout.state.token_log",
                 "        return all(log.judged for log in self.groups[group])",
                 "        return any(log.judged for log in self.groups[group])",
             ),
@@ -108,18 +108,18 @@ ROLLOUT: tuple[Mutation, ...] = (
         "a request goes only to an instance that proved its version, and no other one takes it",
         (
             Edit(
-                "gleaner.actors.rollout.balancer",
+                "gleaner.actors.rollout.dispatch.placement",
                 "            and roots.get(self.version) == self.root\n",
                 "",
             ),
             Edit(
-                "gleaner.actors.rollout.dispatching",
+                "gleaner.actors.rollout.dispatch.dispatcher",
                 "            if instance is not None and version is not None and roots.get(version) == "
                 "instance.root:\n",
                 "            version = next(iter(roots))\n            if instance is not None:\n",
             ),
             Edit(
-                "gleaner.actors.engine.worker",
+                "gleaner.actors.engine.worker.worker",
                 "self._orders.adds.append((message.version, message.work))",
                 "self._orders.adds.append((self._weights.served[0] or 0, message.work))",
             ),
@@ -131,17 +131,17 @@ ROLLOUT: tuple[Mutation, ...] = (
         "a request that was taken from its instance waits like any other, and its move is forgotten in time",
         (
             Edit(
-                "gleaner.actors.rollout.dispatching",
+                "gleaner.actors.rollout.dispatch.dispatcher",
                 "        targets = tuple(self._moving.moved_to(one) for one in moved)\n",
                 "        targets = ()\n",
             ),
             Edit(
-                "gleaner.actors.rollout.dispatching",
+                "gleaner.actors.rollout.dispatch.dispatcher",
                 "zip([*moved, *others], placed.instances, strict=False)",
                 "zip(others, placed.instances, strict=False)",
             ),
             Edit(
-                "gleaner.actors.rollout.moving",
+                "gleaner.actors.rollout.dispatch.migration",
                 "            if name not in requests or now > order.until_s:\n",
                 "            if name not in requests:\n",
             ),
@@ -153,24 +153,24 @@ ROLLOUT: tuple[Mutation, ...] = (
         "a reward counts once: what has a verdict is not scored again, and a second verdict changes nothing",
         (
             Edit(
-                "gleaner.actors.rollout.state",
+                "gleaner.actors.rollout.state.state",
                 '        elif log.judged:\n            changes.refused.append("scored_twice")\n',
                 "",
             ),
             Edit(
-                "gleaner.actors.rollout.scoring",
+                "gleaner.actors.rollout.batches.scoring",
                 "            if log is not None and not log.judged and ",
                 "            if log is not None and ",
             ),
             Edit(
-                "gleaner.actors.rollout.scoring",
+                "gleaner.actors.rollout.batches.scoring",
                 "        if not self._wanted(log):\n            return\n",
                 "        if log.score is not None:\n"
                 "            await self._on_scored(Scored(request=log.id, score=1.0 - log.score))\n"
                 "            return\n",
             ),
             Edit(
-                "gleaner.actors.rollout.token_log",
+                "gleaner.actors.rollout.state.token_log",
                 "            and not log.judged\n",
                 "",
             ),
@@ -183,7 +183,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "a sample whose verifier failed has no score, and is no wrong answer",
         (
             Edit(
-                "gleaner.actors.rollout.scoring",
+                "gleaner.actors.rollout.batches.scoring",
                 "        return Scored(request=log.id, score=None, ",
                 "        return Scored(request=log.id, score=0.0, ",
             ),
@@ -196,13 +196,13 @@ ROLLOUT: tuple[Mutation, ...] = (
         "an instance that holds requests in silence, or died, loses them to others",
         (
             Edit(
-                "gleaner.actors.rollout.membership",
+                "gleaner.actors.rollout.fleet.membership",
                 "        if event.name not in self._instances:  # otherwise it is back already\n"
                 "            await self.lose(event.name, event.incarnation, event.cause)\n",
                 "",
             ),
             Edit(
-                "gleaner.actors.rollout.membership",
+                "gleaner.actors.rollout.fleet.membership",
                 "            elif now - instance.heard_s > self._config.rollout.deadline_s and stream.held:",
                 "            elif False:",
             ),
@@ -215,7 +215,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "a manager comes back with everything that was committed",
         (
             Edit(
-                "gleaner.actors.rollout.books",
+                "gleaner.actors.rollout.journal.journaled_state",
                 "            else:\n                self.state.apply(event)\n",
                 '            elif type(event).__name__ != "FrameLogged":\n'
                 "                self.state.apply(event)\n",
@@ -229,7 +229,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "the problems of a refill are drawn once, like all others",
         (
             Edit(
-                "gleaner.actors.training.drawing",
+                "gleaner.actors.training.problem_order",
                 "        self._cursor = event.cursor\n",
                 "        self._cursor = event.cursor if not event.first else self._cursor\n",
             ),
@@ -242,12 +242,12 @@ ROLLOUT: tuple[Mutation, ...] = (
         "what counts is never aborted: neither decided so nor carried out",
         (
             Edit(
-                "gleaner.actors.rollout.sampling",
+                "gleaner.actors.rollout.state.group_policy",
                 "standing in (Standing.OPEN, Standing.UNIFORM, Standing.VARIED)",
                 "standing not in (Standing.DROPPED, Standing.ABORTED)",
             ),
             Edit(
-                "gleaner.actors.rollout.selection",
+                "gleaner.actors.rollout.state.group_events",
                 "        elif group in batch.fates.kept or group in batch.fates.dropped:\n",
                 "        elif group in batch.fates.dropped:\n",
             ),
@@ -260,7 +260,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "what a kept request gets after its weights changed bears the newer version",
         (
             Edit(
-                "gleaner.actors.rollout.renewing",
+                "gleaner.actors.rollout.state.ticket_renewal",
                 "        stream.renew(number, request.attempts, event.version)\n",
                 "        stream.renew(number, request.attempts, stream.tickets[number].version)\n",
             ),
@@ -271,7 +271,13 @@ ROLLOUT: tuple[Mutation, ...] = (
     Mutation(
         "give up at the first failed load",
         "a version is given up only when instances could not load it again and again",
-        (Edit("gleaner.actors.rollout.failed_loads", "LOADS, INSTANCES = 3, 2", "LOADS, INSTANCES = 1, 1"),),
+        (
+            Edit(
+                "gleaner.actors.rollout.fleet.failed_loads",
+                "LOADS, INSTANCES = 3, 2",
+                "LOADS, INSTANCES = 1, 1",
+            ),
+        ),
         ("failed loads",),
         lead="loads that fail",
     ),
@@ -280,7 +286,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "an instance gets requests while it has free slots, not when it has nothing left",
         (
             Edit(
-                "gleaner.actors.rollout.balancer",
+                "gleaner.actors.rollout.dispatch.placement",
                 "        if share is None:\n            return 0\n",
                 "        if share is None or instance.executing:\n            return 0\n",
             ),
@@ -292,7 +298,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         "what finds no free slot waits with the manager, beyond a few requests",
         (
             Edit(
-                "gleaner.actors.rollout.balancer",
+                "gleaner.actors.rollout.dispatch.placement",
                 "        return max(0, max(at_once, self._threshold(instance)) - instance.pending)\n",
                 "        return 1_000\n",
             ),

@@ -39,7 +39,7 @@ TRAINING: tuple[Mutation, ...] = (
         "a sample whose verifier failed for good is in no step",
         (
             Edit(
-                "gleaner.actors.training.gathered",
+                "gleaner.actors.training.step_samples",
                 "    return [(sample, sample.score) for sample in group.samples if sample.score is not None]",
                 "    return [(sample, sample.score or 0.0) for sample in group.samples]",
             ),

@@ -24,9 +24,9 @@ from gleaner.chaos.real.nemesis import Account, Nemesis
 from gleaner.chaos.real.paths import defects, of_history, of_log
 from gleaner.chaos.real.told import CampaignTold, JobTold
 from gleaner.chaos.real.verdict import judge
-from gleaner.rlctl.audit import audit
+from gleaner.rlctl.audit.invariants import audit
+from gleaner.rlctl.audit.run_files import gather
 from gleaner.rlctl.errors import CommandError
-from gleaner.rlctl.evidence import gather
 
 MIB = 1 << 20
 BOOKS_KEPT = 8

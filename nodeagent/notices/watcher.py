@@ -7,7 +7,7 @@ implements the requests. Nothing that a metadata service does ends the watcher.
 
 import asyncio
 
-from gleaner.actors.cluster.messages import CloudNotice, HandedOver
+from gleaner.actors.protocol.cluster import CloudNotice, HandedOver
 from gleaner.nodeagent.notices.cloud import Channel, Cloud, FindCloud, LookFailed
 from gleaner.nodeagent.notices.policy import STAYS, NoticePolicy, Verdict
 from gleaner.supervisor import Actor, AskFailed, Done, Refused, handles

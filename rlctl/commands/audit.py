@@ -6,9 +6,10 @@ from pathlib import Path
 
 from gleaner.actors.training.history import End, HistoryError, read_history
 from gleaner.rlctl import runs
-from gleaner.rlctl.audit import State, Violation, states
-from gleaner.rlctl.audit import audit as judge
-from gleaner.rlctl.audit_evidence import Evidence
+from gleaner.rlctl.audit.evidence import Evidence
+from gleaner.rlctl.audit.invariants import State, Violation, states
+from gleaner.rlctl.audit.invariants import audit as judge
+from gleaner.rlctl.audit.run_files import gather
 from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_command,
@@ -18,7 +19,6 @@ from gleaner.rlctl.commands.terminal import (
     print_json,
 )
 from gleaner.rlctl.errors import FAILED, OK, UNCHECKED, failed
-from gleaner.rlctl.evidence import gather
 from gleaner.rlctl.runs import RunDir
 
 _DESCRIPTION = """\

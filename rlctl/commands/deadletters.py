@@ -23,7 +23,7 @@ from gleaner.rlctl.commands.terminal import (
 from gleaner.rlctl.errors import OK, usage
 from gleaner.rlctl.wording import age
 from gleaner.supervisor.dead_letters import DeadLetter
-from gleaner.supervisor.inspection_messages import DeadLettersOf, ListDeadLetters
+from gleaner.supervisor.inspection.messages import DeadLettersOf, ListDeadLetters
 
 _DESCRIPTION = """\
 Show undeliverable messages (dead letters) since each process started: counts by reason, and the newest.

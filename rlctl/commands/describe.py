@@ -26,7 +26,7 @@ from gleaner.rlctl.commands.terminal import (
 from gleaner.rlctl.errors import OK, CommandError, failed, nothing
 from gleaner.rlctl.wording import age, duration
 from gleaner.supervisor import Address, AskFailed, Refused
-from gleaner.supervisor.inspection_messages import ActorDescribed, Describe
+from gleaner.supervisor.inspection.messages import ActorDescribed, Describe
 
 _DESCRIPTION = """\
 Show one actor: its class and message kinds, its process and start time, its mailbox, its counts of handled

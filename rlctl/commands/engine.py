@@ -1,6 +1,6 @@
 """`rlctl engine serve`: builtin engine behind SGLang's protocol, as one process.
 
-Owns the arguments, the signals and the exit code. The server is `gleaner.actors.engine.server`; it is
+Owns the arguments, the signals and the exit code. The server is `gleaner.actors.engine.builtin_server`; it is
 imported at its start, because it needs torch.
 """
 
@@ -19,7 +19,7 @@ from gleaner.rlctl.errors import OK, failed, usage
 from gleaner.rlctl.interrupt import Interrupt
 
 if TYPE_CHECKING:
-    from gleaner.actors.engine.server.process import Settings
+    from gleaner.actors.engine.builtin_server.process import Settings
 
 _DESCRIPTION = """\
 Serve a model with the builtin engine, in SGLang's protocol. Any client of an SGLang server can be tried on a
@@ -123,9 +123,9 @@ def serve(args: argparse.Namespace) -> int:
     if args.exact and args.threads != 1:
         raise usage("--exact computes on one thread: leave --threads out")
     sock = _bound(host, port)  # a port in use is reported before the model is read
-    from gleaner.actors.engine.exact_decoder import NotExact
-    from gleaner.actors.engine.qwen3_config import BadCheckpoint
-    from gleaner.actors.engine.server.process import MAX_SLOTS, Settings
+    from gleaner.actors.engine.builtin.exact_decoder import NotExact
+    from gleaner.actors.engine.builtin_server.process import MAX_SLOTS, Settings
+    from gleaner.actors.model.qwen3_config import BadCheckpoint
     from gleaner.actors.reward.prompts import BadTokenizer
 
     if args.slots > MAX_SLOTS:
@@ -154,7 +154,7 @@ def serve(args: argparse.Namespace) -> int:
 
 
 async def _serve(settings: "Settings", sock: socket.socket) -> None:
-    from gleaner.actors.engine.server.process import serve as run
+    from gleaner.actors.engine.builtin_server.process import serve as run
 
     interrupt, hurry = Interrupt(), asyncio.Event()
     interrupt.listen()

@@ -82,7 +82,7 @@ def add(commands: Subparsers) -> None:
 
 def gateway(args: argparse.Namespace) -> int:
     """Run the command."""
-    from gleaner.actors.rollout.gateway.engine_url import BadUrl, origin  # here: only this command needs HTTP
+    from gleaner.actors.gateway.engine_url import BadUrl, origin  # here: only this command needs HTTP
     from gleaner.nodeagent.gateway_alone import GatewayOptions, run_gateway
     from gleaner.nodeagent.gateway_door import address_of
 

@@ -5,8 +5,8 @@ from array import array
 from pathlib import Path
 from uuid import uuid4
 
+from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady
 from gleaner.actors.reward.prompts import BadTokenizer, Prompts
-from gleaner.actors.rollout.single_messages import Generate, Generated, VersionNotReady
 from gleaner.nodeagent.exit_codes import CannotRun
 from gleaner.rlctl.commands.terminal import (
     Subparsers,

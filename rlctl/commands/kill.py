@@ -83,7 +83,7 @@ def _by_head(run: RunDir, name: str, number: signal.Signals) -> Target:
 async def _by_network(args: argparse.Namespace, number: signal.Signals) -> Target:
     """Send the signal as a client of the cluster."""
     async with chosen_cluster(args) as cluster:
-        from gleaner.actors.cluster.messages import KillChild
+        from gleaner.actors.protocol.cluster import KillChild
         from gleaner.supervisor import Done
 
         target = resolve(args.target, (await cluster.processes()).states)

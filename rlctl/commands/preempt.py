@@ -2,7 +2,7 @@
 
 import argparse
 
-from gleaner.actors.cluster.messages import PreemptionNotice
+from gleaner.actors.protocol.cluster import PreemptionNotice
 from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
+from gleaner.actors.protocol.instances import InstancesAre, ListInstances
 from gleaner.rlctl.client import MANAGER, Cluster
 from gleaner.rlctl.client_waits import WAIT_S
 from gleaner.rlctl.commands.terminal import (

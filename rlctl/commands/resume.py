@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.actors.training.history import End, HistoryError, read_history
 from gleaner.rlctl import runs
 from gleaner.rlctl.commands.run import add_state_dir, add_view, cluster_of, execute, ready

@@ -85,7 +85,7 @@ def try_(args: argparse.Namespace) -> int:
         raise usage("--index needs --config, whose task has the problem")
     params = dict(map(_param, args.param))
     from gleaner.actors.reward.sandbox.detection import NoSandbox
-    from gleaner.actors.reward.sandbox.running import SandboxFailed
+    from gleaner.actors.reward.sandbox.program_pipes import SandboxFailed
     from gleaner.rlctl import reward_trial
 
     config = _config(args)

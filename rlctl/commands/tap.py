@@ -24,7 +24,7 @@ from gleaner.rlctl.commands.terminal import (
 )
 from gleaner.rlctl.errors import OK, usage
 from gleaner.rlctl.tapping import reader_name, tapping
-from gleaner.supervisor.tap import MAX_RATE, Direction, StartTap, TapRecord, TapRecords
+from gleaner.supervisor.inspection.tap import MAX_RATE, Direction, StartTap, TapRecord, TapRecords
 
 _DESCRIPTION = """\
 Show the messages between actors as they pass, in every process of the cluster, until Ctrl-C.

@@ -149,10 +149,10 @@ def add(commands: Subparsers) -> None:
 
 def export(args: argparse.Namespace) -> int:
     """Write a version. Exit code 1 where the checkpoints are invalid."""
-    from gleaner.actors.weights.disk_codec import DiskDeltaError
-    from gleaner.actors.weights.disk_layout import folder_of
-    from gleaner.actors.weights.disk_reader import Chain, index_of, read_image, versions_folder
-    from gleaner.actors.weights.disk_writer import DiskWriter
+    from gleaner.actors.weights.disk.codec import DiskDeltaError
+    from gleaner.actors.weights.disk.layout import folder_of
+    from gleaner.actors.weights.disk.reader import Chain, index_of, read_image, versions_folder
+    from gleaner.actors.weights.disk.writer import DiskWriter
 
     if args.version < 0:
         raise usage(f"--version {args.version}: versions count from 0")
@@ -195,10 +195,10 @@ def export(args: argparse.Namespace) -> int:
 
 def import_(args: argparse.Namespace) -> int:
     """Read a version. Exit code 1 where the chain does not lead to it complete and verified."""
-    from gleaner.actors.weights.disk_codec import DiskDeltaError
-    from gleaner.actors.weights.disk_reader import chain_to, newest, read_image
-    from gleaner.actors.weights.disk_writer import write_checkpoint
-    from gleaner.actors.weights.manifest import Manifest
+    from gleaner.actors.weights.disk.codec import DiskDeltaError
+    from gleaner.actors.weights.disk.reader import chain_to, newest, read_image
+    from gleaner.actors.weights.disk.writer import write_checkpoint
+    from gleaner.actors.weights.image.manifest import Manifest
 
     if args.checkpoint.exists():
         raise usage(f"{args.checkpoint} exists: choose another directory, or remove it")

@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.actors.engine.engine import StepOutput
-from gleaner.actors.engine.turn import TurnWork
+from gleaner.actors.engine.worker.engine_port import StepOutput
+from gleaner.actors.engine.worker.port import TurnWork
 from gleaner.sim.models.engine_cost import EngineCost
 from gleaner.sim.models.turn_rows import behind, rows_of, rows_of_equals
 from gleaner.transport.token_frame import MAX_ROWS, Flag

@@ -11,8 +11,8 @@ copy's next turn, as orders that arrive in a turn wait for its end anyway.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gleaner.actors.engine.engine import StepOutput
-from gleaner.actors.engine.turn import TurnWork
+from gleaner.actors.engine.worker.engine_port import StepOutput
+from gleaner.actors.engine.worker.port import TurnWork
 from gleaner.sim.models.batching import ContinuousBatch, Entry, Limits
 from gleaner.sim.models.engine_cost import EngineCost
 from gleaner.transport.token_frame import Flag

@@ -1,4 +1,4 @@
-"""Modelled engine: an `gleaner.actors.engine.turn.EngineHost` that decodes by arithmetic.
+"""Modelled engine: an `gleaner.actors.engine.worker.port.EngineHost` that decodes by arithmetic.
 
 Owns the effect of a worker's orders on the batch, and the checks that a real engine makes. `tokens`,
 `lengths` and `batching` decide which tokens result, how many, and when. An image is read and compared before
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gleaner.actors.engine.server_wire import ServerDied
-from gleaner.actors.engine.turn import Orders, Refusal, Turn
-from gleaner.actors.rollout.instance_messages import Work
-from gleaner.actors.weights.messages import Fetched
+from gleaner.actors.engine.servers.port import ServerDied
+from gleaner.actors.engine.worker.port import Orders, Refusal, Turn
+from gleaner.actors.protocol.instances import Work
+from gleaner.actors.protocol.weights import Fetched
 from gleaner.sim.models.batching import Entry, Limits
 from gleaner.sim.models.clock import Clock
 from gleaner.sim.models.copies import Copies

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Never
 
-from gleaner.actors.cluster.messages import Inventory
+from gleaner.actors.protocol.cluster import Inventory
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.training.records import AnyRecord
-from gleaner.actors.weights.delta import Mapper
+from gleaner.actors.weights.delta.image_delta import Mapper
 from gleaner.configs import trace
 from gleaner.configs.load import ConfigError
 from gleaner.configs.schema import Config

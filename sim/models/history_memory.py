@@ -11,7 +11,7 @@ import msgspec
 from gleaner.actors.training.account import Meter
 from gleaner.actors.training.history import HistoryError, HistoryFull
 from gleaner.actors.training.records import AnyRecord, Step, began_s, served_after
-from gleaner.actors.training.used import Used
+from gleaner.actors.training.usage import Used
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyRecord)

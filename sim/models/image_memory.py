@@ -1,7 +1,7 @@
-"""Weight images in a simulated host's memory: `gleaner.actors.weights.images.Images`.
+"""Weight images in a simulated host's memory: `gleaner.actors.weights.image.port.Images`.
 
 They are in a mapping. Owns the store's rules (which versions stay, what is visible when), as
-`gleaner.actors.weights.image_store` has them on files. The mapping belongs to the host: images outlive the
+`gleaner.actors.weights.image.store` has them on files. The mapping belongs to the host: images outlive the
 process that made them, and are lost with the host.
 
 Left out: the reuse of a draft that a killed writer left, headers, and the reuse of memory: bytes here are
@@ -15,8 +15,8 @@ from types import TracebackType
 
 import xxhash
 
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.weights.images import ImageStoreFull, NoSuchImage, VersionConflict
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.weights.image.port import ImageStoreFull, NoSuchImage, VersionConflict
 from gleaner.sim.models.clock import Clock
 
 KEEP = 3

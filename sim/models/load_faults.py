@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 MOST = 2
 """Loads of one version that fail; the manager gives one up after three
-(`gleaner.actors.rollout.failed_loads`)."""
+(`gleaner.actors.rollout.fleet.failed_loads`)."""
 WHY = "norm.weight has 63 columns, the model has 64"
 
 

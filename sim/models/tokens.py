@@ -4,7 +4,7 @@ Nothing else enters. A response that moved between instances can therefore be co
 tokens, one by one. Pure, and vectorised: a frame of rows is one call.
 
 The generator is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), counter-based as in
-`gleaner.actors.engine.sampling`.
+`gleaner.actors.engine.builtin.token_sampling`.
 """
 
 import numpy as np

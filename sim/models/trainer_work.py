@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from gleaner.actors.protocol.weights import Publish
 from gleaner.actors.training.sample import Sample
 from gleaner.actors.training.work import Commit, MicroBatchStats, StepStats
-from gleaner.actors.weights.messages import Publish
 from gleaner.sim.models.clock import Clock
 from gleaner.sim.models.image_memory import SimImages
 from gleaner.sim.models.saved_memory import Files, SimCopies

@@ -6,7 +6,7 @@ Each is a column. Pure, and vectorised: a turn is a few calls of numpy, however 
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.actors.engine.engine import StepOutput
+from gleaner.actors.engine.worker.engine_port import StepOutput
 from gleaner.sim.models.tokens import tokens_at
 from gleaner.transport.token_frame import Flag
 

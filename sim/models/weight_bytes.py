@@ -8,7 +8,7 @@ it.
 import hashlib
 from functools import lru_cache
 
-from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.model.tensor_spec import TensorSpec
 
 DIGEST_BYTES = 32
 LEAST_BYTES = 4096

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_command import Refusal, Rlctl
 
-from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
+from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 from gleaner.rlctl.__main__ import main
 

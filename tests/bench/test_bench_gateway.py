@@ -11,8 +11,8 @@ from bench.gateway.figures import Figures, figures
 from bench.gateway.fronts import OURS, ROUTER
 from bench.gateway.goals import goals
 from bench.gateway.page import cells
-from gleaner.actors.engine.sglang_events import newest_rows
-from gleaner.actors.engine.sglang_messages import Event
+from gleaner.actors.engine.servers.sglang_events import newest_rows
+from gleaner.actors.engine.servers.sglang_messages import Event
 
 
 def test_figures_are_those_of_the_load() -> None:

@@ -8,7 +8,7 @@ from bench.recovery.deaths import Death, Deaths
 from bench.recovery.goals import goals
 from bench.recovery.journal_tail import Resumption
 from bench.recovery.returns import Return
-from gleaner.actors.rollout.events import (
+from gleaner.actors.rollout.state.events import (
     Dispatched,
     FrameLogged,
     InstanceGone,

@@ -2,17 +2,23 @@
 
 import pytest
 
-from gleaner.actors.rollout.balancer_messages import (
+from gleaner.actors.protocol.balancer import (
     BALANCER,
     InstanceServes,
     InstanceSuspected,
     InstanceUp,
     Placed,
 )
-from gleaner.actors.rollout.books import BatchWeights
-from gleaner.actors.rollout.events import BatchSubmitted, Dispatched, FrameLogged, InstanceJoined, Prompt
-from gleaner.actors.rollout.messages import Groups, HoldBack, TakeGroups, Weights
-from gleaner.actors.training.messages import CloseSeeding, OpenSeeding, TrainStep
+from gleaner.actors.protocol.rollout import Groups, HoldBack, TakeGroups, Weights
+from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainStep
+from gleaner.actors.rollout.journal.journaled_state import BatchWeights
+from gleaner.actors.rollout.state.events import (
+    BatchSubmitted,
+    Dispatched,
+    FrameLogged,
+    InstanceJoined,
+    Prompt,
+)
 from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.facts import Committed, Fact, Said
 from gleaner.supervisor import Message

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from gleaner.actors.cluster.messages import StepTrained, TrainedSample
 from gleaner.actors.cluster.state_manager import Rewound
-from gleaner.actors.rollout.books import BatchWeights
-from gleaner.actors.rollout.events import (
+from gleaner.actors.protocol.cluster import StepTrained, TrainedSample
+from gleaner.actors.protocol.instances import Dispatch, NotLoaded, Serving, Work
+from gleaner.actors.protocol.rollout import BatchLedger, GroupOut, Groups, RequestLedger, SampleOut, Weights
+from gleaner.actors.protocol.weights import Published
+from gleaner.actors.rollout.journal.journaled_state import BatchWeights
+from gleaner.actors.rollout.state.events import (
     BatchReleased,
     BatchSubmitted,
     Dispatched,
@@ -26,10 +29,7 @@ from gleaner.actors.rollout.events import (
     VersionFailed,
     VersionPublished,
 )
-from gleaner.actors.rollout.instance_messages import Dispatch, NotLoaded, Serving, Work
-from gleaner.actors.rollout.messages import BatchLedger, GroupOut, Groups, RequestLedger, SampleOut, Weights
 from gleaner.actors.training.job_journal import StepFinished
-from gleaner.actors.weights.messages import Published
 from gleaner.chaos.invariants.catalogue import CHECKS, Jury, explanation, jury_of
 from gleaner.chaos.invariants.check import Found
 from gleaner.chaos.invariants.facts import (
@@ -48,9 +48,9 @@ from gleaner.chaos.invariants.facts import (
     StoodStill,
 )
 from gleaner.chaos.invariants.loads import GivenUpRightly
-from gleaner.rlctl.audit import Evidence
+from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Address, Message
-from gleaner.supervisor.registry import NameFenced
+from gleaner.supervisor.names.registry import NameFenced
 from gleaner.supervisor.system_messages import Found as Resolved
 
 MANAGER = "rollout/manager"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gleaner.chaos.real.torn import tear, torn_write
-from gleaner.supervisor.wal_check import wal_damage
+from gleaner.supervisor.journal.wal_check import wal_damage
 
 WRITER = """
 import os, sqlite3, sys

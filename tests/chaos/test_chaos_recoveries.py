@@ -1,9 +1,9 @@
 """Recoveries are counted from what really happened, and a process that dies takes no count with it."""
 
-from gleaner.actors.cluster.messages import NodeSeen
 from gleaner.actors.cluster.state_manager import Rewound
-from gleaner.actors.rollout.instance_messages import Dispatch, Registered, RegisterInstance, Work
-from gleaner.actors.rollout.messages import TakeGroups
+from gleaner.actors.protocol.cluster import NodeSeen
+from gleaner.actors.protocol.instances import Dispatch, Registered, RegisterInstance, Work
+from gleaner.actors.protocol.rollout import TakeGroups
 from gleaner.chaos.coverage import PATHS
 from gleaner.chaos.invariants.facts import Committed, Said
 from gleaner.chaos.recoveries import DISKS, FIGURES, RECOVERIES, Recoveries

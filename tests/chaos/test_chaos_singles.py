@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from gleaner.actors.rollout.events import (
+from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady, VersionSpan
+from gleaner.actors.rollout.state.events import (
     BatchSubmitted,
     Dispatched,
     FrameLogged,
@@ -17,7 +18,6 @@ from gleaner.actors.rollout.events import (
     TicketsRevoked,
     VersionPublished,
 )
-from gleaner.actors.rollout.single_messages import Generate, Generated, VersionNotReady, VersionSpan
 from gleaner.chaos.drawing import CALLERS_HOST
 from gleaner.chaos.faults import KillOnMessage, KillProcess, Partition
 from gleaner.chaos.invariants.catalogue import jury_of
@@ -27,7 +27,7 @@ from gleaner.chaos.plan import load
 from gleaner.chaos.recoveries import Recoveries
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.sim_run import run
-from gleaner.rlctl.audit import Evidence
+from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Message
 from gleaner.supervisor.message import known_kinds
 

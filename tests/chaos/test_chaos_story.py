@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.actors.rollout.instance_messages import Dispatch, RegisterInstance, Work
-from gleaner.actors.rollout.single_messages import Generate
+from gleaner.actors.protocol.instances import Dispatch, RegisterInstance, Work
+from gleaner.actors.protocol.requests import Generate
 from gleaner.chaos.faults import KillProcess
 from gleaner.chaos.invariants import facts
 from gleaner.chaos.invariants.catalogue import Jury

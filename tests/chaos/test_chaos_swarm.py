@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gleaner.actors.cluster.messages
-import gleaner.actors.reward.messages
-import gleaner.actors.rollout.balancer_messages
-import gleaner.actors.rollout.instance_messages
-import gleaner.actors.rollout.messages
-import gleaner.actors.rollout.single_messages
-import gleaner.actors.training.messages
-import gleaner.actors.weights.messages  # noqa: F401 (all of them for the table of kinds)
+import gleaner.actors.protocol.balancer
+import gleaner.actors.protocol.cluster
+import gleaner.actors.protocol.instances
+import gleaner.actors.protocol.requests
+import gleaner.actors.protocol.reward
+import gleaner.actors.protocol.rollout
+import gleaner.actors.protocol.training
+import gleaner.actors.protocol.weights  # noqa: F401 (all of them for the table of kinds)
 from gleaner.chaos.aims import AIMS, BY_PATH
 from gleaner.chaos.availability import as_trace, stays
 from gleaner.chaos.bounds import Bounds, bearable, bounds_of

@@ -12,8 +12,8 @@ from two_hosts import REMOTE, Cluster, rlctl
 from gleaner.chaos.netns import SHARED_MEMORY, Host
 from gleaner.nodeagent.exit_codes import CannotRun
 from gleaner.nodeagent.files import find_agent
-from gleaner.rlctl.audit import Evidence
-from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.audit.invariants import Evidence
+from gleaner.rlctl.audit.run_files import gather
 from gleaner.rlctl.runs import RunDir
 
 HEADS = ("head", "head-2")

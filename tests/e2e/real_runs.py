@@ -18,15 +18,15 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from gleaner.actors.rollout.messages import RolloutFigures, RolloutStatus
+from gleaner.actors.protocol.rollout import RolloutFigures, RolloutStatus
 from gleaner.actors.training.history import AnyRecord, HistoryFollower, Node, Restart, Sample, Step
 from gleaner.chaos.invariants import broken
 from gleaner.chaos.orphans import left_behind
 from gleaner.chaos.procs import Proc, find, is_alive
-from gleaner.rlctl.audit import step_of
+from gleaner.rlctl.audit.invariants import step_of
+from gleaner.rlctl.audit.run_files import gather
 from gleaner.rlctl.client import connect_to_run
 from gleaner.rlctl.errors import INTERRUPTED
-from gleaner.rlctl.evidence import gather
 from gleaner.rlctl.head import remains
 from gleaner.rlctl.report.model import Report
 from gleaner.rlctl.runs import RunDir, every

@@ -6,14 +6,14 @@ import signal
 import pytest
 from real_runs import OPEN_ENDED, MakeRun, RealRun
 
-from gleaner.actors.cluster.messages import StepTrained
-from gleaner.actors.rollout.events import GroupsTaken
+from gleaner.actors.protocol.cluster import StepTrained
+from gleaner.actors.rollout.state.events import GroupsTaken
 from gleaner.actors.training.history import Restart
 from gleaner.chaos.procs import Proc, is_alive
-from gleaner.rlctl.audit import step_of
-from gleaner.rlctl.evidence import MANAGER, gather
+from gleaner.rlctl.audit.invariants import step_of
+from gleaner.rlctl.audit.run_files import MANAGER, gather
 from gleaner.supervisor import JournalError
-from gleaner.supervisor.journal_file import read_streams
+from gleaner.supervisor.journal.file import read_streams
 
 pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 

@@ -11,7 +11,7 @@ from gleaner.actors.training.history import Restart
 from gleaner.chaos.procs import AGENT
 from gleaner.rlctl.drive import HEAD_SILENCES
 from gleaner.rlctl.errors import FAILED
-from gleaner.supervisor.health import BEATS
+from gleaner.supervisor.watch.health import BEATS
 
 pytestmark = [
     pytest.mark.long, pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(1200),

@@ -7,7 +7,7 @@ from array import array
 import pytest
 from real_runs import OPEN_ENDED, MakeRun, RealRun
 
-from gleaner.actors.rollout.single_messages import Generate, Generated
+from gleaner.actors.protocol.requests import Generate, Generated
 from gleaner.actors.training.history import Step
 from gleaner.rlctl.client import connect_to_run
 

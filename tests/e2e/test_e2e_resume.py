@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 from real_runs import MakeRun, RealRun
 
-from gleaner.actors.cluster.messages import StepTrained
+from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.chaos.invariants import broken
-from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.audit.run_files import gather
 
 pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 

@@ -19,8 +19,8 @@ from gleaner.actors.training.history import AnyRecord, HistoryFollower, Node, St
 from gleaner.chaos.netns import SHARED_MEMORY, Host, Switch
 from gleaner.nodeagent.exit_codes import CannotRun
 from gleaner.nodeagent.files import find_agent
-from gleaner.rlctl.audit import Evidence, audit
-from gleaner.rlctl.evidence import gather
+from gleaner.rlctl.audit.invariants import Evidence, audit
+from gleaner.rlctl.audit.run_files import gather
 from gleaner.rlctl.runs import RunDir, every
 from gleaner.supervisor.process import PARENT_VARIABLE
 

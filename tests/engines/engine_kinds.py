@@ -4,10 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gleaner.actors.engine.remote import RemoteHost
-from gleaner.actors.engine.server_process import ServerProcess
-from gleaner.actors.engine.server_wire import ServerWire
-from gleaner.actors.engine.servers import (
+from gleaner.actors.engine.servers.factory import (
     VLLM_PLUGIN,
     sglang_command,
     sglang_host,
@@ -15,9 +12,12 @@ from gleaner.actors.engine.servers import (
     vllm_environment,
     vllm_host,
 )
-from gleaner.actors.engine.sglang import SglangWire, environment
-from gleaner.actors.engine.sglang_weights import PLUGIN
-from gleaner.actors.engine.vllm import VllmWire
+from gleaner.actors.engine.servers.host import RemoteHost
+from gleaner.actors.engine.servers.port import ServerWire
+from gleaner.actors.engine.servers.server_process import ServerProcess
+from gleaner.actors.engine.servers.sglang import SglangWire, environment
+from gleaner.actors.engine.servers.sglang_weights import PLUGIN
+from gleaner.actors.engine.servers.vllm import VllmWire
 from gleaner.configs.load import from_tree, load
 from gleaner.configs.schema import Config
 

@@ -17,22 +17,22 @@ import msgspec
 import torch
 from engine_kinds import NEW_TOKENS, Kind
 
-from gleaner.actors.engine.qwen3 import Qwen3
-from gleaner.actors.engine.qwen3_config import Qwen3Config
-from gleaner.actors.engine.served_folder import ServedFolder
-from gleaner.actors.engine.server_process import ServerProcess, free_port
-from gleaner.actors.engine.tensor_spec import image_bytes
-from gleaner.actors.engine.weight_image import weight_layout, write_weights
-from gleaner.actors.engine.worker import RolloutWorker
-from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
-from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.engine.images.checkpoint_folder import ServedFolder
+from gleaner.actors.engine.servers.server_process import ServerProcess, free_port
+from gleaner.actors.engine.worker.worker import RolloutWorker
+from gleaner.actors.model.flat_image import weight_layout, write_weights
+from gleaner.actors.model.qwen3 import Qwen3
+from gleaner.actors.model.qwen3_config import Qwen3Config
+from gleaner.actors.model.tensor_spec import image_bytes
+from gleaner.actors.protocol.instances import InstancesAre, ListInstances
+from gleaner.actors.protocol.requests import Generate, Generated
+from gleaner.actors.protocol.rollout import PublishVersion, RolloutFigures, RolloutStatus, Weights
+from gleaner.actors.protocol.weights import Fetched, Publish, Published
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
-from gleaner.actors.rollout.single_messages import Generate, Generated
 from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 from gleaner.actors.weights.agent import TransferAgent
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import Fetched, Publish, Published
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.supervisor import Done, Message
 from gleaner.supervisor.testing import TestSystem
 

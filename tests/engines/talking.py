@@ -11,7 +11,7 @@ import msgspec
 from engine_kinds import SGLANG
 from engines_world import START_S, Server
 
-from gleaner.actors.engine.server_process import free_port
+from gleaner.actors.engine.servers.server_process import free_port
 from gleaner.actors.reward.problems import Problems
 from gleaner.actors.training.new_model import new_model
 from gleaner.configs.load import from_tree, load

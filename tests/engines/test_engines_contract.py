@@ -12,11 +12,11 @@ import pytest
 from engine_kinds import SGLANG
 from engines_world import publish_image
 
-from gleaner.actors.engine.served_folder import ServedFolder
-from gleaner.actors.engine.server_wire import Ask
-from gleaner.actors.engine.servers import sglang_command
-from gleaner.actors.engine.sglang import sampling_params
-from gleaner.actors.engine.sglang_messages import (
+from gleaner.actors.engine.images.checkpoint_folder import ServedFolder
+from gleaner.actors.engine.servers.factory import sglang_command
+from gleaner.actors.engine.servers.port import Ask
+from gleaner.actors.engine.servers.sglang import sampling_params
+from gleaner.actors.engine.servers.sglang_messages import (
     AbortRequest,
     FinishReason,
     Generate,
@@ -29,9 +29,9 @@ from gleaner.actors.engine.sglang_messages import (
     UpdateWeightsFromTensor,
     only_a_name,
 )
-from gleaner.actors.engine.sglang_weights import LOADER, PLUGIN
-from gleaner.actors.rollout.sampling_params import Sampling
-from gleaner.actors.weights.lease import mapped
+from gleaner.actors.engine.servers.sglang_weights import LOADER, PLUGIN
+from gleaner.actors.protocol.sampling_params import Sampling
+from gleaner.actors.weights.image.reader_locks import mapped
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(240)]
 

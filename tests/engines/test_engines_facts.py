@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
 
 from gateway_runs import Processes, get, greedy, healthy, post
 
-from gleaner.actors.engine.engine_facts import differences
-from gleaner.actors.engine.server_facts import look
+from gleaner.actors.engine.servers.foreign_facts import differences
+from gleaner.actors.engine.servers.server_facts import look
 from tests.segmenting_proxy import SEGMENT_BYTES, SegmentingProxy
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
 from gateway_runs import Processes, Streamed, everybody, get, greedy, healthy, loads, post, refused
 from small_model import make_folder
 
-from gleaner.actors.engine.served_folder import ServedFolder
+from gleaner.actors.engine.images.checkpoint_folder import ServedFolder
 from tests.actors.rollout.gateway.clients import everyone, trl_package
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]

@@ -23,11 +23,11 @@ from engines_world import (
     token_of,
 )
 
-from gleaner.actors.engine.remote import RemoteHost
-from gleaner.actors.engine.server_wire import Ask, Chunk
-from gleaner.actors.engine.turn import Orders
-from gleaner.actors.rollout.instance_messages import Work
-from gleaner.actors.rollout.single_messages import Generated
+from gleaner.actors.engine.servers.host import RemoteHost
+from gleaner.actors.engine.servers.port import Ask, Chunk
+from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.protocol.instances import Work
+from gleaner.actors.protocol.requests import Generated
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]  # with the start of the servers
 

@@ -13,16 +13,16 @@ from engines_world import START_S, Server
 from numpy.typing import NDArray
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from gleaner.actors.engine.expert_piece import ExpertPiece
-from gleaner.actors.engine.server_process import ServerProcess, free_port
-from gleaner.actors.engine.servers import sglang_command, sglang_host
-from gleaner.actors.engine.sglang import environment
-from gleaner.actors.engine.turn import Orders
-from gleaner.actors.rollout.expert_messages import ExpertsWanted
-from gleaner.actors.rollout.instance_messages import Work
-from gleaner.actors.rollout.sampling_params import Sampling
-from gleaner.actors.rollout.tickets import has_token
-from gleaner.actors.weights.messages import Fetched
+from gleaner.actors.engine.servers.factory import sglang_command, sglang_host
+from gleaner.actors.engine.servers.server_process import ServerProcess, free_port
+from gleaner.actors.engine.servers.sglang import environment
+from gleaner.actors.engine.worker.expert_routing import ExpertPiece
+from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.protocol.experts import ExpertsWanted
+from gleaner.actors.protocol.instances import Work
+from gleaner.actors.protocol.sampling_params import Sampling
+from gleaner.actors.protocol.weights import Fetched
+from gleaner.actors.rollout.state.tickets import has_token
 
 pytestmark = [pytest.mark.engines, pytest.mark.moe, pytest.mark.timeout(500)]
 

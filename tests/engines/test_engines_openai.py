@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from sdk_clients import CLIENTS
 from talking import Talking, loads
 
-from gleaner.actors.engine.checkpoint import load_checkpoint
+from gleaner.actors.model.checkpoint import load_checkpoint
 from gleaner.actors.reward.prompts import Prompts
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1200)]

@@ -13,11 +13,11 @@ from driven_host import DrivenHost
 from engine_kinds import NEW_TOKENS
 from engines_world import Plane, Servers, logprobs_of, plane, publish_image, request
 
-from gleaner.actors.engine.remote import RemoteHost
-from gleaner.actors.engine.server_wire import Ask, Chunk, Loads, ServerRefused, ServerWire
-from gleaner.actors.engine.turn import Orders
-from gleaner.actors.rollout.instance_messages import Work
-from gleaner.actors.rollout.single_messages import Generated
+from gleaner.actors.engine.servers.host import RemoteHost
+from gleaner.actors.engine.servers.port import Ask, Chunk, Loads, ServerRefused, ServerWire
+from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.protocol.instances import Work
+from gleaner.actors.protocol.requests import Generated
 from gleaner.supervisor.testing import TestSystem
 
 pytestmark = [

@@ -11,10 +11,10 @@ from driven_host import DrivenHost
 from engine_kinds import VLLM
 from engines_world import logprobs_of, publish_image
 
-from gleaner.actors.engine.turn import Orders
-from gleaner.actors.engine.vllm import VllmWire
-from gleaner.actors.rollout.instance_messages import Work
-from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.actors.engine.servers.vllm import VllmWire
+from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.protocol.instances import Work
+from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.transport.token_frame import Flag
 
 pytestmark = [pytest.mark.vllm, pytest.mark.alone, pytest.mark.timeout(600)]

@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gleaner.actors.engine.server_wire import Ask, Chunk
-from gleaner.actors.engine.servers import VLLM_PLUGIN
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.engine.vllm_messages import (
+from gleaner.actors.engine.servers.factory import VLLM_PLUGIN
+from gleaner.actors.engine.servers.port import Ask, Chunk
+from gleaner.actors.engine.servers.vllm_messages import (
     AbortRequests,
     CollectiveRpc,
     CompletionChunk,
@@ -36,7 +35,8 @@ from gleaner.actors.engine.vllm_messages import (
     completion_of,
     update_of,
 )
-from gleaner.actors.rollout.sampling_params import Sampling
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.protocol.sampling_params import Sampling
 
 ROOT = Path(__file__).parents[2]
 VLLM = ROOT / ".engines" / "vllm"

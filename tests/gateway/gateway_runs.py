@@ -16,7 +16,6 @@ from typing import Any
 
 import httpx
 import psutil
-
 from tests.actors.rollout.gateway.clients.everyone import ALL, Client
 from tests.actors.rollout.gateway.clients.rollout import Rollout
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
+from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 
 MakeModel = Callable[[str, int], Path]

@@ -16,7 +16,7 @@ import pytest
 from real_nodes import Nodes, is_alive, wait_for
 
 from gleaner.actors.cluster.job import memory_dir
-from gleaner.actors.cluster.messages import JobIs, JobSpec, JobStatus, KillChild, SubmitJob
+from gleaner.actors.protocol.cluster import JobIs, JobSpec, JobStatus, KillChild, SubmitJob
 from gleaner.configs import load
 from gleaner.configs.schema import Config, Fleet, Gateway
 from gleaner.nodeagent.client import calling, inspect, tell_agent

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from gleaner.actors.cluster.messages import CloudNotice, HandedOver, JobSpec, NodeSeen, PreemptionNotice
-from gleaner.actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
+from gleaner.actors.protocol.cluster import CloudNotice, HandedOver, JobSpec, NodeSeen, PreemptionNotice
+from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.nodeagent import departure
 from gleaner.nodeagent.departure import Departure
 from gleaner.supervisor import Actor, Deferred, Done, Message, Refused, handles

@@ -22,8 +22,8 @@ from gleaner.nodeagent.files import (
 from gleaner.nodeagent.host import Seat
 from gleaner.nodeagent.site import RealSite
 from gleaner.nodeagent.state_lock import StateLock, is_running
-from gleaner.supervisor.journal import Journal
-from gleaner.supervisor.postgres_journal import PostgresJournal
+from gleaner.supervisor.journal.port import Journal
+from gleaner.supervisor.journal.postgres import PostgresJournal
 
 AGENT = AgentFile(node="n", role="head", endpoint="tcp://127.0.0.1:1", public_key="", pid=os.getpid())
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gleaner.actors.cluster.job import config_of, with_gateway
-from gleaner.actors.cluster.messages import JobSpec
-from gleaner.actors.rollout.gateway.ask import Requests
-from gleaner.actors.rollout.gateway.fleet import Fleet
+from gleaner.actors.gateway.ask import Requests
+from gleaner.actors.gateway.fleet import Fleet
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.load import ConfigError, dump
 from gleaner.configs.schema import Config, Gateway
 from gleaner.nodeagent.__main__ import parse, start_options

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gleaner.actors.weights.control_file import PageWriter
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.lease import Lease
+from gleaner.actors.weights.control.file import PageWriter
+from gleaner.actors.weights.image.reader_locks import Lease
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.nodeagent import job_memory
 from gleaner.nodeagent.job_memory import HeldMemory, found, free
 from gleaner.rlctl.__main__ import main

@@ -15,10 +15,10 @@ from gleaner.nodeagent.files import ProcessFile, find_process, publish_process
 from gleaner.nodeagent.metrics import BY_NAME, MAX_ACTORS, METRICS, families
 from gleaner.nodeagent.metrics_server import MetricsServer, Seen, look, metrics_address
 from gleaner.supervisor import Actor
-from gleaner.supervisor.link_figures import COUNTED
+from gleaner.supervisor.inspection.link_figures import COUNTED
+from gleaner.supervisor.inspection.vitals import ASK_BOUNDS_S
 from gleaner.supervisor.system_messages import ActorState, LinkFigures, ProcessVitals, SystemState
 from gleaner.supervisor.testing import TestSystem
-from gleaner.supervisor.vitals import ASK_BOUNDS_S
 from gleaner.transport.wire import Peer
 
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.actors.cluster.messages import CloudNotice, HandedOver
+from gleaner.actors.protocol.cluster import CloudNotice, HandedOver
 from gleaner.nodeagent.notices import watcher
 from gleaner.nodeagent.notices.cloud import Channel, CloudName, FindCloud, LookFailed
 from gleaner.nodeagent.notices.policy import NOTHING, Finding

@@ -14,7 +14,7 @@ from real_nodes import Nodes, is_alive, wait_for
 from test_nodeagent_children import submit
 
 from gleaner.actors.cluster.job import memory_dir
-from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.chaos.orphans import open_ports, stale_files
 from gleaner.configs import load
 from gleaner.configs.schema import Config, Fleet

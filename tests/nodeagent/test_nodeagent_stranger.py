@@ -2,7 +2,7 @@
 
 import pytest
 
-from gleaner.actors.cluster.messages import Inventory, NodeHello, NodeWork
+from gleaner.actors.protocol.cluster import Inventory, NodeHello, NodeWork
 from gleaner.nodeagent.agent import MAX_STRANGER_S, NodeAgent
 from gleaner.supervisor import AskTimeout, Message, NotAdmitted
 from gleaner.supervisor.stage import Stage

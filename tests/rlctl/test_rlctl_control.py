@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from looked_at import LookedAt
 
-from gleaner.actors.cluster.messages import KillChild
+from gleaner.actors.protocol.cluster import KillChild
 from gleaner.configs.load import load
 from gleaner.nodeagent import control_socket
 from gleaner.nodeagent.cluster_view import ClusterView, Processes

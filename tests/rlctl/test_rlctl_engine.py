@@ -15,7 +15,7 @@ import pytest
 from gleaner.rlctl.__main__ import main
 from gleaner.rlctl.errors import FAILED, OK, USAGE
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "actors/engine/server"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "actors/engine/builtin_server"))
 from served import WAIT_S, Process, make_folder
 
 pytestmark = pytest.mark.realprocess

@@ -9,15 +9,15 @@ import msgpack
 import pytest
 from postgres_server import PostgresServer
 
-from gleaner.rlctl import journal_faults
 from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.audit import journal_faults
 from gleaner.rlctl.errors import FAILED, NOTHING, OK, USAGE
 from gleaner.supervisor import Message, SqliteJournal
-from gleaner.supervisor.group_commit import NewRow, Write
-from gleaner.supervisor.journal import JournalStore
-from gleaner.supervisor.journal_rows import Row, StreamRows, row_checksum
-from gleaner.supervisor.registry import NameFenced
-from gleaner.supervisor.sqlite_journal import SqliteKeeper
+from gleaner.supervisor.journal.group_commit import NewRow, Write
+from gleaner.supervisor.journal.port import JournalStore
+from gleaner.supervisor.journal.rows import Row, StreamRows, row_checksum
+from gleaner.supervisor.journal.sqlite import SqliteKeeper
+from gleaner.supervisor.names.registry import NameFenced
 
 
 class Tossed(Message, frozen=True):
@@ -177,7 +177,7 @@ def test_what_is_no_journal_is_told_in_a_line(tmp_path: Path, capsys: pytest.Cap
 async def test_a_database_is_looked_at_as_a_file_is(
     postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gleaner.supervisor.postgres_journal import PostgresJournal
+    from gleaner.supervisor.journal.postgres import PostgresJournal
 
     url = postgres.new_database()
     store = PostgresJournal(url, space="job-1/rollout", commit_s=0.0)

@@ -15,20 +15,20 @@ import pytest
 import torch
 
 from gleaner.actors.cluster.job import memory_dir, store_dir
-from gleaner.actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
-from gleaner.actors.engine import served_weights
-from gleaner.actors.engine.checkpoint import save_checkpoint
-from gleaner.actors.engine.host import BuiltinHost
-from gleaner.actors.engine.qwen3 import Qwen3
-from gleaner.actors.engine.qwen3_config import Qwen3Config
-from gleaner.actors.engine.server_wire import LoadFailed
-from gleaner.actors.engine.worker import RolloutWorker
-from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
-from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.servers.port import LoadFailed
+from gleaner.actors.engine.worker import served_weights
+from gleaner.actors.engine.worker.worker import RolloutWorker
+from gleaner.actors.model.checkpoint import save_checkpoint
+from gleaner.actors.model.qwen3 import Qwen3
+from gleaner.actors.model.qwen3_config import Qwen3Config
+from gleaner.actors.protocol.cluster import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
+from gleaner.actors.protocol.instances import InstancesAre, ListInstances
+from gleaner.actors.protocol.weights import Fetched
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.actors.weights.agent import TransferAgent
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import Fetched
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import from_tree
 from gleaner.rlctl import CannotPublish, Cluster, connect, publisher
 from gleaner.rlctl.__main__ import main

@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 
 from gleaner.actors.cluster.job import memory_dir, store_dir
-from gleaner.actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
-from gleaner.actors.engine.shards import layout_of
-from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances
-from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.engine.images.shards import layout_of
+from gleaner.actors.protocol.cluster import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
+from gleaner.actors.protocol.instances import InstancesAre, ListInstances
+from gleaner.actors.protocol.weights import Fetch, Fetched, Published
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.weights import owners
 from gleaner.actors.weights.agent import TransferAgent
-from gleaner.actors.weights.disk_layout import INDEX
-from gleaner.actors.weights.disk_writer import DiskWriter
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.layout import Part, fsdp_parts
-from gleaner.actors.weights.messages import Fetch, Fetched, Published
+from gleaner.actors.weights.disk.layout import INDEX
+from gleaner.actors.weights.disk.writer import DiskWriter
+from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.shards import owners
+from gleaner.actors.weights.shards.layout import Part, fsdp_parts
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from gleaner.rlctl import CannotPublish, connect

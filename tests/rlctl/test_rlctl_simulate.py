@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gleaner.actors.rollout.messages import BatchLedger
+from gleaner.actors.protocol.rollout import BatchLedger
 from gleaner.actors.training.history import HistoryWriter
 from gleaner.actors.training.records import Step
 from gleaner.configs import trace
@@ -20,12 +20,12 @@ from gleaner.configs.load import dump, load
 from gleaner.configs.schema import Config
 from gleaner.rlctl import simulate_page
 from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.audit.journal_evidence import LEDGER
 from gleaner.rlctl.commands import simulate as command
 from gleaner.rlctl.errors import CommandError
 from gleaner.rlctl.modelled import Words, rig_of, scaled_down, setting_of
 from gleaner.rlctl.report.model import story_of
 from gleaner.rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate
-from gleaner.rlctl.testimony import LEDGER
 from gleaner.rlctl.what_if import figures_of, in_model_tokens
 from gleaner.rlctl.what_if_plots import offers, time_unit, tokens_per_unit
 from gleaner.rlctl.wording import short

@@ -15,9 +15,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from safetensors.torch import load_file
 
-from gleaner.actors.rollout.gateway.control_wire import FromDisk
-from gleaner.actors.rollout.gateway.sglang_answers import GenerateIs, MetaIs
-from gleaner.actors.rollout.gateway.sglang_wire import GenerateBody, SamplingBody
+from gleaner.actors.gateway.control.wire import FromDisk
+from gleaner.actors.gateway.sglang.answers import GenerateIs, MetaIs
+from gleaner.actors.gateway.sglang.wire import GenerateBody, SamplingBody
 from gleaner.rlctl.integrations import verl_server
 from gleaner.rlctl.integrations.verl_server import GatewayAway, GatewayRefused, GatewayServer
 from gleaner.rlctl.integrations.verl_weights import Folders

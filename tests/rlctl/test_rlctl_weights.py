@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from gleaner.actors.weights.control_file import PageWriter
-from gleaner.actors.weights.control_page import Page
+from gleaner.actors.weights.control.file import PageWriter
+from gleaner.actors.weights.control.page import Page
 from gleaner.rlctl.__main__ import main
 from gleaner.rlctl.errors import FAILED, NOTHING, OK, USAGE
 

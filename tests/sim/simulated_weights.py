@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import pytest
 
-from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.protocol.weights import Fetch, Fetched, Publish, Published
 from gleaner.actors.weights.agent import TransferAgent
-from gleaner.actors.weights.messages import Fetch, Fetched, Publish, Published
-from gleaner.actors.weights.payload import Payload
+from gleaner.actors.weights.transfer.payload import Payload
 from gleaner.configs.load import from_tree
 from gleaner.sim.disk import SimDisk
 from gleaner.sim.loop import SimLoop

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from gleaner.actors.rollout.instance_messages import Registered, Serving
+from gleaner.actors.protocol.instances import Registered, Serving
 from gleaner.actors.training.records import Step
 from gleaner.configs.load import load
 from gleaner.configs.trace import Event, Trace, TraceEvent

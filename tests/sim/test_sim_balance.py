@@ -7,7 +7,7 @@ import msgspec
 from gleaner.actors.training.records import Sample, Step
 from gleaner.configs.load import load
 from gleaner.configs.trace import Event, Trace, TraceEvent
-from gleaner.rlctl.audit import audit
+from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.commands.simulate import PRESETS
 from gleaner.rlctl.modelled import setting_of
 from gleaner.rlctl.simulated import evidence

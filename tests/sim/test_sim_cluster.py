@@ -1,10 +1,10 @@
 """Whole jobs on simulated clusters: they end, keep every promise, and are the same each time."""
 
-from gleaner.actors.rollout.instance_messages import Dispatch
+from gleaner.actors.protocol.instances import Dispatch
 from gleaner.configs.load import load
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.files import OVER_FILE
-from gleaner.rlctl.audit import audit
+from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.simulated import evidence
 from gleaner.sim.breaking import Breaking
 from gleaner.sim.cluster import SimCluster

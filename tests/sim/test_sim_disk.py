@@ -17,10 +17,10 @@ from gleaner.sim.disk import SimDisk, SimJournal, SimMemory
 from gleaner.sim.kept_streams import KeptStreams
 from gleaner.sim.loop import ProcessLoop, SimLoop
 from gleaner.supervisor import Fenced, JournalDamaged, JournalError, JournalFull, Message
-from gleaner.supervisor.group_commit import FLUSH_SHARE, Committed, Keeper, NewRow, Write
-from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.journal.group_commit import FLUSH_SHARE, Committed, Keeper, NewRow, Write
+from gleaner.supervisor.journal.port import Journal
+from gleaner.supervisor.journal.sqlite import SqliteKeeper
 from gleaner.supervisor.message import encode_body
-from gleaner.supervisor.sqlite_journal import SqliteKeeper
 
 PLACE = "journal/rollout.sqlite"
 COMMIT_S = 0.005

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gleaner.actors.rollout.balancer import Balancer, Instance
+from gleaner.actors.rollout.dispatch.placement import Balancer, Instance
 from gleaner.actors.training.records import StepPath
 from gleaner.configs.load import load
 from gleaner.sim.cluster import SimCluster

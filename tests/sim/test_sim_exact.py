@@ -3,10 +3,10 @@
 import random
 
 from gleaner.actors.cluster.fleet import RESERVED
-from gleaner.actors.cluster.messages import StepTrained
-from gleaner.actors.rollout.instance_messages import Dispatch
+from gleaner.actors.protocol.cluster import StepTrained
+from gleaner.actors.protocol.instances import Dispatch
 from gleaner.configs.load import load
-from gleaner.rlctl.audit import audit
+from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.simulated import evidence
 from gleaner.sim.breaking import Breaking
 from gleaner.sim.cluster import SimCluster

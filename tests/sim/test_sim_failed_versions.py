@@ -12,13 +12,13 @@ import pytest
 
 from gleaner.actors.cluster import job as places
 from gleaner.actors.cluster.fleet import RESERVED
-from gleaner.actors.engine.server_wire import LoadFailed, ServerDied
-from gleaner.actors.engine.turn import Orders, Turn
-from gleaner.actors.rollout.instance_messages import InstancesAre, ListInstances, RegisterInstance
-from gleaner.actors.rollout.single_messages import Generate, Generated
-from gleaner.actors.weights.messages import FindStore, Publish, Published, StoreIs
+from gleaner.actors.engine.servers.port import LoadFailed, ServerDied
+from gleaner.actors.engine.worker.port import Orders, Turn
+from gleaner.actors.protocol.instances import InstancesAre, ListInstances, RegisterInstance
+from gleaner.actors.protocol.requests import Generate, Generated
+from gleaner.actors.protocol.weights import FindStore, Publish, Published, StoreIs
 from gleaner.configs.load import load
-from gleaner.rlctl.audit import audit
+from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.simulated import evidence
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.file_mapping import FileMapping

@@ -4,7 +4,7 @@ import pytest
 from whole_system import SMALL
 
 from gleaner.configs.load import load
-from gleaner.rlctl.audit import audit
+from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.simulated import evidence
 from gleaner.sim.breaking import Breaking
 from gleaner.sim.cluster import SimCluster

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gleaner.actors.rollout.messages import TakeGroups
+from gleaner.actors.protocol.rollout import TakeGroups
 from gleaner.actors.training.history import Restart
 from gleaner.configs.load import load
-from gleaner.rlctl.audit import audit
+from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.simulated import evidence
 from gleaner.sim.breaking import Breaking
 from gleaner.sim.cluster import SimCluster

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.actors.engine.engine import StepOutput
+from gleaner.actors.engine.worker.engine_port import StepOutput
 from gleaner.sim.models.batching import ContinuousBatch, Entry, Limits
 from gleaner.sim.models.engine_cost import EngineCost
 from gleaner.sim.models.tokens import request_key, response, tokens_at

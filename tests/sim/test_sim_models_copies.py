@@ -5,7 +5,7 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.actors.engine.engine import StepOutput
+from gleaner.actors.engine.worker.engine_port import StepOutput
 from gleaner.sim.models.batching import Entry, Limits
 from gleaner.sim.models.copies import Copies
 from gleaner.sim.models.engine_cost import EngineCost

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.actors.engine.turn import EngineHost, Orders, Turn
-from gleaner.actors.rollout.instance_messages import Work
-from gleaner.actors.weights.messages import Fetched
+from gleaner.actors.engine.worker.port import EngineHost, Orders, Turn
+from gleaner.actors.protocol.instances import Work
+from gleaner.actors.protocol.weights import Fetched
 from gleaner.sim.models.batching import Limits
 from gleaner.sim.models.clock import Immediate
 from gleaner.sim.models.engine_cost import EngineCost

@@ -5,10 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from gleaner.actors.engine.builtin import BuiltinEngine
-from gleaner.actors.engine.engine import Assignment
-from gleaner.actors.engine.qwen3 import Qwen3
-from gleaner.actors.engine.qwen3_config import Qwen3Config
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.worker.engine_port import Assignment
+from gleaner.actors.model.qwen3 import Qwen3
+from gleaner.actors.model.qwen3_config import Qwen3Config
 from gleaner.actors.training.records import AnyRecord, Sample, Step
 from gleaner.sim.models.batching import ContinuousBatch, Entry, Limits
 from gleaner.sim.models.engine_cost import EngineCost, engine_cost

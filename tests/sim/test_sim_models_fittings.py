@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.actors.engine.turn import Orders
-from gleaner.actors.rollout.instance_messages import Work
+from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.protocol.instances import Work
+from gleaner.actors.protocol.weights import Fetched
 from gleaner.actors.training.records import Eval
 from gleaner.actors.training.sample import Sample
-from gleaner.actors.weights.manifest import Manifest
-from gleaner.actors.weights.messages import Fetched
+from gleaner.actors.weights.image.manifest import Manifest
 from gleaner.configs.schema import Config, Engine, Rollout
 from gleaner.nodeagent.fittings import Fittings
 from gleaner.sim.meter import Meter

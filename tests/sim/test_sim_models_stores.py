@@ -9,8 +9,8 @@ import pytest
 from gleaner.actors.cluster.saved_state import Checkpoints, Copies, Damaged, StateDirFull
 from gleaner.actors.training.history import HistoryError, HistoryFull
 from gleaner.actors.training.records import AnyRecord, Eval, History
-from gleaner.actors.weights.images import Images, ImageStoreFull, NoSuchImage, VersionConflict
-from gleaner.actors.weights.manifest import ImageMismatch, Manifest
+from gleaner.actors.weights.image.manifest import ImageMismatch, Manifest
+from gleaner.actors.weights.image.port import Images, ImageStoreFull, NoSuchImage, VersionConflict
 from gleaner.sim.file_mapping import FileMapping
 from gleaner.sim.files import SimFiles
 from gleaner.sim.models.clock import Immediate

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.actors.training.messages import StepResult
+from gleaner.actors.protocol.training import StepResult
 from gleaner.actors.training.sample import Sample
 from gleaner.actors.training.work import Commit, TrainerWork
 from gleaner.sim.models.clock import Immediate

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from gleaner.actors.cluster.messages import UNSERVED
 from gleaner.actors.cluster.provider import LOOK_S
-from gleaner.actors.rollout.instance_messages import Dispatch
+from gleaner.actors.protocol.cluster import UNSERVED
+from gleaner.actors.protocol.instances import Dispatch
 from gleaner.actors.training.records import FirstInstance, Node, Phase, Record, Restart, Step
 from gleaner.configs.load import load
 from gleaner.configs.trace import parse
-from gleaner.rlctl.audit import audit
+from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.simulated import evidence
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.outcome import Outcome

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gleaner.actors.cluster.messages import NodeSeen
-from gleaner.actors.rollout.events import InstanceGone
+from gleaner.actors.protocol.cluster import NodeSeen
+from gleaner.actors.rollout.state.events import InstanceGone
 from gleaner.configs.load import load
 from gleaner.sim.breaking import Breaking
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.hosts import SIGCONT, SIGSTOP, SimProcess
 from gleaner.sim.setting import CLIENT, Setting
 from gleaner.sim.watching import Seen
-from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.journal.port import Journal
 from gleaner.supervisor.message import Message
 
 SMALL = [

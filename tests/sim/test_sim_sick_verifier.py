@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from gleaner.actors.cluster.messages import UNSCORED
-from gleaner.actors.reward.messages import Verdict
+from gleaner.actors.protocol.cluster import UNSCORED
+from gleaner.actors.protocol.reward import Verdict
 from gleaner.actors.training.records import Eval, Record, Sample, Step, Verifier
 from gleaner.configs.load import load
-from gleaner.rlctl.audit import audit
+from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.report.model import report_of
 from gleaner.rlctl.simulated import evidence
 from gleaner.sim.breaking import Breaking

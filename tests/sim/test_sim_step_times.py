@@ -6,10 +6,10 @@ before: the trainer waits until then, the instances wait from then to the step's
 
 import pytest
 
-from gleaner.actors.cluster.messages import PlanNext
-from gleaner.actors.cluster.step_times import Seen as SeenOfStep
-from gleaner.actors.cluster.step_times import StepTimes
-from gleaner.actors.rollout.messages import StepEnded, SubmitBatch
+from gleaner.actors.protocol.cluster import PlanNext
+from gleaner.actors.protocol.rollout import StepEnded, SubmitBatch
+from gleaner.actors.protocol.step_times import Seen as SeenOfStep
+from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.actors.training.records import Step
 from gleaner.configs.load import load
 from gleaner.sim.cluster import SimCluster

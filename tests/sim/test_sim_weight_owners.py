@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from gleaner.actors.rollout.messages import PublishVersion, Weights
-from gleaner.actors.weights.kept_deltas import DELTA
-from gleaner.actors.weights.manifest import Manifest, hashed
-from gleaner.actors.weights.messages import JoinDelta, OpenPart, PartIsOpen, PartWritten, Published
-from gleaner.actors.weights.runs import Run, cut
+from gleaner.actors.model.byte_ranges import Run, cut
+from gleaner.actors.protocol.rollout import PublishVersion, Weights
+from gleaner.actors.protocol.weights import JoinDelta, OpenPart, PartIsOpen, PartWritten, Published
+from gleaner.actors.weights.delta.cache import DELTA
+from gleaner.actors.weights.image.manifest import Manifest, hashed
 from gleaner.supervisor import Actor, handles
 from tests.sim.simulated_weights import CHUNK, CHUNKS, SIZE, TENSORS, SimulatedWeights
 

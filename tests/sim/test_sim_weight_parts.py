@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.weights.messages import EnginePart, Fetch, Fetched, Publish, Published
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.protocol.weights import EnginePart, Fetch, Fetched, Publish, Published
 from gleaner.supervisor import Refused
 from tests.sim.simulated_weights import CHUNK, SimulatedWeights
 

@@ -8,11 +8,11 @@ from typing import Protocol
 from postgres_server import PostgresServer
 
 from gleaner.supervisor import JournalStore, SqliteJournal
-from gleaner.supervisor.group_commit import Keeper, NewRow, Write
-from gleaner.supervisor.journal_file import StreamContent, contents_of, view_file
-from gleaner.supervisor.postgres_journal import PostgresJournal, PostgresKeeper
-from gleaner.supervisor.postgres_view import view_database
-from gleaner.supervisor.sqlite_journal import SqliteKeeper
+from gleaner.supervisor.journal.file import StreamContent, contents_of, view_file
+from gleaner.supervisor.journal.group_commit import Keeper, NewRow, Write
+from gleaner.supervisor.journal.postgres import PostgresJournal, PostgresKeeper
+from gleaner.supervisor.journal.postgres_view import view_database
+from gleaner.supervisor.journal.sqlite import SqliteKeeper
 
 
 class PlaceUnderTest(Protocol):
@@ -88,7 +88,7 @@ class PostgresPlace:
         return PostgresKeeper(self.url, self.space, None)
 
     def code(self) -> str:
-        module = "__import__('importlib').import_module('gleaner.supervisor.postgres_journal')"
+        module = "__import__('importlib').import_module('gleaner.supervisor.journal.postgres')"
         return f"{module}.PostgresJournal({self.url!r}, space={self.space!r})"
 
     def content(self, stream: str) -> StreamContent:

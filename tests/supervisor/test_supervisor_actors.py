@@ -21,7 +21,7 @@ from gleaner.supervisor import (
     Unreachable,
     handles,
 )
-from gleaner.supervisor.names import Names
+from gleaner.supervisor.names.client import Names
 from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
 from gleaner.transport.wire import CONNECT_DEADLINE_S
 

@@ -20,8 +20,8 @@ from gleaner.supervisor import (
     child,
     handles,
     one_for_one,
-    stand_in,
 )
+from gleaner.supervisor.journal import outage as stand_in
 from gleaner.supervisor.system_messages import ActorState
 from gleaner.supervisor.testing import TestSystem
 
@@ -76,7 +76,7 @@ class Disk:
 
 @pytest.fixture
 async def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TestSystem]:
-    monkeypatch.setattr("gleaner.supervisor.running.LOOK_S", 0.05)
+    monkeypatch.setattr("gleaner.supervisor.managed_child.LOOK_S", 0.05)
     async with TestSystem(tmp_path) as system:
         yield system
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gleaner.supervisor import Actor, Crashed, Done, Message, Refused, Terminated, Unreachable, handles
-from gleaner.supervisor.memory_journal import MemoryJournal
+from gleaner.supervisor.journal.memory import MemoryJournal
 from gleaner.supervisor.stage import Stage
 from gleaner.supervisor.virtual_time import Stalled, VirtualLoop
 

@@ -27,8 +27,8 @@ from gleaner.supervisor import (
 from gleaner.supervisor.address import Address
 from gleaner.supervisor.system_messages import SYSTEM, ListWaits, WaitsOf, WaitState
 from gleaner.supervisor.testing import TestSystem
-from gleaner.supervisor.turn_clock import TICK_S
 from gleaner.supervisor.waits import LINES_PER_S, MAX_EXPIRED, MAX_REASONS, Waits
+from gleaner.supervisor.watch.turn_clock import TICK_S
 
 NUMBERS = st.floats(-1e6, 1e6)
 

@@ -20,7 +20,7 @@ from gleaner.actors.reward.sandbox import folders, shells, wire
 from gleaner.actors.reward.sandbox.confinement import Confinement
 from gleaner.actors.reward.sandbox.detection import Host
 from gleaner.actors.reward.sandbox.port import Isolation, Outcome, Status, Work
-from gleaner.actors.reward.sandbox.running import Running, SandboxFailed
+from gleaner.actors.reward.sandbox.program_pipes import Running, SandboxFailed
 
 MAX_PROGRAMS = 1000
 START_S = 60.0

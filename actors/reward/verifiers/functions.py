@@ -18,7 +18,7 @@ from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.sandbox.detection import detect
 from gleaner.actors.reward.sandbox.host_end import HostSandbox
 from gleaner.actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
-from gleaner.actors.reward.sandbox.running import SandboxFailed
+from gleaner.actors.reward.sandbox.program_pipes import SandboxFailed
 from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.verifiers import function_calls, in_time
 from gleaner.actors.reward.verifiers.call_forms import MAX_NAME, MAX_PARTS

@@ -14,7 +14,8 @@ from gleaner.actors.reward import verdicts
 from gleaner.actors.reward.entries import Entry, Json
 from gleaner.actors.reward.sandbox.port import Limits, Outcome, Status, Work
 from gleaner.actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED, Judgement
-from gleaner.actors.reward.verifiers import comparing, params, responses
+from gleaner.actors.reward.verifiers import comparison as comparing
+from gleaner.actors.reward.verifiers import params, responses
 from gleaner.actors.reward.verifiers.cases import BadTests, Case, cases_of
 from gleaner.actors.reward.verifiers.port import Trial, VerifierSpec
 from gleaner.actors.reward.verifiers.sandboxed import Sandboxed

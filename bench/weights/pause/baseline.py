@@ -20,14 +20,14 @@ import msgspec
 from bench.weights.pause.flips import Flip, Times, first_of
 from bench.weights.pause.load import Load, ToServer
 from bench.weights.pause.versions import Layout
-from gleaner.actors.engine.http_wire import HttpWire
-from gleaner.actors.engine.model_settings import hub_settings
-from gleaner.actors.engine.served_folder import WEIGHTS, copy_weights
-from gleaner.actors.engine.sglang import SglangWire
-from gleaner.actors.engine.sglang_messages import Updated, UpdateWeightsFromDisk
+from gleaner.actors.engine.images.checkpoint_folder import WEIGHTS, copy_weights
+from gleaner.actors.engine.servers.http import HttpWire
+from gleaner.actors.engine.servers.sglang import SglangWire
+from gleaner.actors.engine.servers.sglang_messages import Updated, UpdateWeightsFromDisk
+from gleaner.actors.model.config_text import hub_settings
 from gleaner.actors.training.new_tokenizer import new_tokenizer
-from gleaner.actors.weights.lease import in_file, let_go, mapped
-from gleaner.actors.weights.safetensors_file import header
+from gleaner.actors.weights.image.reader_locks import in_file, let_go, mapped
+from gleaner.actors.weights.image.safetensors_file import header
 
 TRANSFER, DISK = "paused for the transfer", "update_weights_from_disk"
 LOAD_S = 600.0

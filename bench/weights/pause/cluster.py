@@ -18,11 +18,11 @@ from bench.manager_process import MANAGER, ManagerProcess, manager_process
 from bench.runtime.harness import ROOT
 from bench.weights.pause.versions import Layout, first, following
 from gleaner.actors.cluster.job import memory_dir, store_dir
-from gleaner.actors.cluster.messages import JobSpec
-from gleaner.actors.rollout.instance_messages import InstanceIs, InstancesAre, ListInstances
-from gleaner.actors.rollout.messages import PublishVersion, Weights
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import Publish, Published
+from gleaner.actors.protocol.cluster import JobSpec
+from gleaner.actors.protocol.instances import InstanceIs, InstancesAre, ListInstances
+from gleaner.actors.protocol.rollout import PublishVersion, Weights
+from gleaner.actors.protocol.weights import Publish, Published
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.files import find_process

@@ -12,9 +12,9 @@ import numpy as np
 
 from bench.manager_process import MANAGER
 from bench.weights.pause.timeline import Timeline
-from gleaner.actors.engine.server_wire import Ask
-from gleaner.actors.engine.sglang import SglangWire
-from gleaner.actors.rollout.single_messages import Cancel, Generate, Generated, Progress
+from gleaner.actors.engine.servers.port import Ask
+from gleaner.actors.engine.servers.sglang import SglangWire
+from gleaner.actors.protocol.requests import Cancel, Generate, Generated, Progress
 from gleaner.supervisor import Actor, ActorSystem, Message, handles
 
 FOLLOWER = "bench/load"

@@ -26,10 +26,10 @@ from bench.weights.pause.joiners import Join, join
 from bench.weights.pause.load import Load, ThroughManager
 from bench.weights.pause.versions import GIB, Layout
 from gleaner.actors.cluster.job import memory_dir
-from gleaner.actors.engine.http_wire import HttpWire
-from gleaner.actors.engine.qwen3_config import Qwen3Config
-from gleaner.actors.engine.server_process import free_port
-from gleaner.actors.engine.server_wire import ServerDied, ServerRefused
+from gleaner.actors.engine.servers.http import HttpWire
+from gleaner.actors.engine.servers.port import ServerDied, ServerRefused
+from gleaner.actors.engine.servers.server_process import free_port
+from gleaner.actors.model.qwen3_config import Qwen3Config
 from gleaner.configs.schema import Config, Engine, Rollout
 
 SGLANG_ON_A_CPU = (

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gleaner.actors.engine.qwen3_config import Qwen3Config
-from gleaner.actors.engine.tensor_spec import TensorSpec, image_bytes
-from gleaner.actors.engine.unmade import unmade
-from gleaner.actors.engine.weight_image import weight_layout
+from gleaner.actors.model.flat_image import weight_layout
+from gleaner.actors.model.meta_init import unmade
+from gleaner.actors.model.qwen3_config import Qwen3Config
+from gleaner.actors.model.tensor_spec import TensorSpec, image_bytes
 
 GIB = Qwen3Config(
     vocab_size=32_000,

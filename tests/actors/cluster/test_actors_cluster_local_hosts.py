@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.cluster.local_hosts import Join, LocalHosts
-from gleaner.actors.cluster.messages import JobSpec
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs import load
 from gleaner.supervisor import ProcessExit, ProcessSpec, Restarted
 from gleaner.supervisor.machine import RealMachine

@@ -1,7 +1,7 @@
 """Who is in the cluster, told once: joined, left, killed."""
 
 from gleaner.actors.cluster.membership import Members
-from gleaner.actors.cluster.messages import Inventory, NodeHello, NodeSeen
+from gleaner.actors.protocol.cluster import Inventory, NodeHello, NodeSeen
 from gleaner.supervisor import Address
 
 INVENTORY = Inventory(hostname="h", cores=1, memory_bytes=1)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.actors.cluster.messages import (
+from gleaner.actors.cluster.provider import LocalProvider
+from gleaner.actors.protocol.cluster import (
     JobEnded,
     JobSpec,
     PreemptionNotice,
@@ -15,7 +16,6 @@ from gleaner.actors.cluster.messages import (
     StartTrace,
     StopFleet,
 )
-from gleaner.actors.cluster.provider import LocalProvider
 from gleaner.configs import load
 from gleaner.configs.schema import Config, Fleet
 from gleaner.configs.trace import Trace, TraceError, parse

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from patient_loop import PatientLoop
 
-from gleaner.actors.cluster.messages import (
+from gleaner.actors.cluster.scheduler import MembersAre, Scheduler
+from gleaner.actors.protocol.cluster import (
     Inventory,
     JobEnded,
     JobIs,
@@ -24,12 +25,11 @@ from gleaner.actors.cluster.messages import (
     StopFleet,
     SubmitJob,
 )
-from gleaner.actors.cluster.scheduler import MembersAre, Scheduler
-from gleaner.actors.cluster.step_times import StepTimes
+from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.configs import load
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Address, Lane, Message, Refused, handles
-from gleaner.supervisor.journal import Journal
+from gleaner.supervisor.journal.port import Journal
 from gleaner.supervisor.testing import TestSystem
 
 INVENTORY = Inventory(hostname="h", cores=1, memory_bytes=1)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
-from gleaner.actors.cluster.step_times import StepTimes
+from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.configs.schema import Seeding
 
 

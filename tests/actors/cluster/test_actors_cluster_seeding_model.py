@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gleaner.actors.cluster.learnt import POOLED_STEPS, Learnt, coming, learn
-from gleaner.actors.cluster.planning import planner_of
+from gleaner.actors.cluster.planner import planner_of
 from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
 from gleaner.actors.cluster.seeding_model import ModelPolicy
 from gleaner.actors.cluster.step_model import Machines, Work, predict
-from gleaner.actors.cluster.step_times import Seen, StepTimes
-from gleaner.actors.rollout.pace import EnginePace
+from gleaner.actors.protocol.step_times import Seen, StepTimes
+from gleaner.actors.protocol.throughput import EnginePace
 from gleaner.configs.load import load
 from gleaner.configs.schema import Config, Prices, Seeding
 

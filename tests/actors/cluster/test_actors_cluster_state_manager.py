@@ -13,7 +13,9 @@ import pytest
 from gleaner.actors.cluster import state_manager
 from gleaner.actors.cluster.checkpoint_store import CheckpointStore
 from gleaner.actors.cluster.host_copy import HostCopies
-from gleaner.actors.cluster.messages import (
+from gleaner.actors.cluster.saved_state import Sealed, StateDirFull
+from gleaner.actors.cluster.state_manager import Rewound, StateManager
+from gleaner.actors.protocol.cluster import (
     LatestState,
     SaveState,
     StateIs,
@@ -21,8 +23,6 @@ from gleaner.actors.cluster.messages import (
     StepTrained,
     TrainedSample,
 )
-from gleaner.actors.cluster.saved_state import Sealed, StateDirFull
-from gleaner.actors.cluster.state_manager import Rewound, StateManager
 from gleaner.supervisor import Actor, Done, Refused, handles
 from gleaner.supervisor.testing import TestSystem
 

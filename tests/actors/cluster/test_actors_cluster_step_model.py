@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gleaner.actors.cluster.step_model import Machines, Predicted, Work, predict
-from gleaner.actors.rollout.pace import EnginePace
+from gleaner.actors.protocol.throughput import EnginePace
 
 
 def machines(

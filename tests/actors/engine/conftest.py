@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
+from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 
 SMALL = Qwen3Config(
     vocab_size=96,

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gleaner.actors.engine.builtin import BuiltinEngine
-from gleaner.actors.engine.decoder import Decoder
-from gleaner.actors.engine.engine import (
+from gleaner.actors.engine.builtin.decoder import Decoder
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.worker.engine_port import (
     Assignment,
     BrokenWeights,
     CannotServe,
@@ -18,9 +18,9 @@ from gleaner.actors.engine.engine import (
     EngineBusy,
     EngineFull,
 )
-from gleaner.actors.engine.qwen3 import Qwen3
-from gleaner.actors.engine.weight_image import image_bytes, weight_layout, write_weights
-from gleaner.actors.rollout.sampling_params import Grammar, Sampling
+from gleaner.actors.model.flat_image import image_bytes, weight_layout, write_weights
+from gleaner.actors.model.qwen3 import Qwen3
+from gleaner.actors.protocol.sampling_params import Grammar, Sampling
 from gleaner.transport.token_frame import MAX_ROWS, Flag
 
 MakeModel = Callable[..., Qwen3]

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-
-from gleaner.actors.engine.host import BuiltinHost
-from gleaner.actors.engine.server_wire import LoadFailed
-from gleaner.actors.engine.turn import Orders
-from gleaner.actors.rollout.expert_messages import ExpertsWanted
-from gleaner.actors.rollout.instance_messages import Work
-from gleaner.actors.rollout.sampling_params import Grammar, Sampling
-from gleaner.actors.rollout.score_rows import Scores
-from gleaner.configs.schema import Config
 from tests.actors.engine.test_actors_sglang import MODEL, published
+
+from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.servers.port import LoadFailed
+from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.protocol.experts import ExpertsWanted
+from gleaner.actors.protocol.instances import Work
+from gleaner.actors.protocol.sampling_params import Grammar, Sampling
+from gleaner.actors.protocol.score_rows import Scores
+from gleaner.configs.schema import Config
 
 
 def work(ticket: int, token: int, experts: ExpertsWanted | None = None) -> Work:

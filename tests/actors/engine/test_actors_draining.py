@@ -10,13 +10,13 @@ import pytest
 from test_actors_load_failed import Transfer
 from test_actors_remote import ToldServer
 
-from gleaner.actors.engine.remote import RemoteHost
-from gleaner.actors.engine.server_wire import Ask, Chunk
-from gleaner.actors.engine.worker import RolloutWorker
-from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.engine.servers.host import RemoteHost
+from gleaner.actors.engine.servers.port import Ask, Chunk
+from gleaner.actors.engine.worker.worker import RolloutWorker
+from gleaner.actors.protocol.requests import Generate, Generated
+from gleaner.actors.protocol.rollout import PublishVersion, RolloutFigures, RolloutStatus, Weights
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
-from gleaner.actors.rollout.single_messages import Generate, Generated
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Done
 from gleaner.supervisor.testing import TestSystem

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gleaner.actors.engine.builtin import BuiltinEngine
-from gleaner.actors.engine.engine import Assignment
-from gleaner.actors.engine.exact_decoder import NARROWER, ROWS, ExactDecoder, NotExact
-from gleaner.actors.engine.qwen3 import Qwen3
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.exact_decoder import NARROWER, ROWS, ExactDecoder, NotExact
+from gleaner.actors.engine.worker.engine_port import Assignment
+from gleaner.actors.model.qwen3 import Qwen3
 from gleaner.transport.token_frame import Flag
 
 MakeModel = Callable[..., Qwen3]

@@ -14,14 +14,13 @@ import pytest
 from test_actors_remote import fetched as without_tensors
 from test_actors_sglang import published
 
-from gleaner.actors.engine import served_weights
-from gleaner.actors.engine.host import BuiltinHost
-from gleaner.actors.engine.served_weights import ServedWeights
-from gleaner.actors.engine.server_wire import LoadFailed, ServerDied
-from gleaner.actors.engine.turn import EngineHost, Orders, Turn
-from gleaner.actors.engine.worker import RolloutWorker
-from gleaner.actors.rollout import failed_loads
-from gleaner.actors.rollout.instance_messages import (
+from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.servers.port import LoadFailed, ServerDied
+from gleaner.actors.engine.worker import served_weights
+from gleaner.actors.engine.worker.port import EngineHost, Orders, Turn
+from gleaner.actors.engine.worker.served_weights import ServedWeights
+from gleaner.actors.engine.worker.worker import RolloutWorker
+from gleaner.actors.protocol.instances import (
     FailedVersion,
     InstancesAre,
     ListInstances,
@@ -29,12 +28,13 @@ from gleaner.actors.rollout.instance_messages import (
     ServeNow,
     Serving,
 )
-from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.protocol.rollout import NotPublished, PublishVersion, Weights
+from gleaner.actors.protocol.weights import Fetch, Fetched
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
+from gleaner.actors.rollout.fleet import failed_loads
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.messages import NotPublished, PublishVersion, Weights
-from gleaner.actors.weights.control_file import ControlFile, has_writer, read_page
-from gleaner.actors.weights.control_page import NONE, Page, State
-from gleaner.actors.weights.messages import Fetch, Fetched
+from gleaner.actors.weights.control.file import ControlFile, has_writer, read_page
+from gleaner.actors.weights.control.page import NONE, Page, State
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Context, Done, Message, Refused, handles
 from gleaner.supervisor.testing import TestSystem

@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gleaner.actors.engine.http_wire import HttpWire
-from gleaner.actors.engine.server_facts import NoServer, look
-from gleaner.actors.engine.server_wire import ServerRefused
+from gleaner.actors.engine.servers.http import HttpWire
+from gleaner.actors.engine.servers.port import ServerRefused
+from gleaner.actors.engine.servers.server_facts import NoServer, look
 
 
 class Any(msgspec.Struct):

@@ -14,13 +14,13 @@ from test_actors_sglang import published
 from test_actors_sglang_weights import FakeSglang, image
 from test_actors_vllm import FakeVllm, image_in
 
-from gleaner.actors.engine.host import BuiltinHost
-from gleaner.actors.engine.served_folder import version_name
-from gleaner.actors.engine.server_wire import LoadFailed, TakesWeights
-from gleaner.actors.engine.sglang import SglangWire
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.engine.vllm import VllmWire
-from gleaner.actors.weights.messages import Fetched
+from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.images.checkpoint_folder import version_name
+from gleaner.actors.engine.servers.port import LoadFailed, TakesWeights
+from gleaner.actors.engine.servers.sglang import SglangWire
+from gleaner.actors.engine.servers.vllm import VllmWire
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.protocol.weights import Fetched
 from gleaner.configs.schema import Config
 
 

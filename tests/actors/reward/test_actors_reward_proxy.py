@@ -8,7 +8,7 @@ from pathlib import Path
 import hostile_scorer as hostile
 import pytest
 
-from gleaner.actors.reward.messages import GetProblems, Problems, Score, Verdict
+from gleaner.actors.protocol.reward import GetProblems, Problems, Score, Verdict
 from gleaner.actors.reward.pipe import ProblemOut
 from gleaner.actors.reward.pool import ProblemLost, WorkerPool
 from gleaner.actors.reward.proxy import RewardProxy

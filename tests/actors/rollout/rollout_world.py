@@ -9,8 +9,8 @@ import zlib
 from array import array
 from dataclasses import dataclass, field
 
-from gleaner.actors.rollout.changes import Changes
-from gleaner.actors.rollout.events import (
+from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.state.events import (
     BatchSubmitted,
     Dispatched,
     FrameLogged,
@@ -21,9 +21,9 @@ from gleaner.actors.rollout.events import (
     Scored,
     TicketsRevoked,
 )
-from gleaner.actors.rollout.request_log import RequestLog
-from gleaner.actors.rollout.state import RolloutState
-from gleaner.actors.rollout.tickets import ABORTED, FINISHED, FIRST, NO_TOKEN
+from gleaner.actors.rollout.state.request_log import RequestLog
+from gleaner.actors.rollout.state.state import RolloutState
+from gleaner.actors.rollout.state.tickets import ABORTED, FINISHED, FIRST, NO_TOKEN
 from gleaner.supervisor import Message
 
 MAX_NEW = 6

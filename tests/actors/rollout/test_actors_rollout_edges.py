@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gleaner.actors.rollout.balancer_messages import (
+from gleaner.actors.protocol.balancer import (
     EngineMeasured,
     Holding,
     InstanceServes,
@@ -22,8 +22,7 @@ from gleaner.actors.rollout.balancer_messages import (
     Place,
     Rebalance,
 )
-from gleaner.actors.rollout.events import BatchSubmitted, Prompt, RequestsDue
-from gleaner.actors.rollout.instance_messages import (
+from gleaner.actors.protocol.instances import (
     Abort,
     CannotTake,
     Dispatch,
@@ -32,9 +31,8 @@ from gleaner.actors.rollout.instance_messages import (
     Serving,
     Withdraw,
 )
-from gleaner.actors.rollout.load_balancer import LoadBalancer
-from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.messages import (
+from gleaner.actors.protocol.requests import Generate
+from gleaner.actors.protocol.rollout import (
     BatchReport,
     GroupFates,
     Groups,
@@ -47,9 +45,11 @@ from gleaner.actors.rollout.messages import (
     TakeGroups,
     Weights,
 )
-from gleaner.actors.rollout.pace import Paces, PacesAre
-from gleaner.actors.rollout.profile import Work
-from gleaner.actors.rollout.single_messages import Generate
+from gleaner.actors.protocol.throughput import Paces, PacesAre
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
+from gleaner.actors.rollout.dispatch.throughput_table import Work
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt, RequestsDue
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Address, Crashed, Done, Message, Refused, Unreachable, handles
 from gleaner.supervisor.testing import TestSystem

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from rollout_world import submission
 
-from gleaner.actors.rollout.books import Books
-from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.protocol.rollout import RolloutFigures, RolloutStatus, SubmitBatch, Weights
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
+from gleaner.actors.rollout.journal.journaled_state import Books
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.messages import RolloutFigures, RolloutStatus, SubmitBatch, Weights
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Done, JournalFull, SqliteJournal, Supervisor, Suspended, child, one_for_one
 from gleaner.supervisor.testing import TestSystem
@@ -46,7 +46,7 @@ async def test_no_batch_is_begun_on_a_disk_that_is_nearly_full(
 async def test_a_manager_that_finds_the_disk_full_comes_back_with_what_was_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gleaner.supervisor.running.LOOK_S", 0.05)
+    monkeypatch.setattr("gleaner.supervisor.managed_child.LOOK_S", 0.05)
     async with TestSystem(tmp_path) as test:
         test.spawn("rollout/balancer", lambda: LoadBalancer(4))
         manager = child("rollout/manager", lambda: RolloutManager(Config()))

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_world import World, logprobs_of, tokens_of, true_crc, true_length, true_token
 
-from gleaner.actors.rollout.events import BatchReleased, FrameLogged
-from gleaner.actors.rollout.state import RolloutState
+from gleaner.actors.rollout.state.events import BatchReleased, FrameLogged
+from gleaner.actors.rollout.state.state import RolloutState
 from gleaner.supervisor import Message
 from gleaner.supervisor.message import decode_body, encode_body, kind_of
 

@@ -16,10 +16,10 @@ from rollout_world import submission
 
 from bench.manager_process import ManagerProcess, manager_process
 from bench.token_plane.firehose import WEIGHTS, Hold, Holds, Pour, Poured, StreamsTo, Where
-from gleaner.actors.rollout.instance_messages import Registered, RegisterInstance, ServeWeights
-from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.protocol.instances import Registered, RegisterInstance, ServeWeights
+from gleaner.actors.protocol.rollout import SubmitBatch, Weights
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.messages import SubmitBatch, Weights
 from gleaner.configs.schema import Config, Rollout
 from gleaner.supervisor import Actor, Done, handles
 from gleaner.supervisor.testing import TEST_LIMITS, TestSystem

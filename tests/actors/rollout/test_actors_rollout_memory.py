@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from gleaner.actors.rollout.admission import MAX_OPEN_TOKENS
-from gleaner.actors.rollout.events import (
+from gleaner.actors.rollout.state.admission import MAX_OPEN_TOKENS
+from gleaner.actors.rollout.state.events import (
     BatchReleased,
     BatchSubmitted,
     Dispatched,
@@ -20,8 +20,8 @@ from gleaner.actors.rollout.events import (
     Prompt,
     Scored,
 )
-from gleaner.actors.rollout.state import RolloutState
-from gleaner.actors.rollout.tickets import FINISHED, FIRST
+from gleaner.actors.rollout.state.state import RolloutState
+from gleaner.actors.rollout.state.tickets import FINISHED, FIRST
 
 SAMPLES = 8
 INSTANCES = 20

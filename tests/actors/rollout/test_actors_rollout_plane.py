@@ -14,19 +14,16 @@ import msgspec
 import pytest
 import torch
 
-from gleaner.actors.engine.host import BuiltinHost
-from gleaner.actors.engine.qwen3 import Qwen3
-from gleaner.actors.engine.qwen3_config import Qwen3Config
-from gleaner.actors.engine.tensor_spec import image_bytes
-from gleaner.actors.engine.turn import Orders, Turn
-from gleaner.actors.engine.weight_image import weight_layout, write_weights
-from gleaner.actors.engine.worker import RolloutWorker
-from gleaner.actors.reward.messages import Score, Verdict
-from gleaner.actors.rollout.events import BatchSubmitted, Prompt
-from gleaner.actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
-from gleaner.actors.rollout.load_balancer import LoadBalancer
-from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.messages import (
+from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.worker.port import Orders, Turn
+from gleaner.actors.engine.worker.worker import RolloutWorker
+from gleaner.actors.model.flat_image import weight_layout, write_weights
+from gleaner.actors.model.qwen3 import Qwen3
+from gleaner.actors.model.qwen3_config import Qwen3Config
+from gleaner.actors.model.tensor_spec import image_bytes
+from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
+from gleaner.actors.protocol.reward import Score, Verdict
+from gleaner.actors.protocol.rollout import (
     Groups,
     ReleaseBatch,
     RolloutFigures,
@@ -35,9 +32,12 @@ from gleaner.actors.rollout.messages import (
     TakeGroups,
     Weights,
 )
+from gleaner.actors.protocol.weights import Publish, Published
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
 from gleaner.actors.weights.agent import TransferAgent
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import Publish, Published
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, Lane, Refused, Suspected, Terminated, handles

@@ -1,7 +1,7 @@
 """How versions of the weights came to instances is counted once for each, and summed over a run."""
 
-from gleaner.actors.rollout.instance_messages import Pulled, RegisterInstance, Serving
-from gleaner.actors.rollout.instances import Instances
+from gleaner.actors.protocol.instances import Pulled, RegisterInstance, Serving
+from gleaner.actors.rollout.fleet.instance_table import Instances
 from gleaner.supervisor import Address
 
 

@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_world import World, submission
 
-from gleaner.actors.rollout.events import (
+from gleaner.actors.rollout.state.events import (
     BatchSubmitted,
     Dispatched,
     RequestsDue,
     TicketsRenewed,
     VersionPublished,
 )
-from gleaner.actors.rollout.renewing import may_renew
-from gleaner.actors.rollout.request_log import RequestState
-from gleaner.actors.rollout.state import RolloutState
-from gleaner.actors.rollout.versions import MAX_KNOWN, Versions
+from gleaner.actors.rollout.state.request_log import RequestState
+from gleaner.actors.rollout.state.state import RolloutState
+from gleaner.actors.rollout.state.ticket_renewal import may_renew
+from gleaner.actors.rollout.state.versions import MAX_KNOWN, Versions
 from gleaner.supervisor import Message
 from gleaner.supervisor.message import decode_body, encode_body, kind_of
 

@@ -18,15 +18,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from gleaner.actors.protocol.training import StepResult
 from gleaner.actors.training import fsdp2_rank
 from gleaner.actors.training.fsdp2_files import GangFiles
 from gleaner.actors.training.fsdp2_rank import GangRank
 from gleaner.actors.training.gang import GangBroken
-from gleaner.actors.training.messages import StepResult
 from gleaner.actors.training.policy_update import NotFinite
 from gleaner.actors.training.sample import Sample
 from gleaner.actors.training.work import Commit, StepStats, TrainerWork
-from gleaner.actors.weights.image_store import ImageStore
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.schema import Config, Training
 
 END_S = 200.0  # of a whole script: only a hang takes as long

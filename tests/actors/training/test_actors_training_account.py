@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gleaner.actors.training.account import Meter, used_between
 from gleaner.actors.training.records import AnyRecord, End, Node, Run, Sample, Step
-from gleaner.actors.training.used import Used
+from gleaner.actors.training.usage import Used
 from gleaner.configs.schema import Prices
 
 PRICES = Prices(reserved_per_hour=8.0, preemptible_per_hour=2.0, currency="EUR")

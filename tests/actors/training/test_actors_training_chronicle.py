@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from gleaner.actors.cluster.messages import Plan
+from gleaner.actors.protocol.cluster import Plan
+from gleaner.actors.protocol.training import StepResult
 from gleaner.actors.training.chronicle import Chronicle
 from gleaner.actors.training.history import HistoryWriter, Step, read_history
-from gleaner.actors.training.messages import StepResult
 from gleaner.actors.training.step_clock import Spent
 
 

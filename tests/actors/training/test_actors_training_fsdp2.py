@@ -15,9 +15,9 @@ from gang_under_test import Harm, Places, Seen, Step, run_gang, run_steps, setti
 from safetensors.torch import load_file, save_file
 
 from gleaner.actors.cluster.host_copy import HostCopies
-from gleaner.actors.engine.checkpoint import load_checkpoint
-from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
-from gleaner.actors.engine.weight_image import image_bytes, weight_layout, write_weights
+from gleaner.actors.model.checkpoint import load_checkpoint
+from gleaner.actors.model.flat_image import image_bytes, weight_layout, write_weights
+from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 from gleaner.actors.training.sample import Sample
 from gleaner.actors.training.trainer_files import STATE_FILE, TrainerFiles
 

@@ -13,7 +13,13 @@ import torch
 
 from gleaner.actors.cluster.checkpoint_store import CheckpointStore
 from gleaner.actors.cluster.host_copy import HostCopies
-from gleaner.actors.cluster.messages import (
+from gleaner.actors.cluster.state_manager import Rewound, StateManager
+from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.worker.worker import RolloutWorker
+from gleaner.actors.model.checkpoint import load_checkpoint
+from gleaner.actors.model.qwen3 import Qwen3
+from gleaner.actors.model.qwen3_config import Qwen3Config
+from gleaner.actors.protocol.cluster import (
     HostsUp,
     JobEnded,
     JobSpec,
@@ -26,25 +32,19 @@ from gleaner.actors.cluster.messages import (
     StepTrained,
     WhoIsUp,
 )
-from gleaner.actors.cluster.state_manager import Rewound, StateManager
-from gleaner.actors.engine.checkpoint import load_checkpoint
-from gleaner.actors.engine.host import BuiltinHost
-from gleaner.actors.engine.qwen3 import Qwen3
-from gleaner.actors.engine.qwen3_config import Qwen3Config
-from gleaner.actors.engine.worker import RolloutWorker
-from gleaner.actors.reward.messages import GetProblems, Problems, Score, Verdict
-from gleaner.actors.rollout.events import RequestsDue
-from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.protocol.reward import GetProblems, Problems, Score, Verdict
+from gleaner.actors.protocol.rollout import SubmitBatch
+from gleaner.actors.protocol.training import TrainerIs, TrainerStatus
+from gleaner.actors.protocol.weights import Publish, Published
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.messages import SubmitBatch
+from gleaner.actors.rollout.state.events import RequestsDue
 from gleaner.actors.training.controller import RLController, _TakeSample
 from gleaner.actors.training.history import Eval, HistoryWriter, Node, Run, Step, read_history
-from gleaner.actors.training.messages import TrainerIs, TrainerStatus
 from gleaner.actors.training.trainer import Trainer
 from gleaner.actors.training.trainer_files import TrainerFiles
 from gleaner.actors.weights.agent import TransferAgent
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import Publish, Published
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import dump, from_tree
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, handles

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from gleaner.actors.engine.shared_prompts import SharedPrompts
+from gleaner.actors.model.shared_prompts import SharedPrompts
 from gleaner.actors.training.advantages import group_advantages
 from gleaner.actors.training.logprobs import token_logprobs
 from gleaner.actors.training.losses import LOSSES, LossSums, loss_sums

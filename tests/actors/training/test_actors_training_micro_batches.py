@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
-from gleaner.actors.rollout.messages import GroupOut, SampleOut
+from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
+from gleaner.actors.protocol.rollout import GroupOut, SampleOut
 from gleaner.actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
 from gleaner.actors.training.policy_update import TrainerCompute
 from gleaner.actors.training.samples import Sample

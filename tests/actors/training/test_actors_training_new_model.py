@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gleaner.actors.engine.checkpoint import load_checkpoint
+from gleaner.actors.model.checkpoint import load_checkpoint
 from gleaner.actors.reward.problems import Problems, answer_of
 from gleaner.actors.reward.task import tasks_of
 from gleaner.actors.training.demonstrations import CAREFUL, demonstrate, spelling

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load, save, save_file
 from torch import Tensor
 
-from gleaner.actors.engine.qwen3 import Qwen3, Qwen3Config
-from gleaner.actors.engine.weight_image import image_bytes, read_weights, weight_layout, write_weights
+from gleaner.actors.model.flat_image import image_bytes, read_weights, weight_layout, write_weights
+from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 from gleaner.actors.training.logprobs import token_logprobs
 from gleaner.actors.training.policy_update import BadState, NotFinite, OutOfOrder, TrainerCompute
 from gleaner.actors.training.sample import Sample

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.actors.reward.messages import GetProblems, Problems
-from gleaner.actors.rollout.events import Prompt
-from gleaner.actors.rollout.messages import SubmitBatch
-from gleaner.actors.training.asking import Asking
-from gleaner.actors.training.drawing import Draws
+from gleaner.actors.protocol.reward import GetProblems, Problems
+from gleaner.actors.protocol.rollout import SubmitBatch
+from gleaner.actors.protocol.training import TrainerIs
+from gleaner.actors.rollout.state.events import Prompt
 from gleaner.actors.training.job_journal import standing_of
-from gleaner.actors.training.messages import TrainerIs
+from gleaner.actors.training.patient_ask import Asking
+from gleaner.actors.training.problem_order import Draws
 from gleaner.actors.training.submission import NothingFits, Submission
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from gleaner.actors.cluster.job import memory_dir
-from gleaner.actors.weights.disk_layout import folder_of
+from gleaner.actors.weights.disk.layout import folder_of
 from tests.actors.weights.real_hosts import CHAINS, SIZE, RealHosts, forks, real_hosts
 
 

@@ -20,15 +20,15 @@ from pathlib import Path
 import torch
 
 from gleaner.actors.cluster.job import memory_dir, store_dir
-from gleaner.actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.rollout.load_balancer import LoadBalancer
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.protocol.cluster import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
+from gleaner.actors.protocol.weights import Fetch, Fetched, Publish, Published
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.weights.image_draft import FILE
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.lease import mapped
-from gleaner.actors.weights.messages import Fetch, Fetched, Publish, Published
-from gleaner.actors.weights.safetensors_file import header
+from gleaner.actors.weights.image.draft import FILE
+from gleaner.actors.weights.image.reader_locks import mapped
+from gleaner.actors.weights.image.safetensors_file import header
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import dump, from_tree
 from gleaner.nodeagent.host import Seat
 from gleaner.nodeagent.job_file import write_job
@@ -38,8 +38,8 @@ from gleaner.rlctl.client import Cluster, connect
 from gleaner.rlctl.publishing import Publication
 from gleaner.supervisor import Actor, Registry, handles
 from gleaner.supervisor.address import Address
-from gleaner.supervisor.inspection_messages import ActorDescribed, Describe
-from gleaner.supervisor.names import REGISTRY
+from gleaner.supervisor.inspection.messages import ActorDescribed, Describe
+from gleaner.supervisor.names.client import REGISTRY
 
 CHUNK = 64 * 1024
 CHUNKS = 64

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gleaner.actors.weights import fetching, finding
+from gleaner.actors.weights.transfer import fetch as fetching
+from gleaner.actors.weights.transfer import source_lookup as finding
 from gleaner.supervisor import Refused
 from tests.actors.weights.weight_hosts import SIZE, hosts
 

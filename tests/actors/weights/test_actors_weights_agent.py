@@ -11,13 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.weights import fetching, finding
-from gleaner.actors.weights.agent import TransferAgent
-from gleaner.actors.weights.image_draft import FILE
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.manifest import Manifest
-from gleaner.actors.weights.messages import (
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.protocol.weights import (
     DropVersion,
     Fetch,
     Fetched,
@@ -28,8 +23,14 @@ from gleaner.actors.weights.messages import (
     Published,
     WhatComes,
 )
-from gleaner.actors.weights.safetensors_file import header
-from gleaner.actors.weights.sources import Sources
+from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.image.draft import FILE
+from gleaner.actors.weights.image.manifest import Manifest
+from gleaner.actors.weights.image.safetensors_file import header
+from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.transfer import fetch as fetching
+from gleaner.actors.weights.transfer import source_lookup as finding
+from gleaner.actors.weights.transfer.waves import Sources
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Done, Refused
 from gleaner.supervisor.testing import TestSystem

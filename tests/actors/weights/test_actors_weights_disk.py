@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from gleaner.actors.engine.tensor_spec import TensorSpec
-from gleaner.actors.weights.disk_codec import (
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.weights.disk.codec import (
     CHECKSUMS,
     ENCODINGS,
     BadTensorDelta,
@@ -22,9 +22,9 @@ from gleaner.actors.weights.disk_codec import (
     digest,
     encode_tensor,
 )
-from gleaner.actors.weights.disk_layout import INDEX, BadVersion, image_layout
-from gleaner.actors.weights.disk_publishing import VersionTaken
-from gleaner.actors.weights.disk_reader import (
+from gleaner.actors.weights.disk.layout import INDEX, BadVersion, image_layout
+from gleaner.actors.weights.disk.publication import VersionTaken
+from gleaner.actors.weights.disk.reader import (
     NoSuchVersion,
     WrongDigest,
     chain_to,
@@ -32,7 +32,7 @@ from gleaner.actors.weights.disk_reader import (
     layout_of,
     newest,
 )
-from gleaner.actors.weights.disk_writer import DiskWriter
+from gleaner.actors.weights.disk.writer import DiskWriter
 from tests.actors.weights import published_reader
 
 SPECS = image_layout(

@@ -15,12 +15,13 @@ import msgspec
 import pytest
 import xxhash
 
-from gleaner.actors.weights import fetching, finding
-from gleaner.actors.weights.image_draft import is_read
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import DeltaLink, FindSource, Offered
-from gleaner.actors.weights.payload import Payload
-from gleaner.actors.weights.sources import Sources
+from gleaner.actors.protocol.weights import DeltaLink, FindSource, Offered
+from gleaner.actors.weights.image.draft import is_read
+from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.transfer import fetch as fetching
+from gleaner.actors.weights.transfer import source_lookup as finding
+from gleaner.actors.weights.transfer.payload import Payload
+from gleaner.actors.weights.transfer.waves import Sources
 from gleaner.supervisor import Refused
 from gleaner.transport.bulk import BulkServer, BulkSource, Chunk, PartialContent, pull
 from tests.actors.weights.weight_hosts import CHUNK, CHUNKS, SIZE, SLOW, Hosts, changed, hosts, slow_links

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gleaner.actors.weights import finding
-from gleaner.actors.weights.lease import Lease
-from gleaner.actors.weights.messages import Fetch
+from gleaner.actors.protocol.weights import Fetch
+from gleaner.actors.weights.image.reader_locks import Lease
+from gleaner.actors.weights.transfer import source_lookup as finding
 from gleaner.supervisor import Refused
 from gleaner.transport.bulk_frames import ANSWER_BYTES
 from tests.actors.weights import weight_hosts

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import xxhash
 
-from gleaner.actors.weights import agent, delta, delta_sample, finding
-from gleaner.actors.weights.image_draft import FILE
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import FindSource, HostLeaves
-from gleaner.actors.weights.safetensors_file import header
-from gleaner.actors.weights.sources import Sources
+from gleaner.actors.protocol.weights import FindSource, HostLeaves
+from gleaner.actors.weights import agent
+from gleaner.actors.weights.delta import estimate as delta_sample
+from gleaner.actors.weights.delta import image_delta as delta
+from gleaner.actors.weights.image.draft import FILE
+from gleaner.actors.weights.image.safetensors_file import header
+from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.transfer import source_lookup as finding
+from gleaner.actors.weights.transfer.waves import Sources
 from gleaner.supervisor import Refused
 from gleaner.transport.bulk_server import BulkServer
 from gleaner.transport.carrier import Connection

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.actors.engine.tensor_spec import TensorSpec
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.protocol.weights import Fetch, Fetched, Publish, Published
 from gleaner.actors.weights.agent import TransferAgent
-from gleaner.actors.weights.delta_threads import on_threads
-from gleaner.actors.weights.image_store import ImageStore
-from gleaner.actors.weights.messages import Fetch, Fetched, Publish, Published
+from gleaner.actors.weights.delta.threads import on_threads
+from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import from_tree
 from gleaner.supervisor.testing import TestSystem
 from gleaner.transport.bulk_server import BulkServer

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.actors.reward.verifiers.cases import BadTests, Case, cases_of
-from gleaner.actors.reward.verifiers.comparing import same_text, same_value
+from gleaner.actors.reward.verifiers.comparison import same_text, same_value
 
 SHAPES = [
     ({"input": "1\n", "output": "2"}, [Case(given="1\n", expected=("2",))]),

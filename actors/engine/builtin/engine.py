@@ -1,0 +1,414 @@
+"""`BuiltinEngine`: continuous batching of a Qwen3 model in fixed slots.
+
+Owns the slots of requests, admission, stopping and abortion. The mathematics is in `decoder` and
+`token_sampling`.
+
+Invariants:
+- Executing requests hold slots 0 to n - 1, without holes: one that ends is replaced by the last one. So a
+  step computes n rows and never more.
+- For each slot the cache holds positions 0 to `position` - 1; `token`, the newest one, is fed at the next
+  step. A request enters with all but the last token of prompt + prefix in the cache, so a migrated request
+  differs from one that stayed only in the engine that computed its cache.
+- A ticket is waiting, or executing, or unknown; never two of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice, pairwise
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gleaner.actors.engine.builtin.decoder import Decoder
+from gleaner.actors.engine.builtin.exact_decoder import ROWS, ExactDecoder
+from gleaner.actors.engine.builtin.logit_filters import biased, forbid
+from gleaner.actors.engine.builtin.packed_weights import Packed, pack
+from gleaner.actors.engine.builtin.token_sampling import request_keys, sample, uniforms
+from gleaner.actors.engine.worker.engine_port import (
+    Assignment,
+    BrokenWeights,
+    CannotServe,
+    EngineBusy,
+    EngineFull,
+    EngineStats,
+    StepOutput,
+)
+from gleaner.actors.model.flat_image import view_weights
+from gleaner.actors.model.meta_init import unmade
+from gleaner.actors.model.qwen3 import Qwen3
+from gleaner.actors.model.tensor_spec import TensorSpec
+from gleaner.actors.protocol.sampling_params import PLAIN, Sampling
+from gleaner.transport.token_frame import MAX_ROWS, Flag
+
+PREFILL_TOKENS = (
+    4096  # rows of one prefill batch: large enough for full speed, its activations stay in the cache
+)
+LEAST_BLOCK = 16
+"""Rows that a thread decodes at least: below that the fixed part of a pass is most of it."""
+PREFILL_SPREAD = 2  # longest to shortest context of one prefill batch: at most half of its rows are padding
+
+T = TypeVar("T")
+
+_NOTHING, _FINISHED, _ENDED = np.array([0, Flag.FINISHED, Flag.ABORTED | Flag.NO_TOKEN], np.uint8)
+
+
+class _Slots:
+    """State of the slots, as parallel arrays; the first n elements are a batch."""
+
+    def __init__(self, slots: int, max_tokens: int) -> None:
+        self.ticket = np.zeros(slots, np.uint32)
+        self.key = np.zeros(slots, np.uint64)
+        self.token = np.zeros(slots, np.int64)
+        self.position = np.zeros(slots, np.int64)  # of `token` in prompt + response
+        self.made = np.zeros(slots, np.int64)  # tokens of the response, prefix included
+        self.limit = np.zeros(slots, np.int64)
+        self.response = np.zeros((slots, max_tokens), np.uint32)  # its first `made` tokens
+        self.temperature = np.ones(slots, np.float32)
+        self.flags = np.zeros(slots, np.uint8)  # of the next row: FIRST or nothing
+
+    def move(self, source: int, target: int) -> None:
+        for column in vars(self).values():
+            column[target] = column[source]
+
+
+class BuiltinEngine:
+    """An `Engine` on the CPU. Not thread-safe: use one thread at a time, any one."""
+
+    def __init__(
+        self,
+        model: Qwen3,
+        *,
+        slots: int,
+        max_tokens: int,
+        eos_token_ids: Sequence[int],
+        weights_version: int = 0,
+        max_pending: int = 4096,
+        threads: int = 1,
+        exact: bool = False,
+    ) -> None:
+        """`max_tokens` bounds prompt + response of a request. `threads` compute at a time, each a block of
+        the rows of a step, or the caches of a batch of contexts. `exact`: the bits of a request depend on
+        nothing but itself (`exact_decoder`); on one thread only.
+
+        Only the sizes of `model` are kept. Raises `NotExact`.
+        """
+        if min(slots, max_tokens, max_pending, threads) < 1:
+            raise ValueError("slots, max_tokens, max_pending and threads must each be at least 1")
+        if slots > MAX_ROWS // 2:
+            raise ValueError(f"{slots} slots are too many, at most {MAX_ROWS // 2} fit a token frame")
+        if exact and threads > 1:
+            raise ValueError(f"an exact engine computes on one thread, not on {threads}")
+        torch.set_num_threads(threads)
+        # Torch's own threads synchronise after each of a step's small products, these only at the end of a
+        # step.
+        self._threads = threads
+        self._blocks = ThreadPoolExecutor(threads, "decode", initializer=torch.set_num_threads, initargs=(1,))
+        self._config = model.config
+        self._staged: tuple[Packed, int] | None = None
+        self._retired: Packed | None = None  # memory of the previous weights, freed by the next staging call
+        self._decoder = (ExactDecoder if exact else Decoder)(model, slots, max_tokens)
+        self._slot_count, self._max_tokens, self._max_pending = slots, max_tokens, max_pending
+        self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int64)
+        self._slots = _Slots(
+            slots + ROWS, max_tokens
+        )  # the last pass of an exact decoder may reach beyond them
+        self._held: dict[int, Assignment] = {}  # by ticket, of executing ones
+        self._sampling: dict[int, Sampling] = {}  # by ticket, of executing ones that ask for some
+        self._executing = 0
+        self._waiting: dict[int, Assignment] = {}  # by ticket, in order of arrival
+        self._aborted: dict[int, None] = {}  # tickets whose last row is due; a set that keeps its order
+        self._weights_version = weights_version
+        self._steps = self._tokens_generated = self._tokens_prefilled = self._tokens_attended = 0
+
+    @property
+    def weights_version(self) -> int:
+        return self._weights_version
+
+    @property
+    def executing(self) -> int:
+        return self._executing
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        return not (self._executing or self._waiting or self._aborted)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            slots=self._slot_count,
+            executing=self._executing,
+            pending=self.pending,
+            steps=self._steps,
+            tokens_generated=self._tokens_generated,
+            tokens_prefilled=self._tokens_prefilled,
+            tokens_attended=self._tokens_attended,
+        )
+
+    def add(self, assignments: Iterable[Assignment]) -> None:
+        known = set(self._slots.ticket[: self._executing].tolist()) | self._waiting.keys()
+        taken: dict[int, Assignment] = {}
+        for one in assignments:
+            if one.ticket in known or one.ticket in taken:
+                raise CannotServe(
+                    one.ticket, "this ticket is being served already: give each dispatch its own"
+                )
+            self._require_fit(one)
+            taken[one.ticket] = one
+        if len(self._waiting) + len(taken) > self._max_pending:
+            raise EngineFull(
+                f"{self.pending} requests wait and {len(taken)} more came, {self._max_pending} fit"
+            )
+        self._waiting |= taken
+
+    def abort(self, tickets: Iterable[int]) -> None:
+        for ticket in tickets:
+            if self._waiting.pop(ticket, None) is None:
+                for slot in np.flatnonzero(self._slots.ticket[: self._executing] == ticket):
+                    self._release(int(slot))
+            self._aborted[ticket] = None
+
+    def drain(self) -> None:
+        self.abort([*self._slots.ticket[: self._executing].tolist(), *self._waiting])
+
+    def retract(self) -> list[int]:
+        """Move all executing requests to the front of the queue, with their tokens; their caches are computed
+        anew under the weights served then. Returns the tickets of all waiting requests."""
+        slots, again = self._slots, dict[int, Assignment]()
+        for slot in range(self._executing):
+            ticket = int(slots.ticket[slot])
+            made = slots.response[slot, : slots.made[slot]].tolist()
+            again[ticket] = replace(self._held[ticket], prefix=made)
+        self._executing = 0
+        self._held.clear()
+        self._sampling.clear()
+        self._waiting = again | self._waiting
+        return list(self._waiting)
+
+    def load_weights(self, source: memoryview, specs: Sequence[TensorSpec], version: int) -> None:
+        self._require_idle(version)
+        self.stage_weights(source, specs, version)
+        self.commit_weights()
+
+    def stage_weights(self, source: memoryview, specs: Sequence[TensorSpec], version: int) -> None:
+        """Prepare an image beside the served weights, which takes as much memory again. The one call that
+        another thread may make while a step runs; previously staged weights are dropped. Raises `BadImage`.
+        """
+        self._staged = self._retired = None
+        model = unmade(self._config)
+        view_weights(model, source, specs)
+        self._staged = pack(model), version
+
+    def commit_weights(self, *, keep: bool = False) -> list[int]:
+        """Serve the staged weights. Raises `EngineBusy` unless idle. With `keep` all requests continue under
+        the new weights, with caches computed anew; returns their tickets."""
+        assert self._staged is not None, "stage_weights comes first"
+        packed, version = self._staged
+        if not keep:
+            self._require_idle(version)
+        kept = self.retract() if keep else []
+        self._retired, self._staged = self._decoder.take(packed), None
+        self._weights_version = version
+        return kept
+
+    @property
+    def staged_version(self) -> int | None:
+        """The version that `commit_weights` would serve; None: nothing is staged."""
+        staged = self._staged
+        return None if staged is None else staged[1]
+
+    def _require_idle(self, version: int) -> None:
+        if self._executing or self._waiting:
+            raise EngineBusy(
+                f"{self._executing} requests execute and {self.pending} wait under weights "
+                f"{self._weights_version}: finish or drain them before loading {version}"
+            )
+
+    def step(self) -> StepOutput:
+        self._admit()
+        n, slots = self._executing, self._slots
+        tokens, logprobs = self._draw(n) if n else (np.zeros(0, np.int64), np.zeros(0, np.float32))
+        slots.token[:n] = tokens
+        slots.position[:n] += 1
+        attended = int(slots.position[:n].sum())
+        slots.response[np.arange(n), slots.made[:n]] = tokens
+        slots.made[:n] += 1
+        ended = slots.made[:n] == slots.limit[:n]
+        for eos in self._eos:
+            ended |= tokens == eos
+        for row, asked in self._rows_asking(0, n).items():
+            ended[row] = slots.made[row] == slots.limit[row] or int(tokens[row]) in self._stops(asked)
+        slots.flags[:n] |= np.where(ended, _FINISHED, _NOTHING)
+        output = self._rows(n, logprobs)
+        slots.flags[:n] = 0
+        for slot in np.flatnonzero(ended)[::-1]:  # from the last: a moved slot then never ended too
+            self._release(int(slot))
+        self._steps += 1
+        self._tokens_generated += n
+        self._tokens_attended += attended
+        return output
+
+    def _draw(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        count = max(1, min(self._threads, n // LEAST_BLOCK))
+        borders = [n * block // count for block in range(count + 1)]
+        drawn = self._side_by_side(self._draw_block, list(pairwise(borders)))
+        tokens, logprobs = (np.concatenate(column) for column in zip(*drawn, strict=True))
+        if not np.isfinite(logprobs).all():
+            raise BrokenWeights(
+                f"weights version {self._weights_version} give logits that are no numbers: the checkpoint or "
+                "the training step that made them is broken, load another version"
+            )
+        return tokens, logprobs
+
+    def _draw_block(self, first: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """A token and its log-prob for each of these slots, in as many passes as the decoder needs."""
+        parts, at = [], first
+        while at < end:
+            start, at = at, at + self._decoder.rows_of_pass(end - at)
+            parts.append(self._draw_rows(start, at))
+        tokens, logprobs = (np.concatenate(column)[: end - first] for column in zip(*parts, strict=True))
+        return tokens, logprobs
+
+    def _draw_rows(self, first: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """A token and its log-prob for each of these slots, in one pass."""
+        slots, rows = self._slots, slice(first, end)
+        logits = self._decoder.decode(
+            torch.from_numpy(slots.token[rows]),
+            torch.from_numpy(slots.position[rows]),
+            longest=int(slots.position[rows].max()) + 1,
+            first=first,
+        )
+        asking = self._rows_asking(first, end)
+        ends = {
+            row: (*asked.stop_token_ids, *self._eos.tolist())
+            for row, asked in asking.items()
+            if slots.made[first + row] < asked.min_new_tokens
+        }
+        temperature = slots.temperature[rows]
+        with torch.inference_mode():
+            tokens, logprobs = sample(
+                forbid(biased(logits, asking), ends),
+                None if (temperature == 1).all() else torch.from_numpy(temperature),
+                torch.from_numpy(uniforms(slots.key[rows], slots.made[rows])),
+                asking,
+            )
+        return tokens.numpy(), logprobs.numpy()
+
+    def _stops(self, asked: Sampling) -> Sequence[int]:
+        """Tokens that end a response."""
+        return asked.stop_token_ids if asked.ignore_eos else (*asked.stop_token_ids, *self._eos.tolist())
+
+    def _rows_asking(self, first: int, end: int) -> dict[int, Sampling]:
+        """The rows of slots first … end - 1 with a `Sampling`, counted from the first."""
+        if not self._sampling:
+            return {}
+        tickets = enumerate(self._slots.ticket[first:end].tolist())
+        return {row: self._sampling[ticket] for row, ticket in tickets if ticket in self._sampling}
+
+    def _rows(self, n: int, logprobs: NDArray[np.float32]) -> StepOutput:
+        """The last rows of aborted tickets, then a row for each of the first n slots; always copies."""
+        ends = list(islice(self._aborted, MAX_ROWS - n))
+        for ticket in ends:
+            del self._aborted[ticket]
+        none, slots = np.zeros(len(ends), np.uint8), self._slots
+        return StepOutput(
+            tickets=np.concatenate((np.array(ends, np.uint32), slots.ticket[:n])),
+            tokens=np.concatenate((none, slots.token[:n])).astype(np.uint32),
+            logprobs=np.concatenate((none, logprobs)).astype(np.float32),
+            flags=np.concatenate((none | _ENDED, slots.flags[:n])),
+        )
+
+    def _require_fit(self, one: Assignment) -> None:
+        total = len(one.prompt) + one.max_new_tokens
+        vocabulary = self._config.vocab_size
+        if not 0 <= one.ticket < 2**32:
+            raise CannotServe(one.ticket, "a ticket is a 32-bit number")
+        if not one.prompt:
+            raise CannotServe(one.ticket, "the prompt is empty: there is nothing to continue")
+        if total > self._max_tokens:
+            raise CannotServe(
+                one.ticket,
+                f"{len(one.prompt)} prompt + {one.max_new_tokens} new tokens are {total}, a slot holds "
+                f"{self._max_tokens}: shorten the request, or raise max_tokens of the engine",
+            )
+        if one.sampling is not None and one.sampling.penalizes:
+            raise CannotServe(one.ticket, "this engine has no penalties (frequency, presence, repetition)")
+        if one.sampling is not None and one.sampling.grammar is not None:
+            kind = one.sampling.grammar.kind
+            raise CannotServe(one.ticket, f"{kind}: the builtin engine has no grammars, leave it out")
+        if len(one.prefix) >= one.max_new_tokens:
+            raise CannotServe(one.ticket, f"its prefix has all of its {one.max_new_tokens} tokens already")
+        if one.prefix and one.prefix[-1] in self._stops(one.sampling or PLAIN):
+            raise CannotServe(one.ticket, "its prefix ends in a stop token: the request is finished")
+        if not 0 <= one.temperature < np.inf:
+            raise CannotServe(one.ticket, f"temperature {one.temperature} is not a number from 0 up")
+        for token in (*one.prompt, *one.prefix, *_biases(one)):
+            if not 0 <= token < vocabulary:
+                raise CannotServe(one.ticket, f"token {token} is outside of the vocabulary of {vocabulary}")
+
+    def _admit(self) -> None:
+        """Give free slots to waiting requests in order of arrival, and compute their caches in batches."""
+        free = self._slot_count - self._executing
+        if not free or not self._waiting:
+            return
+        chosen = [self._waiting.pop(ticket) for ticket in list(self._waiting)[:free]]
+        keys = request_keys([one.seed for one in chosen])
+        entering = [(one, key, (*one.prompt, *one.prefix)) for one, key in zip(chosen, keys, strict=True)]
+        entering.sort(key=lambda entry: len(entry[2]))  # contexts of like length share a prefill batch
+        slots, first = self._slots, self._executing
+        for slot, (one, key, context) in enumerate(entering, start=first):
+            slots.ticket[slot], slots.key[slot], slots.temperature[slot] = one.ticket, key, one.temperature
+            slots.token[slot], slots.position[slot] = context[-1], len(context) - 1
+            slots.made[slot], slots.limit[slot] = len(one.prefix), one.max_new_tokens
+            slots.response[slot, : len(one.prefix)] = one.prefix
+            slots.flags[slot] = Flag.FIRST
+            self._held[one.ticket] = one
+            if one.sampling not in (None, PLAIN):
+                self._sampling[one.ticket] = one.sampling
+        self._executing += len(entering)
+        self._prefill([context[:-1] for _, _, context in entering], first)
+
+    def _prefill(self, contexts: list[tuple[int, ...]], first: int) -> None:
+        """Fill slots `first` … in batches of neighbours; contexts are in order of their length."""
+        start, batches = 0, list[tuple[int, int]]()
+        while start < len(contexts) and not contexts[start]:
+            start += 1  # a prompt of one token needs no cache
+        while start < len(contexts):
+            end = start + 1
+            while (
+                end < len(contexts)
+                and len(contexts[end]) <= PREFILL_SPREAD * len(contexts[start])
+                and len(contexts[end]) * (end + 1 - start) <= PREFILL_TOKENS
+            ):
+                end += 1
+            batches.append((start, end))
+            start = end
+        self._side_by_side(lambda of, to: self._decoder.prefill(contexts[of:to], first + of), batches)
+        self._tokens_prefilled += sum(map(len, contexts))
+
+    def _side_by_side(self, compute: Callable[[int, int], T], ranges: list[tuple[int, int]]) -> list[T]:
+        """`compute` for each range of slots, in order; if there are several, on this engine's threads."""
+        if self._threads == 1 or len(ranges) < 2:
+            return [compute(start, end) for start, end in ranges]
+        return list(self._blocks.map(compute, *zip(*ranges, strict=True)))
+
+    def _release(self, slot: int) -> None:
+        """Free a slot; the last executing request takes its place."""
+        self._executing = last = self._executing - 1
+        self._sampling.pop(int(self._slots.ticket[slot]), None)
+        del self._held[int(self._slots.ticket[slot])]
+        if slot != last:
+            self._slots.move(last, slot)
+            self._decoder.move(last, slot, int(self._slots.position[slot]))
+
+
+def _biases(one: Assignment) -> tuple[int, ...]:
+    """Tokens that are drawn more or less often than the model would."""
+    return () if one.sampling is None else tuple(token for token, _ in one.sampling.logit_bias)

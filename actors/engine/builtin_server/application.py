@@ -1,0 +1,100 @@
+"""`Server`: SGLang's routes for the builtin engine, and their access control.
+
+Owns the aiohttp application and nothing of the engine. Adapter. `docs/engines.md` describes each route.
+"""
+
+import asyncio
+import contextlib
+import hmac
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gleaner.actors.engine.builtin_server.active_request import aborted
+from gleaner.actors.engine.builtin_server.answers import Answers
+from gleaner.actors.engine.builtin_server.batch_loop import Batching
+from gleaner.actors.engine.builtin_server.bodies import Handler, errors
+from gleaner.actors.engine.builtin_server.control_routes import Controlling
+from gleaner.actors.engine.builtin_server.generate_routes import Generating
+from gleaner.actors.engine.builtin_server.metrics import Figures
+from gleaner.actors.engine.builtin_server.request_parser import Engine
+from gleaner.actors.engine.builtin_server.status_routes import Telling
+from gleaner.actors.engine.builtin_server.status_schema import ServerInfo
+from gleaner.actors.model.qwen3 import Qwen3Config
+
+MAX_BODY_BYTES = 64 * 2**20
+OPEN = frozenset({"/health"})
+"""Routes that need no key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The contents of the server. api_key: None gives access to every client that reaches the port."""
+
+    config: Qwen3Config
+    engine: Engine
+    info: ServerInfo
+    api_key: str | None = None
+
+
+class Server:
+    """The routes over one `Batching`, which the caller drives."""
+
+    def __init__(self, serving: Serving, batching: Batching, answers: Answers) -> None:
+        self._batching = batching
+        self._key = serving.api_key
+        figures = Figures(serving.info.served_model_name)
+        self._generating = Generating(serving.engine, batching, answers, figures)
+        self._controlling = Controlling(serving.config, batching, serving.info.model_path)
+        self._telling = Telling(
+            serving.info, serving.engine, batching, self._generating, self._controlling, figures
+        )
+
+    def application(self) -> web.Application:
+        """The routes."""
+        telling, controlling = self._telling, self._controlling
+        application = web.Application(middlewares=[errors, self._admit], client_max_size=MAX_BODY_BYTES)
+        for path, handler in (
+            ("/health", telling.health),
+            ("/health_generate", telling.probe),
+            ("/model_info", telling.model_info),
+            ("/get_model_info", telling.model_info),
+            ("/server_info", telling.server_info),
+            ("/get_server_info", telling.server_info),
+            ("/v1/loads", telling.loads),
+            ("/get_load", telling.old_loads),
+            ("/metrics", telling.metrics),
+            ("/flush_cache", controlling.flush),
+        ):
+            application.router.add_get(path, handler)
+        for path, handler in (
+            ("/flush_cache", controlling.flush),
+            ("/abort_request", controlling.abort),
+            ("/pause_generation", controlling.pause),
+            ("/continue_generation", controlling.resume),
+            ("/update_weights_from_disk", controlling.update),
+            ("/update_weight_version", controlling.rename),
+        ):
+            application.router.add_post(path, handler)
+        application.router.add_post("/generate", self._generating.generate)
+        return application
+
+    async def drained(self, within_s: float) -> None:
+        """Accept no new requests; running ones may end within this time, then they end with their tokens."""
+        self._generating.stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self._batching.open and not self._batching.paused:
+                    await self._batching.turned()
+        self._batching.end_all(aborted("its server was stopped"))
+
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if (
+            self._key is not None
+            and request.path not in OPEN
+            and not hmac.compare_digest(given.encode(), self._key.encode())
+        ):
+            raise web.HTTPUnauthorized(reason="this server wants its key: Authorization: Bearer KEY")
+        return await handler(request)

@@ -1,0 +1,1 @@
+"""Images of weights as engines read them."""

@@ -1,0 +1,1 @@
+"""The rollout worker of an instance, and the ports of its engine."""

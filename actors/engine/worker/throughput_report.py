@@ -1,0 +1,52 @@
+"""`TurnTimes`: an engine's speed as sums of turns, sent to the LoadBalancer.
+
+They are sent at most once a beat. Owns the unsent sums, and the time to send them. An idle worker sends
+nothing. A lost message is not sent again, because the next turns give the same information.
+"""
+
+import asyncio
+
+from gleaner.actors.engine.worker.port import TurnWork
+from gleaner.actors.protocol.balancer import EngineMeasured
+from gleaner.actors.rollout.dispatch.throughput_table import Measured, Work
+from gleaner.supervisor import Context
+
+BALANCER = "rollout/balancer"
+
+
+class TurnTimes:
+    """Sends the turn times of one worker.
+
+    Args:
+        beat_s: at least so long between two messages.
+    """
+
+    def __init__(self, ctx: Context, beat_s: float) -> None:
+        self._ctx, self._beat_s = ctx, beat_s
+        self._measured = Measured()
+        self._next_s = ctx.now() + beat_s
+        self._telling: asyncio.Task[None] | None = None
+
+    def ended(self, work: TurnWork | None, began_s: float) -> None:
+        """A turn ended now; None if its host does not report its work. Never blocks: engines decode on while
+        the head is away."""
+        if work is None:
+            return
+        now = self._ctx.now()
+        self._measured.add(
+            Work(
+                seconds=now - began_s,
+                steps=work.steps,
+                tokens=work.tokens,
+                attended=work.attended,
+                prefilled=work.prefilled,
+            )
+        )
+        if now >= self._next_s and (self._telling is None or self._telling.done()):
+            self._next_s = now + self._beat_s
+            self._telling = self._ctx.background(self._tell(), "figures of the engine")
+
+    async def _tell(self) -> None:
+        name, incarnation = self._ctx.name, self._ctx.incarnation
+        sums = self._measured.take()
+        await self._ctx.tell(BALANCER, EngineMeasured(instance=name, incarnation=incarnation, sums=sums))

@@ -1,0 +1,1 @@
+"""Control routes: workers, loads, aborts, pauses, weights, health."""

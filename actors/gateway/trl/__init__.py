@@ -1,0 +1,1 @@
+"""What TRL's client calls."""

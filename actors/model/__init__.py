@@ -1,0 +1,1 @@
+"""What a model is: its config, its tensors, its checkpoint, its mathematics. No engine."""

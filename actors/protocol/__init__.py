@@ -1,0 +1,1 @@
+"""What actors say to each other: message structs, and no behaviour."""

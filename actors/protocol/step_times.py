@@ -1,0 +1,61 @@
+"""`StepTimes`: measurements of one step, for the planner of the next. Values only."""
+
+import math
+
+import msgspec
+
+from gleaner.actors.protocol.throughput import EnginePace
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """Measurements of a step beyond those of Algorithm 1, for a model of it. Seconds, tokens.
+
+    `step_s`: from the batch's begin to the step's end. `seeding_s`: as it was, prolonged or cut short.
+    `update_s`: of the optimizer, part of `train_s`. `rolled_s`: from the begin to the last response.
+    `start_s`: until a preemptible instance that is there has the weights. `reserved`, `preemptible`: the pace
+    of one engine of each kind. `requests`, `groups`: of the batch; `limit`: longest response; `lengths`: of
+    the responses of some groups; `prompt_tokens`: the mean.
+    """
+
+    step_s: float
+    seeding_s: float
+    update_s: float
+    rolled_s: float
+    start_s: float
+    reserved: EnginePace | None
+    preemptible: EnginePace | None
+    requests: int
+    groups: int
+    limit: int
+    lengths: list[list[int]]
+    prompt_tokens: float
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """The measurements of one step; seconds and instances.
+
+    `train_wait_s`: the trainer idle, waiting for samples to fill a micro-batch; seeding is no wait.
+    `remote_wait_s`: remote instances idle, from the last response of each to the step's end, the mean over
+    those that generated. `train_s`: the trainer computing. `remote_s`: remote instances generating, such that
+    `remote_s * mean_prem` is the time of all of them together. `mean_prem` (n̄): preemptible instances,
+    averaged over the step. `next_prem` (n̂): their number just before the next step starts.
+    `reserved_engines` (N_resv): rollout engines that the reserved hosts are divided into while they seed; 0:
+    not known. `instance_engines`: engines of one preemptible instance; the paper's have one. `carried_prem`:
+    preemptible instances that their shared devices can run side by side; 0: no bound.
+    """
+
+    train_wait_s: float
+    remote_wait_s: float
+    train_s: float
+    remote_s: float
+    mean_prem: float
+    next_prem: int
+    reserved_engines: int = 0
+    instance_engines: float = 1.0
+    carried_prem: int = 0
+    seen: Seen | None = None
+
+
+def finite(value: float) -> float:
+    """A measured time; a negative or undefined one (a misread clock) counts as 0."""
+    return value if 0 <= value < math.inf else 0.0

@@ -1,0 +1,67 @@
+"""EnginePace: measured decode speed of engines, in messages.
+
+Owns the message shapes. `dispatch.throughput_table` owns the measurement; `gleaner.actors.cluster.step_model`
+plans a step with it.
+"""
+
+import msgspec
+
+from gleaner.actors.rollout.dispatch.throughput_table import StepModel
+from gleaner.supervisor import Message
+
+
+class EnginePace(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine of a kind. Seconds of a decode step: `step_s`, plus `row_s` for each request that is
+    decoded, plus `context_s` for each token in their caches. `prefill_token_s`: of a token whose cache is
+    computed, 0: not measured. slots, cache_tokens: requests, and tokens in the cache, that it takes at a
+    time; 0: any number.
+    """
+
+    step_s: float
+    context_s: float
+    row_s: float = 0.0
+    prefill_token_s: float = 0.0
+    slots: int = 0
+    cache_tokens: int = 0
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """The capacity of an engine: requests, and tokens in its cache, at a time; 0: any number."""
+
+    slots: int = 0
+    cache_tokens: int = 0
+
+
+class Paces(Message, frozen=True):
+    """Asks the LoadBalancer how fast instances decode."""
+
+
+class PacesAre(Message, frozen=True):
+    """By kind, of a whole instance with all of its engines; none for a kind that has not been measured."""
+
+    instances: dict[str, EnginePace]
+
+
+def instance_pace(model: StepModel) -> EnginePace:
+    """The measured pace of an instance."""
+    return EnginePace(
+        step_s=model.base_s,
+        row_s=model.row_s,
+        context_s=model.context_s,
+        prefill_token_s=model.prefill_token_s,
+    )
+
+
+def engine_pace(instance: EnginePace | None, engines: float, room: Room) -> EnginePace | None:
+    """The pace of one engine of such an instance: what an instance does for all of its requests, each engine
+    does for its share of them, at the same time."""
+    if instance is None:
+        return None
+    return EnginePace(
+        step_s=instance.step_s,
+        row_s=instance.row_s * engines,
+        context_s=instance.context_s * engines,
+        prefill_token_s=instance.prefill_token_s * engines,
+        slots=room.slots,
+        cache_tokens=room.cache_tokens,
+    )

@@ -1,0 +1,1 @@
+"""Batches: submission, scores, selection of groups, delivery to the trainer."""

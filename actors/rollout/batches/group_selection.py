@@ -1,0 +1,135 @@
+"""Selecting: decides which groups count, requests prompts, aborts the rest.
+
+Owns the requests for prompts and the running aborts; `state.group_policy` makes the decisions,
+`state.group_events` has their effects. All of it follows from the state: a restarted manager continues from
+there. The controller gives the same prompts for the same groups, in every call and in every incarnation.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from gleaner.actors.protocol.instances import Abort
+from gleaner.actors.protocol.rollout import MorePrompts, PromptsAre
+from gleaner.actors.rollout.fleet.instance_table import Instances
+from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.state.admission import unfit
+from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.state.events import GroupsAdded
+from gleaner.actors.rollout.state.group_events import decision_of, due_aborts, events_of
+from gleaner.actors.rollout.state.token_log import Batch
+from gleaner.supervisor import AskFailed, Context
+
+CONTROLLER = "training/controller"
+PROMPTS_DEADLINE_S = 60.0  # of one request: the controller may have to request the problems itself
+PROMPTS_LATE_S = 120.0  # this long without the prompts of a refill is worth a line, again each time
+RETRY_S = 0.2
+UNFIT_AGAIN_S = 5.0  # after prompts that cannot be taken: a controller that checks them sends none
+ABORT_AGAIN_S = 0.5  # an abort may be lost in transit
+ABORT_LATE_S = 10.0
+
+
+class Selecting:
+    """See the module. `act` is called with what an event of selection changed, after its commit."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        books: Books,
+        instances: Instances,
+        max_prompt_tokens: int,
+        act: Callable[[Changes], None],
+    ) -> None:
+        self._ctx, self._books, self._instances = ctx, books, instances
+        self._max_prompt_tokens, self._act = max_prompt_tokens, act
+        self._asking: set[str] = set()  # batches for which prompts are requested
+        self._aborting: set[str] = set()  # instances with aborts in progress
+        self._never = asyncio.Event()
+
+    def start(self) -> None:
+        """Continue where the last incarnation was."""
+        for batch in list(self._books.state.log.batches.values()):
+            self.look(batch)
+
+    def look(self, batch: Batch) -> None:
+        """Decide again: a group was completed or added, or the state was restored."""
+        decision = decision_of(batch)
+        if events := events_of(batch.name, decision):
+            changes, committed = self._books.enter(*events, flush=True)
+            self._ctx.background(self._decided(changes, committed), f"groups of {batch.name}")
+        if decision.add and batch.name not in self._asking:
+            self._asking.add(batch.name)
+            self._ctx.background(self._refill(batch), f"prompts for {batch.name}")
+
+    async def _decided(self, changes: Sequence[Changes], committed: Awaitable[int]) -> None:
+        await committed
+        for change in changes:
+            self._act(change)
+        self.abort()
+
+    # -- more prompts --
+
+    async def _refill(self, batch: Batch) -> None:
+        """Request prompts until the batch has what it needs, or has ended."""
+        try:
+            async with self._ctx.wait(
+                "prompts of a refill", on=CONTROLLER, deadline_s=PROMPTS_LATE_S, go_on=True
+            ) as wait:
+                while self._open(batch) and (count := decision_of(batch).add):
+                    ask = MorePrompts(batch=batch.name, first=len(batch.groups), count=count)
+                    try:
+                        reply = await self._ctx.ask(
+                            CONTROLLER, ask, deadline_s=PROMPTS_DEADLINE_S, expect=PromptsAre
+                        )
+                    except AskFailed as problem:
+                        self._ctx.log.info("no prompts received yet: batch=%s: %s", batch.name, problem)
+                        await asyncio.sleep(RETRY_S)
+                        continue
+                    if fault := self._fault(ask, reply):
+                        self._ctx.log.warning("prompts rejected: batch=%s: %s", batch.name, fault)
+                        await asyncio.sleep(UNFIT_AGAIN_S)
+                        continue
+                    wait.progress()
+                    if self._open(batch):
+                        added = GroupsAdded(batch=batch.name, first=ask.first, prompts=reply.prompts)
+                        self._act(await self._books.record(added))
+                        # the next completed groups may have arrived while prompts were requested
+                        self.look(batch)
+        finally:
+            self._asking.discard(batch.name)
+
+    def _fault(self, ask: MorePrompts, reply: PromptsAre) -> str | None:
+        """Why these prompts cannot be taken, as text; None if they can."""
+        if len(reply.prompts) != ask.count:
+            return f"{ask.count} were asked for, {len(reply.prompts)} came"
+        fault = unfit(reply.prompts, self._max_prompt_tokens)
+        return None if fault is None else f"a prompt {fault}"
+
+    def _open(self, batch: Batch) -> bool:
+        return self._books.state.log.batches.get(batch.name) is batch
+
+    # -- aborts --
+
+    def abort(self) -> None:
+        """Send aborts to instances that decode requests that do not count."""
+        state = self._books.state
+        for name in due_aborts(state.log, state.streams):
+            if name not in self._aborting and name in self._instances:
+                self._aborting.add(name)
+                self._ctx.background(self._abort(name), f"aborts at {name}")
+
+    async def _abort(self, name: str) -> None:
+        """Send aborts until the instance's stream has reported the end of each, or it is gone."""
+        state = self._books.state
+        try:
+            async with self._ctx.wait(
+                "aborted requests to end", on=name, deadline_s=ABORT_LATE_S, go_on=True
+            ) as wait:
+                while (instance := self._instances.get(name)) is not None:
+                    async with instance.order:  # after the dispatches that are in transit to it
+                        tickets = due_aborts(state.log, state.streams).get(name)
+                    if not tickets:
+                        return
+                    await self._ctx.tell(instance.worker, Abort(tickets=tickets))
+                    await wait.look(self._never, ABORT_AGAIN_S)
+        finally:
+            self._aborting.discard(name)

@@ -1,0 +1,1 @@
+"""Which instance gets which request, and when a request moves."""

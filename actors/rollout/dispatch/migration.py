@@ -1,0 +1,221 @@
+"""Moving: request moves to balance load (RLBoost, Algorithm 2, lines 13-27).
+
+Owns when the LoadBalancer is asked, the moves in progress, and how long a request rests after one. The
+balancer decides what moves where (`rebalancer`). A move is an abort at the source, whose stream brings the
+last tokens and reports that the request has ended there. The request is then dispatched to the target like
+any other that waits, with all of its tokens, so none is generated twice. Nothing of this is durable: after a
+killed manager, a lost abort or a dead target, a request goes on where it is, or wherever there is free
+capacity.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gleaner.actors.protocol.balancer import BALANCER, Holding, MoveOrder, Moves, Rebalance
+from gleaner.actors.protocol.instances import Abort
+from gleaner.actors.rollout.dispatch.remaining_length import LengthsLeft
+from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
+from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
+from gleaner.supervisor import AskFailed, Context
+
+DECISION_DEADLINE_S = 5.0
+AGAIN_S = 0.5
+"""Seconds between a round that moved something and the next one: pending requests go one by one."""
+ROUND_S = 2.0
+"""Seconds between a round that found nothing and the next one: loads change by a request at a time."""
+LOOK_S = 10.0
+"""Seconds until a round without any change of load, while there is any: contexts grow and rests end."""
+REST_S = 30.0
+"""A moved request stays where it is for this many seconds, whatever the loads: the effect of a move shows
+only by then, and no request is moved to and fro."""
+PENDING_S = 5.0
+"""A request that waits for longer at an instance with a free slot waits for free capacity in its cache."""
+MOVE_S = 30.0
+"""A move that is not done by then is forgotten: its abort was lost, or its source hangs."""
+
+
+@dataclass(slots=True)
+class _Order:
+    """A move of one request. `taken`: it has left its source."""
+
+    source: str
+    target: str
+    until_s: float
+    taken: bool = False
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Columns of the requests of one instance."""
+
+    tickets: list[int] = field(default_factory=list)
+    context: list[int] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
+    limit: list[int] = field(default_factory=list)
+    gate: list[int] = field(default_factory=list)
+    movable: list[bool] = field(default_factory=list)
+    executing: list[bool] = field(default_factory=list)
+
+
+class Moving:
+    """See the module; `run` it in the background, `wake` it when load changed."""
+
+    def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
+        self._ctx, self._books, self._instances = ctx, books, instances
+        self._lengths = LengthsLeft()
+        self._orders: dict[str, _Order] = {}
+        self._moved_s: dict[str, float] = {}
+        self._pending_s: dict[str, float] = {}
+        self._changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """An instance was added, or serves other weights."""
+        self._changed.set()
+
+    def note(self, changes: Changes) -> None:
+        """Record the changes in requests."""
+        requests = self._books.state.log.requests
+        for name in changes.finished:
+            log = requests.get(name)
+            if log is not None:
+                self._lengths.finished(len(log), log.max_new_tokens)
+            self._orders.pop(name, None)
+        for name in changes.queued:
+            order = self._orders.get(name)
+            if order is not None:
+                order.taken = True
+        if changes.ended or changes.started:
+            self._changed.set()
+
+    def moved_to(self, log: RequestLog) -> str:
+        """The instance that a waiting request is being moved to; "" if none."""
+        order = self._orders.get(log.id)
+        return order.target if order is not None and order.taken else ""
+
+    def arriving(self, batch: str) -> list[RequestLog]:
+        """The requests of this batch that have left their instances for others and wait; the longest prefix
+        goes first."""
+        taken = [name for name, order in self._orders.items() if order.taken]
+        requests = map(self._books.state.log.requests.get, taken)
+        waiting = [
+            log
+            for log in requests
+            if log is not None and log.batch == batch and log.state is RequestState.QUEUED
+        ]
+        waiting.sort(key=lambda log: (-len(log), log.group, log.sample, log.id))
+        return waiting
+
+    def sent(self, logs: list[RequestLog]) -> None:
+        """These requests were sent to an instance."""
+        now = self._ctx.now()
+        for log in logs:
+            self._pending_s[log.id] = now
+            if self._orders.pop(log.id, None) is not None:
+                self._moved_s[log.id] = now
+
+    async def run(self) -> None:
+        """Run a round whenever load changed, but not too often."""
+        while True:
+            await self._ctx.idle(self._changed, LOOK_S if self._books.state.log.requests else None)
+            self._changed.clear()
+            moved = await self._round()
+            await self._ctx.idle(asyncio.Event(), AGAIN_S if moved else ROUND_S)
+
+    async def _round(self) -> bool:
+        """Run one round; return whether anything moves."""
+        self._prune()
+        batches = self._books.state.log.batches
+        gates = {name: number for number, name in enumerate(batches)}
+        closed = self._waiting_batches()
+        under_way = {name for order in self._orders.values() for name in (order.source, order.target)}
+        holdings = [self._holding(instance, gates, closed, under_way) for instance in self._serving()]
+        if len(holdings) < 2 or not any(1 in holding.movable for holding in holdings):
+            return False
+        roots = [self._books.roots(batch.submitted) for batch in batches.values()]
+        ask = Rebalance(gates=roots, holdings=holdings)
+        try:
+            answer = await self._ctx.ask(BALANCER, ask, deadline_s=DECISION_DEADLINE_S, expect=Moves)
+        except AskFailed as problem:
+            self._ctx.log.info("no decision on moves: %s", problem)
+            return False
+        for move in answer.moves:
+            await self._begin(move)
+        return bool(answer.moves)
+
+    async def _begin(self, move: MoveOrder) -> None:
+        """Take the requests from their instance; `note` records when they have left it."""
+        instance = self._instances.get(move.source)
+        stream = self._books.state.streams.alive(move.source, move.source_incarnation)
+        if instance is None or stream is None or instance.incarnation != move.source_incarnation:
+            return
+        live = stream.live()
+        tickets = [ticket for ticket in move.tickets if ticket in live]
+        until_s = self._ctx.now() + MOVE_S
+        for ticket in tickets:
+            self._orders[live[ticket].request] = _Order(move.source, move.target, until_s)
+        what = "executing" if move.executing else "pending"
+        self._ctx.log.info(
+            "moving requests: count=%d state=%s from=%s to=%s", len(tickets), what, move.source, move.target
+        )
+        if tickets:
+            await self._ctx.tell(instance.worker, Abort(tickets=tickets))
+
+    def _serving(self) -> Iterator[Instance]:
+        for instance in self._instances.values():
+            alive = self._books.state.streams.alive(instance.name, instance.incarnation)
+            if instance.version is not None and alive is not None:
+                yield instance
+
+    def _waiting_batches(self) -> set[str]:
+        """Batches with requests that wait for an instance: those fill idle instances."""
+        log = self._books.state.log
+        return {name for name in log.batches if log.waits.count(name)}
+
+    def _holding(
+        self, instance: Instance, gates: dict[str, int], closed: set[str], under_way: set[str]
+    ) -> Holding:
+        """The requests of an instance, for the balancer."""
+        state, now = self._books.state, self._ctx.now()
+        columns = _Columns()
+        live = state.streams[instance.name].live()
+        full = sum(ticket.started for ticket in live.values()) >= instance.slots
+        for number, ticket in live.items():
+            log = state.log.requests[ticket.request]
+            resting = log.id in self._orders or log.id in self._moved_s or log.batch in closed
+            waits = ticket.started or full or now - self._pending_s.get(log.id, now) > PENDING_S
+            columns.tickets.append(number)
+            columns.context.append(len(log.prompt) + len(log))
+            columns.made.append(len(log))
+            columns.limit.append(log.max_new_tokens)
+            columns.gate.append(gates[log.batch])
+            columns.movable.append(waits and not resting)
+            columns.executing.append(ticket.started)
+        made, limit = np.array(columns.made, np.float64), np.array(columns.limit, np.float64)
+        return Holding(
+            instance=instance.name,
+            incarnation=instance.incarnation,
+            tickets=np.array(columns.tickets, np.int64).tobytes(),
+            context=np.array(columns.context, np.float64).tobytes(),
+            expected=self._lengths.expected(made, limit).tobytes(),
+            gate=np.array(columns.gate, np.int64).tobytes(),
+            movable=np.array(columns.movable, np.bool_).tobytes(),
+            executing=np.array(columns.executing, np.bool_).tobytes(),
+            busy=instance.name in under_way,
+        )
+
+    def _prune(self) -> None:
+        """Forget finished entries, so nothing here outgrows the requests in flight."""
+        requests, now = self._books.state.log.requests, self._ctx.now()
+        for name, order in list(self._orders.items()):
+            if name not in requests or now > order.until_s:
+                del self._orders[name]
+        for name, since_s in list(self._moved_s.items()):
+            if name not in requests or now - since_s > REST_S:
+                del self._moved_s[name]
+        for name in [name for name in self._pending_s if name not in requests]:
+            del self._pending_s[name]

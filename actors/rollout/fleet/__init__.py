@@ -1,0 +1,1 @@
+"""The instances: who they are, what they serve, how they leave."""

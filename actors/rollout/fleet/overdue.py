@@ -1,0 +1,62 @@
+"""Owed: overdue tokens, and queued requests without free capacity.
+
+Owns the list of these waits for `rlctl waits`, and the event if there was no free capacity for long. It gives
+up no instance: the manager's sweep does.
+"""
+
+from collections.abc import Iterator
+
+from gleaner.actors.rollout.fleet.instance_table import Instances
+from gleaner.actors.rollout.state.state import RolloutState
+from gleaner.supervisor import Context
+from gleaner.supervisor.system_messages import WaitState
+
+ROOM_LATE_S = 60.0
+"""Requests that no instance takes for this many seconds are worth a log line, again each time: no instance
+serves, or all are stuck."""
+INSTANCES = "the instances"
+
+
+class Owed:
+    """See the module.
+
+    Args:
+        deadline_s: silence after which an instance that holds requests is given up.
+    """
+
+    def __init__(self, ctx: Context, state: RolloutState, instances: Instances, deadline_s: float) -> None:
+        self._ctx, self._state, self._instances = ctx, state, instances
+        self._deadline_s = deadline_s
+        self._moved_s = self._said_s = ctx.turn_time()
+        ctx.lists_waits(self.waits)
+
+    def moved(self) -> None:
+        """Requests were placed."""
+        self._moved_s = self._said_s = self._ctx.turn_time()
+
+    def look(self, now: float) -> None:
+        """Called from time to time: report if waiting requests find no free capacity for long."""
+        if not self._state.log.waiting:
+            self._moved_s = self._said_s = now
+        elif now - self._said_s >= ROOM_LATE_S:
+            self._said_s = now
+            self._ctx.late("room for requests", on=INSTANCES, waited_s=now - self._moved_s)
+
+    def silent(self, name: str, silent_s: float) -> None:
+        """This instance is given up for its silence."""
+        self._ctx.late("tokens", on=name, waited_s=silent_s, reason="given up")
+
+    def waits(self, _loop_s: float) -> Iterator[WaitState]:
+        """All current waits."""
+        now = self._ctx.turn_time()
+        for name, stream in self._state.streams.items():
+            instance = self._instances.get(name)
+            if instance is not None and stream.held:
+                silent_s = now - instance.heard_s
+                yield self._on("tokens", name, silent_s, self._deadline_s - silent_s)
+        if self._state.log.waiting:
+            left_s = self._said_s + ROOM_LATE_S - now
+            yield self._on("room for requests", INSTANCES, now - self._moved_s, left_s)
+
+    def _on(self, what: str, on: str, since_s: float, left_s: float) -> WaitState:
+        return WaitState(who=self._ctx.name, what=what, on=on, since_s=since_s, left_s=max(left_s, 0.0))

@@ -1,0 +1,1 @@
+"""The state of rollout, journaled: events are committed, then applied."""

@@ -1,0 +1,1 @@
+"""Single requests, as the gateway and clients send them."""

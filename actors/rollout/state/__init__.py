@@ -1,0 +1,1 @@
+"""The state of rollout: pure, changed by committed events alone."""

@@ -1,0 +1,162 @@
+"""Selection events: groups kept, dropped and added, samples generated again.
+
+Owns their effects. A part of `state`, whose rules hold here too: total, pure, the same live and in replay.
+`group_policy` decides which of them happen.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from gleaner.actors.rollout.state.effects import Changes, Ended
+from gleaner.actors.rollout.state.events import Counters, GroupsAdded, GroupsDropped, GroupsKept, SampleAgain
+from gleaner.actors.rollout.state.group_policy import SURPLUS, UNIFORM, Decision, Rule, Standing, decide
+from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.state.tickets import Streams
+from gleaner.actors.rollout.state.token_log import Batch, TokenLog
+
+Selects = GroupsKept | GroupsDropped | GroupsAdded | SampleAgain
+
+
+def select(log: TokenLog, streams: Streams, counters: Counters, event: Selects, changes: Changes) -> None:
+    """Change the state by one of these events, or name in `changes` why not."""
+    match event:
+        case SampleAgain():
+            _again(log, streams, counters, event, changes)
+            return
+        case _:
+            batch = log.batches.get(event.batch)
+    if batch is None:
+        changes.refused.append("unknown_batch")
+    elif isinstance(event, GroupsKept):
+        _kept(batch, event, changes)
+    elif isinstance(event, GroupsDropped):
+        _dropped(log, streams, counters, batch, event, changes)
+    else:
+        _added(log, batch, event, changes)
+
+
+def _kept(batch: Batch, event: GroupsKept, changes: Changes) -> None:
+    for group in _undecided(batch, event.groups, changes):
+        if not batch.complete(group):
+            changes.refused.append("kept_incomplete")
+        elif len(batch.fates.kept) >= batch.wanted:
+            changes.refused.append("kept_too_many")
+        else:
+            batch.fates.kept[group] = None
+            batch.verdicts += 1
+            changes.completed.append((batch.name, group))
+
+
+def _dropped(
+    log: TokenLog, streams: Streams, counters: Counters, batch: Batch, event: GroupsDropped, changes: Changes
+) -> None:
+    dropped: dict[str, RequestLog] = {}
+    for group in _undecided(batch, event.groups, changes):
+        batch.fates.dropped[group] = event.why
+        batch.verdicts += 1
+        dropped |= {request.id: request for request in batch.groups[group]}
+        counters.groups_dropped += event.why != SURPLUS
+        counters.groups_aborted += event.why == SURPLUS
+    cause = "aborted" if event.why == SURPLUS else "dropped"
+    _give_up(log, streams, counters, dropped, event.why, cause, changes)
+
+
+def _undecided(batch: Batch, groups: tuple[int, ...], changes: Changes) -> Iterator[int]:
+    for group in groups:
+        if not batch.selects or group >= len(batch.groups):
+            changes.refused.append("unknown_group")
+        elif group in batch.fates.kept or group in batch.fates.dropped:
+            changes.refused.append("decided_twice")
+        else:
+            yield group
+
+
+def _added(log: TokenLog, batch: Batch, event: GroupsAdded, changes: Changes) -> None:
+    if event.first != len(batch.groups):
+        changes.refused.append("added_twice" if event.first < len(batch.groups) else "added_with_a_gap")
+    elif len(batch.groups) + len(event.prompts) > batch.submitted.most:
+        changes.refused.append("added_too_many")
+    else:
+        changes.queued += [request.id for request in log.add(batch, event.prompts)]
+
+
+def _again(log: TokenLog, streams: Streams, counters: Counters, event: SampleAgain, changes: Changes) -> None:
+    request = log.requests.get(event.request)
+    if request is None:
+        changes.refused.append("unknown_request")
+    elif request.state is not RequestState.FINISHED or request.judged:
+        changes.refused.append("not_without_verdict")
+    elif request.again >= log.batches[request.batch].submitted.again:
+        changes.refused.append("again_too_often")
+    else:
+        request.status = event.why
+        counters.judge(event.why, event.detail)
+        _give_up(log, streams, counters, {request.id: request}, event.why, "lost", changes)
+        counters.samples_again += 1
+        changes.queued.append(log.again(request).id)
+
+
+def _give_up(
+    log: TokenLog,
+    streams: Streams,
+    counters: Counters,
+    requests: Mapping[str, RequestLog],
+    why: str,
+    cause: str,
+    changes: Changes,
+) -> None:
+    """Generate nothing more for these requests; their tokens stay in the log until the release. The instances
+    that decode them need an abort."""
+    for name, stream in streams.items() if requests else ():
+        for number, ticket in stream.live().items():
+            if ticket.request in requests:
+                changes.ended.append(Ended(name, stream.incarnation, number, ticket.request, ticket.started))
+                stream.supersede(number)
+    for request in requests.values():
+        request.dropped = why
+        log.move(request, RequestState.DROPPED)
+        counters.waste(cause, len(request))
+        log.let_go(request)
+
+
+def decision_of(batch: Batch) -> Decision:
+    """What is to be decided about an open batch now."""
+    if not batch.selects:
+        return Decision()
+    event = batch.submitted
+    rule = Rule(event.wanted, event.most, event.drop_uniform, event.over_sampling)
+    return decide(rule, [_standing(batch, group) for group in range(len(batch.groups))])
+
+
+def events_of(batch: str, decision: Decision) -> list[Selects]:
+    """The events that carry out a decision; its prompts have to be requested separately."""
+    events: list[Selects] = []
+    if decision.keep:
+        events.append(GroupsKept(batch=batch, groups=decision.keep))
+    if decision.drop:
+        events.append(GroupsDropped(batch=batch, groups=decision.drop, why=UNIFORM))
+    if decision.abort:
+        events.append(GroupsDropped(batch=batch, groups=decision.abort, why=SURPLUS))
+    return events
+
+
+def _standing(batch: Batch, group: int) -> Standing:
+    if group in batch.fates.kept:
+        return Standing.KEPT
+    if why := batch.fates.dropped.get(group):
+        return Standing.ABORTED if why == SURPLUS else Standing.DROPPED
+    if not batch.complete(group):
+        return Standing.OPEN
+    scores = {log.score for log in batch.groups[group] if log.score is not None}
+    return Standing.VARIED if len(scores) > 1 else Standing.UNIFORM
+
+
+def due_aborts(log: TokenLog, streams: Streams) -> dict[str, list[int]]:
+    """Tickets of requests that do not count, by instance, whose end its stream has not reported yet."""
+    due: dict[str, list[int]] = {}
+    if not any(batch.fates.dropped for batch in log.batches.values()):
+        return due
+    for name, stream in streams.items():
+        for number, ticket in stream.tickets.items():
+            if ticket.superseded and log.requests[ticket.request].state is RequestState.DROPPED:
+                due.setdefault(name, []).append(number)
+    return due

@@ -1,0 +1,93 @@
+"""Snapshot records: the rollout state at rest, to bound the replay of the journal.
+
+Owns the conversion between the live values and their records, both ways, and nothing else. Columns are raw
+and little-endian, as on the wire and as on every host that Gleaner runs on.
+"""
+
+from gleaner.actors.rollout.state.events import BatchRecord, RequestRecord, StreamRecord
+from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.state.tickets import Stream
+from gleaner.actors.rollout.state.token_log import Batch, TokenLog
+
+
+def record_batch(batch: Batch) -> BatchRecord:
+    """The batch at rest."""
+    return BatchRecord(
+        submitted=batch.as_submitted(),
+        taker=batch.taker,
+        taken=tuple(sorted(batch.taken)),
+        requests=_record_requests(list(batch.requests())),
+        kept=tuple(batch.fates.kept),
+        dropped=tuple(batch.fates.dropped.items()),
+        added=batch.as_added(),
+    )
+
+
+def _record_requests(logs: list[RequestLog]) -> tuple[RequestRecord, ...]:
+    held = [log.slot for log in logs if log.crc is None]
+    raw = logs[0].columns.read(held)
+    return tuple(_record_request(log, *(next(raw) if log.crc is None else (b"", b""))) for log in logs)
+
+
+def _record_request(log: RequestLog, tokens: bytes, logprobs: bytes) -> RequestRecord:
+    return RequestRecord(
+        group=log.group,
+        sample=log.sample,
+        state=log.state.value,
+        attempts=log.attempts,
+        tokens=tokens,
+        logprobs=logprobs,
+        spans=tuple(log.spans),
+        score=log.score,
+        status=log.status,
+        again=log.again,
+        dropped=log.dropped,
+        let_go=None if log.crc is None else (len(log), log.crc),
+        due=log.due,
+        cut=log.cut,
+    )
+
+
+def restore_batch(log: TokenLog, record: BatchRecord) -> None:
+    """Open the batch of `record` in `log` as it was."""
+    batch = log.open(record.submitted)
+    batch.taker, batch.taken = record.taker, set(record.taken)
+    log.add(batch, record.added)
+    batch.fates.kept, batch.fates.dropped = dict.fromkeys(record.kept), dict(record.dropped)
+    past = len(record.requests) - sum(map(len, batch.groups))
+    for number, kept in enumerate(record.requests):
+        request = batch.groups[kept.group][kept.sample]
+        request.attempts = kept.attempts
+        request.restore(kept.tokens, kept.logprobs, kept.spans)
+        if kept.let_go is not None:
+            log.restore_let_go(request, *kept.let_go)
+        request.score, request.status = kept.score, kept.status
+        request.dropped, request.due, request.cut = kept.dropped, kept.due, kept.cut
+        log.move(request, RequestState(kept.state))
+        if number < past:
+            log.again(request)
+
+
+def record_stream(instance: str, stream: Stream) -> StreamRecord:
+    """The stream at rest."""
+    return StreamRecord(
+        instance=instance,
+        incarnation=stream.incarnation,
+        last_seq=stream.last_seq,
+        next_ticket=stream.next_ticket,
+        gone=stream.gone,
+        tickets=tuple(sorted(stream.tickets.items())),
+    )
+
+
+def restore_stream(record: StreamRecord) -> Stream:
+    """The stream as it was."""
+    tickets = dict(record.tickets)
+    return Stream(
+        incarnation=record.incarnation,
+        last_seq=record.last_seq,
+        next_ticket=record.next_ticket,
+        gone=record.gone,
+        tickets=tickets,
+        held=sum(not ticket.superseded for ticket in tickets.values()),
+    )

@@ -1,0 +1,101 @@
+"""`Planning`: sends a step's measurements to the Scheduler and gets the next plan.
+
+Owns no state. Algorithm 1 itself is `gleaner.actors.cluster.seeding`.
+"""
+
+import asyncio
+
+from gleaner.actors.protocol.cluster import Plan, PlanNext
+from gleaner.actors.protocol.rollout import BatchReport, BatchTimes, RolloutFigures, RolloutStatus
+from gleaner.actors.protocol.step_times import Seen, StepTimes
+from gleaner.actors.protocol.throughput import EnginePace, Paces, PacesAre, engine_pace
+from gleaner.actors.protocol.training import StepResult
+from gleaner.actors.rollout.batches.critical_path import CriticalPath
+from gleaner.actors.training.patient_ask import Asking
+from gleaner.supervisor import AskFailed, Context
+
+BALANCER = "rollout/balancer"
+MANAGER = "rollout/manager"
+SCHEDULER = "cluster/scheduler"
+TIMES_DEADLINE_S = 5.0  # the times of a batch; without them in that time the plan stays
+
+
+class Planning:
+    """See the module."""
+
+    def __init__(self, ctx: Context, asking: Asking) -> None:
+        self._ctx, self._asking = ctx, asking
+
+    async def plan(self, step: int) -> Plan:
+        """The plan of `step`, without a new measurement."""
+        engines = 0
+        try:
+            figures = await self._ctx.ask(
+                MANAGER, RolloutStatus(), deadline_s=TIMES_DEADLINE_S, expect=RolloutFigures
+            )
+            engines = figures.reserved_engines
+        except AskFailed as problem:
+            self._ctx.log.info("reserved engine count lookup failed: %s", problem)
+        ask = PlanNext(step=step, times=None, reserved_engines=engines)
+        return await self._asking.ask(SCHEDULER, ask, Plan)
+
+    async def next(
+        self, step: int, batch: str, result: StepResult, plan: Plan
+    ) -> tuple[Plan, CriticalPath | None]:
+        """The plan of the next step, from this step's measurements (unchanged if the batch's times are gone),
+        and the critical path of this step."""
+        times, paces = await asyncio.gather(self._times(batch), self._paces())
+        if times is None:
+            return plan, None
+        measured = measured_times(result, times, paces)
+        ahead = await self._asking.ask(SCHEDULER, PlanNext(step=step + 1, times=measured), Plan)
+        return ahead, times.path
+
+    async def _times(self, batch: str) -> BatchTimes | None:
+        """The times of a batch; None if they are gone."""
+        ask = BatchReport(batch=batch)
+        try:
+            return await self._ctx.ask(MANAGER, ask, deadline_s=TIMES_DEADLINE_S, expect=BatchTimes)
+        except AskFailed as problem:
+            self._ctx.log.warning("batch times lookup failed: %s: %s", batch, problem)
+            return None
+
+    async def _paces(self) -> dict[str, EnginePace]:
+        """Decode rates of whole instances, by kind; none if the balancer has just restarted."""
+        try:
+            paces = await self._ctx.ask(BALANCER, Paces(), deadline_s=TIMES_DEADLINE_S, expect=PacesAre)
+        except AskFailed as problem:
+            self._ctx.log.info("decode rates lookup failed: %s", problem)
+            return {}
+        return paces.instances
+
+
+def measured_times(result: StepResult, times: BatchTimes, paces: dict[str, EnginePace]) -> StepTimes:
+    """The measurements of a step by the trainer, the manager and the instances."""
+    reserved = engine_pace(paces.get("reserved"), times.reserved_engines, times.reserved)
+    preemptible = engine_pace(paces.get("preemptible"), times.instance_engines, times.preemptible)
+    return StepTimes(
+        train_wait_s=result.waiting_s,
+        remote_wait_s=times.remote_wait_s,
+        train_s=result.training_s,
+        remote_s=times.remote_s,
+        mean_prem=times.mean_prem,
+        next_prem=times.next_prem,
+        reserved_engines=times.reserved_engines,
+        instance_engines=times.instance_engines,
+        carried_prem=times.carried_prem,
+        seen=Seen(
+            step_s=times.step_s,
+            seeding_s=result.seeding_s,
+            update_s=result.update_s,
+            rolled_s=times.rolled_s,
+            start_s=times.remote_start_s,
+            reserved=reserved,
+            preemptible=preemptible,
+            requests=times.requests,
+            groups=times.groups,
+            limit=times.limit,
+            lengths=times.lengths,
+            prompt_tokens=times.prompt_tokens,
+        ),
+    )

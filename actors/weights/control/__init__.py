@@ -1,0 +1,1 @@
+"""The page in shared memory that an engine's process reads."""

@@ -1,0 +1,1 @@
+"""Versions on a shared file system, in the forms of other projects."""

@@ -1,0 +1,1 @@
+"""One version of the weights in shared memory: store, draft, manifest."""

@@ -1,0 +1,1 @@
+"""Tensors in parts: which rank has which rows, and how parts become one image."""

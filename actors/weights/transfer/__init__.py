@@ -1,0 +1,1 @@
+"""How versions come from host to host: publication, sources, relays, pulls."""

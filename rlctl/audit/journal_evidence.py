@@ -1,0 +1,117 @@
+"""Evidence from message streams, independent of where journals are stored.
+
+Owns which stream holds which evidence of a run. Reads nothing (`gleaner.rlctl.audit.run_files` reads files
+and databases, a simulated run passes its disks) and judges nothing (`gleaner.rlctl.audit.invariants` does). A
+missing stream becomes an entry of `Evidence.missing`, under the invariant that needed it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.protocol.cluster import StepTrained
+from gleaner.actors.protocol.rollout import BatchLedger
+from gleaner.actors.rollout.journal.journaled_state import BatchWeights, ManagerSnapshot, ledger_of
+from gleaner.actors.rollout.state.state import RolloutState
+from gleaner.actors.training.job_journal import StepFinished
+from gleaner.configs.schema import Config
+from gleaner.rlctl.audit.invariants import CheckpointSeen, Evidence
+from gleaner.supervisor.journal.file import StreamContent
+from gleaner.supervisor.message import Message
+from gleaner.supervisor.names.registry import Fences, NameFenced
+
+MANAGER = "rollout/manager"
+LEDGER = "rollout/manager/ledger"
+STATE = "training/state"
+CONTROLLER = "training/controller"
+REGISTRY = "registry"
+NEEDED_FOR = {
+    MANAGER: ("I1", "I2", "I3", "I4"),
+    LEDGER: ("I1", "I2", "I3", "I4"),
+    STATE: ("I1", "I5"),
+    CONTROLLER: ("I5",),
+    REGISTRY: ("I4",),
+}
+"""The streams that are read, each with the invariants that cannot be checked without it."""
+
+
+@dataclass(slots=True)
+class Testimony:
+    """Streams by name; a name that is in two journals has two contents. missing: (invariant, text) for
+    unreadable evidence. damaged: (place, fault) of journals that are not whole."""
+
+    streams: dict[str, list[StreamContent]] = field(default_factory=dict)
+    missing: list[tuple[str, str]] = field(default_factory=list)
+    damaged: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, name: str, content: StreamContent) -> None:
+        """One journal's contents of a stream."""
+        self.streams.setdefault(name, []).append(content)
+
+    def messages(self, name: str) -> list[Message]:
+        """Messages of all journals that hold the stream."""
+        return [message for content in self.streams.get(name, []) for message in content.messages]
+
+    def miss(self, where: str, advice: str = "") -> None:
+        """Note each stream that is in no journal, or in more than one."""
+        for name in NEEDED_FOR:
+            contents = self.streams.get(name, [])
+            if not contents:
+                self.lack(name, f"no journal {where} holds the stream {name}{advice}")
+            elif len(contents) > 1 and name != LEDGER:
+                self.lack(name, f"{len(contents)} journals hold the stream {name}")
+
+    def lack(self, name: str, text: str) -> None:
+        """A stream that cannot be relied on, and the reason."""
+        self.missing += [(invariant, text) for invariant in NEEDED_FOR[name]]
+
+
+def evidence_of(
+    told: Testimony, config: Config, *, complete: bool, checkpoints: Sequence[CheckpointSeen]
+) -> Evidence:
+    """The evidence in `told` and the checkpoints.
+
+    complete: whether the job reported that it is done, so that every step is due.
+    """
+    state = _replayed(told.messages(MANAGER))
+    ledgers = [message for message in told.messages(LEDGER) if isinstance(message, BatchLedger)]
+    open_batches = [ledger_of(batch) for batch in state.log.batches.values()]
+    trained = [message for message in told.messages(STATE) if isinstance(message, StepTrained | Rewound)]
+    finished = [event.step for event in told.messages(CONTROLLER) if isinstance(event, StepFinished)]
+    return Evidence(
+        steps=config.job.steps,
+        requests_per_step=config.rollout.prompts * config.rollout.samples,
+        complete=complete,
+        staleness=config.rollout.staleness,
+        ledgers=[*ledgers, *open_batches],
+        trained=trained,
+        finished=finished,
+        counters=state.counters if MANAGER in told.streams else None,
+        tokens_lost=state.tokens_lost,
+        state_faults=state.check(),
+        fences=_fences(told.messages(REGISTRY)),
+        checkpoints=checkpoints,
+        missing=told.missing,
+        damaged=told.damaged,
+    )
+
+
+def _replayed(messages: Sequence[Message]) -> RolloutState:
+    """The manager's state, rebuilt as the manager itself would."""
+    state = RolloutState()
+    for message in messages:
+        if isinstance(message, ManagerSnapshot):
+            state.apply(message.rollout)
+        elif not isinstance(message, BatchWeights):
+            state.apply(message)
+    return state
+
+
+def _fences(messages: Sequence[Message]) -> dict[str, list[int]]:
+    held: dict[str, list[int]] = {}
+    for message in messages:
+        if isinstance(message, Fences):
+            held = {name: [incarnation] for name, incarnation in message.highest.items()}
+        elif isinstance(message, NameFenced):
+            held.setdefault(message.name, []).append(message.incarnation)
+    return held

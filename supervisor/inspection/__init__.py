@@ -1,0 +1,1 @@
+"""What a process shows of itself: actors, taps, failures, figures."""

@@ -1,0 +1,1 @@
+"""Journals: the port, and what keeps them (SQLite, PostgreSQL, memory)."""

@@ -1,0 +1,1 @@
+"""Names: the registry, leases, and this process's own names."""

@@ -1,0 +1,61 @@
+"""TRL's own package: its `VLLMClient`, as `GRPOTrainer` generates with a server.
+
+The class asks for vLLM when it is made, of which only its weights over NCCL use anything: here it is told
+that vLLM is there.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from tests.actors.rollout.gateway.clients.rollout import Rollout
+from trl.generation import vllm_client
+
+vllm_client.is_vllm_available = lambda **_: True
+
+Columns = Mapping[str, list]
+
+
+def connected(url: str) -> vllm_client.VLLMClient:
+    """Raises ConnectionError where nobody is. It blocks, as all of it does."""
+    return vllm_client.VLLMClient(base_url=url)
+
+
+async def generate(
+    url: str, prompts: list[str] | list[list[int]], limit: int, n: int = 1, **more: object
+) -> list[Rollout]:
+    """All prompts in one call, n responses each."""
+    return await _asked(lambda: connected(url).generate(prompts, n=n, max_tokens=limit, **more), limit)
+
+
+async def chat(url: str, questions: list[str], limit: int, n: int = 1, **more: object) -> list[Rollout]:
+    """A call for each question, n responses each."""
+    turns = [[{"role": "user", "content": question}] for question in questions]
+    return await _asked(lambda: connected(url).chat(turns, n=n, max_tokens=limit, **more), limit)
+
+
+async def rollout(url: str, model: str, prompt: list[int], limit: int) -> Rollout:
+    """One prompt's."""
+    return (await generate(url, [prompt], limit))[0]
+
+
+async def rollout_greedy(url: str, model: str, prompt: list[int], limit: int) -> Rollout:
+    """One prompt's, of the likeliest tokens."""
+    return (await generate(url, [prompt], limit, temperature=0.0))[0]
+
+
+async def chat_greedy(url: str, model: str, prompt: list[int], limit: int) -> Rollout:
+    """As `rollout_greedy`, of a conversation that is this prompt's numbers."""
+    return (await chat(url, [" ".join(map(str, prompt))], limit, temperature=0.0))[0]
+
+
+async def _asked(call: Callable[[], Columns], limit: int) -> list[Rollout]:
+    """TRL reads no reason: what is not as long as it may be has ended by itself."""
+    told = await asyncio.to_thread(call)
+    found = []
+    for tokens, logprobs, ids in zip(
+        told["completion_ids"], told["logprobs"], told["logprob_token_ids"], strict=True
+    ):
+        assert ids == [[token] for token in tokens]
+        reason = "length" if len(tokens) == limit else "stop"
+        found.append(Rollout([*tokens], [row[0] for row in logprobs], reason))
+    return found

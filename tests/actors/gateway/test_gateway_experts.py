@@ -1,0 +1,258 @@
+"""Routed experts through the gateway's HTTP, before servers that die, drain and forget: every row is that
+of the engine that made the next token, or of the one that read it next."""
+
+import asyncio
+import base64
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from renderers.client import parse_generate_response
+from tests.actors.rollout.gateway.expert_server import EACH, LAYERS, ExpertServer, rows_of, token_at
+
+from gleaner.actors.engine.servers.factory import sglang_host
+from gleaner.actors.engine.worker.worker import RolloutWorker
+from gleaner.actors.gateway.found_weights import FoundWeights, as_found
+from gleaner.actors.gateway.gateway import Gateway
+from gleaner.actors.protocol.instances import Withdraw, Withdrawn
+from gleaner.actors.protocol.rollout import PublishVersion, RolloutFigures, RolloutStatus
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.configs.load import from_tree
+from gleaner.nodeagent.gateway_door import door_of
+from gleaner.supervisor import Done
+from gleaner.supervisor.testing import TestSystem
+
+PROMPT = [7, 9, 11, 13]
+LIMIT = 40
+RESPONSE = [token_at(len(PROMPT) + place) for place in range(LIMIT)]
+WHOLE = len(PROMPT) + LIMIT - 1
+
+
+@dataclass
+class Moe:
+    """A gateway at `url`, with engines as they are added."""
+
+    head: TestSystem
+    directory: Path
+    url: str = ""
+    hosts: list[TestSystem] = field(default_factory=list)
+
+    async def engine(self, server: ExpertServer) -> None:
+        """Put it to work."""
+        config = from_tree(
+            {"engine": {"kind": "sglang", "url": server.url}, "rollout": {"max_new_tokens": LIMIT}}, "t"
+        )
+        name = f"e{server.name}"
+        host = TestSystem(self.directory, node=name, join=self.head)
+        await host.__aenter__()
+        self.hosts.append(host)
+        host.spawn(f"{name}/transfer", lambda: FoundWeights(0))
+        host.spawn(f"{name}/engine", lambda: RolloutWorker(config, name, "preemptible", sglang_host(config)))
+        await self.until_serving(len(self.hosts))
+
+    async def engine_instead(self, dead: ExpertServer, server: ExpertServer) -> None:
+        """Kill the one, put the other to work."""
+        await dead.die()
+        await self.until_serving(0)
+        self.hosts.clear()
+        await self.engine(server)
+
+    async def until_serving(self, count: int) -> None:
+        async with asyncio.timeout(60):
+            while (await self.figures()).serving_preemptible != count:
+                await asyncio.sleep(0.01)
+
+    async def until_made(self, count: int) -> None:
+        async with asyncio.timeout(60):
+            while (await self.figures()).tokens_collected < count:
+                await asyncio.sleep(0.01)
+
+    async def figures(self) -> RolloutFigures:
+        return await self.head.ask("rollout/manager", RolloutStatus(), RolloutFigures)
+
+    async def post(self, path: str, body: object) -> tuple[int, bytes]:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as client,
+            client.post(self.url + path, json=body) as reply,
+        ):
+            return reply.status, await reply.read()
+
+    async def generate(self, **more: object) -> dict[str, object]:
+        status, said = await self.post("/generate", slime_body() | more)
+        assert status == 200, said
+        answer = json.loads(said)
+        assert isinstance(answer, dict)
+        return answer
+
+
+def slime_body() -> dict[str, object]:
+    params = {"max_new_tokens": LIMIT, "temperature": 1.0, "ignore_eos": True}
+    return {
+        "input_ids": PROMPT,
+        "sampling_params": params,
+        "return_logprob": True,
+        "return_routed_experts": True,
+    }
+
+
+def of_slime(answer: dict[str, object]) -> NDArray[np.int32]:
+    """As slime reads it; it refuses another number of elements than it counts itself."""
+    meta = answer["meta_info"]
+    assert isinstance(meta, dict)
+    tokens = [*PROMPT, *(row[1] for row in meta["output_token_logprobs"])]
+    flat = np.frombuffer(base64.b64decode(meta["routed_experts"]), np.int32)
+    assert len(flat) == (len(tokens) - 1 - meta.get("routed_experts_start_len", 0)) * LAYERS * EACH
+    return flat.reshape(-1, LAYERS * EACH)
+
+
+@asynccontextmanager
+async def moe(directory: Path, *servers: ExpertServer, routed: bool = True) -> AsyncIterator[Moe]:
+    model = directory / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"num_hidden_layers": LAYERS, "num_experts_per_tok": EACH}))
+    config = from_tree(
+        {
+            "rollout": {"max_new_tokens": LIMIT},
+            "engine": {"max_prompt_tokens": 16},
+            "gateway": {"listen": "127.0.0.1:0", "routed_experts": routed},
+        },
+        "t",
+    )
+    async with AsyncExitStack() as stack:
+        head = await stack.enter_async_context(TestSystem(directory, node="head"))
+        head.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        head.spawn("rollout/manager", lambda: RolloutManager(config))
+        head.spawn("rollout/gateway", lambda: Gateway(config.gateway, door_of(config, "moe", model)))
+        await head.ask("rollout/manager", PublishVersion(weights=as_found(0)), Done)
+        running = Moe(head, directory)
+        async with asyncio.timeout(60):
+            while not running.url:
+                cell = head.system.cell("rollout/gateway")
+                assert cell is not None
+                running.url = str(cell.actor.summary().get("url", ""))
+                await asyncio.sleep(0.01)
+        for server in servers:
+            await running.engine(await stack.enter_async_context(server))
+        try:
+            yield running
+        finally:
+            for host in running.hosts:
+                await host.system.close()
+
+
+def expected(*shares: tuple[int, int]) -> NDArray[np.int32]:
+    """(server, rows behind its last), in order."""
+    parts, begin = [], 0
+    for name, end in shares:
+        parts.append(rows_of(name, [*PROMPT, *RESPONSE])[begin:end])
+        begin = end
+    return np.concatenate(parts)
+
+
+async def test_rows_of_an_undisturbed_request_come_in_every_encoding(tmp_path: Path) -> None:
+    async with moe(tmp_path, ExpertServer(1)) as running:
+        answer = await running.generate()
+        assert answer["output_ids"] == RESPONSE
+        assert np.array_equal(of_slime(answer), expected((1, WHOLE)))
+        later = await running.generate(routed_experts_start_len=3)
+        assert np.array_equal(of_slime(later), expected((1, WHOLE))[3:])
+
+        status, said = await running.post("/generate", slime_body() | {"stream": True})
+        assert status == 200
+        chunks = [json.loads(line[6:]) for line in said.split(b"\n\n") if line.startswith(b"data: {")]
+        assert np.array_equal(of_slime(chunks[-1]), expected((1, WHOLE)))
+        assert not any("routed_experts" in chunk["meta_info"] for chunk in chunks[:-1])
+
+        sampling = {"max_tokens": LIMIT, "logprobs": 1, "ignore_eos": True}
+        body = {"token_ids": PROMPT, "sampling_params": sampling}
+        for path in ("/skyrl/v1/generate", "/inference/v1/generate"):
+            status, said = await running.post(path, body)
+            assert status == 200, said
+            told = json.loads(said)["choices"][0]["routed_experts"]
+            assert (told["shape"], told["dtype"]) == ([WHOLE, LAYERS, EACH], "uint8")
+            flat = np.frombuffer(base64.b64decode(told["data"]), told["dtype"])
+            assert np.array_equal(flat.reshape(WHOLE, -1), expected((1, WHOLE)))
+            cut_out = parse_generate_response(said)["choices"][0]["routed_experts"]["data"]
+            assert bytes(cut_out) == told["data"].encode(), "prime-rl's client finds it in the raw bytes"
+        late = {**sampling, "routed_experts_prompt_start": 2}
+        npy = {**body, "sampling_params": late, "routed_experts_format": "npy"}
+        _, said = await running.post("/inference/v1/generate", npy)
+        file = base64.b64decode(json.loads(said)["choices"][0]["routed_experts"])
+        array = np.load(io.BytesIO(file), allow_pickle=False)
+        assert np.array_equal(array.reshape(WHOLE - 2, -1), expected((1, WHOLE))[2:])
+
+
+async def test_rows_of_a_killed_engine_are_those_that_the_next_one_computes(tmp_path: Path) -> None:
+    one = ExpertServer(1, hold_at=10)
+    async with moe(tmp_path, one) as running:
+        asked = asyncio.create_task(running.generate())
+        await running.until_made(10)
+        async with ExpertServer(2) as two:
+            await running.engine_instead(one, two)
+            answer = await asked
+        assert answer["output_ids"] == RESPONSE
+        assert two.asked[0] == [*PROMPT, *RESPONSE[:10]], "it went on where the other died"
+        assert np.array_equal(of_slime(answer), expected((2, WHOLE)))
+
+
+async def test_rows_of_an_engine_that_leaves_in_order_stay(tmp_path: Path) -> None:
+    one = ExpertServer(1, hold_at=10)
+    async with moe(tmp_path, one) as running:
+        asked = asyncio.create_task(running.generate())
+        await running.until_made(10)
+        async with ExpertServer(2) as two:
+            await running.engine(two)
+            leave = Withdraw(instance="e1/engine", grace_s=0.0, leaves=True)
+            await running.head.ask("rollout/manager", leave, Withdrawn)
+            answer = await asked
+        assert answer["output_ids"] == RESPONSE
+        assert len(two.asked) == 1, "nothing had to be read again"
+        assert np.array_equal(of_slime(answer), expected((1, len(PROMPT) + 10 - 1), (2, WHOLE)))
+
+
+async def test_rows_that_were_lost_are_computed_again_before_the_answer(tmp_path: Path) -> None:
+    async with moe(tmp_path, ExpertServer(1, silent=1)) as running:
+        answer = await running.generate()
+        assert answer["output_ids"] == RESPONSE
+        assert np.array_equal(of_slime(answer), expected((1, WHOLE)))
+
+
+async def test_an_aborted_request_has_the_rows_of_what_was_made(tmp_path: Path) -> None:
+    async with moe(tmp_path, ExpertServer(1, hold_at=10)) as running:
+        asked = asyncio.create_task(running.generate(rid="round-3"))
+        await running.until_made(10)
+        await running.post("/abort_request", {"abort_all": True})
+        answer = await asked
+        meta = answer["meta_info"]
+        assert isinstance(meta, dict)
+        assert meta["finish_reason"]["type"] == "abort"
+        assert answer["output_ids"] == RESPONSE[:10]
+        assert np.array_equal(of_slime(answer), expected((1, len(PROMPT) + 10 - 1)))
+
+
+async def test_who_asks_where_nobody_tells_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with moe(tmp_path, ExpertServer(1, routed=False)) as running:
+        status, said = await running.post("/generate", slime_body())
+        assert status == 400
+        assert b"--enable-return-routed-experts" in said
+        plain = {name: value for name, value in slime_body().items() if name != "return_routed_experts"}
+        status, said = await running.post("/generate", plain)
+        assert status == 200
+        assert "routed_experts" not in json.loads(said)["meta_info"]
+
+
+@pytest.mark.parametrize("path", ["/generate", "/skyrl/v1/generate"])
+async def test_a_gateway_of_dense_models_says_so(tmp_path: Path, path: str) -> None:
+    async with moe(tmp_path, routed=False) as running:
+        body = slime_body() if path == "/generate" else {"token_ids": PROMPT}
+        status, said = await running.post(path, body)
+        assert status == (400 if path == "/generate" else 501)
+        assert b"gateway.routed_experts" in said

@@ -1,0 +1,51 @@
+"""A dispatch that is handed over: an instance is given up for its own silence, not for a pause of its
+manager."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gleaner.actors.protocol.instances import Dispatch, Work
+from gleaner.actors.rollout.dispatch.dispatcher import DISPATCH_DEADLINE_S, Dispatching
+from gleaner.supervisor import AskTimeout, Done
+
+WORK = Work(ticket=7, prompt=b"", prefix=b"", seed=1, max_new_tokens=4, temperature=1.0)
+DISPATCH = Dispatch(epoch="1.1", version=1, work=[WORK])
+
+
+class Ctx:
+    """Asks that time out; after each one so much of the manager's own time has passed."""
+
+    def __init__(self, *passed_s: float) -> None:
+        self.now_s, self.passed_s = 0.0, list(passed_s)
+        self.asked: list[tuple[float, str]] = []
+
+    def turn_time(self) -> float:
+        return self.now_s
+
+    async def ask(self, _to: object, _message: object, *, deadline_s: float, expect: type, key: str) -> Done:
+        self.asked.append((deadline_s, key))
+        if not self.passed_s:
+            return Done()
+        self.now_s += self.passed_s.pop(0)
+        raise AskTimeout("no reply by its deadline")
+
+
+def dispatching(ctx: Ctx) -> Dispatching:
+    made = Dispatching.__new__(Dispatching)
+    cast(Any, made)._ctx = ctx
+    return made
+
+
+async def test_a_dispatch_is_asked_for_again_under_its_key_when_the_manager_stood_still() -> None:
+    ctx = Ctx(0.5, 3.0)
+    await dispatching(ctx)._hand_over(cast(Any, SimpleNamespace(worker="spot-1/engine")), DISPATCH)
+    assert ctx.asked == [(10.0, "1.1/7"), (9.5, "1.1/7"), (6.5, "1.1/7")]
+
+
+async def test_an_instance_that_takes_nothing_in_the_time_of_the_manager_is_given_up() -> None:
+    ctx = Ctx(4.0, DISPATCH_DEADLINE_S)
+    with pytest.raises(AskTimeout):
+        await dispatching(ctx)._hand_over(cast(Any, SimpleNamespace(worker="spot-1/engine")), DISPATCH)
+    assert len(ctx.asked) == 2

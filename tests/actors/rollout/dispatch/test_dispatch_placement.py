@@ -1,0 +1,282 @@
+"""The choice of an instance: worked examples of Algorithm 2, lines 1-12, and its laws."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.actors.rollout.dispatch.placement import Balancer, InstanceKind
+
+SPOT = InstanceKind.PREEMPTIBLE
+SEVEN = {7: b"root"}
+"""The gate of a batch of exactly version 7."""
+
+
+def balancer(max_pending: int = 4, *, slots: int | None = None, **loads: tuple[int, int]) -> Balancer:
+    """Instances that serve version 7, each with (pending, executing). slots: of each; None: all are taken, so
+    that what is pending waits."""
+    made = Balancer(max_pending)
+    for name, (pending, executing) in loads.items():
+        count = executing if slots is None else slots
+        made.joined(name, 1, SPOT, slots=count, pending=pending, executing=executing)
+        made.serving(name, 1, 7, b"root")
+    return made
+
+
+def test_the_shortest_queue_is_joined() -> None:
+    assert balancer(a=(2, 0), b=(1, 9), c=(3, 0)).select(SEVEN, 1) == ["b"]
+
+
+def test_several_requests_fill_the_queues_evenly() -> None:
+    # pending 2, 0: two go to b (0, 1), then both stand at 2 and a is first by name, then b
+    assert balancer(a=(2, 0), b=(0, 0)).select(SEVEN, 4) == ["b", "b", "a", "b"]
+
+
+def test_what_finds_every_queue_full_waits() -> None:
+    chosen = balancer(max_pending=2, a=(1, 5), b=(2, 0)).select(SEVEN, 3)
+    assert chosen == ["a"]
+    assert balancer(max_pending=2, a=(2, 0), b=(2, 0)).select(SEVEN, 3) == []
+
+
+def test_a_start_makes_room_again() -> None:
+    full = balancer(max_pending=1, a=(1, 0))
+    assert full.select(SEVEN, 1) == []
+    full.started("a", 1)
+    assert full.select(SEVEN, 1) == ["a"]
+    assert full.instances["a"].executing == 1
+
+
+def test_equal_queues_go_to_who_executes_less_then_to_who_waited_longest() -> None:
+    assert balancer(a=(0, 3), b=(0, 2)).select(SEVEN, 1) == ["b"]
+    even = balancer(a=(0, 0), b=(0, 0), c=(0, 0))
+    order = []
+    for _ in range(4):
+        [name] = even.select(SEVEN, 1)
+        even.dispatched(name, 1, 1)
+        even.ended(name, 1, was_executing=False)
+        order.append(name)
+    assert order == ["a", "b", "c", "a"]
+
+
+def test_only_the_wanted_version_and_root_are_chosen() -> None:
+    fleet = balancer(a=(0, 0), b=(0, 0), c=(0, 0))
+    fleet.serving("a", 1, 6, b"root")
+    fleet.serving("b", 1, 7, b"forged")
+    assert fleet.select({7: b"root"}, 2) == ["c", "c"]
+    fleet.serving("c", 1, None)
+    assert fleet.select({7: b"root"}, 1) == []
+    assert fleet.select({8: b""}, 1) == []
+
+
+def test_any_version_that_the_gate_admits_is_chosen() -> None:
+    fleet = balancer(a=(2, 0), b=(1, 0), c=(0, 0))
+    fleet.serving("a", 1, 6, b"six")
+    fleet.serving("b", 1, 5, b"five")
+    gate = {6: b"six", 7: b"root"}
+    assert fleet.select(gate, 4) == ["c", "c", "a", "c"]
+    assert len(fleet.select(gate, 100)) == 6
+    assert fleet.select({6: b"another"}, 1) == []
+
+
+def test_a_draining_instance_gets_nothing() -> None:
+    fleet = balancer(a=(0, 0), b=(3, 0))
+    fleet.draining("a", 1)
+    assert fleet.select(SEVEN, 2) == ["b"]
+
+
+def test_a_suspected_instance_gets_nothing_until_it_is_heard_again() -> None:
+    fleet = balancer(a=(0, 0), b=(3, 0))
+    assert fleet.suspected("a", 1, True)
+    assert fleet.select(SEVEN, 2) == ["b"]
+    assert not fleet.suspected("a", 2, False), "another incarnation"
+    fleet.suspected("a", 1, False)
+    assert fleet.select(SEVEN, 1) == ["a"]
+
+
+def test_an_instance_that_joined_but_serves_nothing_gets_nothing() -> None:
+    fleet = Balancer(4)
+    fleet.joined("a", 1, SPOT, 8)
+    assert fleet.select(SEVEN, 1) == []
+
+
+def test_an_older_incarnation_changes_nothing() -> None:
+    fleet = balancer(a=(2, 2))
+    assert fleet.joined("a", 2, SPOT, 8)
+    assert not fleet.joined("a", 1, SPOT, 8)
+    assert not fleet.serving("a", 1, 7)
+    assert not fleet.ended("a", 1, was_executing=True)
+    assert not fleet.dispatched("a", 1, 1)
+    assert not fleet.draining("a", 1)
+    assert not fleet.gone("a", 1)
+    assert fleet.ignored == 6
+    assert (fleet.instances["a"].pending, fleet.instances["a"].version) == (0, None)
+    assert fleet.gone("a", 2)
+    assert not fleet.instances
+
+
+def test_a_threshold_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Balancer(0)
+
+
+def test_queues_are_weighed_in_seconds_of_work() -> None:
+    fleet = balancer(a=(2, 0), b=(1, 0))
+    assert fleet.select(SEVEN, 1) == ["b"]
+    fleet.speeds({"a": 4000.0, "b": 1000.0})
+    assert fleet.select(SEVEN, 1) == ["a"], "two requests on the faster one are less work than one"
+    empty = balancer(a=(0, 0), b=(0, 0))
+    empty.speeds({"a": 2000.0, "b": 1000.0})
+    assert sorted(empty.select(SEVEN, 3)) == ["a", "a", "b"]
+
+
+def test_a_faster_instance_may_have_more_pending_and_a_slower_one_fewer() -> None:
+    fleet = balancer(max_pending=4, a=(0, 0), b=(0, 0), c=(0, 0))
+    fleet.speeds({"a": 4000.0, "b": 1000.0, "c": 250.0})
+    chosen = fleet.select(SEVEN, 100)
+    assert [chosen.count(name) for name in "abc"] == [16, 4, 1]
+    assert len(chosen) == 21
+    fleet.speeds({"a": 1e9, "b": 1000.0, "c": 1.0})
+    chosen = fleet.select(SEVEN, 100)
+    assert [chosen.count(name) for name in "abc"] == [16, 4, 1], "within bounds"
+
+
+def test_speeds_that_differ_by_noise_leave_the_rule_as_it_is() -> None:
+    loads = {"a": (0, 3), "b": (0, 2), "c": (1, 0)}
+    plain, noisy = balancer(**loads), balancer(**loads)
+    noisy.speeds({"a": 1000.0, "b": 930.0, "c": 1100.0})
+    assert noisy.select(SEVEN, 8) == plain.select(SEVEN, 8)
+    unknown = balancer(**loads)
+    unknown.speeds({"c": 777.0})
+    assert unknown.select(SEVEN, 8) == plain.select(SEVEN, 8), "nothing is known of the others"
+
+
+def test_an_idle_instance_gets_at_once_all_that_it_can_decode() -> None:
+    fleet = balancer(max_pending=4, slots=256, a=(0, 0))
+    assert fleet.select(SEVEN, 1000) == ["a"] * 256
+    fleet.dispatched("a", 1, 256)
+    assert fleet.select(SEVEN, 744) == [], "no token has been heard of, and no slot is free"
+    fleet.started("a", 1, 256)
+    assert fleet.select(SEVEN, 744) == ["a"] * 4
+
+
+def test_the_first_instance_that_serves_leaves_the_others_their_share() -> None:
+    fleet = balancer(max_pending=4, slots=256, a=(0, 0), b=(0, 0), c=(0, 0), d=(0, 0))
+    for name in "bcd":
+        fleet.serving(name, 1, 6, b"six")
+    assert fleet.select(SEVEN, 400) == ["a"] * 100
+    fleet.dispatched("a", 1, 100)
+    fleet.started("a", 1, 100)
+    assert fleet.select(SEVEN, 300) == ["a"] * 4, "beyond its share by and by"
+    fleet.draining("c", 1)
+    fleet.suspected("d", 1, True)
+    assert fleet.select(SEVEN, 300) == ["a"] * 100, "who gets nothing has no share"
+
+
+def test_a_faster_instance_has_a_larger_share() -> None:
+    fleet = balancer(max_pending=1, slots=256, a=(0, 0), b=(0, 0))
+    fleet.speeds({"a": 4000.0, "b": 1000.0})
+    chosen = fleet.select(SEVEN, 100)
+    assert [chosen.count(name) for name in "ab"] == [80, 20]
+
+
+def test_a_free_slot_goes_before_a_shorter_list_of_pending_requests() -> None:
+    fleet = balancer(slots=8, a=(0, 8), b=(5, 0))
+    assert fleet.select(SEVEN, 4) == ["b", "b", "b", "a"]
+
+
+def test_instances_with_free_slots_are_filled_evenly_by_what_they_decode() -> None:
+    fleet = balancer(slots=8, a=(2, 0), b=(0, 5), c=(0, 0))
+    assert fleet.select(SEVEN, 6) == ["c", "c", "a", "c", "a", "c"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=5),
+    st.integers(1, 40),
+    st.integers(1, 4),
+)
+def test_no_slot_of_a_share_stays_free_while_a_request_waits(
+    loads: list[tuple[int, int, int]], count: int, max_pending: int
+) -> None:
+    fleet = Balancer(max_pending)
+    for number, (pending, executing, slots) in enumerate(loads):
+        fleet.joined(f"i{number}", 1, SPOT, slots=slots, pending=pending, executing=executing)
+        fleet.serving(f"i{number}", 1, 7, b"root")
+    slots_of = [slots for _, _, slots in loads]
+    work = min(sum(slots_of), count + sum(pending + executing for pending, executing, _ in loads))
+    share = next(level for level in range(10) if sum(min(slots, level) for slots in slots_of) >= work)
+    chosen = fleet.select(SEVEN, count)
+
+    def free() -> list[str]:
+        """Instances with a slot for one more of their share."""
+        return [
+            one.id for one in fleet.instances.values() if one.pending + one.executing < min(one.slots, share)
+        ]
+
+    for id in chosen:
+        within = free()
+        assert id in within or not within, "it waits beside a free slot of another one's share"
+        assert id in within or fleet.instances[id].pending < max_pending
+        fleet.dispatched(id, 1, 1)
+    if len(chosen) < count:
+        assert not free()
+        assert all(one.pending >= max_pending for one in fleet.instances.values())
+
+
+names = st.sampled_from(["a", "b", "c"])
+moves = st.one_of(
+    st.tuples(st.just("joined"), names, st.integers(1, 3)),
+    st.tuples(st.just("gone"), names, st.integers(1, 3)),
+    st.tuples(st.just("serving"), names, st.integers(1, 3)),
+    st.tuples(st.just("draining"), names, st.integers(1, 3)),
+    st.tuples(st.just("started"), names, st.integers(1, 3)),
+    st.tuples(st.just("finished"), names, st.integers(1, 3)),
+    st.tuples(st.just("aborted"), names, st.integers(1, 3)),
+    st.tuples(st.just("dispatch"), names, st.integers(0, 12)),
+)
+
+
+@given(st.lists(moves, max_size=60), st.integers(1, 4))
+def test_no_history_breaks_the_counts(history: list[tuple[str, str, int]], max_pending: int) -> None:
+    fleet = Balancer(max_pending)
+    inside: dict[tuple[str, int], int] = {}  # what should be on each incarnation: pending + executing
+    for what, name, number in history:
+        key = (name, number)
+        if what == "joined":
+            if fleet.joined(name, number, SPOT, 8):
+                inside[key] = 0
+                assert fleet.serving(name, number, 7)
+        elif what == "gone":
+            fleet.gone(name, number)
+        elif what == "serving":
+            fleet.serving(name, number, number + 5)
+        elif what == "draining":
+            fleet.draining(name, number)
+        elif what == "started":
+            fleet.started(name, number)
+        elif what in ("finished", "aborted"):
+            inside[key] = inside.get(key, 0) - fleet.ended(name, number, was_executing=what == "finished")
+        else:
+            chosen = fleet.select(SEVEN, number)
+            assert chosen == fleet.select(SEVEN, number), "the choice is a function of the state"
+            for id in dict.fromkeys(chosen):
+                assert fleet.instances[id].version == 7
+                assert not fleet.instances[id].draining
+                incarnation = fleet.instances[id].incarnation
+                assert fleet.dispatched(id, incarnation, chosen.count(id))
+                inside[id, incarnation] += chosen.count(id)
+        for id, instance in fleet.instances.items():
+            assert instance.pending >= 0
+            assert instance.pending - max(0, instance.slots - instance.executing) <= max_pending
+            assert instance.executing >= 0
+            assert instance.pending + instance.executing == inside[id, instance.incarnation]
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=6), st.integers(1, 20))
+def test_no_queue_gets_a_request_while_a_shorter_one_has_room(
+    loads: list[tuple[int, int]], count: int
+) -> None:
+    fleet = balancer(max_pending=5, **{f"i{number}": load for number, load in enumerate(loads)})
+    pending = {id: instance.pending for id, instance in fleet.instances.items()}
+    for id in fleet.select(SEVEN, count):
+        assert pending[id] == min(pending.values())
+        pending[id] += 1
+        assert pending[id] <= 5

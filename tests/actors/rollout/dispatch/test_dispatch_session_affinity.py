@@ -1,0 +1,128 @@
+"""Sessions: who served the last request of a conversation gets the next one, while it has a slot free."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_actors_rollout_plane import Plane, plane
+from test_actors_rollout_versions import HELLO, generate
+
+from gleaner.actors.protocol.instances import InstancesAre, ListInstances
+from gleaner.actors.protocol.requests import Generate
+from gleaner.actors.protocol.rollout import HoldBack, RolloutFigures, RolloutStatus
+from gleaner.actors.protocol.sampling_params import Sampling
+from gleaner.actors.rollout.dispatch.dispatcher import Dispatching
+from gleaner.actors.rollout.dispatch.placement import Balancer, InstanceKind
+from gleaner.actors.rollout.dispatch.session_affinity import Sessions
+from gleaner.supervisor import Done
+
+ROOTS = {3: b"root"}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xyz")), max_size=30))
+def test_the_last_instance_of_a_session_is_preferred_and_the_oldest_sessions_are_forgotten(
+    turns: list[tuple[str, str]],
+) -> None:
+    sessions, last = Sessions(most=2), dict[str, str]()
+    for number, (session, instance) in enumerate(turns):
+        request = f"r{number}"
+        sessions.begun(request, session)
+        assert sessions.preferred(request) in ("", last.get(session, ""))
+        sessions.sent(instance, [request, "of-no-session"])
+        last.pop(session, None)
+        last[session] = instance
+        for known in list(last)[-2:]:
+            sessions.begun("asked", known)
+            assert sessions.preferred("asked") == last[known]
+        sessions.ended(request)
+        assert len(sessions) <= 2
+    sessions.begun("none", "")
+    assert sessions.preferred("none") == ""
+
+
+def test_an_instance_has_room_while_a_slot_is_free_and_it_serves_what_is_asked_for() -> None:
+    balancer = Balancer(max_pending=4)
+    balancer.joined("s1", 1, InstanceKind.PREEMPTIBLE, 2)
+    assert not balancer.has_room("s1", ROOTS), "it serves nothing yet"
+    balancer.serving("s1", 1, 3, b"root")
+    assert balancer.has_room("s1", ROOTS)
+    assert not balancer.has_room("s1", {3: b"another"})
+    assert not balancer.has_room("never heard of", ROOTS)
+    balancer.dispatched("s1", 1, 2)
+    assert not balancer.has_room("s1", ROOTS)
+    balancer.started("s1", 1)
+    balancer.ended("s1", 1, was_executing=True)
+    assert balancer.has_room("s1", ROOTS)
+
+
+async def served_by(running: Plane, request: Generate) -> str:
+    """The instance that has it while it is made."""
+    running.hold.begin(turns=3)
+    asked = asyncio.create_task(generate(running, request))
+    async with asyncio.timeout(60):
+        while True:
+            now = await running.head.ask("rollout/manager", ListInstances(), InstancesAre)
+            busy = [one.name for one in now.instances if one.pending + one.executing]
+            if busy:
+                break
+            await asyncio.sleep(0.001)
+    running.hold.end()
+    await asked
+    assert len(busy) == 1
+    return busy[0]
+
+
+async def test_the_next_turn_of_a_conversation_goes_where_the_last_one_went(tmp_path: Path) -> None:
+    async with plane(tmp_path) as running:
+        hosts = [await running.host("s1"), await running.host("s2")]
+        await running.submit()
+        await running.responses()
+        long = msgspec.structs.replace(HELLO, sampling=Sampling(ignore_eos=True))
+        plain = [
+            await served_by(running, msgspec.structs.replace(long, id=f"plain-{turn}")) for turn in range(4)
+        ]
+        assert len(set(plain)) == 2, "without a session they take turns"
+        turns = [
+            await served_by(running, msgspec.structs.replace(long, id=f"turn-{turn}", session="talk"))
+            for turn in range(4)
+        ]
+        assert len(set(turns)) == 1
+        for host in hosts:
+            await host.system.close()
+
+
+async def test_single_requests_that_came_together_are_placed_together_but_those_of_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed: list[list[str]] = []
+    place = Dispatching._place
+
+    async def counted(self: Dispatching, batches: list[str], roots: dict[int, bytes]) -> bool:
+        placed.append(batches)
+        return await place(self, batches, roots)
+
+    monkeypatch.setattr(Dispatching, "_place", counted)
+    async with plane(tmp_path) as running:
+        hosts = [await running.host("s1"), await running.host("s2")]
+        await running.submit()
+        await running.responses()
+        await running.head.ask("rollout/manager", HoldBack(for_s=30.0), Done)
+        asked = [
+            msgspec.structs.replace(HELLO, id=f"r{number}", session="talk" if number == 3 else "")
+            for number in range(6)
+        ]
+        answers = asyncio.gather(*(generate(running, request) for request in asked))
+        async with asyncio.timeout(60):
+            while (await running.head.ask("rollout/manager", RolloutStatus(), RolloutFigures)).queued < 6:
+                await asyncio.sleep(0.01)
+        placed.clear()
+        await running.head.ask("rollout/manager", HoldBack(for_s=0.0), Done)
+        tokens = {answer.tokens for answer in await answers}
+        names = [[name.removeprefix("generate-") for name in batches] for batches in placed[:3]]
+        assert names == [["r0", "r1", "r2"], ["r3"], ["r4", "r5"]]
+        assert len(tokens) == 1, "the same prompt under the same seed"
+        for host in hosts:
+            await host.system.close()

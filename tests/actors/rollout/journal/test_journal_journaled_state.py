@@ -1,0 +1,158 @@
+"""The manager's books: what was committed comes back, and the replay stays bounded within a batch too."""
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rollout_world import tokens_of
+
+from gleaner.actors.protocol.rollout import GroupOut, Weights
+from gleaner.actors.rollout.batches.group_delivery import group_out
+from gleaner.actors.rollout.journal.journaled_state import Books, ManagerSnapshot, ledger_of
+from gleaner.actors.rollout.state.events import (
+    BatchSubmitted,
+    Dispatched,
+    FrameLogged,
+    GroupsTaken,
+    InstanceJoined,
+    Prompt,
+    Scored,
+)
+from gleaner.supervisor import Journal, SqliteJournal
+
+LIMIT = 50
+FRAMES = 220
+
+
+def frame(seq: int) -> FrameLogged:
+    return FrameLogged(
+        instance="spot",
+        incarnation=1,
+        seq=seq,
+        tickets=(1).to_bytes(4, "little"),
+        tokens=seq.to_bytes(4, "little"),
+        logprobs=bytes(4),
+        flags=bytes(1),
+    )
+
+
+def books(store: SqliteJournal, incarnation: int) -> Books:
+    return Books(Journal(store, "m", incarnation), Journal(store, "m/ledger", incarnation), LIMIT)
+
+
+async def test_a_long_batch_is_replayed_from_a_snapshot_within_it(tmp_path: Path) -> None:
+    store = SqliteJournal(tmp_path / "j.sqlite", commit_s=0)
+    before = books(store, 1)
+    prompt = Prompt(split="train", index=0, tokens=(1,), seeds=(7,))
+    batch = BatchSubmitted(batch="b", version=0, prompts=(prompt,), max_new_tokens=FRAMES + 1)
+    await before.submit(batch, Weights(version=0, root=b"r", sources=("a",)))
+    await before.record(InstanceJoined(instance="spot", incarnation=1))
+    await before.record(
+        Dispatched(instance="spot", incarnation=1, version=0, tickets=(1,), requests=("b/0/0",))
+    )
+    for seq in range(1, FRAMES + 1):
+        _, committed = before.enter(frame(seq))
+    await committed
+    snapshot, events = await store.read("m")
+    assert isinstance(snapshot, ManagerSnapshot)
+    assert len(events) < LIMIT
+    after = books(store, 2)
+    await after.replay()
+    assert after.state.snapshot() == before.state.snapshot()
+    assert after.weights == before.weights
+    assert tokens_of(after.state.log.requests["b/0/0"]) == list(range(1, FRAMES + 1))
+    await store.close()
+
+
+async def opened(tmp_path: Path, incarnation: int = 1, **bounds: int) -> tuple[SqliteJournal, Books]:
+    store = SqliteJournal(tmp_path / "j.sqlite", commit_s=0)
+    journal, ledger = Journal(store, "m", incarnation), Journal(store, "m/ledger", incarnation)
+    return store, Books(journal, ledger, bounds.get("events", LIMIT), bounds.get("bytes", 1 << 30))
+
+
+def batch_of(name: str, new_tokens: int = 100) -> BatchSubmitted:
+    prompt = Prompt(split="train", index=0, tokens=(1, 2, 3), seeds=(7, 8))
+    return BatchSubmitted(batch=name, version=0, prompts=(prompt,), max_new_tokens=new_tokens)
+
+
+WEIGHTS = Weights(version=0, root=b"r", sources=("a",))
+
+
+async def finish(books: Books, name: str, tickets: tuple[int, int], seq: int, length: int = 5) -> None:
+    """Both requests of the batch are decoded on one instance, one frame a token, and scored."""
+    requests = (f"{name}/0/0", f"{name}/0/1")
+    await books.record(
+        Dispatched(instance="spot", incarnation=1, version=0, tickets=tickets, requests=requests)
+    )
+    rows = np.array(tickets, np.uint32).tobytes()
+    for step in range(length):
+        await books.record(
+            FrameLogged(
+                instance="spot",
+                incarnation=1,
+                seq=seq + step,
+                tickets=rows,
+                tokens=np.array([step, 100 + step], np.uint32).tobytes(),
+                logprobs=np.array([-step, step], np.float32).tobytes(),
+                flags=bytes([2 * (step == length - 1)] * 2),
+            )
+        )
+    for request in requests:
+        await books.record(Scored(request=request, score=1.0))
+
+
+def handed(books: Books, batch: str) -> GroupOut:
+    return group_out(books.state.log.batches[batch], 0)
+
+
+async def test_a_group_that_was_handed_out_leaves_memory_and_stands_on_its_shelf_until_the_release(
+    tmp_path: Path,
+) -> None:
+    store, books = await opened(tmp_path)
+    await books.record(InstanceJoined(instance="spot", incarnation=1))
+    for name, tickets, seq in (("one", (1, 2), 1), ("two", (3, 4), 6)):
+        await books.submit(batch_of(name), WEIGHTS)
+        await finish(books, name, tickets, seq)
+    held, out = books.state.log.columns.pages[0], handed(books, "one")
+    await books.hand_out(GroupsTaken(batch="one", taker=1, groups=(0,)), [out])
+    assert books.state.log.columns.pages[0] == held // 2, "its pages were not given back"
+    log = books.state.log.requests["one/0/1"]
+    assert (len(log), log.tokens_crc()) == (5, zlib.crc32(out.samples[1].tokens))
+    with pytest.raises(LookupError, match="one/0/1"):
+        log.tokens_bytes()
+    assert await books.shelves.get("one", [0]) == {0: out}
+    assert books.state.tokens_lost == 0
+    await store.close()
+
+    store, after = await opened(tmp_path, 2)
+    await after.replay()
+    assert after.state.snapshot() == books.state.snapshot()
+    assert await after.shelves.get("one", [0]) == {0: out}, "a newer manager does not find it"
+    two = handed(after, "two")
+    await after.hand_out(GroupsTaken(batch="two", taker=1, groups=(0,)), [two])
+    ledger = ledger_of(after.state.log.batches["one"])
+    assert [(one.count, one.crc) for one in ledger.requests] == [
+        (5, zlib.crc32(sample.tokens)) for sample in out.samples
+    ]
+    await after.release(after.state.log.batches["one"])
+    assert await after.shelves.get("one", [0]) == {}
+    assert await after.shelves.get("two", [0]) == {0: two}, "the release of another batch took it away"
+    await after.submit(batch_of("one"), WEIGHTS)
+    assert await after.shelves.get("one", [0]) == {}, "a batch of the same name finds what stood there before"
+    await store.close()
+
+
+async def test_frames_of_many_bytes_are_replaced_by_a_snapshot_before_many_events_are(tmp_path: Path) -> None:
+    store, books = await opened(tmp_path, events=10**6, bytes=5000)
+    await books.record(InstanceJoined(instance="spot", incarnation=1))
+    await books.submit(batch_of("b", 1000), WEIGHTS)
+    await finish(books, "b", (1, 2), 1, 300)
+    snapshot, events = await store.read("m")
+    assert isinstance(snapshot, ManagerSnapshot)
+    assert 0 < len(events) * 26 <= 5000 + 26 * 4
+    await store.close()
+    store, after = await opened(tmp_path, 2)
+    await after.replay()
+    assert after.state.snapshot() == books.state.snapshot()
+    await store.close()

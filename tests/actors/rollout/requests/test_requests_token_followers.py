@@ -1,0 +1,190 @@
+"""Single requests that are streamed: what a follower hears, over deaths; cancelling; sampling parameters."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from test_actors_rollout_plane import Plane, plane
+from test_actors_rollout_versions import HELLO, generate
+
+from gleaner.actors.protocol.requests import Cancel, Generate, Progress
+from gleaner.actors.protocol.rollout import HoldBack
+from gleaner.actors.protocol.sampling_params import Sampling
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.supervisor import Actor, Done, Refused, handles
+
+FOLLOWED = msgspec.structs.replace(HELLO, follower="rollout/gateway")
+
+
+class Follower(Actor):
+    """Joins what it is told, and counts what does not fit."""
+
+    def __init__(self, heard: dict[str, bytes], gaps: list[str]) -> None:
+        self._heard, self._gaps = heard, gaps
+
+    @handles(Progress)
+    async def progress(self, message: Progress) -> None:
+        for item in message.items:
+            have = self._heard.get(item.id, b"")
+            if 4 * item.start != len(have) or len(item.tokens) != len(item.logprobs):
+                self._gaps.append(f"{item.id} at {item.start}, had {len(have) // 4}")
+            self._heard[item.id] = have[: 4 * item.start] + item.tokens
+
+
+def follower(running: Plane) -> tuple[dict[str, bytes], list[str]]:
+    heard: dict[str, bytes] = {}
+    gaps: list[str] = []
+    running.head.spawn("rollout/gateway", lambda: Follower(heard, gaps))
+    return heard, gaps
+
+
+async def until_heard(heard: dict[str, bytes], count: int) -> None:
+    async with asyncio.timeout(60):
+        while len(heard.get("hello", b"")) < 4 * count:
+            await asyncio.sleep(0.002)
+
+
+async def test_a_follower_hears_the_tokens_in_order_before_the_answer_is_there(tmp_path: Path) -> None:
+    async with plane(tmp_path) as running:
+        host = await running.host("s1")
+        heard, gaps = follower(running)
+        running.hold.begin(turns=8)
+        await running.submit()
+        asked = asyncio.create_task(generate(running, FOLLOWED))
+        await until_heard(heard, 5)
+        assert not asked.done(), "it is told while more is made"
+        running.hold.end()
+        answer = await asked
+        assert answer.tokens.startswith(heard["hello"])
+        assert gaps == []
+        await host.system.close()
+
+
+async def test_what_a_follower_heard_stands_over_the_death_of_instance_and_manager(tmp_path: Path) -> None:
+    async with plane(tmp_path) as running:
+        host = await running.host("s1")
+        heard, gaps = follower(running)
+        running.hold.begin(turns=8)
+        await running.submit()
+        asked = asyncio.create_task(generate(running, FOLLOWED))
+        await until_heard(heard, 5)
+        running.head.kill("rollout/manager")
+        host.kill("s1/engine")
+        other = await running.host("s2")
+        running.head.spawn("rollout/manager", lambda: RolloutManager(running.config))
+        running.hold.end()
+        answer = await asked
+        assert answer.tokens.startswith(heard["hello"])
+        assert len(heard["hello"]) >= 4 * 5
+        assert all(" at 0, had" in gap for gap in gaps), "asked again, it is told again from what it accepted"
+        for system in (host, other):
+            await system.system.close()
+
+
+async def test_a_cancelled_request_ends_as_it_stands_and_one_that_is_over_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    async with plane(tmp_path) as running:
+        host = await running.host("s1")
+        heard, _ = follower(running)
+        await running.submit()
+        endless = msgspec.structs.replace(FOLLOWED, sampling=Sampling(ignore_eos=True))
+        running.hold.begin(turns=6)
+        asked = asyncio.create_task(generate(running, endless))
+        await until_heard(heard, 3)
+        await running.head.ask("rollout/manager", Cancel(ids=["hello", "never-heard-of"]), Done)
+        answer = await asked
+        running.hold.end()
+        assert answer.status == "deadline"
+        assert 3 <= len(answer.tokens) // 4 < HELLO.max_new_tokens
+        assert await generate(running, endless) == answer, "the same request, also after it was cancelled"
+        await running.head.ask("rollout/manager", Cancel(ids=["hello"]), Done)
+        again = await generate(running, endless)
+        assert again.status == "length"
+        assert again.tokens.startswith(answer.tokens), "a new request, of the same seed"
+        await host.system.close()
+
+
+async def test_one_that_waits_for_its_gate_can_be_cancelled(tmp_path: Path) -> None:
+    async with plane(tmp_path) as running:
+        host = await running.host("s1")
+        await running.submit()
+        late = Generate(
+            id="late", prompt=HELLO.prompt, max_new_tokens=5, min_version=9, wait_s=30.0, deadline_s=30.0
+        )
+        asked = asyncio.create_task(generate(running, late))
+        await asyncio.sleep(0.1)
+        await running.head.ask("rollout/manager", Cancel(ids=["late"]), Done)
+        with pytest.raises(Refused, match="late was cancelled"):
+            await asked
+        await host.system.close()
+
+
+async def test_sampling_parameters_reach_the_engine_and_are_part_of_the_request(tmp_path: Path) -> None:
+    async with plane(tmp_path) as running:
+        host = await running.host("s1")
+        await running.submit()
+        greedy = await generate(running, msgspec.structs.replace(HELLO, id="greedy", temperature=0.0))
+        top = msgspec.structs.replace(HELLO, sampling=Sampling(top_k=1))
+        assert (await generate(running, top)).tokens == greedy.tokens
+        with pytest.raises(Refused, match="other contents"):
+            await generate(running, HELLO)
+        with pytest.raises(Refused, match="top_p: expected"):
+            await generate(running, msgspec.structs.replace(HELLO, id="x", sampling=Sampling(top_p=2.0)))
+        with pytest.raises(Refused, match="no penalties"):
+            await generate(
+                running, msgspec.structs.replace(HELLO, id="y", sampling=Sampling(presence_penalty=1.0))
+            )
+        await host.system.close()
+
+
+async def test_while_it_is_held_nothing_is_made_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with plane(tmp_path) as running:
+        host = await running.host("s1")
+        heard, _ = follower(running)
+        await running.submit()
+        whole = await generate(running, msgspec.structs.replace(HELLO, id="calm"))
+        await running.responses()
+        running.hold.begin(turns=8)
+        asked = asyncio.create_task(generate(running, FOLLOWED))
+        await until_heard(heard, 5)
+        await running.head.ask("rollout/manager", HoldBack(for_s=30.0, take_back=True), Done)
+        async with asyncio.timeout(60):
+            while (figures := await running.figures()).pending + figures.executing:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        held = await running.figures()
+        assert held.tokens_collected == figures.tokens_collected
+        assert not asked.done()
+        await running.head.ask("rollout/manager", HoldBack(for_s=0.0), Done)
+        running.hold.end()
+        assert (await asked).tokens == whole.tokens
+        await host.system.close()
+
+
+async def test_a_hold_ends_by_itself(tmp_path: Path) -> None:
+    async with plane(tmp_path) as running:
+        host = await running.host("s1")
+        await running.submit()
+        await running.head.ask("rollout/manager", HoldBack(for_s=0.3), Done)
+        assert (await generate(running, HELLO)).tokens
+        with pytest.raises(Refused, match="for_s is 1000"):
+            await running.head.ask("rollout/manager", HoldBack(for_s=1000.0), Done)
+        await host.system.close()
+
+
+async def test_a_cancel_is_never_lost_however_early_it_comes(tmp_path: Path) -> None:
+    async with plane(tmp_path) as running:
+        await running.submit()  # no instance: a request that is not ended waits for its deadline
+        for turn in range(20):
+            name = f"early-{turn}"
+            asked = asyncio.create_task(generate(running, msgspec.structs.replace(HELLO, id=name)))
+            await asyncio.sleep(turn * 0.001)
+            await running.head.ask("rollout/manager", Cancel(ids=[name]), Done)
+            async with asyncio.timeout(60):
+                if turn:  # at 0 it may be cancelled before it was asked for
+                    (ended,) = await asyncio.gather(asked, return_exceptions=True)
+                    assert isinstance(ended, Refused) or ended.status == "deadline"
+            asked.cancel()
+        assert (await running.figures()).queued <= 24 + 1, "none of them is left"

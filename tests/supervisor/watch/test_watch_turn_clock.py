@@ -1,0 +1,92 @@
+"""The clock that stands still with its process, and the timeout that is measured by it."""
+
+import asyncio
+
+import pytest
+from patient_loop import PatientLoop
+
+from gleaner.supervisor import Done
+from gleaner.supervisor.address import Address
+from gleaner.supervisor.asks import PendingAsks
+from gleaner.supervisor.virtual_time import VirtualLoop
+from gleaner.supervisor.watch.turn_clock import TICK_S, TurnClock, timeout_in_turns
+
+PAUSE_S = 20.0
+ROUNDING_S = 1e-6
+
+
+def stand_still() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PatientLoop)
+    loop.stand_still(PAUSE_S)
+
+
+def test_the_clock_goes_with_the_loop_while_that_has_its_turns() -> None:
+    async def measure() -> float:
+        clock = TurnClock()
+        clock.start()
+        began_s = clock.now()
+        await asyncio.sleep(PAUSE_S)
+        passed_s = clock.now() - began_s
+        clock.close()
+        return passed_s
+
+    loop = VirtualLoop()
+    try:
+        assert loop.run_until_complete(measure()) == pytest.approx(PAUSE_S, abs=ROUNDING_S)
+    finally:
+        loop.close()
+
+
+async def test_a_pause_counts_as_a_tick_at_most_before_and_after_the_late_tick() -> None:
+    clock = TurnClock()
+    clock.start()
+    before_s, loop_s = clock.now(), asyncio.get_running_loop().time()
+    stand_still()
+    at_once_s = clock.now()
+    await asyncio.sleep(0.01)
+    later_s = clock.now()
+    assert before_s <= at_once_s <= later_s
+    assert later_s - before_s < 2 * TICK_S
+    assert asyncio.get_running_loop().time() - loop_s > PAUSE_S
+    clock.close()
+    assert clock.now() == pytest.approx(later_s, abs=TICK_S)
+
+
+async def test_an_answer_that_came_during_a_pause_is_in_time() -> None:
+    read, write = asyncio.Queue[str](), asyncio.get_running_loop()
+    async with timeout_in_turns(1.0):
+        write.call_later(0.01, stand_still)
+        write.call_later(0.02, read.put_nowait, "answer")
+        assert await read.get() == "answer"
+
+
+async def test_a_silence_that_lasts_its_time_in_turns_is_a_timeout() -> None:
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    with pytest.raises(TimeoutError):
+        async with timeout_in_turns(1.2):
+            loop.call_later(0.1, stand_still)
+            await asyncio.Event().wait()
+    assert loop.time() - began_s >= PAUSE_S + 1.2 - TICK_S - ROUNDING_S
+
+
+async def test_an_ask_that_is_due_after_a_pause_takes_the_answer_that_came_meanwhile() -> None:
+    loop = asyncio.get_running_loop()
+    asks = PendingAsks()
+    to = Address(name="other", endpoint="tcp://127.0.0.1:9")
+    pending = asks.new(Done(), to, None, "asker", loop.time(), loop.time() + 5.0)
+    loop.call_later(0.01, stand_still)
+    loop.call_later(0.05, asks.resolve, pending.corr, Done())
+    assert await pending.wait(loop.time() + 5.0) == Done()
+
+
+async def test_an_ask_that_nobody_answers_is_over_soon_after_a_pause_too() -> None:
+    loop = asyncio.get_running_loop()
+    pending = PendingAsks().new(
+        Done(), Address(name="other", endpoint="tcp://127.0.0.1:9"), None, "asker", 0.0, 5.0
+    )
+    loop.call_later(0.01, stand_still)
+    began_s = loop.time()
+    assert await pending.wait(began_s + 5.0) is None
+    assert loop.time() - began_s < PAUSE_S + 2 * TICK_S
