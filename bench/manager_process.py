@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.actors.protocol.rollout import RolloutFigures, RolloutStatus
 from gleaner.configs.load import dump
@@ -25,7 +26,6 @@ from gleaner.supervisor import ActorSystem, Intensity, ProcessSpec, Registry, Su
 from gleaner.supervisor.names.client import REGISTRY
 from gleaner.transport.wire import Peer
 
-MANAGER = "rollout/manager"
 START_S = 90.0  # until the manager answers; a second on a quiet machine
 NODE = "bench"
 MANY = Intensity(restarts=1000, within_s=2.0)

@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady
 from gleaner.chaos.invariants.facts import Answered, Asked, Fact
 from gleaner.configs.schema import Config
 from gleaner.supervisor import ActorSystem, AskFailed, Message, Refused
 
-MANAGER = "rollout/manager"
 BEGIN_S = 6.0  # a cluster is up and has its job by then; some requests arrive before it has weights
 GAP_S = 1.5  # mean pause of one caller after an answer
 WAITS_S = (0.0, 0.0, 1.0, 5.0, 15.0)

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.names import MANAGER, PROVIDER
+from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.cluster import NodeSeen, PreemptionNotice
 from gleaner.actors.protocol.instances import (
     Dispatch,
@@ -19,7 +21,6 @@ from gleaner.actors.protocol.instances import (
 from gleaner.actors.protocol.requests import Generated, VersionNotReady
 from gleaner.actors.protocol.rollout import Groups, TakeGroups
 from gleaner.actors.rollout.state.events import (
-    BatchSubmitted,
     Dispatched,
     GroupsAdded,
     GroupsDropped,
@@ -33,8 +34,6 @@ from gleaner.chaos.invariants.facts import Answered, Committed, Said
 from gleaner.supervisor.inspection.vitals import Recovery
 from gleaner.supervisor.system_messages import LeaseGranted, SystemState
 
-PROVIDER = "cluster/provider"
-MANAGER = "rollout/manager"
 LINKS = ("resent", "duplicates", "gaps")
 FIGURES: Mapping[str, str] = {
     "groups_read_back": "groups.read_back",

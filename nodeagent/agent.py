@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from signal import Signals
 
+from gleaner.actors.names import SCHEDULER
 from gleaner.actors.protocol.cluster import (
     CloudNotice,
     Inventory,
@@ -25,7 +26,7 @@ from gleaner.actors.protocol.cluster import (
 from gleaner.actors.protocol.weights import HostLeaves
 from gleaner.configs.load import ConfigError
 from gleaner.nodeagent.children import Children
-from gleaner.nodeagent.departure import REPORT_DEADLINE_S, SCHEDULER, Departure
+from gleaner.nodeagent.departure import REPORT_DEADLINE_S, Departure
 from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, Unfit, as_cannot_run
 from gleaner.supervisor import Actor, AskFailed, Done, JournalError, Lane, NotAdmitted, Refused, handles
 

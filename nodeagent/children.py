@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gleaner.actors.cluster import job as places
+from gleaner.actors.names import CONTROLLER, STATE
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.exit_codes import HOPELESS, IN_USE, Unfit
@@ -243,7 +244,7 @@ class Children:
             history = Path(job.run_dir) / "history.jsonl"
             return [
                 child(
-                    "training/controller",
+                    CONTROLLER,
                     lambda: RLController(job, config, fittings.history(history)),
                     restart="transient",
                 )
@@ -255,7 +256,7 @@ class Children:
             keep = config.training.checkpoint_keep
             return [
                 child(
-                    "training/state",
+                    STATE,
                     lambda: StateManager(fittings.host_copies(copies), fittings.checkpoints(durable, keep)),
                 )
             ]

@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Literal
 
+from gleaner.actors.names import MANAGER, SCHEDULER
 from gleaner.actors.protocol.cluster import CloudNotice, HandedOver, JobSpec, NodeSeen
 from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.supervisor import AskFailed, Context, Done, Refused
 
-SCHEDULER = "cluster/scheduler"
-MANAGER = "rollout/manager"
 REPORT_DEADLINE_S = 5.0
 ASK_DEADLINE_S = 2.0
 ACKNOWLEDGE_DEADLINE_S = 5.0

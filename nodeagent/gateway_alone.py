@@ -21,6 +21,7 @@ from gleaner.actors.gateway.gateway import Door, Gateway
 from gleaner.actors.gateway.job_fleet import Holding
 from gleaner.actors.gateway.model_check import ModelCheck
 from gleaner.actors.gateway.own_fleet import OwnFleet
+from gleaner.actors.names import GATEWAY
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
@@ -140,7 +141,7 @@ async def _serve(options: GatewayOptions, facts: EngineFacts, stop: Shutdown, si
             system,
             one_for_one(
                 child("rollout", rollout(place)),
-                child("rollout/gateway", lambda: Gateway(config.gateway, door, fleet_of)),
+                child(GATEWAY, lambda: Gateway(config.gateway, door, fleet_of)),
                 name="gateway",
                 intensity=PATIENT,
             ),

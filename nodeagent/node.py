@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from gleaner.actors.cluster.local_hosts import Join
 from gleaner.actors.cluster.provider import LocalProvider
 from gleaner.actors.cluster.scheduler import Scheduler
+from gleaner.actors.names import PROVIDER, SCHEDULER
 from gleaner.actors.protocol.cluster import JobEnded, PreemptionNotice, StopNode
 from gleaner.nodeagent.agent import NodeAgent
 from gleaner.nodeagent.children import Children
 from gleaner.nodeagent.cluster_view import ClusterView
 from gleaner.nodeagent.defaults import GRACE_S
-from gleaner.nodeagent.departure import SCHEDULER
 from gleaner.nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
 from gleaner.nodeagent.files import AgentFile
 from gleaner.nodeagent.host import LEASE_S, Seat
@@ -201,7 +201,7 @@ class _Node:
         if self._metrics is not None:
             await self._metrics.close()
         if self._hosts is not None:
-            await self._tree.remove("cluster/provider")  # or it would replace the hosts that leave
+            await self._tree.remove(PROVIDER)  # or it would replace the hosts that leave
             await self._hosts.stop()
             self._forget_hosts()
         agent = self._system.cell(self._agent_name)
@@ -279,8 +279,8 @@ class _Node:
             return [agent, *self._watcher()]
         return [
             child("registry", lambda: Registry(lambda: self._system.limits.lease_s)),
-            child("cluster/provider", lambda: LocalProvider(self._hosts, boot, self._site.fittings.trace)),
-            child("cluster/scheduler", lambda: Scheduler(boot)),
+            child(PROVIDER, lambda: LocalProvider(self._hosts, boot, self._site.fittings.trace)),
+            child(SCHEDULER, lambda: Scheduler(boot)),
             agent,
         ]
 

@@ -6,10 +6,10 @@ Owns the sending, in the background and bounded: a supervisor never waits for it
 import asyncio
 import logging
 
+from gleaner.actors.names import CONTROLLER
 from gleaner.actors.protocol.cluster import RestartSeen
 from gleaner.supervisor import ActorSystem, AskFailed, Done, Restarted
 
-CONTROLLER = "training/controller"
 DEADLINE_S = 30.0  # the controller itself may be the one that is being restarted
 MAX_PENDING = 256  # reports under way; later ones are only in the log
 

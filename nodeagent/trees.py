@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from gleaner.actors.cluster import job as places
+from gleaner.actors.names import BALANCER, GATEWAY, MANAGER, REWARD, TRAINER
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.fittings import Fittings
@@ -47,8 +48,8 @@ def rollout(place: Place) -> TreeSpec:
 
     config = place.config
     return rest_for_one(
-        child("rollout/balancer", lambda: LoadBalancer(config.rollout.max_pending)),
-        child("rollout/manager", lambda: RolloutManager(config), shutdown_s=STOP_S),
+        child(BALANCER, lambda: LoadBalancer(config.rollout.max_pending)),
+        child(MANAGER, lambda: RolloutManager(config), shutdown_s=STOP_S),
         name="rollout",
         intensity=place.intensity,
     )
@@ -62,7 +63,7 @@ def gateway(place: Place) -> TreeSpec:
     job, config = place.job, place.config
     door = place.fittings.gateway_door(config, Path(job.model_dir), job.run_id)
     return one_for_one(
-        child("rollout/gateway", lambda: Gateway(config.gateway, door), shutdown_s=STOP_S),
+        child(GATEWAY, lambda: Gateway(config.gateway, door), shutdown_s=STOP_S),
         name="gateway",
         intensity=place.intensity,
     )
@@ -74,7 +75,7 @@ def reward(place: Place) -> TreeSpec:
 
     start_worker = place.fittings.start_scorer
     return one_for_one(
-        child("reward/proxy", lambda: RewardProxy(place.config, place.job.model_dir, start_worker)),
+        child(REWARD, lambda: RewardProxy(place.config, place.job.model_dir, start_worker)),
         name="reward",
         intensity=place.intensity,
     )
@@ -119,7 +120,7 @@ def trainer(place: Place) -> TreeSpec:
             ),
         ),
         child(
-            "training/trainer",
+            TRAINER,
             lambda: Trainer(
                 config,
                 node,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from gleaner.actors.names import SCHEDULER
 from gleaner.nodeagent.cluster_view import Processes
 from gleaner.rlctl.columns import Column, Styled, fitted
 from gleaner.rlctl.process_table import mailbox
@@ -182,7 +183,7 @@ def _plans(board: Board) -> Sequence[Text]:
     """The Scheduler's plan for the next step, beside the duration of the last one."""
     for line in board.actors:
         figures = line.actor.figures
-        if line.actor.name == "cluster/scheduler" and figures.get("state") == "running":
+        if line.actor.name == SCHEDULER and figures.get("state") == "running":
             facts = [f"T_seed {figures.get('t_seed_s')} s", f"N_prem {figures.get('n_prem')}"]
             facts += [f"last step {took} s" for took in (figures.get("measured_s"),) if took]
             facts += [f"next step predicted {says} s" for says in (figures.get("predicted_s"),) if says]

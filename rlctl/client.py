@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Never, TypeVar
 
+from gleaner.actors.names import MANAGER
 from gleaner.nodeagent.cluster_view import ClusterView, no_head
 from gleaner.nodeagent.defaults import DEADLINE_S
 from gleaner.nodeagent.files import find_agent
@@ -46,7 +47,6 @@ if TYPE_CHECKING:  # most commands only look: the modules that generate and publ
 
 R = TypeVar("R", bound=Message)
 
-MANAGER = "rollout/manager"
 LOOPBACK = "tcp://127.0.0.1:0"
 
 

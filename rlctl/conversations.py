@@ -13,6 +13,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gleaner.actors.names import (
+    BALANCER,
+    CONTROLLER,
+    GATEWAY,
+    MANAGER,
+    PROVIDER,
+    REWARD,
+    SCHEDULER,
+    STATE,
+    TRAINER,
+)
 from gleaner.rlctl import struct_table, vocabulary
 from gleaner.supervisor import Deferred
 from gleaner.supervisor.mailbox import Lane
@@ -22,16 +33,16 @@ from gleaner.supervisor.system_messages import SYSTEM, Failure
 
 NAMES = {
     "Registry": "registry",
-    "Scheduler": "cluster/scheduler",
-    "LocalProvider": "cluster/provider",
-    "RLController": "training/controller",
-    "RolloutManager": "rollout/manager",
-    "LoadBalancer": "rollout/balancer",
-    "Gateway": "rollout/gateway",
-    "RewardProxy": "reward/proxy",
+    "Scheduler": SCHEDULER,
+    "LocalProvider": PROVIDER,
+    "RLController": CONTROLLER,
+    "RolloutManager": MANAGER,
+    "LoadBalancer": BALANCER,
+    "Gateway": GATEWAY,
+    "RewardProxy": REWARD,
     "NodeAgent": "<node>/agent",
-    "StateManager": "training/state",
-    "Trainer": "training/trainer",
+    "StateManager": STATE,
+    "Trainer": TRAINER,
     "TransferAgent": "<node>/transfer",
     "RolloutWorker": "<node>/engine",
     "NoticeWatcher": "<node>/notices",
@@ -41,19 +52,19 @@ NAMES = {
 
 SPEAKERS = {
     "gleaner.supervisor": "every process",
-    "gleaner.actors.cluster.local_hosts": "cluster/provider",
-    "gleaner.actors.cluster.membership": "cluster/scheduler",
+    "gleaner.actors.cluster.local_hosts": PROVIDER,
+    "gleaner.actors.cluster.membership": SCHEDULER,
     "gleaner.actors.engine": "<node>/engine",
-    "gleaner.actors.rollout": "rollout/manager",
-    "gleaner.actors.gateway": "rollout/gateway",
-    "gleaner.actors.training.chronicle": "training/controller",
-    "gleaner.actors.training.durability": "training/controller",
-    "gleaner.actors.training.evaluation": "training/controller",
-    "gleaner.actors.training.loop": "training/controller",
-    "gleaner.actors.training.step_plan": "training/controller",
-    "gleaner.actors.training.submission": "training/controller",
-    "gleaner.actors.training.fsdp2_files": "training/trainer",
-    "gleaner.actors.training.trainer_files": "training/trainer",
+    "gleaner.actors.rollout": MANAGER,
+    "gleaner.actors.gateway": GATEWAY,
+    "gleaner.actors.training.chronicle": CONTROLLER,
+    "gleaner.actors.training.durability": CONTROLLER,
+    "gleaner.actors.training.evaluation": CONTROLLER,
+    "gleaner.actors.training.loop": CONTROLLER,
+    "gleaner.actors.training.step_plan": CONTROLLER,
+    "gleaner.actors.training.submission": CONTROLLER,
+    "gleaner.actors.training.fsdp2_files": TRAINER,
+    "gleaner.actors.training.trainer_files": TRAINER,
     "gleaner.actors.weights": "<node>/transfer",
     "gleaner.nodeagent": "<node>/agent",
     "gleaner.nodeagent.notices": "<node>/notices",
@@ -65,8 +76,8 @@ counts."""
 SAID_BY = {
     (SYSTEM, "Inspect"): ("rlctl", "<node>/agent"),
     ("registry", "ListNames"): ("rlctl", "<node>/agent"),
-    ("cluster/scheduler", "NodeSeen"): ("<node>/agent",),
-    ("training/controller", "NodeSeen"): ("cluster/scheduler",),
+    (SCHEDULER, "NodeSeen"): ("<node>/agent",),
+    (CONTROLLER, "NodeSeen"): (SCHEDULER,),
 }
 """Sender and receiver of messages where their modules do not determine them: a message with several
 receivers, or one that a shared module constructs."""

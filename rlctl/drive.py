@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gleaner.actors.cluster.job import health_of
+from gleaner.actors.names import SCHEDULER
 from gleaner.actors.protocol.cluster import UNSCORED, UNSERVED, JobEnded, JobIs, JobSpec, JobStatus, SubmitJob
 from gleaner.actors.training.history import End, HistoryFollower, HistoryWriter, Phase
 from gleaner.configs.load import dump
@@ -33,7 +34,6 @@ from gleaner.rlctl.progress import Progress
 from gleaner.rlctl.runs import RunDir
 from gleaner.supervisor import AskFailed, Done, Refused, Suspended
 
-SCHEDULER = "cluster/scheduler"
 SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers
 PROBE_S = 5.0  # for the head to answer before any file is made
 STATUS_S = 5.0

@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gleaner.actors.names import CONTROLLER, STATE
+
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[,.]\d{3}")
 BYTES_A_LINE = 400  # more than most lines; step by which the last lines are searched backwards
 MAX_READ = 1 << 20  # read at a time from one file
-IN_AGENT = ("registry", "cluster", "training/controller", "training/state")
+IN_AGENT = ("registry", "cluster", CONTROLLER, STATE)
 """Actors that live in a node agent's own process: their lines are in agent.log."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import InstancesAre, ListInstances
 from gleaner.actors.protocol.weights import (
     MayPublish,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from gleaner.actors.model.named_tensors import NamedTensors
 
-MANAGER = "rollout/manager"
 READERS_S = 10.0
 """Longest wait until instances release a version that is to be replaced."""
 OPEN_S = 60.0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from gleaner.actors.cluster.job import store_dir
+from gleaner.actors.names import SCHEDULER
 from gleaner.actors.protocol.cluster import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
 from gleaner.actors.protocol.weights import FindStore, StoreIs
 from gleaner.rlctl.client_waits import WAIT_S
@@ -19,7 +20,6 @@ from gleaner.supervisor import Address, AskFailed, Message, Refused
 
 R = TypeVar("R", bound=Message)
 
-SCHEDULER = "cluster/scheduler"
 ASK_S = 5.0
 LOOK_S = 0.2
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from gleaner.actors.names import SCHEDULER
 from gleaner.actors.protocol.cluster import JobIs, JobSpec, JobStatus, SubmitJob
 from gleaner.nodeagent.site import Sockets
 from gleaner.sim.hosts import SimProcess
@@ -18,7 +19,6 @@ from gleaner.supervisor.journal.memory import MemoryJournal
 from gleaner.supervisor.machine import Machine
 from gleaner.transport.wire import Peer
 
-SCHEDULER = "cluster/scheduler"
 SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers
 STATUS_S = 5.0
 STATUS_PERIOD_S = (0.5, 10.0)

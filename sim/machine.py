@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from gleaner.actors.names import TRAINER
 from gleaner.sim.crowd import Crowd
 from gleaner.sim.meter import Bill, Meter
 from gleaner.sim.process_loop import ProcessLoop
@@ -23,9 +24,6 @@ T = TypeVar("T")
 Start = Callable[[ProcessSpec, OnExit], Child]
 """Starts a simulated child process of a simulated process; `on_exit` is called on the parent's loop. Raises
 OSError, as a machine that lacks the command, or the memory."""
-TRAINER = "training/trainer"
-"""Work on this actor's threads is training; work on other actors' threads is an engine's turn, or as
-short."""
 ROUNDING_S = 1e-9  # of sums of times; no work is so short
 
 

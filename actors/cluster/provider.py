@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gleaner.actors.cluster.fleet import RESERVED, FleetAction, FleetPolicy, KillHost, NoticeHost, StartHost
 from gleaner.actors.cluster.job import config_of
+from gleaner.actors.names import SCHEDULER
 from gleaner.actors.protocol.cluster import (
     JobEnded,
     JobSpec,
@@ -25,7 +26,6 @@ from gleaner.configs.load import ConfigError
 from gleaner.configs.trace import Availability, Trace, TraceError
 from gleaner.supervisor import Actor, AskFailed, Done, Message, ProcessExit, Refused, handles
 
-SCHEDULER = "cluster/scheduler"
 LOOK_S = 0.2  # granularity of the trace's clock
 CALM_LOOK_S = 1.0  # without a trace: period in which ended hosts are started again
 JOURNAL_S = 1.0  # a resumed run repeats at most this much of the trace

@@ -16,6 +16,7 @@ from gleaner.actors.cluster.job import config_of
 from gleaner.actors.cluster.membership import HEAD, MAX_MEMBERS, Member, Members
 from gleaner.actors.cluster.planner import Planner, planner_of
 from gleaner.actors.cluster.seeding import SeedingState
+from gleaner.actors.names import CONTROLLER, PROVIDER
 from gleaner.actors.protocol.cluster import (
     HostsUp,
     JobEnded,
@@ -49,8 +50,6 @@ from gleaner.supervisor import (
     handles,
 )
 
-CONTROLLER = "training/controller"
-PROVIDER = "cluster/provider"
 ASK_DEADLINE_S = 10.0
 TAKEN_LATE_S = 60.0  # an order or an event that is not accepted for so long is logged
 RETRY_S = 0.2

@@ -8,6 +8,7 @@ in the background, then reports that. It lives in the node agent's process, so i
 import asyncio
 
 from gleaner.actors.cluster.saved_state import Checkpoints, Copies, Damaged, StateDirFull
+from gleaner.actors.names import CONTROLLER, TRAINER
 from gleaner.actors.protocol.cluster import (
     LatestState,
     RecordIs,
@@ -19,8 +20,6 @@ from gleaner.actors.protocol.cluster import (
 )
 from gleaner.supervisor import Actor, Done, Hopeless, Message, Refused, handles
 
-CONTROLLER = "training/controller"
-TRAINER = "training/trainer"
 COPY_AGAIN_S = 0.1  # a host copy that is being replaced is read again
 SPACE_AGAIN_S = 1.0  # a disk without space for a checkpoint, too
 RECORDS = 16  # newest records in memory: more steps than can be lost between two checkpoints

@@ -6,10 +6,10 @@ A report is repeated until the manager answers it. Owns the ids still to be repo
 import asyncio
 
 from gleaner.actors.gateway.newest import Newest
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.requests import Cancel
 from gleaner.supervisor import AskFailed, Context, Done
 
-MANAGER = "rollout/manager"
 MAX_REMEMBERED = 4096
 CANCEL_S = 10.0
 """Seconds for the manager to accept a report; then it is sent again."""

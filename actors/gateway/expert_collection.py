@@ -14,11 +14,11 @@ import msgspec
 from gleaner.actors.gateway.ask import Busy
 from gleaner.actors.gateway.expert_rows import AFTERWARDS, ExpertRowsOf
 from gleaner.actors.gateway.follow import Follow
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.experts import ExpertRows
 from gleaner.actors.protocol.requests import Generate, Generated
 from gleaner.supervisor import AskFailed, Context, Message
 
-MANAGER = "rollout/manager"
 MAX_HELD_BYTES = 2 << 30
 """Limit of rows of all requests; a part beyond it is ignored, and computed again when its request ends."""
 ROWS_S = 1.0

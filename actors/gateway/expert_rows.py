@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.actors.gateway.ask import Routed
+from gleaner.actors.protocol.batches import Span
 from gleaner.actors.protocol.experts import ExpertRows
-from gleaner.actors.rollout.state.events import Span
 
 DTYPES: dict[str, np.dtype[np.generic]] = {
     "uint8": np.dtype("u1"),

@@ -23,9 +23,9 @@ from gleaner.actors.gateway.ask import (
     Routed,
     Status,
 )
+from gleaner.actors.protocol.batches import Span
 from gleaner.actors.protocol.requests import Generated, ProgressItem, VersionNotReady, VersionSpan
 from gleaner.actors.protocol.sampling_params import CANNOT_CONTINUE
-from gleaner.actors.rollout.state.events import Span
 from gleaner.supervisor import Message
 
 Heard = Literal["fits", "gap", "full"]

@@ -18,13 +18,12 @@ from gleaner.actors.gateway.fleet import Fleet
 from gleaner.actors.gateway.follow import Follow
 from gleaner.actors.gateway.job_fleet import Holding, JobFleet
 from gleaner.actors.gateway.newest import Newest
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.experts import ExpertRows
 from gleaner.actors.protocol.requests import Generate, Progress
 from gleaner.actors.rollout.dispatch.session_affinity import MAX_SESSION
 from gleaner.configs.schema import Gateway as Settings
 from gleaner.supervisor import Actor, AskFailed, Context, Message, Refused, Suspended, handles
-
-MANAGER = "rollout/manager"
 
 SWEEP_S = 0.25
 AGAIN_S = 0.5

@@ -19,10 +19,10 @@ from gleaner.actors.gateway.fleet import (
     Versions,
     Worker,
 )
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import InstancesAre, ListInstances
 from gleaner.supervisor import AskFailed, Context
 
-MANAGER = "rollout/manager"
 ANSWER_S = 3.0
 PROBE_S = 4.0
 """Seconds for one token; clients wait 5 s for `/health_generate`."""

@@ -21,8 +21,9 @@ from gleaner.actors.gateway.fleet import (
     Worker,
 )
 from gleaner.actors.gateway.found_weights import as_found, in_folder
-from gleaner.actors.gateway.job_fleet import MANAGER, Holding, JobFleet
+from gleaner.actors.gateway.job_fleet import Holding, JobFleet
 from gleaner.actors.gateway.model_check import ModelCheck
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.rollout import HoldBack, NotPublished, PublishVersion
 from gleaner.supervisor import AskFailed, AskTimeout, Context, Done, Message, Refused
 

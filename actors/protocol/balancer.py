@@ -3,10 +3,8 @@
 import msgspec
 
 from gleaner.actors.protocol.device import Device
-from gleaner.actors.rollout.dispatch.throughput_table import Work
+from gleaner.actors.protocol.throughput import Work
 from gleaner.supervisor import Message
-
-BALANCER = "rollout/balancer"
 
 
 class InstanceUp(Message, frozen=True):

@@ -5,9 +5,9 @@
 
 import msgspec
 
+from gleaner.actors.protocol.batches import Span
 from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.actors.protocol.score_rows import Scores
-from gleaner.actors.rollout.state.events import Span
 from gleaner.supervisor import Message
 
 BATCH = "generate-"

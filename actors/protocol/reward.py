@@ -1,5 +1,7 @@
 """Messages to the RewardProxy."""
 
+import msgspec
+
 from gleaner.supervisor import Message
 
 
@@ -33,3 +35,26 @@ class Verdict(Message, frozen=True):
     score: float | None
     status: str
     detail: str = ""
+
+
+class Sickness(msgspec.Struct, frozen=True, kw_only=True):
+    """A verifier that is sick: for how long, after how long the job ends (s), how many of its newest `of`
+    verdicts failed, by status, and the text of the last one."""
+
+    for_s: float
+    limit_s: float
+    of: int
+    counts: dict[str, int]
+    text: str
+
+    @property
+    def over(self) -> bool:
+        """Its time to recover is over."""
+        return self.for_s >= self.limit_s
+
+    @property
+    def words(self) -> str:
+        """Counts and text, for display."""
+        by_status = ", ".join(f"{status} {count}" for status, count in self.counts.items())
+        found = f"{sum(self.counts.values())} of its last {self.of} verdicts failed ({by_status})"
+        return f"{found}: {self.text}" if self.text else found

@@ -5,10 +5,10 @@ Single requests: `requests`. Instances and the work dispatched to them: `instanc
 
 import msgspec
 
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt, Span
+from gleaner.actors.protocol.critical_path import CriticalPath
+from gleaner.actors.protocol.reward import Sickness
 from gleaner.actors.protocol.throughput import Room
-from gleaner.actors.reward.health import Sickness
-from gleaner.actors.rollout.batches.critical_path import CriticalPath
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt, Span
 from gleaner.supervisor import Message
 
 

@@ -6,7 +6,6 @@ plans a step with it.
 
 import msgspec
 
-from gleaner.actors.rollout.dispatch.throughput_table import StepModel
 from gleaner.supervisor import Message
 
 
@@ -42,16 +41,6 @@ class PacesAre(Message, frozen=True):
     instances: dict[str, EnginePace]
 
 
-def instance_pace(model: StepModel) -> EnginePace:
-    """The measured pace of an instance."""
-    return EnginePace(
-        step_s=model.base_s,
-        row_s=model.row_s,
-        context_s=model.context_s,
-        prefill_token_s=model.prefill_token_s,
-    )
-
-
 def engine_pace(instance: EnginePace | None, engines: float, room: Room) -> EnginePace | None:
     """The pace of one engine of such an instance: what an instance does for all of its requests, each engine
     does for its share of them, at the same time."""
@@ -65,3 +54,34 @@ def engine_pace(instance: EnginePace | None, engines: float, room: Room) -> Engi
         slots=room.slots,
         cache_tokens=room.cache_tokens,
     )
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Sums over turns of an engine: seconds, decode steps, tokens decoded, tokens in the cache of the rows
+    (summed over the steps), tokens whose cache was computed."""
+
+    seconds: float
+    steps: float
+    tokens: float
+    attended: float
+    prefilled: float = 0.0
+
+    def plus(self, other: "Work", weight: float = 1.0) -> "Work":
+        """This, `weight` times, and the other."""
+        return Work(
+            seconds=self.seconds * weight + other.seconds,
+            steps=self.steps * weight + other.steps,
+            tokens=self.tokens * weight + other.tokens,
+            attended=self.attended * weight + other.attended,
+            prefilled=self.prefilled * weight + other.prefilled,
+        )
+
+    @property
+    def bucket(self) -> tuple[int, int]:
+        """Octaves of the rows of a step and of the mean context of a row; (-1, -1) with prefill in it."""
+        if self.prefilled or not self.tokens:
+            return -1, -1
+        return int(self.tokens / self.steps).bit_length(), int(self.attended / self.tokens).bit_length()
+
+
+NOTHING = Work(seconds=0.0, steps=0.0, tokens=0.0, attended=0.0)

@@ -15,8 +15,7 @@ every pending verdict is requested again, so a verifier that is still sick shows
 from collections import Counter, deque
 from collections.abc import Iterable, Set
 
-import msgspec
-
+from gleaner.actors.protocol.reward import Sickness
 from gleaner.actors.reward.sandbox.port import Status
 from gleaner.actors.reward.verdicts import OURS
 
@@ -25,29 +24,6 @@ LEAST = 20
 OURS_OR_LATE = OURS | {Status.TIMEOUT.value}
 MAX_TEXT = 500
 """Characters of a verifier's text that are kept."""
-
-
-class Sickness(msgspec.Struct, frozen=True, kw_only=True):
-    """A verifier that is sick: for how long, after how long the job ends (s), how many of its newest `of`
-    verdicts failed, by status, and the text of the last one."""
-
-    for_s: float
-    limit_s: float
-    of: int
-    counts: dict[str, int]
-    text: str
-
-    @property
-    def over(self) -> bool:
-        """Its time to recover is over."""
-        return self.for_s >= self.limit_s
-
-    @property
-    def words(self) -> str:
-        """Counts and text, for display."""
-        by_status = ", ".join(f"{status} {count}" for status, count in self.counts.items())
-        found = f"{sum(self.counts.values())} of its last {self.of} verdicts failed ({by_status})"
-        return f"{found}: {self.text}" if self.text else found
 
 
 class VerifierHealth:

@@ -8,7 +8,8 @@ event become visible to other actors only after its commit: a frame is acknowled
 group handed out only once it is in the journal. So a killed manager restarts with everything that it had
 reported to any other actor. Meanwhile instances go on decoding into their rings."""
 
-from gleaner.actors.protocol.balancer import BALANCER, ForgetAll
+from gleaner.actors.names import BALANCER
+from gleaner.actors.protocol.balancer import ForgetAll
 from gleaner.actors.protocol.instances import (
     CannotTake,
     InstancesAre,

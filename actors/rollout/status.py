@@ -3,8 +3,8 @@
 from collections import Counter
 
 from gleaner.actors.protocol.instances import FailedVersion, InstanceIs, InstancesAre
+from gleaner.actors.protocol.reward import Sickness
 from gleaner.actors.protocol.rollout import GroupFatesAre, RolloutFigures
-from gleaner.actors.reward.health import Sickness
 from gleaner.actors.rollout.fleet.instance_table import Instances
 from gleaner.actors.rollout.state.group_policy import SURPLUS
 from gleaner.actors.rollout.state.state import RolloutState

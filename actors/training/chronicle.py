@@ -12,10 +12,10 @@ from typing import Literal
 import msgspec
 
 from gleaner.actors.protocol.cluster import HostsUp, NodeSeen, Plan, RestartSeen
+from gleaner.actors.protocol.critical_path import CriticalPath
+from gleaner.actors.protocol.reward import Sickness
 from gleaner.actors.protocol.rollout import RolloutFigures
 from gleaner.actors.protocol.training import StepResult
-from gleaner.actors.reward.health import Sickness
-from gleaner.actors.rollout.batches.critical_path import CriticalPath
 from gleaner.actors.training import records
 from gleaner.actors.training.causes import in_a_line
 from gleaner.actors.training.first_instance import FirstInstance

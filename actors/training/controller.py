@@ -9,6 +9,7 @@ user's own trainer it runs no loop: it serves until the job is stopped.
 
 import asyncio
 
+from gleaner.actors.names import MANAGER, PROVIDER, SCHEDULER
 from gleaner.actors.protocol.cluster import (
     UNSCORED,
     UNSERVED,
@@ -42,9 +43,6 @@ from gleaner.actors.training.submission import NothingFits, Submission
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, AskFailed, Deferred, Done, Lane, Message, Refused, Terminated, handles
 
-MANAGER = "rollout/manager"
-PROVIDER = "cluster/provider"
-SCHEDULER = "cluster/scheduler"
 SAMPLE_S = 0.5  # between two fleet samples at least; otherwise as often as the liveness check
 
 

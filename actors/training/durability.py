@@ -7,14 +7,13 @@ Owns the newest step that is known to be in a checkpoint.
 
 import asyncio
 
+from gleaner.actors.names import MANAGER, STATE
 from gleaner.actors.protocol.cluster import LatestState, StateIs
 from gleaner.actors.protocol.rollout import ReleaseBatch
 from gleaner.actors.training.job_journal import Standing
 from gleaner.actors.training.patient_ask import Asking
 from gleaner.supervisor import Context, Done, WorkDeadlines
 
-STATE = "training/state"
-MANAGER = "rollout/manager"
 MAX_UNDURABLE = 4  # steps ahead of the newest durable checkpoint; then the loop waits for the disk
 DISK_LATE_S = 120.0  # a checkpoint that takes longer, and much longer than the last ones, is logged
 FIRST_DISK_LATE_S = 600.0  # the same for the first one: the state of a large model takes minutes

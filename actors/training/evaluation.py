@@ -7,6 +7,7 @@ batch, its groups can be taken again, and `EvalDone` marks its end.
 from collections.abc import Mapping
 from typing import Literal
 
+from gleaner.actors.names import MANAGER, TRAINER
 from gleaner.actors.protocol.rollout import Groups, ReleaseBatch, TakeGroups
 from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainerIs, TrainerStatus
 from gleaner.actors.reward.mixture import Mixture
@@ -18,8 +19,6 @@ from gleaner.actors.training.submission import Submission
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Context, Done
 
-MANAGER = "rollout/manager"
-TRAINER = "training/trainer"
 GROUPS_LATE_S = 120.0  # so long without a token is logged, each time again
 LOOK_S = 2.0  # one wait for groups; between two waits the reserved engine is asked to help (again)
 

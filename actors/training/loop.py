@@ -8,6 +8,7 @@ controller resumes the loop at the progress in its journal.
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from gleaner.actors.names import MANAGER, PROVIDER, TRAINER
 from gleaner.actors.protocol.cluster import StartTrace
 from gleaner.actors.protocol.rollout import RolloutStatus
 from gleaner.actors.protocol.training import StepResult, TrainerIs, TrainerStatus, TrainState, TrainStep
@@ -19,13 +20,11 @@ from gleaner.actors.training.job_journal import Standing, StepFinished
 from gleaner.actors.training.patient_ask import Asking
 from gleaner.actors.training.records import PhaseName
 from gleaner.actors.training.step_clock import Spent, StepClock
-from gleaner.actors.training.step_plan import MANAGER, Planning
+from gleaner.actors.training.step_plan import Planning
 from gleaner.actors.training.submission import Submission
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Context, Refused, Terminated, WorkDeadlines
 
-TRAINER = "training/trainer"
-PROVIDER = "cluster/provider"
 START_DEADLINE_S = 180.0  # until a trainer has joined, loaded and published; imports on a cold disk are slow
 STEP_POLL_S = 2.0  # polling period for a lost message of the trainer
 STEP_LATE_S = 600.0  # so long without any progress, and much longer than recent steps, is logged

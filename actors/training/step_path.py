@@ -5,8 +5,8 @@ Owns the names of the stages and their order. Pure. The manager measures the pat
 clock. The cost of a death is in the stage that waited for it.
 """
 
+from gleaner.actors.protocol.critical_path import CriticalPath
 from gleaner.actors.protocol.training import StepResult
-from gleaner.actors.rollout.batches.critical_path import CriticalPath
 from gleaner.actors.training.step_clock import Spent
 
 STAGES = {

@@ -5,18 +5,16 @@ Owns no state. Algorithm 1 itself is `gleaner.actors.cluster.seeding`.
 
 import asyncio
 
+from gleaner.actors.names import BALANCER, MANAGER, SCHEDULER
 from gleaner.actors.protocol.cluster import Plan, PlanNext
+from gleaner.actors.protocol.critical_path import CriticalPath
 from gleaner.actors.protocol.rollout import BatchReport, BatchTimes, RolloutFigures, RolloutStatus
 from gleaner.actors.protocol.step_times import Seen, StepTimes
 from gleaner.actors.protocol.throughput import EnginePace, Paces, PacesAre, engine_pace
 from gleaner.actors.protocol.training import StepResult
-from gleaner.actors.rollout.batches.critical_path import CriticalPath
 from gleaner.actors.training.patient_ask import Asking
 from gleaner.supervisor import AskFailed, Context
 
-BALANCER = "rollout/balancer"
-MANAGER = "rollout/manager"
-SCHEDULER = "cluster/scheduler"
 TIMES_DEADLINE_S = 5.0  # the times of a batch; without them in that time the plan stays
 
 

@@ -12,20 +12,17 @@ import asyncio
 
 from msgspec import structs
 
+from gleaner.actors.names import MANAGER, REWARD
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.reward import GetProblems, Problems
 from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, PublishVersion, SubmitBatch, Weights
 from gleaner.actors.protocol.training import TrainerIs
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.group_policy import launched
 from gleaner.actors.training.job_journal import Standing
 from gleaner.actors.training.patient_ask import Asking
 from gleaner.actors.training.seeds import request_seed
 from gleaner.configs.schema import Config
 from gleaner.supervisor import AskFailed, Context, Done, Refused
-
-REWARD = "reward/proxy"
-MANAGER = "rollout/manager"
-
 
 MOST_UNFIT = 4096
 """Problems that are skipped in one request for prompts; a task with more of them needs the setting."""

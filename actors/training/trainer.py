@@ -6,6 +6,7 @@ gets its result. A trainer that was killed before that begins the step anew with
 already collected (RLBoost 4.1, 4.2).
 """
 
+from gleaner.actors.names import CONTROLLER, MANAGER, STATE
 from gleaner.actors.protocol.cluster import (
     LatestState,
     RecordIs,
@@ -36,9 +37,6 @@ from gleaner.actors.training.work import Commit, TrainerWork
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, Refused, Terminated, Waiting, WorkDeadlines, handles
 
-MANAGER = "rollout/manager"
-STATE = "training/state"
-CONTROLLER = "training/controller"
 HAND_OVER_S = 60.0  # for the engine to give its requests back to a manager that is there
 WAIT_S = 1.0  # one wait for groups; between two waits the trainer checks whether any instance still rolls out
 GROUPS_LATE_S = 120.0  # so long without a token is logged, each time again

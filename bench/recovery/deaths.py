@@ -16,9 +16,9 @@ import psutil
 
 from bench.recovery.job import JobFailed, RunningJob, running_job
 from bench.recovery.journal_tail import JournalTail, Resumed, Resumption
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.rollout import RolloutFigures, RolloutStatus
 from gleaner.chaos.procs import Proc
-from gleaner.rlctl.audit.journal_evidence import MANAGER
 from gleaner.rlctl.client import connect_to_run
 from gleaner.rlctl.runs import RunDir
 

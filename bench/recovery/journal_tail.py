@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gleaner.actors.names import MANAGER
 from gleaner.actors.rollout.state.events import (
     Dispatched,
     FrameLogged,
@@ -19,7 +20,6 @@ from gleaner.actors.rollout.state.events import (
     InstanceJoined,
     TicketsRevoked,
 )
-from gleaner.rlctl.audit.journal_evidence import MANAGER
 from gleaner.supervisor import Message
 from gleaner.supervisor.journal.upgrades import decode_stored
 from gleaner.transport.token_frame import Flag

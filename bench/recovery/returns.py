@@ -17,10 +17,11 @@ from pathlib import Path
 import psutil
 import uvloop
 
-from bench.manager_process import MANAGER, ManagerProcess, manager_process
+from bench.manager_process import ManagerProcess, manager_process
 from bench.recovery.witness import ReturnSeen, WatchReturn
+from gleaner.actors.names import MANAGER
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.rollout import ReleaseBatch, RolloutFigures, SubmitBatch, Weights
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config, Engine, Rollout
 from gleaner.supervisor import Done

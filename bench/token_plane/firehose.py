@@ -12,6 +12,7 @@ from collections import deque
 
 import numpy as np
 
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import Dispatch, Registered, RegisterInstance, Serving
 from gleaner.actors.protocol.rollout import Weights
 from gleaner.supervisor import Actor, Deferred, Done, Message, handles
@@ -19,7 +20,6 @@ from gleaner.transport.token_frame import Flag, pack_columns
 from gleaner.transport.token_stream import StreamSender
 from gleaner.transport.wire import Peer
 
-MANAGER = "rollout/manager"
 WEIGHTS = Weights(version=1, root=b"\1" * 32, sources=())
 """Version that all of them serve; no load is needed."""
 ASK_S = 30.0

@@ -9,13 +9,8 @@ import tracemalloc
 from array import array
 from dataclasses import dataclass
 
-from gleaner.actors.rollout.state.events import (
-    BatchSubmitted,
-    Dispatched,
-    FrameLogged,
-    InstanceJoined,
-    Prompt,
-)
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
+from gleaner.actors.rollout.state.events import Dispatched, FrameLogged, InstanceJoined
 from gleaner.actors.rollout.state.state import RolloutState
 
 PROMPT_TOKENS = 64

@@ -17,13 +17,14 @@ from pathlib import Path
 
 import uvloop
 
-from bench.manager_process import MANAGER, ManagerProcess, manager_process
+from bench.manager_process import ManagerProcess, manager_process
 from bench.runtime.task import percentile
 from bench.token_plane.firehose import WEIGHTS, Forget, Hold, Holds, Pour, Poured
 from bench.token_plane.goals import OURS
 from bench.token_plane.sizes import Found, Sizes
+from gleaner.actors.names import MANAGER
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.rollout import ReleaseBatch, SubmitBatch
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
 from gleaner.configs.schema import Config, Limits, Rollout
 from gleaner.supervisor import Done
 

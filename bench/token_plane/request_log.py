@@ -1,6 +1,6 @@
 """Token log of a client without frames: the manager's, fed token by token."""
 
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.request_log import RequestLog
 from gleaner.actors.rollout.state.token_log import TokenLog
 

@@ -13,8 +13,9 @@ import msgspec
 
 from gleaner.actors.cluster.saved_state import Damaged
 from gleaner.actors.cluster.sealed import SEAL, Seal, read_seal
+from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.cluster import JobSpec
-from gleaner.actors.rollout.state.events import BatchSubmitted, FrameLogged, GroupsTaken, Scored
+from gleaner.actors.rollout.state.events import FrameLogged, GroupsTaken, Scored
 from gleaner.actors.training.history import AnyRecord, HistoryError, read_history
 from gleaner.actors.weights.control.page import BadPage, Page, decode, encode
 from gleaner.chaos.examples import example

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
+from gleaner.actors.names import MANAGER
 from gleaner.actors.rollout.dispatch.placement import MOST_SPEED
 from gleaner.chaos.invariants.check import Check, Found
 from gleaner.chaos.invariants.conservation import WorkConserved
@@ -32,7 +33,6 @@ CHECKS: tuple[type[Check], ...] = (
     HungIsEnded, NoInventedDeath, SingleRequests, GivenUpRightly,
     WorkConserved, SeedingEnds,
 )  # fmt: skip
-MANAGER = "rollout/manager"
 MAX_FOUND = 50
 """Violations kept of one run; later ones mostly follow from the first."""
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from gleaner.actors.names import BALANCER, MANAGER
 from gleaner.actors.protocol.balancer import (
-    BALANCER,
     ForgetAll,
     InstanceDown,
     InstanceServes,
@@ -25,7 +25,6 @@ from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Fact, Said
 from gleaner.chaos.invariants.shadow import Shadow, ShadowRequest
 
-MANAGER = "rollout/manager"
 LOOK_S = 0.25
 """Between two checks. A round trip from the manager to the balancer is far shorter."""
 IDLE_S = 3.0

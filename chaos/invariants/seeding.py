@@ -6,21 +6,14 @@ trainer, and since when a preemptible instance serves the version of its batch.
 
 from collections.abc import Iterable
 
-from gleaner.actors.protocol.balancer import (
-    BALANCER,
-    ForgetAll,
-    InstanceDown,
-    InstanceServes,
-    InstanceUp,
-)
+from gleaner.actors.names import BALANCER, TRAINER
+from gleaner.actors.protocol.balancer import ForgetAll, InstanceDown, InstanceServes, InstanceUp
 from gleaner.actors.protocol.rollout import Groups, TakeGroups
 from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainStep
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Fact, Said
 from gleaner.supervisor import Message
 
-MANAGER = "rollout/manager"
-TRAINER = "training/trainer"
 LATE_S = 0.5
 """From the moment at which a window should end to the order that ends it: two messages, and a turn of each
 actor. The time of the manager's answer beyond its budget is not counted."""

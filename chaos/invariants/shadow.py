@@ -12,17 +12,16 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights, ManagerSnapshot
 from gleaner.actors.rollout.state.events import (
     BatchReleased,
-    BatchSubmitted,
     Dispatched,
     FrameLogged,
     GroupsAdded,
     GroupsDropped,
     InstanceGone,
     InstanceJoined,
-    Prompt,
     RequestsDue,
     SampleAgain,
     Scored,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady
-from gleaner.actors.rollout.state.events import BatchSubmitted
 from gleaner.chaos.invariants.check import Check, some
 from gleaner.chaos.invariants.facts import Answered, Asked, Committed, Ending, Fact
 from gleaner.chaos.invariants.samples import ResponseOf, wrong_token

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from gleaner.actors.names import MANAGER
 from gleaner.rlctl.client import Cluster, connect
 from gleaner.supervisor import AskFailed
 from gleaner.supervisor.process import die_with_parent
@@ -23,7 +24,6 @@ ANSWER_S = 1.5  # a process that answers later does not work
 OVERDUE_S = 5.0
 """A wait this long past its deadline was forgotten: deadlines are met within a turn of the loop, and a busy
 machine makes that a second or two."""
-MANAGER = "rollout/manager"
 
 
 class Testimony(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.names import CONTROLLER, MANAGER, STATE
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.protocol.rollout import BatchLedger
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights, ManagerSnapshot, ledger_of
@@ -20,10 +21,7 @@ from gleaner.supervisor.journal.file import StreamContent
 from gleaner.supervisor.message import Message
 from gleaner.supervisor.names.registry import Fences, NameFenced
 
-MANAGER = "rollout/manager"
 LEDGER = "rollout/manager/ledger"
-STATE = "training/state"
-CONTROLLER = "training/controller"
 REGISTRY = "registry"
 NEEDED_FOR = {
     MANAGER: ("I1", "I2", "I3", "I4"),

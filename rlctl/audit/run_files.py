@@ -13,21 +13,13 @@ import msgspec
 
 from gleaner.actors.cluster.checkpoint_store import CheckpointStore
 from gleaner.actors.cluster.saved_state import Damaged
+from gleaner.actors.names import CONTROLLER, MANAGER, STATE
 from gleaner.actors.protocol.cluster import TrainedSample
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.host import CLUSTER
 from gleaner.rlctl.audit import journal_faults
 from gleaner.rlctl.audit.invariants import CheckpointSeen, Evidence
-from gleaner.rlctl.audit.journal_evidence import (
-    CONTROLLER,
-    LEDGER,
-    MANAGER,
-    NEEDED_FOR,
-    REGISTRY,
-    STATE,
-    Testimony,
-    evidence_of,
-)
+from gleaner.rlctl.audit.journal_evidence import LEDGER, NEEDED_FOR, REGISTRY, Testimony, evidence_of
 from gleaner.supervisor import JournalError
 from gleaner.supervisor.journal.file import JournalView, contents_of
 from gleaner.supervisor.journal.places import view

@@ -6,8 +6,9 @@ import sys
 import time
 from pathlib import Path
 
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import InstancesAre, ListInstances
-from gleaner.rlctl.client import MANAGER, Cluster
+from gleaner.rlctl.client import Cluster
 from gleaner.rlctl.client_waits import WAIT_S
 from gleaner.rlctl.commands.terminal import (
     Subparsers,

@@ -2,23 +2,13 @@
 
 import pytest
 
-from gleaner.actors.protocol.balancer import (
-    BALANCER,
-    InstanceServes,
-    InstanceSuspected,
-    InstanceUp,
-    Placed,
-)
+from gleaner.actors.names import BALANCER
+from gleaner.actors.protocol.balancer import InstanceServes, InstanceSuspected, InstanceUp, Placed
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.rollout import Groups, HoldBack, TakeGroups, Weights
 from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainStep
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights
-from gleaner.actors.rollout.state.events import (
-    BatchSubmitted,
-    Dispatched,
-    FrameLogged,
-    InstanceJoined,
-    Prompt,
-)
+from gleaner.actors.rollout.state.events import Dispatched, FrameLogged, InstanceJoined
 from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.facts import Committed, Fact, Said
 from gleaner.supervisor import Message

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt, Span
 from gleaner.actors.protocol.cluster import StepTrained, TrainedSample
 from gleaner.actors.protocol.instances import Dispatch, NotLoaded, Serving, Work
 from gleaner.actors.protocol.rollout import BatchLedger, GroupOut, Groups, RequestLedger, SampleOut, Weights
@@ -15,15 +16,12 @@ from gleaner.actors.protocol.weights import Published
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights
 from gleaner.actors.rollout.state.events import (
     BatchReleased,
-    BatchSubmitted,
     Dispatched,
     FrameLogged,
     GroupsDropped,
     InstanceGone,
     InstanceJoined,
-    Prompt,
     Scored,
-    Span,
     TicketsRenewed,
     TicketsRevoked,
     VersionFailed,

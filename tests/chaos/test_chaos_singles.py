@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady, VersionSpan
 from gleaner.actors.rollout.state.events import (
-    BatchSubmitted,
     Dispatched,
     FrameLogged,
     InstanceJoined,
-    Prompt,
     RequestsDue,
     TicketsRevoked,
     VersionPublished,

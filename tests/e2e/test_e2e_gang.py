@@ -6,12 +6,13 @@ import signal
 import pytest
 from real_runs import OPEN_ENDED, MakeRun, RealRun
 
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.rollout.state.events import GroupsTaken
 from gleaner.actors.training.history import Restart
 from gleaner.chaos.procs import Proc, is_alive
 from gleaner.rlctl.audit.invariants import step_of
-from gleaner.rlctl.audit.run_files import MANAGER, gather
+from gleaner.rlctl.audit.run_files import gather
 from gleaner.supervisor import JournalError
 from gleaner.supervisor.journal.file import read_streams
 

@@ -8,12 +8,12 @@ are requeued, as without this feature.
 
 import asyncio
 
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import KeepRequests, RequestsKept
 from gleaner.configs.schema import Config
 from gleaner.supervisor import AskFailed, Context, WaitTimeout
 from gleaner.transport.token_stream import StreamSender
 
-MANAGER = "rollout/manager"
 KEEP_S = 5.0  # longer than a commit of the manager; beyond it a requeue is quicker
 LOOK_S = 0.005  # between two checks whether the stream is acknowledged
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from gleaner.actors.engine.servers.port import LoadFailed, ServerDied
 from gleaner.actors.engine.worker.update_times import Figures, FlipTimes
 from gleaner.actors.model.tensor_spec import image_bytes
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import NotLoaded, Pulled, ServeNow, Serving, Withdraw, Withdrawn
 from gleaner.actors.protocol.rollout import Weights
 from gleaner.actors.protocol.weights import DropVersion, Fetch, Fetched
@@ -18,7 +19,6 @@ from gleaner.actors.weights.control.page import NONE, ControlPage, Page
 from gleaner.configs.schema import Config
 from gleaner.supervisor import AskFailed, AskTimeout, Context, Done
 
-MANAGER = "rollout/manager"
 TELL_DEADLINE_S = 5.0
 FETCH_DEADLINE_S = 60.0
 DRAIN_BEYOND_S = 30.0  # grace period until the manager has every token of the remaining requests

@@ -7,11 +7,10 @@ nothing. A lost message is not sent again, because the next turns give the same 
 import asyncio
 
 from gleaner.actors.engine.worker.port import TurnWork
+from gleaner.actors.names import BALANCER
 from gleaner.actors.protocol.balancer import EngineMeasured
-from gleaner.actors.rollout.dispatch.throughput_table import Measured, Work
+from gleaner.actors.protocol.throughput import NOTHING, Work
 from gleaner.supervisor import Context
-
-BALANCER = "rollout/balancer"
 
 
 class TurnTimes:
@@ -50,3 +49,20 @@ class TurnTimes:
         name, incarnation = self._ctx.name, self._ctx.incarnation
         sums = self._measured.take()
         await self._ctx.tell(BALANCER, EngineMeasured(instance=name, incarnation=incarnation, sums=sums))
+
+
+class Measured:
+    """Measurements that a worker has not reported yet: sums by bucket."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[int, int], Work] = {}
+
+    def add(self, work: Work) -> None:
+        """Add a turn. One that decoded nothing, or took no time, is ignored."""
+        if work.seconds > 0 and work.steps > 0:
+            self._sums[work.bucket] = self._sums.get(work.bucket, NOTHING).plus(work)
+
+    def take(self) -> list[Work]:
+        """Return and clear all sums, one for each bucket."""
+        sums, self._sums = self._sums, {}
+        return list(sums.values())

@@ -16,6 +16,7 @@ from gleaner.actors.engine.worker.port import AnyHost, AwaitedHost, EngineHost, 
 from gleaner.actors.engine.worker.preparation import Preparing
 from gleaner.actors.engine.worker.served_weights import ServedWeights
 from gleaner.actors.engine.worker.throughput_report import TurnTimes
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import (
     Abort,
     CannotTake,
@@ -47,7 +48,6 @@ from gleaner.supervisor import (
 from gleaner.transport.token_stream import StreamRefused
 from gleaner.transport.wire import Peer
 
-MANAGER = "rollout/manager"
 REGISTER_DEADLINE_S = 5.0
 HAND_OVER_DEADLINE_S = 30.0  # for one request
 MANAGER_LATE_S = 30.0  # longer waits than these are logged, each time again; nothing is given up

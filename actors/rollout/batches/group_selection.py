@@ -8,6 +8,7 @@ there. The controller gives the same prompts for the same groups, in every call 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from gleaner.actors.names import CONTROLLER
 from gleaner.actors.protocol.instances import Abort
 from gleaner.actors.protocol.rollout import MorePrompts, PromptsAre
 from gleaner.actors.rollout.fleet.instance_table import Instances
@@ -19,7 +20,6 @@ from gleaner.actors.rollout.state.group_events import decision_of, due_aborts, e
 from gleaner.actors.rollout.state.token_log import Batch
 from gleaner.supervisor import AskFailed, Context
 
-CONTROLLER = "training/controller"
 PROMPTS_DEADLINE_S = 60.0  # of one request: the controller may have to request the problems itself
 PROMPTS_LATE_S = 120.0  # this long without the prompts of a refill is worth a line, again each time
 RETRY_S = 0.2

@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
 
+from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import Score, Verdict
 from gleaner.actors.reward.health import MAX_TEXT, VerifierHealth
 from gleaner.actors.reward.verdicts import OURS
@@ -22,7 +23,6 @@ from gleaner.configs.schema import Reward
 from gleaner.supervisor import AskFailed, Context, Overloaded
 from gleaner.supervisor.system_messages import WaitState
 
-REWARD = "reward/proxy"
 RETRY_S = 0.05
 MAX_RETRY_S = 2.0
 DEADLINE = "deadline"

@@ -6,13 +6,13 @@ batches and their weights.
 
 from collections.abc import Callable, Sequence
 
+from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.rollout import SubmitBatch, Weights
 from gleaner.actors.rollout.fleet.step_metrics import Measuring
 from gleaner.actors.rollout.fleet.weight_updates import Flipping
 from gleaner.actors.rollout.journal.journaled_state import Books
 from gleaner.actors.rollout.state.admission import unfit
 from gleaner.actors.rollout.state.effects import Changes
-from gleaner.actors.rollout.state.events import BatchSubmitted
 from gleaner.supervisor import Context, Refused, Suspended
 
 

@@ -10,7 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from gleaner.actors.protocol.balancer import BALANCER, LoadChange, LoadChanged, Place, Placed
+from gleaner.actors.names import BALANCER
+from gleaner.actors.protocol.balancer import LoadChange, LoadChanged, Place, Placed
+from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.experts import ExpertsWanted
 from gleaner.actors.protocol.instances import Dispatch, Work
 from gleaner.actors.protocol.requests import BATCH
@@ -20,7 +22,7 @@ from gleaner.actors.rollout.dispatch.session_affinity import Sessions
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
 from gleaner.actors.rollout.journal.journaled_state import Books
 from gleaner.actors.rollout.state.effects import Changes
-from gleaner.actors.rollout.state.events import BatchSubmitted, Dispatched
+from gleaner.actors.rollout.state.events import Dispatched
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.token_log import Batch
 from gleaner.supervisor import AskFailed, AskTimeout, Context, Deadline, Done, Refused, Unreachable

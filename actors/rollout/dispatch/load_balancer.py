@@ -22,11 +22,11 @@ from gleaner.actors.protocol.balancer import (
     Rebalance,
 )
 from gleaner.actors.protocol.device import Device
-from gleaner.actors.protocol.throughput import Paces, PacesAre, instance_pace
+from gleaner.actors.protocol.throughput import Paces, PacesAre
 from gleaner.actors.rollout.dispatch.devices import crowds
 from gleaner.actors.rollout.dispatch.placement import Balancer, Instance, InstanceKind
 from gleaner.actors.rollout.dispatch.rebalancer import Load, Requests, decide
-from gleaner.actors.rollout.dispatch.throughput_table import Profiles, plausible
+from gleaner.actors.rollout.dispatch.throughput_table import Profiles, instance_pace, plausible
 from gleaner.supervisor import Actor, Refused, handles
 
 SPEEDS_S = 1.0

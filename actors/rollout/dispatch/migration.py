@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gleaner.actors.protocol.balancer import BALANCER, Holding, MoveOrder, Moves, Rebalance
+from gleaner.actors.names import BALANCER
+from gleaner.actors.protocol.balancer import Holding, MoveOrder, Moves, Rebalance
 from gleaner.actors.protocol.instances import Abort
 from gleaner.actors.rollout.dispatch.remaining_length import LengthsLeft
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances

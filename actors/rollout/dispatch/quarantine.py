@@ -5,7 +5,7 @@ One suspect runs at a time, so one suspect costs at most one engine at a time. `
 requests are suspects. In memory only: a restarted manager starts counting from zero.
 """
 
-from gleaner.actors.protocol.balancer import BALANCER
+from gleaner.actors.names import BALANCER
 from gleaner.actors.rollout.dispatch.suspect_policy import MAX_KNOWN, Held, Suspects
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
 from gleaner.actors.rollout.journal.journaled_state import Books

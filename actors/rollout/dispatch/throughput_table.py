@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
+from gleaner.actors.protocol.throughput import NOTHING, EnginePace, Work
 
 if TYPE_CHECKING:  # messages name these types; only a fit needs NumPy, whose import is slow
     import numpy as np
@@ -40,34 +40,6 @@ is the tokens a second that it would add if it slowed no other. Below the platea
 shorten steps by less than 15 %."""
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Sums over turns of an engine: seconds, decode steps, tokens decoded, tokens in the cache of the rows
-    (summed over the steps), tokens whose cache was computed."""
-
-    seconds: float
-    steps: float
-    tokens: float
-    attended: float
-    prefilled: float = 0.0
-
-    def plus(self, other: "Work", weight: float = 1.0) -> "Work":
-        """This, `weight` times, and the other."""
-        return Work(
-            seconds=self.seconds * weight + other.seconds,
-            steps=self.steps * weight + other.steps,
-            tokens=self.tokens * weight + other.tokens,
-            attended=self.attended * weight + other.attended,
-            prefilled=self.prefilled * weight + other.prefilled,
-        )
-
-    @property
-    def bucket(self) -> tuple[int, int]:
-        """Octaves of the rows of a step and of the mean context of a row; (-1, -1) with prefill in it."""
-        if self.prefilled or not self.tokens:
-            return -1, -1
-        return int(self.tokens / self.steps).bit_length(), int(self.attended / self.tokens).bit_length()
-
-
 MOST_WORK = 1e15
 """Upper limit of every measured value: weeks of nanoseconds. A larger value, or no number, is no
 measurement."""
@@ -77,26 +49,6 @@ def plausible(work: Work) -> bool:
     """Whether an engine may have measured this: a time, decode steps, and no number below zero."""
     numbers = work.seconds, work.steps, work.tokens, work.attended, work.prefilled
     return all(0 <= number <= MOST_WORK for number in numbers) and work.seconds > 0 and work.steps > 0
-
-
-NOTHING = Work(seconds=0.0, steps=0.0, tokens=0.0, attended=0.0)
-
-
-class Measured:
-    """Measurements that a worker has not reported yet: sums by bucket."""
-
-    def __init__(self) -> None:
-        self._sums: dict[tuple[int, int], Work] = {}
-
-    def add(self, work: Work) -> None:
-        """Add a turn. One that decoded nothing, or took no time, is ignored."""
-        if work.seconds > 0 and work.steps > 0:
-            self._sums[work.bucket] = self._sums.get(work.bucket, NOTHING).plus(work)
-
-    def take(self) -> list[Work]:
-        """Return and clear all sums, one for each bucket."""
-        sums, self._sums = self._sums, {}
-        return list(sums.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,3 +182,13 @@ class Profiles:
         """The present mean over the instances that have measured anything."""
         known = [profile.mean_context for profile in self._own.values() if profile.mean_context]
         return sum(known) / len(known) if known else 0.0
+
+
+def instance_pace(model: StepModel) -> EnginePace:
+    """The measured pace of an instance."""
+    return EnginePace(
+        step_s=model.base_s,
+        row_s=model.row_s,
+        context_s=model.context_s,
+        prefill_token_s=model.prefill_token_s,
+    )

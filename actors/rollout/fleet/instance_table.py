@@ -13,10 +13,10 @@ from gleaner.actors.protocol.balancer import (
     InstanceSuspected,
     InstanceUp,
 )
+from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.device import Device
 from gleaner.actors.protocol.instances import RegisterInstance, Serving
 from gleaner.actors.rollout.dispatch.devices import carried
-from gleaner.actors.rollout.state.events import BatchSubmitted
 from gleaner.supervisor import Address
 
 

@@ -9,7 +9,7 @@ restarted manager. Its requests then continue elsewhere from their last token.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from gleaner.actors.protocol.balancer import BALANCER
+from gleaner.actors.names import BALANCER
 from gleaner.actors.protocol.instances import (
     Abort,
     CannotTake,

@@ -8,6 +8,7 @@ them receives the weights to serve instead.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from gleaner.actors.names import CONTROLLER
 from gleaner.actors.protocol.instances import NotLoaded, ServeNow, ServeWeights, Serving
 from gleaner.actors.protocol.rollout import NotPublished, Weights, WeightsFailed
 from gleaner.actors.protocol.weights import DropVersion
@@ -16,7 +17,6 @@ from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
 from gleaner.actors.rollout.journal.journaled_state import Books
 from gleaner.supervisor import Context, Deadline, Deferred, Done, Refused
 
-CONTROLLER = "training/controller"
 TRIAL_S = 600.0
 """Seconds for one instance to load; big checkpoints are read from slow disks."""
 MAX_WHY = 1000

@@ -11,12 +11,12 @@ snapshots never costs more than twice what the frames cost.
 import asyncio
 from collections.abc import Awaitable
 
+from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.rollout import BatchLedger, GroupOut, RequestLedger, Weights
 from gleaner.actors.rollout.journal.delivered_groups import Shelves
 from gleaner.actors.rollout.state.effects import Changes
 from gleaner.actors.rollout.state.events import (
     BatchReleased,
-    BatchSubmitted,
     FrameLogged,
     GroupsTaken,
     RolloutSnapshot,

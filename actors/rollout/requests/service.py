@@ -12,6 +12,7 @@ import math
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.instances import CannotTake
 from gleaner.actors.protocol.requests import BATCH, Generate, VersionNotReady
 from gleaner.actors.protocol.rollout import Weights
@@ -22,7 +23,6 @@ from gleaner.actors.rollout.requests.deadlines import Deadlines
 from gleaner.actors.rollout.requests.token_followers import Following
 from gleaner.actors.rollout.requests.version_gate import Gates
 from gleaner.actors.rollout.state.admission import MAX_OPEN_SINGLES
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.token_log import request_id
 from gleaner.configs.schema import Config

@@ -6,7 +6,7 @@ Owns the limits and the refusals. Pure.
 import math
 from collections.abc import Sequence
 
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.token_log import TokenLog
 
 # Steps that no second checkpoint has yet, the running one, evaluations; more would be a leak.

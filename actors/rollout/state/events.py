@@ -9,57 +9,8 @@ dispatch of a request to an instance; it is never used again within an incarnati
 
 import msgspec
 
-from gleaner.actors.protocol.sampling_params import Sampling
-from gleaner.actors.protocol.score_rows import Scores
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt, Span
 from gleaner.supervisor import Message
-
-
-class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """One group of a batch: a problem of the task, and a seed for each of its G samples."""
-
-    split: str
-    index: int
-    tokens: tuple[int, ...]
-    seeds: tuple[int, ...]
-
-
-class BatchSubmitted(Message, frozen=True):
-    """The prompts of a batch, in the order of their groups.
-
-    Every token must be made under exactly `version`, the one that its step starts from; with `min_version`,
-    under any version from that one on. scored: the manager requests a verdict for each finished request.
-
-    `gleaner.actors.rollout.state.group_policy` decides what counts. wanted: groups that the batch ends with,
-    0 = all of them.
-    drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in its
-    place, up to `most` groups in all. over_sampling: this many prompts are in progress for each group that is
-    still missing; when `wanted` groups are complete, the rest is aborted. again: a sample without a verdict
-    of its own is generated again at most this many times. sampling: None leaves the distribution as it is.
-    experts: the actor that receives which experts its tokens were routed to (`expert_messages`), or, if
-    `scores` is set, which tokens were likeliest; "": none.
-    """
-
-    batch: str
-    version: int
-    prompts: tuple[Prompt, ...]
-    max_new_tokens: int
-    temperature: float = 1.0
-    wanted: int = 0
-    most: int = 0
-    drop_uniform: bool = False
-    over_sampling: float = 1.0
-    again: int = 0
-    min_version: int | None = None
-    scored: bool = True
-    sampling: Sampling | None = None
-    experts: str = ""
-    scores: Scores | None = None
-
-    def admits(self, version: int | None) -> bool:
-        """Whether tokens made under this version may be in the batch; no token is made under None."""
-        if self.min_version is None or version is None:
-            return version == self.version
-        return version >= self.min_version
 
 
 class VersionPublished(Message, frozen=True):
@@ -212,17 +163,6 @@ class BatchReleased(Message, frozen=True):
     """The batch is trained and durable, or given up: forget it."""
 
     batch: str
-
-
-class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` tokens of a request from position `start` on, made by one attempt under one version."""
-
-    attempt: int
-    instance: str
-    incarnation: int
-    version: int
-    start: int
-    count: int
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ Owns the record of the outcomes, not the decisions (`group_policy`) nor the requ
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
-from gleaner.actors.rollout.state.events import Prompt
+from gleaner.actors.protocol.batches import Prompt
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gleaner.actors.rollout.state.events import Span
+from gleaner.actors.protocol.batches import Span
 from gleaner.actors.rollout.state.token_columns import NO_SLOT, TokenColumns
 
 

@@ -14,11 +14,11 @@ request is with one instance at most; every token of a batch bears a published v
 from collections import Counter
 from collections.abc import Iterable
 
+from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.rollout.state.admission import refusal_of
 from gleaner.actors.rollout.state.effects import Changes
 from gleaner.actors.rollout.state.events import (
     BatchReleased,
-    BatchSubmitted,
     Counters,
     Dispatched,
     FrameLogged,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.group_outcomes import Fates
 from gleaner.actors.rollout.state.group_policy import seed_again
 from gleaner.actors.rollout.state.queue import Waiting

@@ -9,6 +9,7 @@ refused too: with NaN or infinity, or with other tensors than the previous versi
 import asyncio
 from collections.abc import Callable
 
+from gleaner.actors.names import CONTROLLER, MANAGER
 from gleaner.actors.protocol.rollout import PublishVersion, Weights, WeightsFailed
 from gleaner.actors.protocol.weights import FindStore, MayPublish, OpenPart, Publish, Published, StoreIs
 from gleaner.actors.weights.delta.service import ServedDeltas
@@ -21,8 +22,6 @@ from gleaner.actors.weights.transfer.version_index import Served
 from gleaner.configs.schema import Config
 from gleaner.supervisor import AskFailed, Context, Deferred, Done, Refused
 
-MANAGER = "rollout/manager"
-CONTROLLER = "training/controller"
 TELL_DEADLINE_S = 60.0  # far above a restart of the manager
 
 

@@ -14,10 +14,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.manager_process import MANAGER, ManagerProcess, manager_process
+from bench.manager_process import ManagerProcess, manager_process
 from bench.runtime.harness import ROOT
 from bench.weights.pause.versions import Layout, first, following
 from gleaner.actors.cluster.job import memory_dir, store_dir
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.actors.protocol.instances import InstanceIs, InstancesAre, ListInstances
 from gleaner.actors.protocol.rollout import PublishVersion, Weights

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.manager_process import MANAGER
 from bench.weights.pause.timeline import Timeline
 from gleaner.actors.engine.servers.port import Ask
 from gleaner.actors.engine.servers.sglang import SglangWire
+from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.requests import Cancel, Generate, Generated, Progress
 from gleaner.supervisor import Actor, ActorSystem, Message, handles
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gleaner.actors.engine.worker.expert_routing import ExpertPiece, table
 from gleaner.actors.gateway.expert_rows import AFTERWARDS, ExpertRowsOf, owned
+from gleaner.actors.protocol.batches import Span
 from gleaner.actors.protocol.experts import PART_BYTES, ExpertRows, ExpertsWanted
-from gleaner.actors.rollout.state.events import Span
 
 WIDTH = 6
 

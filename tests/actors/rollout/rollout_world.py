@@ -9,15 +9,14 @@ import zlib
 from array import array
 from dataclasses import dataclass, field
 
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.effects import Changes
 from gleaner.actors.rollout.state.events import (
-    BatchSubmitted,
     Dispatched,
     FrameLogged,
     GroupsTaken,
     InstanceGone,
     InstanceJoined,
-    Prompt,
     Scored,
     TicketsRevoked,
 )

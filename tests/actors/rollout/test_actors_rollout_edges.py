@@ -22,6 +22,7 @@ from gleaner.actors.protocol.balancer import (
     Place,
     Rebalance,
 )
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.instances import (
     Abort,
     CannotTake,
@@ -45,11 +46,10 @@ from gleaner.actors.protocol.rollout import (
     TakeGroups,
     Weights,
 )
-from gleaner.actors.protocol.throughput import Paces, PacesAre
+from gleaner.actors.protocol.throughput import Paces, PacesAre, Work
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
-from gleaner.actors.rollout.dispatch.throughput_table import Work
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt, RequestsDue
+from gleaner.actors.rollout.state.events import RequestsDue
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Address, Crashed, Done, Message, Refused, Unreachable, handles
 from gleaner.supervisor.testing import TestSystem

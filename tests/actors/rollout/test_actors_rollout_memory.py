@@ -9,15 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.admission import MAX_OPEN_TOKENS
 from gleaner.actors.rollout.state.events import (
     BatchReleased,
-    BatchSubmitted,
     Dispatched,
     FrameLogged,
     GroupsTaken,
     InstanceJoined,
-    Prompt,
     Scored,
 )
 from gleaner.actors.rollout.state.state import RolloutState

@@ -21,6 +21,7 @@ from gleaner.actors.model.flat_image import weight_layout, write_weights
 from gleaner.actors.model.qwen3 import Qwen3
 from gleaner.actors.model.qwen3_config import Qwen3Config
 from gleaner.actors.model.tensor_spec import image_bytes
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.actors.protocol.reward import Score, Verdict
 from gleaner.actors.protocol.rollout import (
@@ -35,7 +36,6 @@ from gleaner.actors.protocol.rollout import (
 from gleaner.actors.protocol.weights import Publish, Published
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import from_tree

@@ -7,13 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_world import World, submission
 
-from gleaner.actors.rollout.state.events import (
-    BatchSubmitted,
-    Dispatched,
-    RequestsDue,
-    TicketsRenewed,
-    VersionPublished,
-)
+from gleaner.actors.protocol.batches import BatchSubmitted
+from gleaner.actors.rollout.state.events import Dispatched, RequestsDue, TicketsRenewed, VersionPublished
 from gleaner.actors.rollout.state.request_log import RequestState
 from gleaner.actors.rollout.state.state import RolloutState
 from gleaner.actors.rollout.state.ticket_renewal import may_renew

@@ -2,8 +2,8 @@
 
 import pytest
 
+from gleaner.actors.protocol.critical_path import CriticalPath
 from gleaner.actors.protocol.training import StepResult
-from gleaner.actors.rollout.batches.critical_path import CriticalPath
 from gleaner.actors.training.step_clock import Spent
 from gleaner.actors.training.step_path import STAGES, stages_of
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gleaner.actors.protocol.batches import Prompt
 from gleaner.actors.protocol.reward import GetProblems, Problems
 from gleaner.actors.protocol.rollout import SubmitBatch
 from gleaner.actors.protocol.training import TrainerIs
-from gleaner.actors.rollout.state.events import Prompt
 from gleaner.actors.training.job_journal import standing_of
 from gleaner.actors.training.patient_ask import Asking
 from gleaner.actors.training.problem_order import Draws

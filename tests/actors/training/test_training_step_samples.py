@@ -4,8 +4,8 @@ from array import array
 
 import pytest
 
+from gleaner.actors.protocol.batches import Span
 from gleaner.actors.protocol.rollout import GroupOut, SampleOut
-from gleaner.actors.rollout.state.events import Span
 from gleaner.actors.training.advantages import group_advantages
 from gleaner.actors.training.staleness import Staleness
 from gleaner.actors.training.step_samples import Gathered, samples_of

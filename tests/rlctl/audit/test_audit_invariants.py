@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from gleaner.actors.cluster.state_manager import Rewound
+from gleaner.actors.protocol.batches import Span
 from gleaner.actors.protocol.cluster import StepTrained, TrainedSample
 from gleaner.actors.protocol.rollout import BatchLedger, RequestLedger
-from gleaner.actors.rollout.state.events import Counters, Span
+from gleaner.actors.rollout.state.events import Counters
 from gleaner.rlctl.audit.invariants import CheckpointSeen, Evidence, State, audit, lineage, states
 
 STEPS = 3

@@ -11,24 +11,18 @@ import msgspec
 import pytest
 
 from gleaner.actors.cluster.checkpoint_store import CheckpointStore
+from gleaner.actors.names import CONTROLLER, MANAGER, STATE
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.cluster import StepTrained, TrainedSample
 from gleaner.actors.protocol.rollout import BatchLedger
 from gleaner.actors.rollout.journal.journaled_state import ManagerSnapshot, ledger_of
-from gleaner.actors.rollout.state.events import (
-    BatchReleased,
-    BatchSubmitted,
-    Dispatched,
-    FrameLogged,
-    InstanceJoined,
-    Prompt,
-    Scored,
-)
+from gleaner.actors.rollout.state.events import BatchReleased, Dispatched, FrameLogged, InstanceJoined, Scored
 from gleaner.actors.rollout.state.state import RolloutState
 from gleaner.actors.training.job_journal import StepFinished
 from gleaner.configs.load import load
 from gleaner.configs.schema import Config
 from gleaner.rlctl.audit.invariants import INVARIANTS, State, audit, states
-from gleaner.rlctl.audit.run_files import COMMIT_FILE, CONTROLLER, LEDGER, MANAGER, REGISTRY, STATE, gather
+from gleaner.rlctl.audit.run_files import COMMIT_FILE, LEDGER, REGISTRY, gather
 from gleaner.supervisor import Message, SqliteJournal
 from gleaner.supervisor.names.registry import NameFenced
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.actors.rollout.batches.critical_path import BatchInstants, CriticalPath
+from gleaner.actors.protocol.critical_path import CriticalPath
+from gleaner.actors.rollout.batches.critical_path import BatchInstants
 
 STAGES = ("weights_s", "place_s", "prefill_s", "decode_s", "verdict_s", "hand_out_s", "train_s")
 

@@ -9,6 +9,7 @@ from test_actors_rollout_plane import NEW_TOKENS, Plane, plane
 
 from gleaner.actors.engine.worker.port import Orders
 from gleaner.actors.engine.worker.worker import RolloutWorker
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.reward import Score, Verdict
 from gleaner.actors.protocol.rollout import (
@@ -22,7 +23,6 @@ from gleaner.actors.protocol.rollout import (
 )
 from gleaner.actors.rollout.batches import group_selection as selecting
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
 from gleaner.supervisor import Actor, Deferred, Done, Refused, handles
 from gleaner.supervisor.testing import TestSystem
 

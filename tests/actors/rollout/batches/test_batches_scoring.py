@@ -11,12 +11,13 @@ import msgspec
 import pytest
 from rollout_world import frame, submission
 
+from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import Score, Verdict
 from gleaner.actors.protocol.rollout import GroupOut, Groups, TakeGroups
 from gleaner.actors.reward.health import LEAST
 from gleaner.actors.rollout.batches import scoring
 from gleaner.actors.rollout.batches.group_delivery import Takers
-from gleaner.actors.rollout.batches.scoring import REWARD, Scoring
+from gleaner.actors.rollout.batches.scoring import Scoring
 from gleaner.actors.rollout.fleet.instance_table import Instances
 from gleaner.actors.rollout.journal.journaled_state import Books
 from gleaner.actors.rollout.state.events import Dispatched, GroupsTaken, InstanceJoined, SampleAgain, Scored

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.engine.worker.throughput_report import Measured
 from gleaner.actors.protocol.instances import Work as Dispatched
+from gleaner.actors.protocol.throughput import Work
 from gleaner.actors.rollout.dispatch.remaining_length import LengthsLeft
 from gleaner.actors.rollout.dispatch.throughput_table import (
     MEMORY_S,
     PLATEAU_SHARE,
-    Measured,
     Profile,
     Profiles,
     StepModel,
-    Work,
 )
 from gleaner.sim.models.batching import Entry, Limits
 from gleaner.sim.models.clock import Immediate

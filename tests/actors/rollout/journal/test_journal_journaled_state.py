@@ -7,18 +7,11 @@ import numpy as np
 import pytest
 from rollout_world import tokens_of
 
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.rollout import GroupOut, Weights
 from gleaner.actors.rollout.batches.group_delivery import group_out
 from gleaner.actors.rollout.journal.journaled_state import Books, ManagerSnapshot, ledger_of
-from gleaner.actors.rollout.state.events import (
-    BatchSubmitted,
-    Dispatched,
-    FrameLogged,
-    GroupsTaken,
-    InstanceJoined,
-    Prompt,
-    Scored,
-)
+from gleaner.actors.rollout.state.events import Dispatched, FrameLogged, GroupsTaken, InstanceJoined, Scored
 from gleaner.supervisor import Journal, SqliteJournal
 
 LIMIT = 50

@@ -7,13 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_world import World, submission, true_crc
 
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.events import (
     BatchReleased,
-    BatchSubmitted,
     GroupsAdded,
     GroupsKept,
     GroupsTaken,
-    Prompt,
     SampleAgain,
     Scored,
 )

@@ -7,19 +7,18 @@ import msgspec
 import pytest
 from rollout_world import MAX_NEW, frame, logprobs_of, submission, tokens_of
 
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.requests import Generate, Generated
 from gleaner.actors.rollout.requests.answers import answer_to
 from gleaner.actors.rollout.state import tickets as ticket_table
 from gleaner.actors.rollout.state.admission import MAX_OPEN_BATCHES
 from gleaner.actors.rollout.state.events import (
     BatchReleased,
-    BatchSubmitted,
     Dispatched,
     FrameLogged,
     GroupsTaken,
     InstanceGone,
     InstanceJoined,
-    Prompt,
     Scored,
     TicketsRenewed,
     TicketsRevoked,

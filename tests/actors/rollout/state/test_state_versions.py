@@ -13,11 +13,11 @@ from test_actors_rollout_plane import MODEL, NEW_TOKENS, Plane, plane
 from gleaner.actors.model.flat_image import weight_layout, write_weights
 from gleaner.actors.model.qwen3 import Qwen3
 from gleaner.actors.model.tensor_spec import image_bytes
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady
 from gleaner.actors.protocol.rollout import Groups, PublishVersion, SubmitBatch, TakeGroups, Weights
 from gleaner.actors.protocol.weights import Publish, Published
 from gleaner.actors.rollout.manager import RolloutManager
-from gleaner.actors.rollout.state.events import BatchSubmitted, Prompt
 from gleaner.actors.weights.image.store import ImageStore
 from gleaner.supervisor import Done, Message, Refused
 

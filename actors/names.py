@@ -1,0 +1,11 @@
+"""Names of the actors of which a job or a cluster has one; those of a host begin with its own name."""
+
+MANAGER = "rollout/manager"
+BALANCER = "rollout/balancer"
+GATEWAY = "rollout/gateway"
+SCHEDULER = "cluster/scheduler"
+PROVIDER = "cluster/provider"
+CONTROLLER = "training/controller"
+TRAINER = "training/trainer"
+STATE = "training/state"
+REWARD = "reward/proxy"
