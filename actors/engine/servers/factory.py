@@ -18,7 +18,7 @@ from gleaner.actors.engine.servers.vllm_messages import BACKEND, MIDDLEWARE
 from gleaner.actors.protocol.weights import Fetched
 from gleaner.configs.schema import Config
 
-VLLM_PLUGIN = Path(__file__).with_name("vllm_plugin")
+VLLM_PLUGIN = Path(__file__).parent.with_name("vllm_plugin")
 """First on the path, before an installed copy, whose entry point vLLM needs: ours matches this program."""
 NO_WEIGHTS = "none-yet"
 """The server's name for the meaningless weights that it was started with."""

@@ -106,7 +106,7 @@ def _installed(kind: str, where: str, found: _Found) -> list[str]:
     if kind == "vllm" and VLLM_PLUGIN not in found.plugins:
         return [
             f"{where}: vllm has no plug-in of Gleaner; install it with that environment's python -m pip "
-            f"install --no-deps {Path(__file__).with_name('vllm_plugin')}"
+            f"install --no-deps {Path(__file__).parent.with_name('vllm_plugin')}"
         ]
     return []
 

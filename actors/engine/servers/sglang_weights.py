@@ -31,7 +31,7 @@ from gleaner.actors.engine.servers.sglang_messages import (
 from gleaner.actors.protocol.weights import Fetched
 
 LOADER = "gleaner_sglang.load_image"
-PLUGIN = Path(__file__).with_name("sglang_plugin")
+PLUGIN = Path(__file__).parent.with_name("sglang_plugin")
 LOAD_S = 600.0  # to load weights; the caller has its own deadline
 REPORT_S = 30.0  # for the slowest rank after the first reply
 LOOK_S = 0.05
