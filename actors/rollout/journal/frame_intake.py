@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
 from gleaner.actors.rollout.journal.journaled_state import Books, may_go_unheard
-from gleaner.actors.rollout.requests.token_followers import Following, Marks
 from gleaner.actors.rollout.state.effects import Changes
 from gleaner.actors.rollout.state.events import FrameLogged
+from gleaner.actors.rollout.state.followed import Marks
 from gleaner.transport.token_frame import PackedFrame, joined
 
 MAX_JOINED_BYTES = 1 << 20  # of the columns of one event: larger ones are no cheaper per row
@@ -33,6 +33,16 @@ class Receiver(Protocol):
 
     def forget(self, stream: str, incarnation: int) -> None:
         """Drop the state of a stream."""
+
+
+class Followers(Protocol):
+    """Who reads of the tokens of requests, as `requests.token_followers.Following` keeps them."""
+
+    def entered(self) -> Marks:
+        """What was made since the last call; it goes to `committed` when the journal has it."""
+
+    def committed(self, marks: Marks) -> None:
+        """These are in the journal."""
 
 
 class Intake:
@@ -54,7 +64,7 @@ class Intake:
         act: Callable[[Changes], None],
         heard: Callable[[str], None],
         idle: Callable[[asyncio.Event], Awaitable[object]],
-        following: Following,
+        following: Followers,
     ) -> None:
         self._books, self._act, self._heard, self._idle = books, act, heard, idle
         self._following = following

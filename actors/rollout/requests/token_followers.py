@@ -8,31 +8,16 @@ messages, and blocks no other.
 
 import asyncio
 import math
-from dataclasses import dataclass
 
 from gleaner.actors.protocol.requests import Progress, ProgressItem
 from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.state.followed import Followed, Marks
 from gleaner.actors.rollout.state.request_log import RequestLog
 from gleaner.supervisor import Context
-
-
-@dataclass(slots=True)
-class _Followed:
-    id: str
-    log: RequestLog
-    follower: str
-    entered: int  # tokens, counts from the first: in the log,
-    committed: int  # in the journal,
-    told: int  # and sent
-    new: bool = True  # nothing was sent yet
-
 
 TELL_S = 0.02
 """Seconds between two messages of progress; a reader of text sees no difference, and each message costs time
 in every process behind it."""
-
-Marks = list[tuple[_Followed, int]]
-"""Lengths of followed requests when a commit was started."""
 
 
 class Following:
@@ -40,8 +25,8 @@ class Following:
 
     def __init__(self, ctx: Context, books: Books) -> None:
         self._ctx, self._books = ctx, books
-        self._followed: dict[str, _Followed] = {}  # by request
-        self._fresh: dict[str, _Followed] = {}  # of these, those with more committed than sent
+        self._followed: dict[str, Followed] = {}  # by request
+        self._fresh: dict[str, Followed] = {}  # of these, those with more committed than sent
         self._wake = asyncio.Event()
         self._told_s = -math.inf
         self._later = False
@@ -50,7 +35,7 @@ class Following:
         """Send tokens from `accepted` on; this replaces an earlier follower. Tokens in the log already may
         not be committed: they are sent with the next ones."""
         if log.crc is None and follower:
-            self._followed[log.id] = _Followed(id, log, follower, accepted, accepted, accepted)
+            self._followed[log.id] = Followed(id, log, follower, accepted, accepted, accepted)
 
     def forget(self, request: str) -> None:
         """The request is over: the rest is in its answer."""
@@ -104,7 +89,7 @@ class Following:
         self._wake.set()
 
 
-def _item(one: _Followed) -> ProgressItem:
+def _item(one: Followed) -> ProgressItem:
     tokens, logprobs = one.log.made_since(one.told)
     size = 4 * (one.committed - one.told)
     return ProgressItem(
