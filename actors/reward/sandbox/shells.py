@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-import gleaner
 from gleaner import actors
 from gleaner.actors.reward.sandbox.port import Isolation
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
 ETC = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
+ACTORS = Path(next(iter(actors.__path__)))  # in a checkout a link in the folder `gleaner`
 START = (
     "import sys; sys.path[:0] = sys.argv[2].split(chr(0)); "
     "from gleaner.actors.reward.sandbox.zygote import main; main(int(sys.argv[1]))"
@@ -30,7 +30,7 @@ def readable(more: Sequence[str] = ()) -> list[str]:
     """The paths that programs may read and execute: the system's files, the interpreter's, our package
     `gleaner.actors`, the folder that makes it one of `gleaner`, and `more`. In a checkout that folder holds
     links, whose targets stay out of reach. Nothing of these holds a secret: no home, no run."""
-    ours = [str(Path(path).resolve()) for path in (*gleaner.__path__, *actors.__path__)]
+    ours = [str(folder.resolve()) for folder in (ACTORS.parent, ACTORS)]
     prefixes = [
         sys.prefix,
         sys.base_prefix,
@@ -46,7 +46,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a zygote that listens on `inner` and writes its errors to `stderr`. Raises OSError."""
     fd = inner.fileno()
-    package = str(Path(next(iter(gleaner.__path__))).resolve().parent)
+    package = str(ACTORS.parent.resolve().parent)
     python = [sys.executable, "-I", "-X", "utf8", "-c", START, str(fd), package]
     if isolation is Isolation.LANDLOCK:
         return _popen(python, [fd], stderr)

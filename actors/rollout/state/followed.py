@@ -1,4 +1,4 @@
-"""How far a followed request is: entered, committed, told. Shapes; `requests.token_followers` fills them."""
+"""Progress of a followed request: tokens entered, committed and sent. `requests.token_followers` fills it."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ class Followed:
     follower: str
     entered: int  # tokens, counts from the first: in the log,
     committed: int  # in the journal,
-    told: int  # and told
-    new: bool = True  # nothing was told yet
+    told: int  # and sent
+    new: bool = True  # nothing was sent yet
 
 
 Marks = list[tuple[Followed, int]]
-"""How long followed requests were when a commit was begun."""
+"""Lengths of followed requests when a commit was started."""
