@@ -30,8 +30,8 @@ INTRODUCTION = """\
 # Weights to many receivers
 
 Written by `python -m bench.weights.fan_out --write-docs`. Modelled, not measured: the policy of production
-(`actors/weights/transfer/relay.py`), asked when production's receivers ask it (every {world.ask_again_s:g} s, and
-{world.retry_s:g} s after a failure), over chunks, cards and links of a discrete-event model
+(`actors/weights/transfer/relay.py`), asked when production's receivers ask it (every {world.ask_again_s:g} s,
+and {world.retry_s:g} s after a failure), over chunks, cards and links of a discrete-event model
 (`bench/weights/wave_model.py`). 16 GB in chunks of 16 MB, from an origin with 200 Gbps to receivers with 50
 Gbps each way; deaths half a second after one another, from 0.7 s on; a broken connection is noticed after
 {world.broken_s:g} s, a silent one given up after {world.silent_s:g} s where the policy does not say so

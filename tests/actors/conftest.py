@@ -1,4 +1,4 @@
-"""Small random models for the tests of engines; their attention is far from uniform."""
+"""Small random models for the tests of models and engines; their attention is far from uniform."""
 
 from __future__ import annotations
 
@@ -21,11 +21,6 @@ SMALL = Qwen3Config(
     tie_word_embeddings=True,
     initializer_range=0.15,
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 
-from gleaner.actors.weights import agent
-from gleaner.actors.weights.disk import writer as disk_writer  # noqa: F401 (so that no fork has to)
+from gleaner.actors.weights import agent  # noqa: F401 (so that no fork has to)
+from gleaner.actors.weights.disk import writer  # noqa: F401
 from gleaner.nodeagent import process
 
 PR_SET_PDEATHSIG = 1

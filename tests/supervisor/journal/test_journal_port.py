@@ -148,7 +148,7 @@ async def test_a_fenced_write_takes_nobody_with_it(place: PlaceUnderTest) -> Non
 
 
 async def test_what_was_acknowledged_survives_sigkill(place: PlaceUnderTest) -> None:
-    here = [os.getcwd(), str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+    here = [os.getcwd(), *map(str, Path(__file__).parents[:3])]
     code = f"""
 import asyncio, sys
 sys.path[:0] = {here!r}

@@ -313,7 +313,7 @@ def test_a_disk_that_fills_up_is_told_before_it_is_full_and_used_again_when_ther
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    here = [os.getcwd(), str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+    here = [os.getcwd(), *map(str, Path(__file__).parents[:3])]
     scenario = tmp_path / "scenario.py"
     scenario.write_text(SCENARIO.format(path=here, disk=str(disk)))
     mounted = 'mount -t tmpfs -o size=4m tmpfs "$1" || exit 77; shift; exec "$@"'

@@ -18,7 +18,7 @@ from gleaner.supervisor.watch.health import Parent, Pulse
 from gleaner.transport.wire import Peer
 
 HEALTH = Health(silent_s=10.0, start_s=60.0)
-BEATING = Path(__file__).with_name("beating_process.py")
+BEATING = Path(__file__).parents[1] / "beating_process.py"
 
 
 def idle() -> float:

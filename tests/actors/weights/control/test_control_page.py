@@ -73,7 +73,7 @@ def test_whatever_number_was_left_the_next_page_has_another_that_is_even(seq: in
 def test_every_field_lies_where_the_document_says() -> None:
     page = Page(State.LOAD_FAILED, 11, 12, 13, ROOT, 14, ROOT[::-1], 15, bytes(32), 16, 17, 18, "näh")
     data = encode(page, 20)
-    document = (Path(__file__).parents[3] / "docs/weights.md").read_text()
+    document = (Path(__file__).parents[4] / "docs/weights.md").read_text()
     for offset, field, value in (
         (0, "magic", int.from_bytes(b"GLEANCP1", "little")),
         *((8, "seq", 20), (16, "state", 4), (24, "pid", 11), (32, "incarnation", 12), (40, "version", 13)),

@@ -1,0 +1,1 @@
+"""So that the tests below this folder find its helpers."""
