@@ -18,7 +18,7 @@ from gateway_runs import Processes, Streamed, everybody, get, greedy, healthy, l
 from small_model import make_folder
 
 from gleaner.actors.engine.images.checkpoint_folder import ServedFolder
-from tests.actors.rollout.gateway.clients import everyone, trl_package
+from tests.actors.gateway.clients import everyone, trl_package
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import httpx
 import psutil
-from tests.actors.rollout.gateway.clients.everyone import ALL, Client
-from tests.actors.rollout.gateway.clients.rollout import Rollout
+
+from tests.actors.gateway.clients.everyone import ALL, Client
+from tests.actors.gateway.clients.rollout import Rollout
 
 WAIT_S = 240.0
 

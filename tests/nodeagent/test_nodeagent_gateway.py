@@ -31,7 +31,7 @@ def config(**gateway: object) -> Config:
 
 
 def ports() -> tuple[Requests, Fleet]:
-    from tests.actors.rollout.gateway.gateway_world import FakeFleet, FakeRequests
+    from tests.actors.gateway.gateway_world import FakeFleet, FakeRequests
 
     return FakeRequests(), FakeFleet()
 

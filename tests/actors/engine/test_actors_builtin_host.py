@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.actors.engine.test_actors_sglang import MODEL, published
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.servers.port import LoadFailed
@@ -15,6 +14,7 @@ from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.sampling_params import Grammar, Sampling
 from gleaner.actors.protocol.score_rows import Scores
 from gleaner.configs.schema import Config
+from tests.actors.engine.servers.test_servers_sglang import MODEL, published
 
 
 def work(ticket: int, token: int, experts: ExpertsWanted | None = None) -> Work:

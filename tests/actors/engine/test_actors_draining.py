@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from test_actors_load_failed import Transfer
-from test_actors_remote import ToldServer
 
 from gleaner.actors.engine.servers.host import RemoteHost
 from gleaner.actors.engine.servers.port import Ask, Chunk
@@ -20,6 +19,7 @@ from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Done
 from gleaner.supervisor.testing import TestSystem
+from tests.actors.engine.servers.test_servers_host import ToldServer
 
 TOKENS = 20
 

@@ -11,8 +11,6 @@ from typing import cast
 
 import msgspec
 import pytest
-from test_actors_remote import fetched as without_tensors
-from test_actors_sglang import published
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.servers.port import LoadFailed, ServerDied
@@ -38,6 +36,8 @@ from gleaner.actors.weights.control.page import NONE, Page, State
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Context, Done, Message, Refused, handles
 from gleaner.supervisor.testing import TestSystem
+from tests.actors.engine.servers.test_servers_host import fetched as without_tensors
+from tests.actors.engine.servers.test_servers_sglang import published
 
 
 def test_the_builtin_engine_keeps_its_weights_where_an_image_is_of_another_model(tmp_path: Path) -> None:

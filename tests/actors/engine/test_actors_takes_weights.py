@@ -10,9 +10,6 @@ import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from test_actors_sglang import published
-from test_actors_sglang_weights import FakeSglang, image
-from test_actors_vllm import FakeVllm, image_in
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.images.checkpoint_folder import version_name
@@ -22,6 +19,9 @@ from gleaner.actors.engine.servers.vllm import VllmWire
 from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.protocol.weights import Fetched
 from gleaner.configs.schema import Config
+from tests.actors.engine.servers.test_servers_sglang import published
+from tests.actors.engine.servers.test_servers_sglang_weights import FakeSglang, image
+from tests.actors.engine.servers.test_servers_vllm import FakeVllm, image_in
 
 
 class OnItsThread:

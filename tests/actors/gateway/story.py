@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 
-from tests.actors.rollout.gateway.gateway_world import FakeRequests
-
 from gleaner.actors.gateway.ask import Ask, Busy, End, Piece
+from tests.actors.gateway.gateway_world import FakeRequests
 
 SWITCH = 3
 """Tokens of version 3; those after are of version 4."""

@@ -5,7 +5,6 @@ import json
 
 import pytest
 from aiohttp import web
-from tests.actors.rollout.gateway.gateway_world import World, serving
 
 from gleaner.actors.gateway.access import Access
 from gleaner.actors.gateway.calls import Call, Route
@@ -13,6 +12,7 @@ from gleaner.actors.gateway.calls import json as answer
 from gleaner.actors.gateway.control.routes import ROUTES
 from gleaner.actors.gateway.control.wire import Life
 from gleaner.configs.schema import Gateway
+from tests.actors.gateway.gateway_world import World, serving
 
 CHANGES = {
     ("POST", "/workers"),

@@ -8,8 +8,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.actors.rollout.gateway.expert_server import ExpertServer
-from tests.actors.rollout.gateway.test_gateway_experts import LIMIT, PROMPT, RESPONSE, Moe, moe
+
+from tests.actors.gateway.expert_server import ExpertServer
+from tests.actors.gateway.test_gateway_experts import LIMIT, PROMPT, RESPONSE, Moe, moe
 
 GRAMMAR = {"regex": "a+"}
 PENALTY = {"presence_penalty": 0.5}

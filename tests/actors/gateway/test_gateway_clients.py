@@ -9,12 +9,10 @@ import asyncio
 import openai
 import pytest
 from renderers.client import OverlongPromptError
-from tests.actors.rollout.gateway.gateway_world import serving
-from tests.actors.rollout.gateway.story import Story, letter
 
 from gleaner.actors.gateway.ask import End, NotReady, Piece
 from gleaner.actors.gateway.routes import ROUTES
-from tests.actors.rollout.gateway.clients import (
+from tests.actors.gateway.clients import (
     areal,
     everyone,
     miles,
@@ -26,6 +24,8 @@ from tests.actors.rollout.gateway.clients import (
     trl,
     trl_package,
 )
+from tests.actors.gateway.gateway_world import serving
+from tests.actors.gateway.story import Story, letter
 
 PROMPT = [97, 98, 99]
 ALPHABET = [letter(position) for position in range(26)]

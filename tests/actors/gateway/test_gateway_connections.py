@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 
 import pytest
 from aiohttp import web
-from tests.actors.rollout.gateway.gateway_world import serving
 
 from gleaner.actors.gateway import calls
 from gleaner.actors.gateway.ask import End, Piece
@@ -17,6 +16,7 @@ from gleaner.actors.gateway.connections import Unread
 from gleaner.actors.gateway.control.wire import AbortBody, Life
 from gleaner.actors.gateway.server import events
 from gleaner.configs.schema import Gateway
+from tests.actors.gateway.gateway_world import serving
 
 WITHIN_S = 60.0
 IDLE_S = 0.3

@@ -5,7 +5,6 @@ from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
-from tests.actors.rollout.gateway.gateway_world import FakeFleet, World, serving
 
 from gleaner.actors.gateway.ask import BadAsk
 from gleaner.actors.gateway.control.routes import SELF
@@ -13,6 +12,7 @@ from gleaner.actors.gateway.control.unsupported_routes import ABSENT
 from gleaner.actors.gateway.control.wire import mode_of, version_of
 from gleaner.actors.gateway.fleet import CannotLoad, Failed, FleetAway, FleetError, VersionTaken
 from gleaner.actors.gateway.routes import ROUTES
+from tests.actors.gateway.gateway_world import FakeFleet, World, serving
 
 ENGINE = "http://10.0.0.5:30000"
 

@@ -1,11 +1,11 @@
 """URLs of engines: what no server can ever have is refused for good, in words that say why."""
 
 import pytest
-from tests.actors.rollout.gateway.gateway_world import FakeFleet, serving
 
 from gleaner.actors.gateway.control.routes import ROUTES
 from gleaner.actors.gateway.engine_url import BadUrl, origin
 from gleaner.actors.gateway.fleet import Worker
+from tests.actors.gateway.gateway_world import FakeFleet, serving
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from renderers.client import parse_generate_response
-from tests.actors.rollout.gateway.expert_server import EACH, LAYERS, ExpertServer, rows_of, token_at
 
 from gleaner.actors.engine.servers.factory import sglang_host
 from gleaner.actors.engine.worker.worker import RolloutWorker
@@ -29,6 +28,7 @@ from gleaner.configs.load import from_tree
 from gleaner.nodeagent.gateway_door import door_of
 from gleaner.supervisor import Done
 from gleaner.supervisor.testing import TestSystem
+from tests.actors.gateway.expert_server import EACH, LAYERS, ExpertServer, rows_of, token_at
 
 PROMPT = [7, 9, 11, 13]
 LIMIT = 40

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.actors.rollout.gateway.gateway_world import Letters, pieces, serving
-from tests.actors.rollout.gateway.story import Story
-from tests.actors.rollout.gateway.test_gateway_openai import ask, refused, stream
 
 from gleaner.actors.gateway.ask import End, Piece, Routed
 from gleaner.actors.gateway.routes import ROUTES
 from gleaner.actors.protocol.score_rows import Score, Scores, packed, unpacked
+from tests.actors.gateway.gateway_world import Letters, pieces, serving
+from tests.actors.gateway.story import Story
+from tests.actors.gateway.test_gateway_openai import ask, refused, stream
 
 TURN = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -2,11 +2,11 @@
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.actors.rollout.gateway.gateway_world import FakeFleet, World, serving
-from tests.actors.rollout.gateway.story import Story
 
 from gleaner.actors.gateway.access import Access
 from gleaner.actors.gateway.routes import ROUTES
+from tests.actors.gateway.gateway_world import FakeFleet, World, serving
+from tests.actors.gateway.story import Story
 
 PATHS = sorted({route.path.replace("{model}", "m").replace("{response}", "r") for route in ROUTES})
 

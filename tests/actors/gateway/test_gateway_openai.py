@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import pytest
-from tests.actors.rollout.gateway.gateway_world import World, pieces, serving
-from tests.actors.rollout.gateway.story import Story, letter
 
 from gleaner.actors.gateway.ask import End, NotReady, Piece
 from gleaner.actors.gateway.routes import ROUTES
+from tests.actors.gateway.gateway_world import World, pieces, serving
+from tests.actors.gateway.story import Story, letter
 
 ABC = [letter(position) for position in range(26)]
 

@@ -21,13 +21,13 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.actors.rollout.gateway.gateway_world import serving
-from tests.actors.rollout.gateway.story import Story
 
 from gleaner.actors.gateway import openapi
 from gleaner.actors.gateway.calls import Call, Route, json
 from gleaner.actors.gateway.routes import ROUTES
 from gleaner.actors.gateway.vllm.wire import Ok, Session
+from tests.actors.gateway.gateway_world import serving
+from tests.actors.gateway.story import Story
 
 EXAMPLES = 2
 """Cases of each route, sound ones and as many unsound ones; the same every time."""

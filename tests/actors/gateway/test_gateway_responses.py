@@ -5,13 +5,13 @@ from typing import Any
 
 import openai
 import pytest
-from tests.actors.rollout.gateway.gateway_world import Letters, serving, with_status
-from tests.actors.rollout.gateway.story import Story
-from tests.actors.rollout.gateway.test_gateway_openai import ask, refused
-from tests.actors.rollout.gateway.test_gateway_tools import CALL, PARAMETERS, said
 
 from gleaner.actors.gateway.routes import ROUTES
-from tests.actors.rollout.gateway.clients import plain_openai
+from tests.actors.gateway.clients import plain_openai
+from tests.actors.gateway.gateway_world import Letters, serving, with_status
+from tests.actors.gateway.story import Story
+from tests.actors.gateway.test_gateway_openai import ask, refused
+from tests.actors.gateway.test_gateway_tools import CALL, PARAMETERS, said
 
 TOOL = {"type": "function", "name": "weather", "parameters": PARAMETERS}
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
-from tests.actors.rollout.gateway.gateway_world import World, pieces, serving
 
 from gleaner.actors.gateway.ask import End, Piece
 from gleaner.actors.gateway.calls import Served
 from gleaner.actors.gateway.routes import ROUTES
+from tests.actors.gateway.gateway_world import World, pieces, serving
 
 SERVED = Served(model="tiny", max_prompt_tokens=57, max_new_tokens=64, context_tokens=64, room_tokens=58)
 """As SGLang with a context of 64 says it."""

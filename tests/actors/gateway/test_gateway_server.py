@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 from aiohttp import web
-from tests.actors.rollout.gateway.gateway_world import pieces, serving
 
 from gleaner.actors.gateway.access import Access
 from gleaner.actors.gateway.ask import BadAsk, Busy, End, NotReady, Piece
@@ -14,6 +13,7 @@ from gleaner.actors.gateway.calls import Call, Route
 from gleaner.actors.gateway.calls import json as answer
 from gleaner.actors.gateway.server import events
 from gleaner.configs.schema import Gateway
+from tests.actors.gateway.gateway_world import pieces, serving
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):

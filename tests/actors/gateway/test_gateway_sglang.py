@@ -8,14 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.actors.rollout.gateway.gateway_world import (
-    FakeRequests,
-    Letters,
-    World,
-    pieces,
-    serving,
-    with_status,
-)
 
 from gleaner.actors.gateway.ask import BadAsk, Busy, End, NotReady, Piece
 from gleaner.actors.gateway.calls import read
@@ -25,6 +17,14 @@ from gleaner.actors.gateway.sglang.routes import ROUTES
 from gleaner.actors.gateway.sglang.wire import GenerateBody, SamplingBody, check_served
 from gleaner.actors.gateway.texts import reader
 from gleaner.actors.protocol.sampling_params import Grammar
+from tests.actors.gateway.gateway_world import (
+    FakeRequests,
+    Letters,
+    World,
+    pieces,
+    serving,
+    with_status,
+)
 
 SLIME = {
     "sampling_params": {
@@ -288,7 +288,7 @@ def test_any_cut_of_a_response_gives_the_same_final_body(
         answer = Answer("a", [1], logprobs=logprobs, texts=True)
         ask = read(b'{"input_ids":[1]}', GenerateBody)
         assert ask.input_ids == [1]
-        from tests.actors.rollout.gateway.test_gateway_actor import ask as ask_of
+        from tests.actors.gateway.test_gateway_actor import ask as ask_of
 
         one = reader(Letters(), stops, ())
         async for told in follow(requests, [ask_of("a")], [one]):

@@ -3,15 +3,14 @@
 import asyncio
 from pathlib import Path
 
-from tests.actors.rollout.gateway.gateway_world import Letters
-from tests.actors.rollout.gateway.test_gateway_plane import gateway_of
-
 from gleaner.actors.gateway.calls import Desk, Served
 from gleaner.actors.gateway.routes import ROUTES
 from gleaner.actors.gateway.server import HttpServer
 from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.configs.schema import Gateway as Settings
-from tests.actors.rollout.gateway.clients import everyone, roll
+from tests.actors.gateway.clients import everyone, roll
+from tests.actors.gateway.gateway_world import Letters
+from tests.actors.gateway.test_gateway_plane import gateway_of
 from tests.actors.rollout.test_actors_rollout_plane import NEW_TOKENS, plane
 
 PROMPT = [5, 9, 11]

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.actors.rollout.gateway.gateway_world import Letters, pieces, serving
-from tests.actors.rollout.gateway.test_gateway_openai import ask, refused, stream
 
 from gleaner.actors.gateway.ask import BadAsk
 from gleaner.actors.gateway.openai.tools import (
@@ -25,6 +23,8 @@ from gleaner.actors.gateway.openai.tools import (
     form_of,
 )
 from gleaner.actors.gateway.routes import ROUTES
+from tests.actors.gateway.gateway_world import Letters, pieces, serving
+from tests.actors.gateway.test_gateway_openai import ask, refused, stream
 
 CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
 MADE = ToolCall("weather", '{"city":"Oslo"}')

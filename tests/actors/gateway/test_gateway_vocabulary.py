@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from tests.actors.rollout.gateway.gateway_world import pieces, serving
 from transformers import PreTrainedTokenizerFast
 
 from gleaner.actors.gateway.routes import ROUTES
 from gleaner.actors.reward.prompts import Prompts
 from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, END, new_tokenizer
-from tests.actors.rollout.gateway.clients import plain_openai, skyrl
+from tests.actors.gateway.clients import plain_openai, skyrl
+from tests.actors.gateway.gateway_world import pieces, serving
 
 QUESTION = "Spell this word: house"
 

@@ -153,7 +153,7 @@ async def test_what_was_acknowledged_survives_sigkill(place: PlaceUnderTest) -> 
 import asyncio, sys
 sys.path[:0] = {here!r}
 from gleaner.supervisor.journal.port import Journal
-from test_supervisor_journal import Fact
+from tests.supervisor.journal.test_journal_port import Fact
 async def main():
     journal = Journal({place.code()}, "a", 1)
     for n in range(10**6):

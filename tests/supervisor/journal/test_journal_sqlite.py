@@ -272,7 +272,7 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 from gleaner.supervisor import JournalFull, SqliteJournal
 from gleaner.supervisor.journal.port import Journal
-from test_supervisor_sqlite_journal import Numbered
+from tests.supervisor.journal.test_journal_sqlite import Numbered
 async def main():
     disk = Path({disk!r})
     store = SqliteJournal(disk / "j.sqlite", commit_s=0, reserve_bytes=512 << 10)

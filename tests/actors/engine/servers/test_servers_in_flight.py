@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 import msgspec
 import pytest
 from driven_host import DrivenHost
-from test_actors_remote import ENDED, FETCHED, Rows, ToldServer, add, drive, fetched, finished, rows_of, work
 
 from gleaner.actors.engine.servers import in_flight as holding
 from gleaner.actors.engine.servers import row_queue as row_exchange
@@ -16,6 +15,18 @@ from gleaner.actors.engine.servers.port import Ask, Chunk, ServerDied, ServerRef
 from gleaner.actors.engine.worker.port import Orders, Turn
 from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.protocol.weights import Fetched
+from tests.actors.engine.servers.test_servers_host import (
+    ENDED,
+    FETCHED,
+    Rows,
+    ToldServer,
+    add,
+    drive,
+    fetched,
+    finished,
+    rows_of,
+    work,
+)
 
 TENSORS = (TensorSpec("a", "float32", (1,), 0, 4),)
 OLD, NEW = 100, 200  # tokens of version 3 and of version 4

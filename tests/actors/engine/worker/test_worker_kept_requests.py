@@ -13,8 +13,6 @@ import msgspec
 import numpy as np
 import torch
 from test_actors_load_failed import Transfer
-from test_actors_remote import ToldServer
-from test_actors_sglang import published
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.servers.host import RemoteHost
@@ -32,6 +30,8 @@ from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, Refused, handles
 from gleaner.supervisor.testing import TestSystem
 from gleaner.transport.token_stream import StreamSender
+from tests.actors.engine.servers.test_servers_host import ToldServer
+from tests.actors.engine.servers.test_servers_sglang import published
 
 TOKENS, BEFORE = 20, 5
 CONFIG = from_tree(

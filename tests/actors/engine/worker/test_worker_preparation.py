@@ -6,9 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from test_actors_remote import ToldServer
-from test_actors_remote import fetched as without_tensors
-from test_actors_sglang import published
 
 from gleaner.actors.engine.servers import factory as servers
 from gleaner.actors.engine.servers.host import RemoteHost
@@ -21,6 +18,9 @@ from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.configs.schema import Config, Engine
 from gleaner.supervisor import Actor, Deferred, Done, handles
 from gleaner.supervisor.testing import TestSystem
+from tests.actors.engine.servers.test_servers_host import ToldServer
+from tests.actors.engine.servers.test_servers_host import fetched as without_tensors
+from tests.actors.engine.servers.test_servers_sglang import published
 
 
 class SlowPull(Actor):

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.actors.rollout.gateway.clients.rollout import Rollout, post
+from tests.actors.gateway.clients.rollout import Rollout, post
 
 
 async def rollout(url: str, model: str, prompt: list[int], limit: int) -> Rollout:

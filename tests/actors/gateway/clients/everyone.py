@@ -2,9 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from tests.actors.rollout.gateway.clients.rollout import Rollout
-
-from tests.actors.rollout.gateway.clients import (
+from tests.actors.gateway.clients import (
     areal,
     miles,
     plain_openai,
@@ -15,6 +13,7 @@ from tests.actors.rollout.gateway.clients import (
     trl,
     trl_package,
 )
+from tests.actors.gateway.clients.rollout import Rollout
 
 Client = Callable[[str, str, list[int], int], Awaitable[Rollout]]
 """(base URL, model, prompt, max new tokens) to a rollout."""

@@ -3,9 +3,9 @@
 import json
 
 import httpx
-from tests.actors.rollout.gateway.clients.rollout import Rollout, post
 
-from tests.actors.rollout.gateway.clients import slime
+from tests.actors.gateway.clients import slime
+from tests.actors.gateway.clients.rollout import Rollout, post
 
 
 async def rollout(url: str, model: str, prompt: list[int], limit: int) -> Rollout:

@@ -1,7 +1,8 @@
 """A plain client of OpenAI's API: the `openai` package."""
 
 from openai import AsyncOpenAI
-from tests.actors.rollout.gateway.clients.rollout import Rollout
+
+from tests.actors.gateway.clients.rollout import Rollout
 
 
 def client_of(url: str) -> AsyncOpenAI:

@@ -8,7 +8,8 @@ from typing import cast
 from openai import AsyncOpenAI
 from renderers.base import ParsedResponse, Renderer
 from renderers.client import generate
-from tests.actors.rollout.gateway.clients.rollout import Rollout
+
+from tests.actors.gateway.clients.rollout import Rollout
 
 HEADERS = {"X-Session-ID": "rollout-7", "X-data-parallel-rank": "0"}
 

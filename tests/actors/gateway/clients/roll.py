@@ -4,7 +4,8 @@ import json
 from uuid import uuid4
 
 import httpx
-from tests.actors.rollout.gateway.clients.rollout import Rollout, post
+
+from tests.actors.gateway.clients.rollout import Rollout, post
 
 
 async def rollout(url: str, model: str, prompt: list[int], limit: int, rid: str | None = None) -> Rollout:

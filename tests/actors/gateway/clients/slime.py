@@ -5,7 +5,8 @@ import json
 from typing import Any
 
 import httpx
-from tests.actors.rollout.gateway.clients.rollout import Rollout, post
+
+from tests.actors.gateway.clients.rollout import Rollout, post
 
 HEADERS = {"X-SMG-Routing-Key": "session-1"}
 

@@ -6,7 +6,8 @@ Its client of today is its own package's: `trl_package`.
 import json
 
 import httpx
-from tests.actors.rollout.gateway.clients.rollout import Rollout, post
+
+from tests.actors.gateway.clients.rollout import Rollout, post
 
 
 async def is_up(url: str) -> bool:

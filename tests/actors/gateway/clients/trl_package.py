@@ -7,8 +7,9 @@ that vLLM is there.
 import asyncio
 from collections.abc import Callable, Mapping
 
-from tests.actors.rollout.gateway.clients.rollout import Rollout
 from trl.generation import vllm_client
+
+from tests.actors.gateway.clients.rollout import Rollout
 
 vllm_client.is_vllm_available = lambda **_: True
 

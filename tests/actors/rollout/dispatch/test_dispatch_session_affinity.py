@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_actors_rollout_plane import Plane, plane
-from test_actors_rollout_versions import HELLO, generate
 
 from gleaner.actors.protocol.instances import InstancesAre, ListInstances
 from gleaner.actors.protocol.requests import Generate
@@ -18,6 +17,7 @@ from gleaner.actors.rollout.dispatch.dispatcher import Dispatching
 from gleaner.actors.rollout.dispatch.placement import Balancer, InstanceKind
 from gleaner.actors.rollout.dispatch.session_affinity import Sessions
 from gleaner.supervisor import Done
+from tests.actors.rollout.state.test_state_versions import HELLO, generate
 
 ROOTS = {3: b"root"}
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from test_actors_rollout_plane import Plane, plane
-from test_actors_rollout_versions import HELLO, generate
 
 from gleaner.actors.protocol.requests import Cancel, Generate, Progress
 from gleaner.actors.protocol.rollout import HoldBack
 from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.supervisor import Actor, Done, Refused, handles
+from tests.actors.rollout.state.test_state_versions import HELLO, generate
 
 FOLLOWED = msgspec.structs.replace(HELLO, follower="rollout/gateway")
 
