@@ -1,5 +1,5 @@
 # make run    the quickstart: GRPO on machines that vanish, one to two minutes
-# make test   lint, types, the tests, and the ci campaign: 300 simulated jobs under faults, with its report
+# make test   lint, types, prose, the tests, and the ci campaign: 300 simulated jobs under faults, with its report
 # make fuzz   every decoder under atheris for SECONDS (60); finds go to tests/corpus
 # make chaos  ten minutes of faults on real processes in network namespaces (root), shown as they happen
 # make run-sglang   the same job on real SGLang servers, on this CPU; make engines makes what they run in
@@ -12,7 +12,7 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-long campaign setup lint lint-ruff lint-format lint-types lint-imports bench bench-peers bench-quickstart reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-long campaign setup lint lint-ruff lint-format lint-types lint-imports lint-prose bench bench-peers bench-quickstart reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -130,7 +130,7 @@ test-long: setup
 campaign: setup
 	nice -n 19 $(BIN)/rlctl sim run
 
-lint: lint-ruff lint-format lint-types lint-imports
+lint: lint-ruff lint-format lint-types lint-imports lint-prose
 
 lint-ruff: setup
 	$(BIN)/ruff check .
@@ -143,6 +143,10 @@ lint-types: setup
 
 lint-imports: setup
 	$(BIN)/lint-imports
+
+# the words that our docstrings, comments and pages avoid: tests/prose
+lint-prose: setup
+	$(BIN)/python -m tests.prose
 
 # the shipped job beside TRL's trainer, which gets an environment of its own (1 GB); ten minutes on two cores
 bench-quickstart: setup .bench/quickstart/.ready
