@@ -1,5 +1,6 @@
 # make run    the quickstart: GRPO on machines that vanish, one to two minutes
 # make test   lint, types, prose, the tests, and the ci campaign: 300 simulated jobs under faults, with its report
+# make docs   the docs site, in site/index.html
 # make fuzz   every decoder under atheris for SECONDS (60); finds go to tests/corpus
 # make chaos  ten minutes of faults on real processes in network namespaces (root), shown as they happen
 # make run-sglang   the same job on real SGLang servers, on this CPU; make engines makes what they run in
@@ -12,7 +13,7 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-long campaign setup lint lint-ruff lint-format lint-types lint-imports lint-prose bench bench-peers bench-quickstart reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-long campaign setup lint lint-ruff lint-format lint-types lint-imports lint-prose docs bench bench-peers bench-quickstart reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -148,6 +149,14 @@ lint-imports: setup
 lint-prose: setup
 	$(BIN)/python -m tests.prose
 
+# the docs site, in site/; a broken link or anchor fails. Built without a network once its packages are there.
+docs: setup .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.venv/.docs: .venv/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt -e '.[docs]'
+	touch $@
+
 # the shipped job beside TRL's trainer, which gets an environment of its own (1 GB); ten minutes on two cores
 bench-quickstart: setup .bench/quickstart/.ready
 	$(BIN)/python -m bench.quickstart
@@ -213,4 +222,4 @@ chaos: setup
 	$(BIN)/rlctl chaos run $(CAMPAIGN) --seed $(SEED)
 
 clean:
-	rm -rf .venv .bench .engines runs build *.egg-info
+	rm -rf .venv .bench .engines runs build site *.egg-info

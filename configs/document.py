@@ -7,6 +7,7 @@ It prints every setting of the schema as a page. Owns the page's form. The texts
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ import msgspec
 
 from gleaner.configs import check, schema
 
+_PATTERN = re.compile(r"matches (\S+)")  # shown as code: brackets are links in Markdown
 HEADER = """\
 # Settings
 
@@ -47,7 +49,8 @@ def _sections(section: check.SectionType, prefix: str, *, repeated: bool = False
     for field in msgspec.structs.fields(section):
         inner = check.as_section(field.type)
         if inner is None:
-            cells = (f"`{field.name}`", _cell(check.expectation(field.type)), f"`{_default(field)}`")
+            value = _PATTERN.sub(r"matches `\1`", _cell(check.expectation(field.type)))
+            cells = (f"`{field.name}`", value, f"`{_default(field)}`")
             rows.append(f"| {' | '.join(cells)} | {_cell(texts[field.name])} |")
     if rows:
         name = f"[[{prefix}]]" if repeated else f"[{prefix}]"

@@ -37,3 +37,8 @@ def _entries() -> list[EntryPoint]:
     for entry in entry_points(group=GROUP):
         by_name.setdefault(entry.name, entry)
     return [by_name[name] for name in sorted(by_name)]
+
+
+def announced_names() -> list[str]:
+    """The commands that other packages announce, whether or not they can be loaded."""
+    return [entry.name for entry in _entries()]

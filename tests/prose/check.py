@@ -1,6 +1,7 @@
 """How often the avoided words occur in each folder, held against the limits of `[tool.prose.limits]`."""
 
 import os
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from tests.prose.texts import texts
 
 UNIT = 10_000  # words: limits are occurrences in so many
 GROUPS = tuple(rule.group for rule in RULES)
+_MADE = re.compile(r"^<!-- made by ", re.IGNORECASE | re.MULTILINE)  # the first lines of such a page
 Limits = Mapping[str, Mapping[str, float]]
 
 
@@ -65,6 +67,8 @@ def measure(root: Path, name: str) -> Folder:
     """Read all prose below `root / name`."""
     folder = Folder(name)
     for path in _files(root / name):
+        if _is_made(path):
+            continue
         shown = path.relative_to(root).as_posix()
         for text in texts(path):
             folder.words += len(text.text.split())
@@ -83,6 +87,11 @@ def exceeded(folder: Folder, limits: Mapping[str, float]) -> list[str]:
                 f"{limits[group]:g} by [tool.prose.limits] in pyproject.toml"
             )
     return lines
+
+
+def _is_made(path: Path) -> bool:
+    """A page made from docstrings and help, which are read where they are."""
+    return path.suffix == ".md" and bool(_MADE.search(path.read_text(encoding="utf-8")[:600]))
 
 
 def _files(start: Path) -> Iterator[Path]:

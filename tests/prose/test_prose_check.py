@@ -91,6 +91,11 @@ def test_mark_allows_its_line_only(tmp_path: Path) -> None:
     assert [(it.path, it.line) for it in measure(root, "src").findings] == [("src/a.md", 2)]
 
 
+def test_pages_made_from_the_code_are_left_out(tmp_path: Path) -> None:
+    root = project(tmp_path, 0, a_md="# A page\n\n<!-- made by `python -m it` -->\n\nnobody\n")
+    assert measure(root, "src").words == 0
+
+
 def test_documentation_of_attributes_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text('class A:\n    x = 1\n    """The limit."""\n')

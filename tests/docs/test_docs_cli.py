@@ -1,0 +1,34 @@
+"""docs/cli.md is made from the parsers, and has every command and every option of them."""
+
+from gleaner.nodeagent import words
+from gleaner.rlctl import command_document
+from gleaner.rlctl.__main__ import parser
+from gleaner.rlctl.command_list import COMMANDS
+
+TEXT = command_document.PAGE.read_text(encoding="utf-8")
+
+
+def test_cli_page_is_what_is_made_from_the_parsers() -> None:
+    made = command_document.page()
+    assert made == TEXT, "docs/cli.md is behind the code: run `python -m gleaner.rlctl.command_document`"
+
+
+def test_cli_page_has_a_section_for_every_command() -> None:
+    headings = {line.lstrip("# ") for line in TEXT.splitlines() if line.startswith("#")}
+    assert {f"rlctl {name}" for name in [*COMMANDS, "sim", "chaos"]} <= headings
+    assert {"rlctl sim replay", "rlctl model new", "nodeagent start"} <= headings
+
+
+def test_cli_page_has_every_option_that_the_usage_lines_name() -> None:
+    for usage in (parser(["generate"]), words.parser()):
+        children, _ = command_document._children(usage)
+        for name, child in children.items():
+            if child.format_usage().count("--") and name in ("generate", "start"):
+                section = TEXT.partition(f" {child.prog}\n")[2].partition("\n#")[0]
+                named = [word.strip("[]") for word in child.format_usage().split() if word.startswith("[--")]
+                assert named
+                assert all(f"`{word}" in section or f", {word}" in section for word in named), child.prog
+
+
+def test_cli_page_shows_brackets_as_text_and_code_as_it_is() -> None:
+    assert command_document._prose("runs/<id>/ and `<node>`") == "runs/&lt;id>/ and `<node>`"
