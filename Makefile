@@ -13,7 +13,7 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-long campaign setup lint lint-ruff lint-format lint-types lint-imports lint-prose docs bench bench-peers bench-quickstart reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-packaging test-long campaign setup lint lint-ruff lint-format lint-types lint-imports lint-prose docs bench bench-peers bench-quickstart reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -123,6 +123,10 @@ test-alone: setup
 
 test-engines: setup engine-sglang clients
 	$(BIN)/python -m pytest --continue-on-collection-errors -m "engines and not vllm and not older and not moe"
+
+# sdist and wheel, and what an installation holds
+test-packaging: setup
+	$(BIN)/python -m pytest tests/packaging
 
 # on real processes too, minutes of what the campaign tries in simulated ones; every night
 test-long: setup
