@@ -13,7 +13,7 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-packaging test-long campaign setup lint lint-ruff lint-format lint-types lint-imports lint-prose docs bench bench-peers bench-quickstart reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-packaging test-long campaign coverage setup lint lint-ruff lint-format lint-types lint-imports lint-prose docs bench bench-peers bench-quickstart reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -123,6 +123,16 @@ test-alone: setup
 
 test-engines: setup engine-sglang clients
 	$(BIN)/python -m pytest --continue-on-collection-errors -m "engines and not vllm and not older and not moe"
+
+# lines and branches that the unit tests run: a table, and build/coverage/html. UNITS names other tests.
+UNITS ?= tests/actors tests/chaos tests/configs tests/nodeagent tests/rlctl tests/sim tests/supervisor tests/transport
+UNIT_MARKS := not realprocess and not alone and not engines and not vllm and not verl and not long
+coverage: setup
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	@failed=0; $(BIN)/coverage run -m pytest -n 2 --continue-on-collection-errors -m "$(UNIT_MARKS)" $(UNITS) || failed=1; \
+		$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet && $(BIN)/coverage report || failed=1; \
+		exit $$failed
 
 # sdist and wheel, and what an installation holds
 test-packaging: setup
