@@ -11,7 +11,10 @@ from unittest.mock import AsyncMock, MagicMock
 
 import msgspec
 
-from gleaner.actors.rollout.events import (
+from gleaner.actors.protocol.instances import CannotTake, NewWork, RegisterInstance, Serving, Withdraw
+from gleaner.actors.rollout.fleet.instance_table import Instances
+from gleaner.actors.rollout.fleet.membership import Membership
+from gleaner.actors.rollout.state.events import (
     BatchReleased,
     Dispatched,
     GroupsAdded,
@@ -26,15 +29,12 @@ from gleaner.actors.rollout.events import (
     VersionFailed,
     VersionPublished,
 )
-from gleaner.actors.rollout.instance_messages import CannotTake, NewWork, RegisterInstance, Serving, Withdraw
-from gleaner.actors.rollout.instances import Instances
-from gleaner.actors.rollout.membership import Membership
-from gleaner.actors.rollout.sampling import SURPLUS
-from gleaner.actors.rollout.selection import decision_of, events_of
-from gleaner.actors.rollout.state import RolloutState
-from gleaner.actors.rollout.tickets import ABORTED, FINISHED, NO_TOKEN
-from gleaner.actors.rollout.token_log import Batch
-from gleaner.actors.rollout.versions import MAX_KNOWN
+from gleaner.actors.rollout.state.group_events import decision_of, events_of
+from gleaner.actors.rollout.state.group_policy import SURPLUS
+from gleaner.actors.rollout.state.state import RolloutState
+from gleaner.actors.rollout.state.tickets import ABORTED, FINISHED, NO_TOKEN
+from gleaner.actors.rollout.state.token_log import Batch
+from gleaner.actors.rollout.state.versions import MAX_KNOWN
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Address, Message, Refused, Terminated
 from gleaner.transport.wire import Peer
