@@ -15,6 +15,7 @@ import msgspec
 from gleaner.chaos import caught
 from gleaner.chaos.caught import Caught
 from gleaner.chaos.leads import lead
+from gleaner.chaos.mutate import compiled
 from gleaner.chaos.mutations import BY_NAME, MUTATIONS, Mutation
 from gleaner.chaos.orders import Order
 from gleaner.chaos.plan import Loaded, load
@@ -30,7 +31,8 @@ async def hunt(
     mutation: Mutation, *, workers: int = 1, first: int = 0, seeds: int = SEEDS, check: str = ""
 ) -> Caught:
     """Run seeds with the bug planted, in order from `first` on, until one is broken; with `check`, until that
-    one notices."""
+    one notices. Raises CannotPlant: a worker that ends for that would pass as a violation."""
+    compiled(mutation.edits)
     loaded = load(mutation.campaign)
     answers = run_all(
         orders(loaded, mutation, range(first, first + seeds)),

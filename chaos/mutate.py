@@ -52,17 +52,22 @@ def source_of(module: str) -> tuple[str, Path]:
 def plant(edits: Sequence[Edit]) -> None:
     """From now on these modules are imported with the edits. Raises CannotPlant for an edit that does not
     fit."""
+    for module in {edit.module for edit in edits}:
+        if module in sys.modules:
+            raise CannotPlant(f"{module} is imported already: plant before anything else")
+    sys.meta_path.insert(0, _Planter(compiled(edits)))
+
+
+def compiled(edits: Sequence[Edit]) -> dict[str, tuple[CodeType, str]]:
+    """Code and path of each module with its edits. Raises CannotPlant for an edit that does not fit."""
     by_module: dict[str, list[Edit]] = {}
     for edit in edits:
         by_module.setdefault(edit.module, []).append(edit)
-    for module in by_module:
-        if module in sys.modules:
-            raise CannotPlant(f"{module} is imported already: plant before anything else")
     codes = {}
     for module, wanted in by_module.items():
         source, path = source_of(module)
         codes[module] = (compile(changed(source, wanted), str(path), "exec"), str(path))
-    sys.meta_path.insert(0, _Planter(codes))
+    return codes
 
 
 class _Planter(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -112,8 +112,8 @@ MESSAGES: tuple[Mutation, ...] = (
         (
             Edit(
                 "gleaner.nodeagent.system",
-                "        incarnations.at_least(await journals.newest_incarnation())  # whatever this "
-                "host's clock says\n",
+                "        incarnations.at_least(await journals.newest_incarnation())  # even if this "
+                "host's clock is behind\n",
                 "",
             ),
             Edit(

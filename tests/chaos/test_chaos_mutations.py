@@ -1,8 +1,10 @@
 """Planted bugs: each fits the source as it is, compiles, and is planted in memory alone; what hunts found is
 kept."""
 
+import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from gleaner.chaos.bounds import Bounds, bearable
 from gleaner.chaos.caught import PAGE, Caught, put_in, read, table, taken_out, write
 from gleaner.chaos.faults import KINDS, kind_of
-from gleaner.chaos.hunt import focused
+from gleaner.chaos.hunt import focused, hunt
 from gleaner.chaos.invariants.catalogue import CHECKS
 from gleaner.chaos.leads import LEADS, lead
 from gleaner.chaos.mutate import CannotPlant, Edit, changed, plant, source_of
@@ -46,6 +48,12 @@ def test_an_edit_that_fits_no_longer_says_so() -> None:
         changed("a = 1\na = 1\n", [Edit("m", "a = 1", "a = 3")])
     with pytest.raises(CannotPlant, match="no such module"):
         source_of("gleaner.chaos.nowhere")
+
+
+def test_a_bug_that_does_not_fit_the_source_is_not_hunted() -> None:
+    unfit = replace(MUTATIONS[0], edits=(Edit("gleaner.transport.token_ring", "no such text", ""),))
+    with pytest.raises(CannotPlant, match="stands there 0 times"):
+        asyncio.run(hunt(unfit, seeds=1))
 
 
 def test_a_module_that_is_imported_already_is_not_changed() -> None:
