@@ -63,7 +63,7 @@ ROLLOUT: tuple[Mutation, ...] = (
                 "",
             ),
         ),
-        ("I1", "I2"),
+        ("I1", "I2", "work conservation"),
         lead="dispatches that never leave",
     ),
     Mutation(
@@ -146,7 +146,7 @@ ROLLOUT: tuple[Mutation, ...] = (
                 "            if name not in requests:\n",
             ),
         ),
-        ("I8", "no silent wait"),
+        ("I8", "no silent wait", "work conservation"),
     ),
     Mutation(
         "the last verdict counts",

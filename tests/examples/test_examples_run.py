@@ -110,7 +110,7 @@ def test_openai_client_is_answered_by_the_gateway(tmp_path: Path) -> None:
         chat, completion = run(EXAMPLES / "openai_client" / "client.py", url)
     finally:
         processes.close()
-    assert re.fullmatch(r"chat \((stop|length)\): '.*'", chat)
+    assert re.fullmatch(r"chat \((stop|length)\): (['\"]).*\2", chat)
     assert re.fullmatch(r"completion \((stop|length)\): [1-8] tokens", completion)
 
 

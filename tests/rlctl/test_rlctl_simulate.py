@@ -67,7 +67,7 @@ def test_a_job_is_held_against_the_same_one_without_preemptible_hosts(
     file = tmp_path / "spot.csv"
     file.write_text(f"{HEADER}0,add,n1\n0,add,n2\n1,remove,n1\n")
     argv = [
-        *words_of("job.steps=4"),
+        *words_of("job.steps=4", "rollout.max_new_tokens=512"),
         "--trace",
         str(file),
         "--notice",

@@ -57,7 +57,7 @@ def test_every_instance_is_wished_for_where_algorithm_1_is_not_asked() -> None:
 
 
 def test_synchronous_weights_come_with_the_next_step_alone() -> None:
-    late = ("fleet.trace=late", "job.steps=3", "seeding.min_s=4", "seeding.initial_s=4")
+    late = ("fleet.trace=late", "job.steps=6", "seeding.min_s=4", "seeding.initial_s=4")
     pulled = run(*late, trace=LATE)
     pushed = run(*late, "ablation.synchronous_weights=true", trace=LATE)
     assert any(answer.weights is not None for answer in pulled.answers)

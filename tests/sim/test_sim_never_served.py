@@ -46,13 +46,13 @@ def of(kind: type[Record], outcome: Outcome) -> list[Record]:
 
 
 def test_a_job_whose_engines_never_serve_says_so_with_their_cause_and_trains_alone() -> None:
-    outcome, cause = ran("fleet.first_instance_s=3", dies=DIES)
+    outcome, cause = ran("fleet.first_instance_s=1", dies=DIES)
     assert (outcome.ended, cause) == ("done", "")
     assert audit(evidence(outcome)) == []
     (told,) = of(FirstInstance, outcome)
     assert isinstance(told, FirstInstance)
     assert not told.served
-    assert 3.0 <= told.waited_s < 5.0
+    assert 1.0 <= told.waited_s < 3.0
     assert "2 preemptible hosts are up, engines failed" in told.why
     assert DIES in told.why
     assert len(of(Step, outcome)) == 4
@@ -79,7 +79,7 @@ def test_a_job_whose_engines_serve_tells_of_the_first_once() -> None:
 
 
 def test_a_host_that_lacks_what_its_engine_needs_is_named_and_starts_nothing() -> None:
-    outcome, _ = ran("fleet.first_instance_s=3", lacks=(LACKS,))
+    outcome, _ = ran("fleet.first_instance_s=1", lacks=(LACKS,))
     assert outcome.ended == "done"
     unfit = [record for record in of(Node, outcome) if isinstance(record, Node) and record.event == "unfit"]
     assert sorted(record.node for record in unfit) == ["spot-1", "spot-2"]

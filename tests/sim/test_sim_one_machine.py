@@ -6,7 +6,7 @@ from gleaner.configs.trace import Event, Trace, TraceEvent
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.setting import Setting
 
-GONE_S = 3.5  # after the first step began: they decode responses of the second one
+GONE_S = 2.75  # after the first step began: they decode responses of the second one
 SETS = ["job.steps=3", "task.heldout_problems=4", "rollout.max_new_tokens=128", "engine.slots=4"]
 
 

@@ -48,10 +48,10 @@ def paused(
     stopped: list[SimProcess] = []
     append = Journal.append_soon
 
-    def watched(journal: Journal, *events: Message) -> Awaitable[int]:
+    def watched(journal: Journal, *events: Message, flush: bool = False) -> Awaitable[int]:
         gone = [event for event in events if isinstance(event, InstanceGone)]
         instances.extend(event.instance for event in gone if event.cause != "stopped")
-        return append(journal, *events)
+        return append(journal, *events, flush=flush)
 
     def heard(seen: Seen) -> None:
         if isinstance(seen.message, NodeSeen) and seen.message.event == "killed":

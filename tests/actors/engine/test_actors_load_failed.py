@@ -56,7 +56,7 @@ def test_the_builtin_engine_keeps_its_weights_where_an_image_is_of_another_model
 class Stubborn:
     """A host that takes version 1 at once, and each later one only at try `tries`, or at that of `takes`."""
 
-    engines, cache_tokens = 1, 0
+    engines, cache_tokens, device = 1, 0, None
 
     def __init__(self, tries: int) -> None:
         self.tries, self.takes = tries, {1: 1}

@@ -81,7 +81,7 @@ class FullJournal:
     def beside(self, name: str) -> "FullJournal":
         return self
 
-    def append_soon(self, *events: object) -> "asyncio.Future[int]":
+    def append_soon(self, *events: object, flush: bool = False) -> "asyncio.Future[int]":
         commit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(commit.set_exception, JournalFull(REASON))
         self.commits.append(commit)

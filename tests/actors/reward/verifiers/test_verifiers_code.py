@@ -165,6 +165,7 @@ def test_problems_are_checked_before_they_are_used(verifier: CodeVerifier) -> No
 
 _AT_A_TIME = """
 import json, os, sys, threading
+from tests.actors.reward.verifiers.test_verifiers_code import PROGRAMS, STDIN, fenced, made
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 found = [None] * int(sys.argv[2])
 ready = threading.Barrier(len(found))
