@@ -104,4 +104,4 @@ def test_a_manager_that_was_frozen_with_its_engines_beyond_their_silence_gives_n
 ) -> None:
     kinds = ("rollout", "trainer", "engine")
     told = paused(monkeypatch, lambda process: process.kind in kinds, at_s, "rollout.deadline_s=4.0")
-    assert told == Told("done", 0, 5)
+    assert told == Told("done", 0, 4)
