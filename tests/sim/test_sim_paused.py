@@ -23,6 +23,7 @@ SMALL = [
     "rollout.samples=4",
     "engine.slots=4",
     "fleet.trace=",
+    "fleet.n_prem_max=3",
 ]
 PAUSE_S = 20.0
 
@@ -104,4 +105,4 @@ def test_a_manager_that_was_frozen_with_its_engines_beyond_their_silence_gives_n
 ) -> None:
     kinds = ("rollout", "trainer", "engine")
     told = paused(monkeypatch, lambda process: process.kind in kinds, at_s, "rollout.deadline_s=4.0")
-    assert told == Told("done", 0, 4)
+    assert told == Told("done", 0, 5)

@@ -16,6 +16,7 @@ SMALL = [
     "rollout.samples=4",
     "engine.slots=4",
     "fleet.trace=",
+    "fleet.n_prem_max=3",
 ]
 
 
