@@ -15,11 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 
-from reasoning_gym.dataset import ProceduralDataset
-from reasoning_gym.factory import DATASETS, create_dataset
-from reasoning_gym.utils import extract_answer
-
 from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.gym import DATASETS, ProceduralDataset, create_dataset, extract_answer
 from gleaner.actors.reward.source import SPLITS, BadTask, Split, TextProblem
 
 SIXTEENTHS: dict[Split, int] = {"warmup": 8, "train": 6, "heldout": 2}

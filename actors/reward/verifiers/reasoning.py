@@ -10,9 +10,7 @@ import math
 import pickle
 from collections.abc import Sequence
 
-from reasoning_gym.dataset import ProceduralDataset
-from reasoning_gym.factory import create_dataset
-
+from gleaner.actors.reward.gym import ProceduralDataset, create_dataset
 from gleaner.actors.reward.verdicts import NO_ANSWER, VERIFIER_FAILED, Judgement
 from gleaner.actors.reward.verifiers import plain_answers
 
