@@ -29,7 +29,7 @@ from gleaner.rlctl.interrupt import Interrupt, stopped
 from gleaner.rlctl.live import Mode, announce, follow, show
 from gleaner.rlctl.loggers.feed import Feed
 from gleaner.rlctl.loggers.opening import open_sinks
-from gleaner.rlctl.models import Check, Made
+from gleaner.rlctl.models import Made, Preparation
 from gleaner.rlctl.progress import Progress
 from gleaner.rlctl.runs import RunDir
 from gleaner.supervisor import AskFailed, Done, Refused, Suspended
@@ -69,10 +69,10 @@ async def drive(
     config: Config,
     view: View,
     elsewhere: Elsewhere | None = None,
-    check: Check | None = None,
+    model: Preparation | None = None,
 ) -> list[Violation]:
-    """Run the job to its end; return the broken invariants, none when the run is sound. check: of its model;
-    it continues while the head starts, and the job is submitted only after it.
+    """Run the job to its end; return the broken invariants, none when the run is sound. model: its making
+    or check, which runs while the head starts; the job is submitted only after it.
 
     Raises CommandError: the job failed, the head ended, or the user stopped it (INTERRUPTED).
     """
@@ -86,21 +86,21 @@ async def drive(
     )
     viewer = _Viewer(run, view)
     loggers = _loggers(run, config)
-    checking = asyncio.create_task(asyncio.to_thread(check.run)) if check is not None else None
+    preparing = asyncio.create_task(asyncio.to_thread(model.run)) if model is not None else None
     if elsewhere is None:
         announce("head", view.mode, view.out)
     try:
         if loggers is not None:
             loggers.start()
         async with _cluster(run, config, elsewhere, stop) as cluster:
-            await cluster.until(stop, _job_done(cluster.client, job, viewer, checking))
+            await cluster.until(stop, _job_done(cluster.client, job, viewer, preparing))
         violations = _close_books(run, config, elsewhere)
         await viewer.finish()
         return violations
     finally:
-        if check is not None and checking is not None:
-            check.cancel()
-            await asyncio.gather(checking, return_exceptions=True)
+        if model is not None and preparing is not None:
+            model.cancel()
+            await asyncio.gather(preparing, return_exceptions=True)
         await viewer.stop()
         if loggers is not None:
             await asyncio.to_thread(loggers.stop)
@@ -188,11 +188,11 @@ async def _end_hung(head: Head, client: Cluster, config: Config) -> None:
 
 
 async def _job_done(
-    cluster: Cluster, job: JobSpec, viewer: "_Viewer", checking: "asyncio.Task[Made] | None"
+    cluster: Cluster, job: JobSpec, viewer: "_Viewer", preparing: "asyncio.Task[Made] | None"
 ) -> None:
-    """Submit the job, when its model is checked, and wait for its end. Raises CommandError where it fails."""
-    if checking is not None:
-        await checking
+    """Submit the job, when its model is ready, and wait for its end. Raises CommandError where it fails."""
+    if preparing is not None:
+        await preparing
     try:
         state = await cluster.ask(SCHEDULER, SubmitJob(job=job), expect=JobIs, deadline_s=SUBMIT_S)
     except Refused as refusal:

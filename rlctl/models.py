@@ -57,29 +57,35 @@ _decoder = msgspec.json.Decoder(Progress | Made | Unusable)
 OnProgress = Callable[[Progress], None]
 
 
-def make(out_dir: Path, config_file: Path, on_progress: OnProgress) -> Made:
-    """Make the model of the settings in `out_dir`. Raises CommandError."""
-    return _ask(["new", str(out_dir), "--config", str(config_file)], on_progress)
+def make(out_dir: Path, config_file: Path, on_progress: OnProgress) -> "Preparation":
+    """The making of the settings' model in `out_dir`."""
+    return Preparation(["new", str(out_dir), "--config", str(config_file)], on_progress)
 
 
-class Check:
-    """Checks a checkpoint as the trainer will load it, and renders some problems with its tokenizer.
+def check(model_dir: Path, config_file: Path) -> "Preparation":
+    """The check of a checkpoint as the trainer will load it; it renders some problems with its tokenizer."""
+    return Preparation(["check", str(model_dir), "--config", str(config_file)], lambda _: None)
+
+
+class Preparation:
+    """Makes the model of a job, or checks the one that its settings name.
 
     Args:
-        model_dir: the checkpoint. config_file: the settings of the job.
+        arguments: of the process that does it. on_progress: called in the thread of `run`.
     """
 
-    def __init__(self, model_dir: Path, config_file: Path) -> None:
-        self._arguments = ["check", str(model_dir), "--config", str(config_file)]
+    def __init__(self, arguments: Sequence[str], on_progress: OnProgress) -> None:
+        self._arguments = arguments
+        self._on_progress = on_progress
         self._process: subprocess.Popen[str] | None = None
         self._cancelled = False
 
     def run(self) -> Made:
-        """Run the check; it takes seconds. Raises CommandError, also where it was cancelled."""
-        return _ask(self._arguments, lambda _: None, self._began)
+        """Do it; it takes seconds. Raises CommandError, also where it was cancelled."""
+        return _ask(self._arguments, self._on_progress, self._began)
 
     def cancel(self) -> None:
-        """Cancel the check from another thread, if it still runs."""
+        """Cancel it from another thread, if it still runs."""
         self._cancelled = True
         if self._process is not None:
             self._process.kill()
@@ -152,4 +158,15 @@ def _process(arguments: Sequence[str]) -> "Iterator[subprocess.Popen[str]]":
         raise failed(f"cannot talk to the process that handles models: {problem}") from problem
 
 
-__all__ = ["Check", "CommandError", "Made", "OnProgress", "Progress", "Said", "Unusable", "make", "show"]
+__all__ = [
+    "CommandError",
+    "Made",
+    "OnProgress",
+    "Preparation",
+    "Progress",
+    "Said",
+    "Unusable",
+    "check",
+    "make",
+    "show",
+]

@@ -1,6 +1,6 @@
 """Preflight: trace, keys, engines, addresses, disk and shared memory before a run.
 
-Owns the checks and their texts. Nothing is written. `gleaner.rlctl.models.Check` checks in its own process
+Owns the checks and their texts. Nothing is written. `gleaner.rlctl.models.check` checks in its own process
 whether a model loads.
 """
 

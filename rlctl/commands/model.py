@@ -56,7 +56,7 @@ def new(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.toml"
         file.write_text(dump(config))
-        made = models.make(args.directory, file, progress_printer("json" if args.json else "auto"))
+        made = models.make(args.directory, file, progress_printer("json" if args.json else "auto")).run()
     return _tell(made, as_json=args.json)
 
 

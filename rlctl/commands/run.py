@@ -170,8 +170,8 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
     code = OK
     with folder.lock():
         try:
-            check = _model(folder, config, mode)
-            violations = run_async(drive(folder, config, View(mode, sys.stdout), elsewhere, check))
+            model = _model(folder, config, mode)
+            violations = run_async(drive(folder, config, View(mode, sys.stdout), elsewhere, model))
             code = (FAILED if any(one.checked for one in violations) else UNCHECKED) if violations else OK
         except KeyboardInterrupt:
             ended = CommandError(INTERRUPTED, "stopped on request")
@@ -197,16 +197,14 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
     return code
 
 
-def _model(folder: RunDir, config: Config, mode: Mode) -> models.Check | None:
-    """Make the model, or return the check of the model that the settings name, while the head starts. Raises
-    CommandError."""
+def _model(folder: RunDir, config: Config, mode: Mode) -> models.Preparation | None:
+    """The making of the model, or the check of the one that the settings name, for `drive`."""
     if not config.model.path and folder.model.exists():  # a resume: the model was written atomically
         return None
     announce("model", mode, sys.stdout)
     if config.model.path:
-        return models.Check(Path(config.model.path), folder.config_file)
-    models.make(folder.model, folder.config_file, progress_printer(mode))
-    return None
+        return models.check(Path(config.model.path), folder.config_file)
+    return models.make(folder.model, folder.config_file, progress_printer(mode))
 
 
 def progress_printer(mode: Mode) -> models.OnProgress:

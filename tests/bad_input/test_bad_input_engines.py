@@ -27,7 +27,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a model was made before everything was tried")
 
     monkeypatch.setattr("gleaner.rlctl.models.make", made)
-    monkeypatch.setattr("gleaner.rlctl.models.Check", made)
+    monkeypatch.setattr("gleaner.rlctl.models.check", made)
 
 
 @pytest.mark.parametrize(
