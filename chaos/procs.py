@@ -18,13 +18,15 @@ from gleaner.rlctl.runs import RunDir
 
 AGENT = "agent"
 SCORER = "scorer"
+FORKS = "forks"
 GONE_S = 5.0  # for killed processes to be gone; milliseconds on a quiet machine
 POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Proc:
-    """A process of a host. kind: agent, rollout, reward, trainer, transfer, engine, scorer."""
+    """A process of a host. kind: agent, rollout, reward, trainer, transfer, engine, scorer, forks (the fork
+    server of its node agent)."""
 
     node: str
     kind: str
@@ -92,6 +94,9 @@ def identify(process: psutil.Process, argv: Sequence[str]) -> Proc | None:
         return Proc(argv[argv.index(flag) + 1], AGENT if kind == word else kind, process)
     if "gleaner.actors.reward.worker" in argv:
         return Proc("head", SCORER, process)
+    if "gleaner.supervisor.fork_server" in argv and (parent := process.parent()) is not None:
+        owner = identify(parent, parent.cmdline())
+        return Proc(owner.node, FORKS, process) if owner is not None else None
     return None
 
 

@@ -12,6 +12,8 @@ if __name__ == "__main__":
     die_with_parent()  # before the imports below: they take time, and the parent may be killed meanwhile
 
 import argparse
+import logging
+import os
 import re
 import socket
 from collections.abc import Sequence
@@ -20,10 +22,12 @@ from typing import TYPE_CHECKING
 
 from gleaner.configs.load import ConfigError
 from gleaner.configs.trace import INSTANCE
+from gleaner.nodeagent import numeric_threads
 from gleaner.nodeagent.exit_codes import USAGE, CannotRun
 from gleaner.nodeagent.files import state_base
 from gleaner.nodeagent.host import MIN_LEASE_S, Seat, run_process
 from gleaner.nodeagent.words import parser
+from gleaner.supervisor.fork_server.client import ForkServer
 from gleaner.supervisor.journal.places import is_url
 from gleaner.transport.endpoint import endpoint
 from gleaner.transport.keys import RefusedToListen, is_loopback, require_clear_beyond_loopback
@@ -33,6 +37,7 @@ if TYPE_CHECKING:  # `--help`, `status`, `drain` and `stop` do not import the da
     from gleaner.nodeagent.node import Options
     from gleaner.nodeagent.notices.cloud import FindCloud
 
+PRELOADED = "gleaner.nodeagent.preload"
 MIN_GRACE_S = 2.0  # children need a moment to stop
 MAX_GRACE_S = 3600.0  # a longer grace period is most likely a mistake
 
@@ -42,12 +47,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     try:
         if args.command == "start":
+            # Before the imports below: they may start a thread, and only a process of one forks a server.
+            forks = ForkServer.inherit()
             from gleaner.nodeagent.node import run_node
             from gleaner.nodeagent.site import RealSite
 
             options = start_options(args)
+            if options.local_fleet and forks is None:
+                forks = ForkServer.execute(PRELOADED, numeric_threads.environment(1))
             name = f"nodeagent {options.seat.node}"
-            return run_process(lambda stop: run_node(options, stop, RealSite()), name)
+            return run_process(lambda stop: run_node(options, stop, RealSite(forks)), name)
         state_dir = args.state_dir or default_state_dir("head")
     except CannotRun as problem:
         print(f"nodeagent: error: {problem}", file=sys.stderr)
@@ -225,4 +234,8 @@ def _head_key(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # all is closed: to tear down the libraries of a fork server would take a second

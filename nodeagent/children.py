@@ -17,6 +17,7 @@ from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.exit_codes import HOPELESS, IN_USE, Unfit
 from gleaner.nodeagent.host import COMMIT_S, Bounds, Seat
+from gleaner.nodeagent.numeric_threads import DEFAULTS, thread_limits
 from gleaner.nodeagent.process_arguments import arguments, environment
 from gleaner.nodeagent.restarts import RestartReporter
 from gleaner.nodeagent.site import ClosingTracer, Held, Site
@@ -41,10 +42,6 @@ PROCESSES = {
 }
 OWN_TRAINER = {**PROCESSES, "head": ("rollout",), "reserved": ("transfer",)}
 """For a job with the user's own trainer: nothing is scored or trained."""
-SPINS = 3000
-"""Turns for which a thread of OpenMP waits for the others before it sleeps. With the library's 300,000 a
-trainer of two threads takes four times as long where two other processes want the cores; with these it takes
-1.4 times as long, and on idle cores no longer than before."""
 STOP_S = 5.0  # of one child, in order; then it is killed
 
 log = logging.getLogger("nodeagent")
@@ -224,14 +221,13 @@ class Children:
 
     def _process(self, kind: str, job_file: Path, config: Config) -> ChildSpec:
         seat = self._seat
-        count = str(threads(kind, config))
         spec = ProcessSpec(
             arguments(kind, seat, job_file),
             seat.state_dir / "logs" / f"{kind}.out",
-            {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, **environment(seat)},
+            {**thread_limits(threads(kind, config)), **environment(seat)},
             HOPELESS | {IN_USE},  # in use is a port that the settings name, the gateway's; others take any
             places.health_of(config),
-            defaults={"GOMP_SPINCOUNT": str(SPINS)},
+            defaults=DEFAULTS,
         )
         return child(kind, spec, shutdown_s=STOP_S)
 

@@ -6,7 +6,9 @@ NodeAgent) and the ordered end: hosts that it started first, then its children, 
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from gleaner.actors.cluster.local_hosts import Join
 from gleaner.actors.cluster.provider import LocalProvider
@@ -140,8 +142,10 @@ class _Node:
 
     async def run(self) -> int:
         """Run until the end; close in order."""
-        starting = asyncio.get_running_loop().create_task(self._tree.start())
         stopping = asyncio.get_running_loop().create_task(self._stop.wait())
+        if (prepared := self._system.machine.prepared()) is not None:
+            await self._wait_for(prepared, stopping)
+        starting = asyncio.get_running_loop().create_task(self._tree.start())
         try:
             await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
@@ -169,6 +173,14 @@ class _Node:
             raise CannotRun(code, reason)
         log.info("%s", reason)
         return code
+
+    async def _wait_for(
+        self, prepared: Coroutine[Any, Any, None], stopping: "asyncio.Task[Literal[True]]"
+    ) -> None:
+        """Wait until processes start fast, before a job can arrive, or until this one is to stop."""
+        preparing = asyncio.get_running_loop().create_task(prepared)
+        await asyncio.wait([preparing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        preparing.cancel()
 
     def _publish(self) -> None:
         seat, local = self._seat, self._system.wire.local

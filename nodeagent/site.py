@@ -27,6 +27,7 @@ from gleaner.nodeagent.host import CLUSTER, LOG_BYTES, Seat, load_keys
 from gleaner.nodeagent.service_manager import ServiceManager
 from gleaner.nodeagent.traces import open_tracer
 from gleaner.supervisor import ActorSystem
+from gleaner.supervisor.fork_server.client import ForkServer
 from gleaner.supervisor.journal.group_commit import GroupCommit
 from gleaner.supervisor.journal.port import Journals
 from gleaner.supervisor.machine import Machine, RealMachine
@@ -179,10 +180,10 @@ class Site(Protocol):
 
 
 class RealSite:
-    """The machine that this process runs on."""
+    """The machine that this process runs on. forks: forks its child processes; None: they are executed."""
 
-    def __init__(self) -> None:
-        self.machine: Machine = RealMachine()
+    def __init__(self, forks: ForkServer | None = None) -> None:
+        self.machine: Machine = RealMachine(forks)
         self.fittings: Fittings = RealFittings()
         self._service = ServiceManager.of(os.environ)
 

@@ -57,6 +57,9 @@ class SimMachine:
         """See `Machine`: the same in every run of a seed."""
         return self._process.number
 
+    def prepared(self) -> None:
+        """See `Machine`: they always do."""
+
     def start(self, spec: ProcessSpec, on_exit: OnExit) -> Child:
         """See `Machine`."""
         return self._start(spec, on_exit)

@@ -7,10 +7,11 @@ another `Machine`.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from gleaner.supervisor.fork_server.client import ForkServer
 from gleaner.supervisor.process import HEARTBEAT_VARIABLE, ChildProcess, ProcessExit, ProcessSpec
 from gleaner.supervisor.watch.health import Parent
 
@@ -67,6 +68,10 @@ class Machine(Protocol):
     def parent(self) -> Parent | None:
         """The parent that expects heartbeats of this process; None without one."""
 
+    def prepared(self) -> Coroutine[Any, Any, None] | None:
+        """A wait, for a bounded time, until child processes start fast; None where they do. They may be
+        started before."""
+
     def start(self, spec: ProcessSpec, on_exit: OnExit) -> Child:
         """Start a child process, which dies with this one. `on_exit` is called once, on the loop.
 
@@ -78,9 +83,10 @@ class Machine(Protocol):
 
 
 class RealMachine:
-    """The machine that this process runs on."""
+    """The machine that this process runs on. forks: forks its child processes; None: they are executed."""
 
-    def __init__(self) -> None:
+    def __init__(self, forks: ForkServer | None = None) -> None:
+        self._forks = forks
         # Taken out of the environment: it is meant for this process, not for those that it starts.
         told = os.environ.pop(HEARTBEAT_VARIABLE, "")
         self._parent = Parent.parse(told) if told else None
@@ -95,9 +101,13 @@ class RealMachine:
         """See `Machine`."""
         return os.getpid()
 
+    def prepared(self) -> Coroutine[Any, Any, None] | None:
+        """See `Machine`."""
+        return self._forks.ready() if self._forks is not None else None
+
     def start(self, spec: ProcessSpec, on_exit: OnExit) -> Child:
         """See `Machine`."""
-        return ChildProcess(spec, on_exit)
+        return ChildProcess(spec, on_exit, self._forks)
 
     def thread(self, name: str) -> Worker:
         """See `Machine`."""

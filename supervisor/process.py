@@ -5,20 +5,19 @@ orphan keeps a GPU. The pidfd reports an exit at once and cannot be confused by 
 """
 
 import asyncio
-import ctypes
 import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gleaner.supervisor.fork_server.client import ForkServer
+from gleaner.supervisor.parent import PARENT_VARIABLE, die_with_parent
 from gleaner.supervisor.watch.health import Health
 from gleaner.supervisor.watch.turn_clock import timeout_in_turns
 
-PARENT_VARIABLE = "GLEANER_PARENT_PID"
 HEARTBEAT_VARIABLE = "GLEANER_HEARTBEAT"  # a `health.Parent`
 MAX_OUTPUT_BYTES = 4 << 20
 """Beyond this size, a child's printed output is moved to `….old` when it starts again; its own log rotates by
@@ -30,7 +29,6 @@ UTIME, STIME = 11, 12  # in /proc/PID/stat, behind the name: proc(5)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _AT_WORK = re.compile(r"[^A-SU-Ya-z]*(?:DEBUG|INFO)\b")
 """A debug or info record of a log: its level is the first word, behind a time at most."""
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +75,12 @@ class ProcessExit:
 
 
 class ChildProcess:
-    """A running child. `on_exit` is called once, on the loop."""
+    """A running child. `on_exit` is called once, on the loop. `forks` forks it, where it can; otherwise it is
+    executed."""
 
-    def __init__(self, spec: ProcessSpec, on_exit: Callable[[ProcessExit], None]) -> None:
+    def __init__(
+        self, spec: ProcessSpec, on_exit: Callable[[ProcessExit], None], forks: ForkServer | None = None
+    ) -> None:
         spec.output.parent.mkdir(parents=True, exist_ok=True)
         if spec.output.exists() and spec.output.stat().st_size > MAX_OUTPUT_BYTES:
             spec.output.replace(spec.output.with_suffix(".old"))
@@ -87,15 +88,7 @@ class ChildProcess:
         self._output = spec.output
         with spec.output.open("ab") as output:
             self._said_from = output.tell()
-            self._popen = subprocess.Popen(
-                list(spec.argv),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=env,
-                process_group=0,  # Ctrl-C is for the foreground group: a child ends when its parent orders it
-            )
-        self.pid = self._popen.pid
+            self._popen, self.pid = _start(list(spec.argv), env, output.fileno(), forks)
         self.exit: ProcessExit | None = None
         self._on_exit = on_exit
         self._ended = asyncio.Event()
@@ -106,7 +99,7 @@ class ChildProcess:
 
     def _reap(self) -> None:
         dumped = _dumped_core(self._pidfd)
-        code = self._popen.poll()
+        code = self._exit_code()
         if code is None:
             return
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -117,6 +110,15 @@ class ChildProcess:
             self.exit = ProcessExit(code, None, self._last_line())
         self._ended.set()
         self._on_exit(self.exit)
+
+    def _exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self._popen is not None:
+            return self._popen.poll()
+        ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def _hint(self, number: int, dumped: bool) -> str:
         if dumped:
@@ -178,6 +180,19 @@ class ChildProcess:
         return (int(fields[UTIME]) + int(fields[STIME])) / TICKS_PER_S
 
 
+def _start(
+    argv: list[str], env: Mapping[str, str], output: int, forks: ForkServer | None
+) -> "tuple[subprocess.Popen[bytes] | None, int]":
+    """Start a child in a process group of its own: Ctrl-C is for the foreground group, and a child ends when
+    its parent orders it. A child that was forked has no `Popen`. Raises OSError."""
+    if forks is not None and (pid := forks.start(argv, env, output)) is not None:
+        return None, pid
+    popen = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, process_group=0
+    )
+    return popen, popen.pid
+
+
 def last_words(lines: Sequence[str]) -> str:
     """The last printed line that may explain why a process ended: not a debug or info record of its log. ""
     for none."""
@@ -205,16 +220,14 @@ def oom_kills(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/se
         return 0
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies; leave at once if it died already.
-
-    Called first thing in a child. A process that was not started by a supervisor is left alone.
-    """
-    parent = os.environ.pop(PARENT_VARIABLE, "")
-    if not parent:
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        sys.exit(f"prctl(PR_SET_PDEATHSIG) failed: errno {ctypes.get_errno()}")
-    if os.getppid() != int(parent):
-        sys.exit("the parent process has ended")
+__all__ = [
+    "HEARTBEAT_VARIABLE",
+    "PARENT_VARIABLE",
+    "TOO_SLOW",
+    "ChildProcess",
+    "ProcessExit",
+    "ProcessSpec",
+    "die_with_parent",
+    "last_words",
+    "oom_kills",
+]

@@ -3,7 +3,7 @@
 import pytest
 from real_runs import OPEN_ENDED, RELEASED_STEPS, MakeRun, RealRun
 
-from gleaner.chaos.procs import AGENT
+from gleaner.chaos.procs import AGENT, FORKS
 
 pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 
@@ -43,6 +43,8 @@ def test_run_keeps_its_promises_whichever_of_its_processes_is_killed(make_run: M
     run.wait(lambda: run.steps(), "the first step")
 
     host = kill_and_see_it_come_back(run, "engine")
+    for node in (host, "head"):  # the next children there are executed
+        run.one(FORKS, node).kill()
     kill_and_see_it_come_back(run, "rollout")
     kill_and_see_it_come_back(run, "reward")
     kill_and_see_it_come_back(run, "transfer", host)
