@@ -1,4 +1,4 @@
-"""Checkpoints and host copies: whole or absent, whatever stops the writer."""
+"""Checkpoints and host copies: complete or absent, whenever the writer stops."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_what_was_written_is_what_is_loaded(store: CheckpointStore) -> None:
+def test_written_checkpoint_loads_unchanged(store: CheckpointStore) -> None:
     written = store.write(7, FILES, META)
     assert written.path == store.directory / "step-000007"
     loaded = store.load(7)
@@ -42,7 +42,7 @@ def test_what_was_written_is_what_is_loaded(store: CheckpointStore) -> None:
     assert loaded.files["config.json"].bytes == 2
 
 
-def test_files_may_be_views_or_written_by_a_function(store: CheckpointStore, tmp_path: Path) -> None:
+def test_files_may_be_views_or_written_by_functions(store: CheckpointStore, tmp_path: Path) -> None:
     files = {
         "view": memoryview(bytearray(b"ab")),
         "made": lambda path: path.write_bytes(b"made") and None,
@@ -56,7 +56,7 @@ def test_files_may_be_views_or_written_by_a_function(store: CheckpointStore, tmp
     assert names(store.directory) == ["step-000001"]
 
 
-def test_a_function_may_fill_the_whole_directory(store: CheckpointStore) -> None:
+def test_function_may_fill_the_whole_directory(store: CheckpointStore) -> None:
     def fill(directory: Path) -> None:
         (directory / "config.json").write_bytes(b"{}")
         (directory / "model.safetensors").write_bytes(b"weights")
@@ -71,17 +71,17 @@ def test_a_function_may_fill_the_whole_directory(store: CheckpointStore) -> None
         store.load(1)
 
 
-def test_the_last_ones_are_kept(store: CheckpointStore) -> None:
+def test_store_keeps_the_last_checkpoints(store: CheckpointStore) -> None:
     for step in range(1, 6):
         store.write(step, FILES, META)
     assert names(store.directory) == ["step-000003", "step-000004", "step-000005"]
 
 
-def test_writing_a_whole_checkpoint_again_changes_nothing(store: CheckpointStore) -> None:
+def test_complete_checkpoint_is_not_written_again(store: CheckpointStore) -> None:
     first = store.write(1, FILES, META)
     assert store.write(1, {"other": b"x"}, {}) == first
     (first.path / "config.json").write_bytes(b"[]")
-    assert list(store.write(1, {"other": b"x"}, {}).files) == ["other"], "a damaged one is replaced"
+    assert list(store.write(1, {"other": b"x"}, {}).files) == ["other"], "a damaged checkpoint is replaced"
 
 
 def damage_content(path: Path) -> str:
@@ -121,9 +121,7 @@ def tear_the_seal(path: Path) -> str:
 @pytest.mark.parametrize(
     "harm", [damage_content, truncate, lose_a_file, lose_the_seal, damage_the_seal, tear_the_seal]
 )
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
-    store: CheckpointStore, harm: Callable[[Path], str]
-) -> None:
+def test_damaged_checkpoint_is_named_and_skipped(store: CheckpointStore, harm: Callable[[Path], str]) -> None:
     store.write(1, FILES, META)
     words = harm(store.write(2, FILES, META).path)
     with pytest.raises(Damaged, match="step-000002"):
@@ -135,19 +133,19 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(
     assert words in latest.skipped[0]
 
 
-def test_a_renamed_checkpoint_is_not_taken_for_another_step(store: CheckpointStore) -> None:
+def test_renamed_checkpoint_is_not_used_for_another_step(store: CheckpointStore) -> None:
     store.write(1, FILES, META).path.rename(store.path(9))
     latest = store.latest()
     assert latest.checkpoint is None
     assert "holds the state after step 1" in latest.skipped[0]
 
 
-def test_without_any_checkpoint_there_is_none(store: CheckpointStore) -> None:
+def test_empty_store_has_no_checkpoint(store: CheckpointStore) -> None:
     assert store.latest().checkpoint is None
     assert store.steps() == []
 
 
-def test_names_that_leave_the_directory_are_refused(store: CheckpointStore) -> None:
+def test_names_outside_the_directory_are_refused(store: CheckpointStore) -> None:
     for name in ("../escape", "", "meta.json", ".."):
         with pytest.raises(ValueError, match="cannot be the name"):
             store.write(1, {name: b""}, {})
@@ -168,7 +166,7 @@ CheckpointStore(sys.argv[1]).write(2, {"model.safetensors": slow}, {})
 """
 
 
-def test_a_writer_that_is_killed_leaves_the_older_checkpoint_and_its_litter_goes(
+def test_killed_writer_leaves_the_older_checkpoint(
     store: CheckpointStore,
 ) -> None:
     store.write(1, FILES, META)
@@ -203,7 +201,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_a_full_disk_is_said_in_numbers_and_costs_no_older_checkpoint(small_disk: Path) -> None:
+def test_full_disk_error_gives_bytes_and_keeps_checkpoint(small_disk: Path) -> None:
     store = CheckpointStore(small_disk / "checkpoints")
     store.write(1, FILES, META)
     with pytest.raises(
@@ -223,7 +221,7 @@ def test_a_full_disk_is_said_in_numbers_and_costs_no_older_checkpoint(small_disk
     store.write(2, FILES, META)
 
 
-def test_a_full_disk_met_by_a_library_with_errors_of_its_own_is_known_as_such(store: CheckpointStore) -> None:
+def test_full_disk_error_of_a_library_is_recognized(store: CheckpointStore) -> None:
     def through_a_library(path: Path) -> None:
         raise RuntimeError(f"I/O error: {os.strerror(errno.ENOSPC)} (os error 28)")
 
@@ -238,7 +236,7 @@ def host() -> Iterator[HostCopies]:
         yield HostCopies(Path(path) / "state")
 
 
-def test_the_newest_host_copy_wins_and_slots_take_turns(host: HostCopies) -> None:
+def test_newest_host_copy_is_used_and_slots_alternate(host: HostCopies) -> None:
     assert host.newest() is None
     paths = [host.write(step, {"state": str(step).encode()}, {}).path.name for step in range(1, 5)]
     assert paths == ["slot-0", "slot-1", "slot-0", "slot-1"]
@@ -247,7 +245,7 @@ def test_the_newest_host_copy_wins_and_slots_take_turns(host: HostCopies) -> Non
     assert (latest.step, (latest.path / "state").read_bytes()) == (4, b"4")
 
 
-def test_a_host_copy_that_fails_leaves_the_one_before(host: HostCopies) -> None:
+def test_failed_host_copy_leaves_the_previous_one(host: HostCopies) -> None:
     host.write(1, FILES, META)
     host.write(2, FILES, META)
 
@@ -263,7 +261,7 @@ def test_a_host_copy_that_fails_leaves_the_one_before(host: HostCopies) -> None:
     assert host.write(3, FILES, META).path != latest.path
 
 
-def test_a_damaged_host_copy_is_passed_over(host: HostCopies) -> None:
+def test_damaged_host_copy_is_skipped(host: HostCopies) -> None:
     host.write(1, FILES, META)
     newest = host.write(2, FILES, META)
     damage_content(newest.path)
@@ -272,9 +270,7 @@ def test_a_damaged_host_copy_is_passed_over(host: HostCopies) -> None:
     assert latest.step == 1
 
 
-def test_a_host_copy_becomes_a_checkpoint_unless_it_changes_meanwhile(
-    host: HostCopies, store: CheckpointStore
-) -> None:
+def test_host_copy_becomes_checkpoint_unless_it_changes(host: HostCopies, store: CheckpointStore) -> None:
     copy = host.write(5, FILES, META)
     durable = store.adopt(copy)
     assert (durable.step, dict(durable.meta), durable.files) == (5, META, copy.files)
@@ -290,7 +286,7 @@ def test_a_host_copy_becomes_a_checkpoint_unless_it_changes_meanwhile(
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 255))
-def test_no_single_changed_byte_goes_unnoticed(where: int, change: int) -> None:
+def test_every_changed_byte_is_detected(where: int, change: int) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         whole = sealed.write(Path(place) / "one", 1, FILES, META, durable=False)
         targets = sorted(whole.path.iterdir())
@@ -300,6 +296,6 @@ def test_no_single_changed_byte_goes_unnoticed(where: int, change: int) -> None:
         file.write_bytes(data)
         try:
             assert sealed.verify(whole.path) == whole
-            assert file.name == "meta.json", "only white space of the seal may change"
+            assert file.name == "meta.json", "only white space of the seal may differ"
         except Damaged:
             pass

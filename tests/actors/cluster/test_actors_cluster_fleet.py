@@ -1,4 +1,4 @@
-"""Which hosts run: after the trace, within N_prem, and what a policy must never do."""
+"""FleetPolicy: which hosts run, by trace and N_prem, and what no fleet policy may do."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -28,11 +28,11 @@ def step(fleet: FleetPolicy, time_s: float) -> list[FleetAction]:
     return [*fleet.advance(time_s), *fleet.allocate(time_s)]
 
 
-def test_what_the_trace_has_at_its_begin_is_up_before_its_clock_runs() -> None:
+def test_hosts_at_trace_start_run_before_its_clock() -> None:
     assert step(policy(), 0.0) == [StartHost("a"), StartHost("b")]
 
 
-def test_a_removal_without_notice_kills_and_a_notice_says_how_long() -> None:
+def test_removal_kills_and_notice_has_remaining_time() -> None:
     fleet = policy()
     step(fleet, 0.0)
     assert step(fleet, 10.0) == [KillHost("a")]
@@ -42,7 +42,7 @@ def test_a_removal_without_notice_kills_and_a_notice_says_how_long() -> None:
     assert step(fleet, 40.0) == [KillHost("b")]
 
 
-def test_a_noticed_host_that_left_by_itself_is_neither_killed_nor_started_again() -> None:
+def test_noticed_host_that_left_is_not_started_again() -> None:
     fleet = policy()
     step(fleet, 0.0)
     step(fleet, 30.0)
@@ -51,7 +51,7 @@ def test_a_noticed_host_that_left_by_itself_is_neither_killed_nor_started_again(
     assert "b" not in fleet.running
 
 
-def test_a_notice_without_a_removal_ends_after_the_configured_time() -> None:
+def test_notice_without_removal_ends_after_configured_time() -> None:
     fleet = policy(begin_s=50.0)
     step(fleet, 50.0)
     assert step(fleet, 60.0) == [NoticeHost("a", 5.0)]
@@ -59,7 +59,7 @@ def test_a_notice_without_a_removal_ends_after_the_configured_time() -> None:
     assert step(fleet, 65.0) == [KillHost("a")]
 
 
-def test_more_than_n_prem_is_not_allocated_and_a_surplus_is_not_killed() -> None:
+def test_surplus_hosts_are_neither_started_nor_killed() -> None:
     fleet = policy()
     fleet.n_prem = 1
     assert step(fleet, 0.0) == [StartHost("a")]
@@ -70,7 +70,7 @@ def test_more_than_n_prem_is_not_allocated_and_a_surplus_is_not_killed() -> None
     assert fleet.running == ["a", "b"]
 
 
-def test_what_was_on_offer_all_along_is_taken_when_another_host_goes() -> None:
+def test_available_host_starts_when_another_host_ends() -> None:
     fleet = policy(n_prem_max=1)
     assert step(fleet, 0.0) == [StartHost("a")]
     assert step(fleet, 10.0) == [KillHost("a")]
@@ -78,7 +78,7 @@ def test_what_was_on_offer_all_along_is_taken_when_another_host_goes() -> None:
     assert step(fleet, 10.0) == [StartHost("b")]
 
 
-def test_a_host_that_keeps_failing_is_started_ever_more_slowly() -> None:
+def test_failing_host_is_started_with_growing_delays() -> None:
     fleet = policy(n_prem_max=1, trace="t_seconds,event,instance_id\n0,add,a\n")
     now_s, starts = 0.0, []
     while now_s < 20.0:
@@ -89,7 +89,7 @@ def test_a_host_that_keeps_failing_is_started_ever_more_slowly() -> None:
     assert starts == [0.0, 1.0, 3.0, 7.0, 15.0]
 
 
-def test_a_host_that_is_added_again_as_it_is_killed_comes_back_at_once() -> None:
+def test_host_added_while_killed_starts_at_once() -> None:
     trace = "t_seconds,event,instance_id\n0,add,a\n5,remove,a\n5,add,a\n"
     fleet = policy(trace=trace)
     step(fleet, 0.0)
@@ -98,11 +98,11 @@ def test_a_host_that_is_added_again_as_it_is_killed_comes_back_at_once() -> None
     assert step(fleet, 5.1) == [StartHost("a")]
 
 
-def test_a_resumed_fleet_starts_where_the_trace_stopped() -> None:
-    assert step(policy(begin_s=35.0), 35.0) == [StartHost("c")]  # b has its notice already
+def test_resumed_fleet_starts_where_the_trace_stopped() -> None:
+    assert step(policy(begin_s=35.0), 35.0) == [StartHost("c")]  # b already has its notice
 
 
-def test_without_a_trace_lost_hosts_are_replaced() -> None:
+def test_lost_hosts_are_replaced_without_a_trace() -> None:
     fleet = FleetPolicy(None, n_prem_max=2, notice_s=5.0)
     assert fleet.allocate(0.0) == [StartHost("spot-1"), StartHost("spot-2")]
     fleet.exited("spot-1", 10.0, in_order=True)
@@ -129,13 +129,13 @@ def traces(draw: st.DrawFn) -> str:
     return "\n".join(rows) + "\n"
 
 
-@example(  # found once: taken away twice within one look at the trace
+@example(  # found once: removed twice between two reads of the trace
     trace="t_seconds,event,instance_id\n0,add,a\n1,remove,a\n1,add,a\n1,remove,a\n",
     n_prem_max=1,
     bounds=[1, 0],
 )
 @given(trace=traces(), n_prem_max=st.integers(0, 4), bounds=st.lists(st.integers(0, 4), max_size=100))
-def test_whatever_the_trace_no_host_is_started_twice_beyond_the_bound_or_without_an_offer(
+def test_hosts_start_only_when_offered_and_within_bound(
     trace: str, n_prem_max: int, bounds: list[int]
 ) -> None:
     fleet = policy(n_prem_max=n_prem_max, trace=trace)

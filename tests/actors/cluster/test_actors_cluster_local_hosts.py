@@ -1,5 +1,4 @@
-"""Hosts that are processes of this machine, on a machine that only pretends to start them: which ends of node
-agents are told as restarts."""
+"""LocalHosts on a pretended machine: which ends of node agents are reported as restarts."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +17,7 @@ SIGKILL = 9
 
 
 class PretendedChild:
-    """Runs until somebody ends it; it does not end by itself."""
+    """Runs until `end` is called; it does not end by itself."""
 
     pid = 1
 
@@ -71,33 +70,33 @@ def job(folder: Path) -> JobSpec:
     return JobSpec(run_id="run", run_dir=str(folder), model_dir=str(folder), config=load.dump(config))
 
 
-async def test_a_node_agent_that_ends_by_itself_is_told_as_a_restart_and_one_that_was_taken_is_not(
+async def test_only_unrequested_ends_of_node_agents_are_restarts(
     tmp_path: Path,
 ) -> None:
-    told: list[Restarted] = []
+    restarts: list[Restarted] = []
     async with TestSystem(tmp_path) as test:
         machine = PretendedMachine()
         test.system.machine = machine
         join = Join(Peer("tcp://127.0.0.1:1"), "127.0.0.1")
-        hosts = LocalHosts(test.system, join, lambda _job, _name: None, told.append)
+        hosts = LocalHosts(test.system, join, lambda _job, _name: None, restarts.append)
         await hosts.keep_reserved(job(tmp_path), lambda reason: None)
         machine.children[RESERVED].send_signal(SIGKILL)
         async with asyncio.timeout(30.0):
             while machine.started.count(RESERVED) < 2:
                 await asyncio.sleep(0.01)
-        assert told == [Restarted(f"{RESERVED}/agent", "SIGKILL", 1)]
-        told.clear()
+        assert restarts == [Restarted(f"{RESERVED}/agent", "SIGKILL", 1)]
+        restarts.clear()
 
         hosts.start("spot-1", job(tmp_path))
-        hosts.kill("spot-1")  # as the trace says
+        hosts.kill("spot-1")  # as the trace requires
         hosts.start("spot-1", job(tmp_path))
         machine.children["spot-1"].end(ProcessExit(0, None))  # in order
         hosts.start("spot-1", job(tmp_path))
-        assert told == []
+        assert restarts == []
         for life in (1, 2):
             machine.children["spot-1"].end(ProcessExit(3, None, "no memory"))
-            assert len(told) == life - 1, "it is not back yet"
+            assert len(restarts) == life - 1, "the host has not restarted yet"
             hosts.start("spot-1", job(tmp_path))
-            assert told[-1] == Restarted("spot-1/agent", "exit 3: no memory", life)
+            assert restarts[-1] == Restarted("spot-1/agent", "exit 3: no memory", life)
         machine.children["spot-1"].end(ProcessExit(0, None))
         await hosts.stop()

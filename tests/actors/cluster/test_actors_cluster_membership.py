@@ -1,4 +1,4 @@
-"""Who is in the cluster, told once: joined, left, killed."""
+"""Members: each joined, left or killed host is reported once."""
 
 from gleaner.actors.cluster.membership import Members
 from gleaner.actors.protocol.cluster import Inventory, NodeHello, NodeSeen
@@ -18,7 +18,7 @@ def events(seen: list[NodeSeen]) -> list[str]:
     return [event.event for event in seen]
 
 
-def test_a_host_joins_once_and_its_death_is_told_once() -> None:
+def test_host_joins_once_and_dies_once() -> None:
     members = Members()
     assert events(members.hello(hello(), 0.0)) == ["joined"]
     assert events(members.hello(hello(), 0.5)) == []
@@ -27,7 +27,7 @@ def test_a_host_joins_once_and_its_death_is_told_once() -> None:
     assert events(members.silent(100.0, 5.0)) == []
 
 
-def test_a_goodbye_is_not_a_death_even_when_it_is_repeated() -> None:
+def test_repeated_goodbye_is_not_a_death() -> None:
     members = Members()
     members.hello(hello(), 0.0)
     assert events(members.hello(hello(state="draining"), 0.5)) == []
@@ -36,7 +36,7 @@ def test_a_goodbye_is_not_a_death_even_when_it_is_repeated() -> None:
     assert events(members.ended("spot/agent", 1, "link down")) == []
 
 
-def test_an_agent_that_is_restarted_in_a_living_process_is_no_event() -> None:
+def test_agent_restart_in_living_process_is_no_event() -> None:
     members = Members()
     members.hello(hello(), 0.0)
     assert events(members.ended("spot/agent", 1, "crashed: KeyError")) == []
@@ -44,27 +44,27 @@ def test_an_agent_that_is_restarted_in_a_living_process_is_no_event() -> None:
     assert events(members.silent(1.0, 5.0)) == []
 
 
-def test_a_crashed_agent_that_stays_away_counts_as_killed() -> None:
+def test_crashed_agent_that_stays_away_is_killed() -> None:
     members = Members()
     members.hello(hello(), 0.0)
     members.ended("spot/agent", 1, "crashed: KeyError")
     assert events(members.silent(5.1, 5.0)) == ["killed"]
 
 
-def test_a_host_that_came_back_before_its_death_was_noticed_was_killed_and_joined() -> None:
+def test_early_return_is_reported_as_killed_and_joined() -> None:
     members = Members()
     members.hello(hello(), 0.0)
     assert events(members.hello(hello(life=2, port=2), 0.2)) == ["killed", "joined"]
 
 
-def test_a_late_hello_of_an_earlier_life_changes_nothing() -> None:
+def test_late_hello_of_an_earlier_life_changes_nothing() -> None:
     members = Members()
     members.hello(hello(life=2, port=2), 0.0)
     assert events(members.hello(hello(life=1, state="leaving"), 0.1)) == []
     assert members.count("preemptible") == 1
 
 
-def test_the_heads_own_host_is_a_member_of_which_nobody_is_told() -> None:
+def test_host_of_the_head_is_never_reported() -> None:
     members = Members()
     assert members.hello(hello(node="head", role="head"), 0.0) == []
     assert members.silent(100.0, 5.0) == []

@@ -1,4 +1,4 @@
-"""The LocalProvider over hosts that are only pretended."""
+"""LocalProvider with pretended hosts."""
 
 import asyncio
 from collections.abc import Callable
@@ -64,7 +64,7 @@ class PretendedHosts:
 
 
 class Agent(Actor):
-    """A host's agent that takes its notice."""
+    """A host's agent that receives its notice."""
 
     def __init__(self, log: list[str]) -> None:
         self._log = log
@@ -75,7 +75,7 @@ class Agent(Actor):
 
 
 class Scheduler(Actor):
-    """Hears of a job that failed."""
+    """Receives the end of a failed job."""
 
     def __init__(self, log: list[str]) -> None:
         self._log = log
@@ -106,7 +106,7 @@ async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_hosts_are_up_before_the_clock_and_follow_the_trace_after(tmp_path: Path) -> None:
+async def test_hosts_start_before_the_clock_and_follow_trace(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         hosts = PretendedHosts()
         provide(test, hosts)
@@ -120,7 +120,7 @@ async def test_hosts_are_up_before_the_clock_and_follow_the_trace_after(tmp_path
         assert hosts.log[3:] == ["notice b/agent 1", "kill a", "kill b"]
 
 
-async def test_a_host_beyond_n_prem_waits_for_room(tmp_path: Path) -> None:
+async def test_host_beyond_n_prem_waits_for_free_capacity(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         hosts = PretendedHosts()
         provide(test, hosts)
@@ -133,7 +133,7 @@ async def test_a_host_beyond_n_prem_waits_for_room(tmp_path: Path) -> None:
         await until(lambda: hosts.up == ["b", "a"])
 
 
-async def test_the_clock_goes_on_in_a_restarted_provider_and_finds_its_hosts(tmp_path: Path) -> None:
+async def test_restarted_provider_continues_its_clock_and_keeps_hosts(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         hosts = PretendedHosts()
         provide(test, hosts)
@@ -146,7 +146,7 @@ async def test_the_clock_goes_on_in_a_restarted_provider_and_finds_its_hosts(tmp
         assert hosts.log.count("start b") == 1
 
 
-async def test_after_a_resume_the_clock_waits_where_it_stopped(tmp_path: Path) -> None:
+async def test_resumed_clock_waits_where_it_stopped(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         hosts = PretendedHosts()
         provide(test, hosts)
@@ -161,7 +161,7 @@ async def test_after_a_resume_the_clock_waits_where_it_stopped(tmp_path: Path) -
         assert resumed.log == ["reserved"]  # a and b are gone, c is not there yet
 
 
-async def test_a_host_that_dies_unasked_is_replaced_after_a_pause(tmp_path: Path) -> None:
+async def test_dead_host_is_replaced_after_a_pause(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         hosts = PretendedHosts()
         provide(test, hosts)
@@ -170,7 +170,7 @@ async def test_a_host_that_dies_unasked_is_replaced_after_a_pause(tmp_path: Path
         await until(lambda: hosts.up == ["b", "a"])
 
 
-async def test_a_trace_that_cannot_be_replayed_is_refused(tmp_path: Path) -> None:
+async def test_unreadable_trace_is_refused(tmp_path: Path) -> None:
     def unreadable(path: str) -> Trace:
         raise TraceError(f"{path}:3: unknown event 'boom'")
 
@@ -180,7 +180,7 @@ async def test_a_trace_that_cannot_be_replayed_is_refused(tmp_path: Path) -> Non
             await test.ask("cluster/provider", StartFleet(job=job()), Done)
 
 
-async def test_an_instance_may_not_have_the_name_of_the_head(tmp_path: Path) -> None:
+async def test_instance_named_like_the_head_is_refused(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         hosts = PretendedHosts()
         provide(test, hosts, read_trace=lambda p: parse("t_seconds,event,instance_id\n0,add,head\n", p))
@@ -189,17 +189,17 @@ async def test_an_instance_may_not_have_the_name_of_the_head(tmp_path: Path) -> 
         assert hosts.log == []
 
 
-async def test_a_reserved_host_that_fails_too_often_ends_the_job(tmp_path: Path) -> None:
+async def test_failing_reserved_host_ends_the_job(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
-        hosts, heard = PretendedHosts(), list[str]()
-        test.spawn("cluster/scheduler", lambda: Scheduler(heard))
+        hosts, log = PretendedHosts(), list[str]()
+        test.spawn("cluster/scheduler", lambda: Scheduler(log))
         provide(test, hosts)
         await test.ask("cluster/provider", StartFleet(job=job()), Done)
         hosts.give_up("the reserved host: SIGKILL again")
-        await until(lambda: heard == ["the reserved host: SIGKILL again"])
+        await until(lambda: log == ["the reserved host: SIGKILL again"])
 
 
-async def test_a_stopped_fleet_starts_nothing_more_and_another_job_may_come(tmp_path: Path) -> None:
+async def test_stopped_fleet_starts_nothing_and_accepts_another_job(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         hosts = PretendedHosts()
         provide(test, hosts)
@@ -214,7 +214,7 @@ async def test_a_stopped_fleet_starts_nothing_more_and_another_job_may_come(tmp_
         await until(lambda: hosts.up == ["spot-1", "spot-2"])
 
 
-async def test_where_hosts_join_by_themselves_nothing_is_started(tmp_path: Path) -> None:
+async def test_provider_starts_nothing_when_hosts_join_by_themselves(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         provide(test, None, read_trace=lambda _: pytest.fail("read a trace"))
         await test.ask("cluster/provider", StartFleet(job=job()), Done)

@@ -1,4 +1,4 @@
-"""The Scheduler among a fake provider, controller and node agents: one job, hosts told once, plans kept."""
+"""Scheduler with fake provider, controller and agents: one job, one report a host, durable plans."""
 
 import asyncio
 from collections.abc import Callable
@@ -37,28 +37,28 @@ TIMES = StepTimes(train_wait_s=4.0, remote_wait_s=0.0, train_s=2.0, remote_s=5.0
 
 
 class Provider(Actor):
-    """Remembers what it was told; refuses jobs named `bad`."""
+    """Records the messages that it receives; refuses jobs named `bad`."""
 
-    def __init__(self, told: list[Message]) -> None:
-        self._told = told
+    def __init__(self, received: list[Message]) -> None:
+        self._received = received
 
     @handles(StartFleet)
     async def start_fleet(self, message: StartFleet) -> None:
         if message.job.run_id == "bad":
             raise Refused("trace.csv:3: unknown event")
-        self._told.append(message)
+        self._received.append(message)
 
     @handles(SetFleet)
     async def set_fleet(self, message: SetFleet) -> None:
-        self._told.append(message)
+        self._received.append(message)
 
     @handles(StopFleet)
     async def stop_fleet(self, message: StopFleet) -> None:
-        self._told.append(message)
+        self._received.append(message)
 
 
 class Controller(Actor):
-    """Remembers the hosts that it heard of."""
+    """Records the hosts that were reported to it."""
 
     def __init__(self, seen: list[tuple[str, str]]) -> None:
         self._seen = seen
@@ -77,9 +77,9 @@ class World:
 
     def __init__(self, test: TestSystem) -> None:
         self.test = test
-        self.told: list[Message] = []
+        self.received: list[Message] = []
         self.seen: list[tuple[str, str]] = []
-        test.spawn("cluster/provider", lambda: Provider(self.told))
+        test.spawn("cluster/provider", lambda: Provider(self.received))
         self.schedule()
 
     def schedule(self, boot: int = 1) -> None:
@@ -114,14 +114,14 @@ async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_job_is_taken_once_and_given_to_whoever_says_hello(tmp_path: Path) -> None:
+async def test_job_is_taken_once_and_given_to_hosts(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world = World(test)
         agent = test.spawn("spot/agent", Idle)
         assert (await world.hello("spot", agent)).job is None
         assert (await world.submit()).state == "running"
         assert (await world.submit()).state == "running"
-        assert [type(message) for message in world.told] == [StartFleet]
+        assert [type(message) for message in world.received] == [StartFleet]
         assert (await world.hello("spot", agent)).job == job("run")
         with pytest.raises(Refused, match="job run is running here"):
             await world.submit("other")
@@ -138,7 +138,7 @@ class Called(Actor):
         self.calls += 1
 
 
-async def test_hosts_are_told_when_to_say_hello_and_called_when_a_job_begins_or_ends(tmp_path: Path) -> None:
+async def test_hosts_get_hello_intervals_and_calls_for_jobs(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world, called = World(test), Called()
         agent = test.spawn("spot/agent", lambda: called)
@@ -152,11 +152,11 @@ async def test_hosts_are_told_when_to_say_hello_and_called_when_a_job_begins_or_
         spec = JobSpec(run_id="calm", run_dir="/nowhere", model_dir="/nowhere", config=calm)
         await test.ask("cluster/scheduler", SubmitJob(job=spec), JobIs)
         waits = await world.hello("spot", agent, run_id="run")
-        assert (waits.job, waits.hello_s < 1.0) == (None, True), "it is asked often until all have let go"
+        assert (waits.job, waits.hello_s < 1.0) == (None, True), "hosts ask often until all released the job"
         assert (await world.hello("spot", agent)) == NodeWork(job=spec, hello_s=6.0, done="run")
 
 
-async def test_the_next_job_begins_when_every_host_let_go_of_the_one_before(tmp_path: Path) -> None:
+async def test_next_job_begins_when_hosts_released_the_last(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world = World(test)
         slow, quick = test.spawn("slow/agent", Idle), test.spawn("quick/agent", Idle)
@@ -170,13 +170,13 @@ async def test_the_next_job_begins_when_every_host_let_go_of_the_one_before(tmp_
         assert (await world.hello("slow", slow, run_id="run")).job is None
         assert (await world.hello("slow", slow)).job == job("next")
         assert (await world.hello("quick", quick)).job == job("next")
-        stray = test.spawn("stray/agent", Idle)  # it was cut off while the jobs changed
+        stray = test.spawn("stray/agent", Idle)  # this host was cut off while the jobs changed
         assert (await world.hello("stray", stray, run_id="run")).job is None
         assert (await world.hello("slow", slow, run_id="next")).job == job("next")
         assert (await world.hello("stray", stray)).job == job("next")
 
 
-async def test_a_job_whose_hosts_cannot_be_had_is_refused_and_not_kept(tmp_path: Path) -> None:
+async def test_job_without_obtainable_hosts_is_refused_and_forgotten(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world = World(test)
         with pytest.raises(Refused, match="unknown event"):
@@ -184,7 +184,7 @@ async def test_a_job_whose_hosts_cannot_be_had_is_refused_and_not_kept(tmp_path:
         assert await world.state() == "none"
 
 
-async def test_settings_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+async def test_unreadable_settings_are_refused(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         World(test)
         spec = JobSpec(run_id="r", run_dir="/", model_dir="/", config="[rollout]\nprompts = 'abc'\n")
@@ -192,7 +192,7 @@ async def test_settings_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
             await test.ask("cluster/scheduler", SubmitJob(job=spec), JobIs)
 
 
-async def test_the_job_and_its_plan_survive_the_death_of_the_scheduler(tmp_path: Path) -> None:
+async def test_job_and_plan_survive_a_scheduler_crash(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world = World(test)
         await world.submit()
@@ -204,7 +204,7 @@ async def test_the_job_and_its_plan_survive_the_death_of_the_scheduler(tmp_path:
         assert await world.state() == "running"
         assert await world.plan(1, TIMES) == planned  # the same step again is not measured twice
         assert await world.plan(2, None) == planned
-        await until(lambda: [type(m) for m in world.told].count(StartFleet) == 2)
+        await until(lambda: [type(m) for m in world.received].count(StartFleet) == 2)
 
 
 async def test_every_plan_reaches_the_provider(tmp_path: Path) -> None:
@@ -212,10 +212,10 @@ async def test_every_plan_reaches_the_provider(tmp_path: Path) -> None:
         world = World(test)
         await world.submit()
         plan = await world.plan(1, TIMES)
-        await until(lambda: SetFleet(n_prem=plan.n_prem) in world.told)
+        await until(lambda: SetFleet(n_prem=plan.n_prem) in world.received)
 
 
-async def test_a_controller_that_starts_late_hears_of_every_host_in_order(tmp_path: Path) -> None:
+async def test_late_controller_receives_every_host_in_order(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world = World(test)
         agents = {name: test.spawn(f"{name}/agent", Idle) for name in ("one", "two", "three")}
@@ -229,7 +229,7 @@ async def test_a_controller_that_starts_late_hears_of_every_host_in_order(tmp_pa
         assert world.seen == [("one", "joined"), ("two", "joined"), ("three", "joined"), ("two", "left")]
 
 
-async def test_a_host_whose_process_is_gone_was_killed_and_that_is_told_once(tmp_path: Path) -> None:
+async def test_vanished_host_is_reported_killed_once(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world = World(test)
         world.control()
@@ -238,11 +238,11 @@ async def test_a_host_whose_process_is_gone_was_killed_and_that_is_told_once(tmp
             await world.hello("spot", spot.spawn("spot/agent", Idle))
             test.network.kill("spot")
             await until(lambda: ("spot", "killed") in world.seen)
-            await asyncio.sleep(0.7)  # longer than the silence that counts
+            await asyncio.sleep(0.7)  # longer than the silence limit
             assert world.seen == [("spot", "joined"), ("spot", "killed")]
 
 
-async def test_a_restarted_scheduler_does_not_tell_again_of_hosts_that_stayed(tmp_path: Path) -> None:
+async def test_restarted_scheduler_does_not_report_known_hosts_again(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world = World(test)
         world.control()
@@ -258,20 +258,20 @@ async def test_a_restarted_scheduler_does_not_tell_again_of_hosts_that_stayed(tm
         assert world.seen == [("spot", "joined"), ("other", "joined")]
 
 
-async def test_after_the_end_hosts_are_let_go_and_nothing_runs(tmp_path: Path) -> None:
+async def test_ended_job_releases_hosts_and_runs_nothing(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world = World(test)
         agent = test.spawn("spot/agent", Idle)
         await world.submit()
         await test.tell("cluster/scheduler", JobEnded(ok=True))
-        await until(lambda: StopFleet() in world.told)
+        await until(lambda: StopFleet() in world.received)
         await test.tell("cluster/scheduler", JobEnded(ok=False, reason="too late"))
         assert await world.state() == "done"
         assert (await world.hello("spot", agent)).job is None
         assert (await world.submit()).state == "done"
 
 
-async def test_a_failed_job_may_be_submitted_again_and_keeps_its_plan(tmp_path: Path) -> None:
+async def test_failed_job_may_be_submitted_with_its_plan(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world = World(test)
         await world.submit()
@@ -283,7 +283,7 @@ async def test_a_failed_job_may_be_submitted_again_and_keeps_its_plan(tmp_path: 
         assert await world.plan(4, None) == planned
 
 
-async def test_hosts_that_join_in_one_moment_share_commits_and_each_is_told_once(
+async def test_simultaneous_joins_share_commits_and_are_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits: list[MembersAre] = []
@@ -303,13 +303,13 @@ async def test_hosts_that_join_in_one_moment_share_commits_and_each_is_told_once
         agents = [test.spawn(f"{name}/agent", Idle) for name in names]
         works = await asyncio.gather(*[world.hello(*pair) for pair in zip(names, agents, strict=True)])
         assert all(work.job == job("run") for work in works)
-        assert set(commits[-1].roles) == set(names), "whoever was answered is journaled"
+        assert set(commits[-1].roles) == set(names), "every host with a reply is in the journal"
         assert len(commits) < 20
         await until(lambda: len(world.seen) == len(names))
         assert sorted(world.seen) == sorted((name, "joined") for name in names)
 
 
-async def test_a_head_that_stood_still_loses_no_host_and_one_that_turns_does(tmp_path: Path) -> None:
+async def test_paused_head_loses_only_hosts_that_are_silent(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PatientLoop)
     async with TestSystem(tmp_path) as test:
@@ -321,7 +321,7 @@ async def test_a_head_that_stood_still_loses_no_host_and_one_that_turns_does(tmp
         await until(lambda: world.seen == [("spot-1", "joined")])
         for _ in range(3):
             loop.stand_still(20.0)
-            await asyncio.sleep(1.0)  # the Scheduler looks for silence in it
+            await asyncio.sleep(1.0)  # the Scheduler checks for silence meanwhile
             await world.hello("spot-1", agent, run_id="run")
         assert world.seen == [("spot-1", "joined")]
         await until(lambda: ("spot-1", "killed") in world.seen)

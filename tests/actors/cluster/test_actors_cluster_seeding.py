@@ -1,4 +1,4 @@
-"""Algorithm 1 of RLBoost: steps worked out by hand, and its laws."""
+"""SeedingPolicy (Algorithm 1 of RLBoost): steps worked out by hand, and its laws."""
 
 import math
 
@@ -43,11 +43,11 @@ def state(t_seed_s: float = 10.0, n_prem: int = 2, **memory: float) -> SeedingSt
     )
 
 
-def test_the_first_step_seeds_for_t_init_with_as_many_instances_as_reserved_engines() -> None:
+def test_first_step_uses_t_init_and_reserved_count() -> None:
     assert policy().initial() == SeedingState(t_seed_s=10.0, n_prem=2, memory={})
 
 
-def test_a_waiting_trainer_seeds_longer() -> None:
+def test_waiting_trainer_seeds_longer() -> None:
     # line 9: 10 + (8 - 2) / 4 = 11.5; line 10: (40 * 3 + 11.5 * 2) / 30 = 4.77 -> 5; line 12: M[3] = 11.5
     after = policy().next(state(), times(train_wait_s=8.0, remote_wait_s=2.0))
     assert after == SeedingState(t_seed_s=11.5, n_prem=5, memory={3: 11.5})
@@ -59,43 +59,43 @@ def test_waiting_remote_instances_shorten_seeding() -> None:
     assert after == SeedingState(t_seed_s=7.0, n_prem=5, memory={3: 7.0})
 
 
-def test_a_step_with_changing_instances_is_not_remembered_but_what_is_known_is_retrieved() -> None:
+def test_changing_instances_retrieve_but_do_not_store_windows() -> None:
     # line 9: 10 + 4/4 = 11; line 10: (40*3.4 + 22)/30 = 5.27 -> 6; line 11: 3.4 != 5; line 14: M[5] = 6
     before = state(m5=6.0, m3=10.0)
     after = policy().next(before, times(train_wait_s=4.0, mean_prem=3.4, next_prem=5))
     assert after == SeedingState(t_seed_s=6.0, n_prem=6, memory={5: 6.0, 3: 10.0})
 
 
-def test_an_unknown_number_of_instances_goes_on_from_the_tuned_window() -> None:
+def test_unknown_instance_count_uses_the_tuned_window() -> None:
     after = policy().next(state(m3=10.0), times(train_wait_s=4.0, mean_prem=3.4, next_prem=4))
     assert (after.t_seed_s, after.memory) == (11.0, {3: 10.0})
 
 
-def test_a_later_step_replaces_what_was_remembered() -> None:
+def test_later_step_replaces_the_remembered_window() -> None:
     after = policy().next(state(m3=25.0), times(train_wait_s=4.0))
     assert (after.t_seed_s, after.memory) == (11.0, {3: 11.0})
 
 
-def test_a_mean_that_differs_by_rounding_counts_as_equal() -> None:
+def test_mean_that_differs_by_rounding_counts_as_equal() -> None:
     mean = sum([0.1] * 30)  # 3 instances in tenths of a step: 3.0000000000000013
     assert mean != 3
     assert policy().next(state(), times(mean_prem=mean)).memory == {3: 10.0}
 
 
-def test_a_job_without_any_preemptible_instance_keeps_working() -> None:
-    # line 10: (0 * 0 + 10 * 2) / 30 = 0.67 -> 1: one would be worth having
+def test_job_without_preemptible_instances_keeps_working() -> None:
+    # line 10: (0 * 0 + 10 * 2) / 30 = 0.67 -> 1: one instance would help
     after = policy().next(state(), times(remote_s=0.0, mean_prem=0.0, next_prem=0))
     assert after == SeedingState(t_seed_s=10.0, n_prem=1, memory={0: 10.0})
 
 
-def test_the_fleet_never_shrinks_to_none_for_good() -> None:
+def test_fleet_never_shrinks_to_none_for_good() -> None:
     after = policy().next(state(t_seed_s=0.0), times(remote_s=0.0, mean_prem=0.0, next_prem=0))
     assert (after.t_seed_s, after.n_prem) == (0.0, 1)
     none_allowed = SeedingPolicy(Seeding(), n_reserved=1, n_prem_max=0)
     assert none_allowed.next(none_allowed.initial(), times()).n_prem == 0
 
 
-def test_no_more_instances_are_wanted_than_shared_devices_carry() -> None:
+def test_plan_wants_no_more_than_shared_devices_carry() -> None:
     busy = times(train_s=10.0, remote_s=400.0)
     assert policy().next(state(), busy).n_prem == 8
     assert policy().next(state(), msgspec.structs.replace(busy, carried_prem=2)).n_prem == 2
@@ -103,7 +103,7 @@ def test_no_more_instances_are_wanted_than_shared_devices_carry() -> None:
     assert policy().next(state(n_prem=5), idle).n_prem == 2
 
 
-def test_a_whole_number_is_not_rounded_up_by_an_error_of_floats() -> None:
+def test_float_error_does_not_round_up_whole_numbers() -> None:
     # (0.1 + 0.2) * 10 = 3.0000000000000004
     after = policy(initial_s=0.0).next(
         state(t_seed_s=0.0), times(train_s=1.0, remote_s=1.0, mean_prem=(0.1 + 0.2) * 10)
@@ -111,12 +111,12 @@ def test_a_whole_number_is_not_rounded_up_by_an_error_of_floats() -> None:
     assert after.n_prem == 3
 
 
-def test_without_memory_nothing_is_remembered_or_retrieved() -> None:
+def test_policy_without_memory_stores_and_retrieves_nothing() -> None:
     after = policy(memory=False).next(state(m3=50.0), times(train_wait_s=4.0))
     assert after == SeedingState(t_seed_s=11.0, n_prem=5, memory={3: 50.0})
 
 
-def test_a_step_that_trained_nothing_keeps_the_bound() -> None:
+def test_step_without_training_keeps_the_bound() -> None:
     assert policy().next(state(n_prem=4), times(train_s=0.0)).n_prem == 4
 
 
@@ -125,7 +125,7 @@ def test_state_survives_the_journal() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(kept), type=SeedingState) == kept
 
 
-def test_a_fleet_without_reserved_engines_is_refused() -> None:
+def test_fleet_without_reserved_engines_is_refused() -> None:
     with pytest.raises(ValueError, match="n_reserved is 0"):
         SeedingPolicy(Seeding(), n_reserved=0, n_prem_max=2)
 
@@ -156,7 +156,7 @@ def test_every_history_stays_within_the_clamps(history: list[StepTimes]) -> None
 
 
 @given(st.lists(steps, max_size=10), steps)
-def test_a_remembered_number_of_instances_gets_its_window(history: list[StepTimes], last: StepTimes) -> None:
+def test_remembered_instance_count_gets_its_window(history: list[StepTimes], last: StepTimes) -> None:
     rule = policy()
     now = rule.initial()
     for step in [*history, last]:
@@ -167,7 +167,7 @@ def test_a_remembered_number_of_instances_gets_its_window(history: list[StepTime
 
 
 @given(seconds, seconds, seconds, counts)
-def test_the_window_follows_the_waits(wait_s: float, more_s: float, other_s: float, prem: int) -> None:
+def test_window_follows_the_waits(wait_s: float, more_s: float, other_s: float, prem: int) -> None:
     def window_s(train_wait_s: float, remote_wait_s: float) -> float:
         step = times(train_wait_s, remote_wait_s, mean_prem=float(prem), next_prem=prem)
         return policy().next(state(), step).t_seed_s
@@ -177,7 +177,7 @@ def test_the_window_follows_the_waits(wait_s: float, more_s: float, other_s: flo
 
 
 @given(seconds, st.floats(0.001, 1e4))
-def test_the_bound_of_instances_covers_the_rollout_of_the_step(remote_s: float, train_s: float) -> None:
+def test_bound_of_instances_covers_the_rollout(remote_s: float, train_s: float) -> None:
     step = times(remote_s=remote_s, train_s=train_s)
     wanted = (remote_s * 3 + 10.0 * 2) / train_s
     n_prem = policy().next(state(), step).n_prem

@@ -1,4 +1,4 @@
-"""The controller that predicts steps: near the best in a toy cluster, at once after a change, and safe."""
+"""ModelPolicy in a toy cluster: near the best step, quick after a change, and safe."""
 
 import math
 from dataclasses import dataclass, replace
@@ -34,8 +34,9 @@ def policy(
 
 @dataclass
 class Toy:
-    """A cluster that does what the model of a step says, with engines `off` times as slow as they seem to be:
-    so the best window is known, and the controller has something to learn."""
+    """A cluster that behaves as the model of a step, with engines `off` times as slow as they appear.
+
+    The best window is therefore known, and the controller has something to learn."""
 
     lengths: list[list[int]]
     off: float = 1.0
@@ -54,7 +55,7 @@ class Toy:
         ]
 
     def end_s(self, lengths: list[list[int]], window_s: float, count: int) -> tuple[float, float]:
-        """The last response, and the end of training."""
+        """The times of the last response and of the end of training."""
         found = predict(self.work(lengths), self.machines, np.array([window_s]), np.array([float(count)]))
         return float(found.rolled_s[0]), float(found.end_s[0])
 
@@ -75,7 +76,7 @@ class Toy:
         )
 
     def times(self, state: SeedingState, count: int, coming: int | None = None) -> StepTimes:
-        """What a step under this plan measures."""
+        """The measurements of a step under this plan."""
         lengths = self.drawn()
         work = self.work(lengths)
         rolled_s, end_s = self.end_s(lengths, state.t_seed_s, count)
@@ -125,7 +126,7 @@ def toy() -> Toy:
 
 
 def after(policy: ModelPolicy, toy: Toy, counts: list[int]) -> SeedingState:
-    """The plan after steps with so many instances; the last one is for as many as in the last step."""
+    """The plan after steps with these counts of instances; the last is for the count of the last step."""
     state = policy.initial(RESERVED_ENGINES)
     for at, count in enumerate(counts):
         following = counts[at + 1] if at + 1 < len(counts) else count
@@ -134,15 +135,13 @@ def after(policy: ModelPolicy, toy: Toy, counts: list[int]) -> SeedingState:
 
 
 @pytest.mark.parametrize("count", [2, 6])
-def test_one_measured_step_is_enough_for_a_step_within_three_percent_of_the_best(
-    toy: Toy, count: int
-) -> None:
+def test_one_measured_step_gives_nearly_the_best_step(toy: Toy, count: int) -> None:
     state = after(policy(), toy, [count])
     assert toy.end_s(toy.lengths, state.t_seed_s, count)[1] <= 1.03 * toy.best_s(count)
     assert state.predicted_s == pytest.approx(toy.end_s(toy.lengths, state.t_seed_s, count)[1], rel=0.03)
 
 
-def test_engines_that_are_slower_than_they_look_are_found_out(toy: Toy) -> None:
+def test_slower_engines_than_apparent_are_learned(toy: Toy) -> None:
     slow = replace(toy, off=1.4)
     state = after(policy(), slow, [3] * 4)
     assert slow.end_s(toy.lengths, state.t_seed_s, 3)[1] <= 1.03 * slow.best_s(3)
@@ -150,7 +149,7 @@ def test_engines_that_are_slower_than_they_look_are_found_out(toy: Toy) -> None:
     assert state.learnt.pace == pytest.approx(1.4, rel=0.05)
 
 
-def test_with_lengths_that_differ_from_step_to_step_it_stays_within_five_percent(toy: Toy) -> None:
+def test_varying_lengths_stay_within_five_percent(toy: Toy) -> None:
     noisy = replace(toy, noise=0.15)
     chosen, state = policy(), policy().initial(RESERVED_ENGINES)
     worse = []
@@ -160,7 +159,7 @@ def test_with_lengths_that_differ_from_step_to_step_it_stays_within_five_percent
     assert sum(worse) / len(worse) <= 1.05 * toy.best_s(4)
 
 
-def test_it_is_better_than_algorithm_1_where_both_have_settled(toy: Toy) -> None:
+def test_settled_model_is_better_than_settled_algorithm_1(toy: Toy) -> None:
     rule = policy().fallback
     settled = rule.initial(RESERVED_ENGINES)
     for _ in range(25):
@@ -170,16 +169,16 @@ def test_it_is_better_than_algorithm_1_where_both_have_settled(toy: Toy) -> None
     assert of_model < 0.98 * of_rule
 
 
-def test_a_change_of_instances_changes_the_window_at_once(toy: Toy) -> None:
-    fewer = after(policy(), toy, [6, 6, 2])  # the second step ends with two of them left
+def test_changed_instances_change_the_window_at_once(toy: Toy) -> None:
+    fewer = after(policy(), toy, [6, 6, 2])  # the second step ends with two instances left
     more = after(policy(), toy, [2, 2, 6])
     state = policy().initial(RESERVED_ENGINES)
-    told = policy().next(state, toy.times(state, 6, coming=2))
+    planned = policy().next(state, toy.times(state, 6, coming=2))
     assert fewer.t_seed_s > more.t_seed_s + 5.0
-    assert toy.end_s(toy.lengths, told.t_seed_s, 2)[1] <= 1.04 * toy.best_s(2)
+    assert toy.end_s(toy.lengths, planned.t_seed_s, 2)[1] <= 1.04 * toy.best_s(2)
 
 
-def test_lengths_that_grow_are_expected_to_grow(toy: Toy) -> None:
+def test_growing_lengths_are_expected_to_grow(toy: Toy) -> None:
     state, chosen = policy().initial(RESERVED_ENGINES), policy()
     for step in range(10):
         longer = [[round(length * 1.04**step) for length in group] for group in toy.lengths]
@@ -190,7 +189,7 @@ def test_lengths_that_grow_are_expected_to_grow(toy: Toy) -> None:
     assert 0.98 * newest < expected < 1.08 * newest
 
 
-def test_without_any_instance_it_goes_on_as_colocated_and_asks_for_instances(toy: Toy) -> None:
+def test_job_without_instances_runs_colocated_and_requests_some(toy: Toy) -> None:
     state = after(policy(), toy, [0] * 3)
     assert 0.0 <= state.t_seed_s <= 1000.0
     assert state.n_prem >= 1
@@ -199,7 +198,7 @@ def test_without_any_instance_it_goes_on_as_colocated_and_asks_for_instances(toy
     assert after(policy(n_prem_max=0), toy, [0] * 3).n_prem == 0
 
 
-def test_an_instance_that_shortens_no_step_is_not_wanted(toy: Toy) -> None:
+def test_instance_that_shortens_no_step_is_not_wanted(toy: Toy) -> None:
     cheap = after(policy(Prices(reserved_per_hour=80.0, preemptible_per_hour=0.01)), toy, [4] * 3)
     dear = after(policy(Prices(reserved_per_hour=80.0, preemptible_per_hour=40.0)), toy, [4] * 3)
     fair = after(policy(Prices(reserved_per_hour=80.0, preemptible_per_hour=5.0)), toy, [4] * 3)
@@ -208,14 +207,14 @@ def test_an_instance_that_shortens_no_step_is_not_wanted(toy: Toy) -> None:
     assert after(policy(hasty, time_weight=3.0), toy, [4] * 3).n_prem >= fair.n_prem
 
 
-def test_the_number_wanted_is_that_of_the_cheapest_token(toy: Toy) -> None:
+def test_wanted_count_gives_the_cheapest_token(toy: Toy) -> None:
     prices = Prices(reserved_per_hour=80.0, preemptible_per_hour=5.0)
     wanted = after(policy(prices), toy, [4] * 3).n_prem
     cost = {count: (80.0 + 5.0 * count) * toy.best_s(count) for count in range(1, MOST + 1)}
     assert cost[wanted] <= 1.03 * min(cost.values())
 
 
-def test_while_it_knows_too_little_algorithm_1_decides(toy: Toy) -> None:
+def test_algorithm_1_decides_while_data_is_missing(toy: Toy) -> None:
     chosen = policy()
     state = chosen.initial(RESERVED_ENGINES)
     bare = msgspec.structs.replace(toy.times(state, 3), seen=None)
@@ -235,7 +234,7 @@ def test_steps_of_a_few_seconds_are_left_to_algorithm_1(toy: Toy) -> None:
     assert chosen.next(state, times).t_seed_s != chosen.fallback.next(state, times).t_seed_s
 
 
-def test_windows_after_which_nobody_waits_are_shortened_and_lengthened_again_where_somebody_does() -> None:
+def test_window_shrinks_without_waits_and_grows_with_them() -> None:
     seen = Seen(
         step_s=100.0, seeding_s=50.0, update_s=1.0, rolled_s=60.0, start_s=1.0, reserved=None,
         preemptible=None, requests=4, groups=2, limit=0, lengths=[[5, 5], [5, 5]], prompt_tokens=1.0,
@@ -255,7 +254,7 @@ def test_windows_after_which_nobody_waits_are_shortened_and_lengthened_again_whe
     assert learnt.trim == 0.5
 
 
-def test_algorithm_1_goes_on_beside_it_with_its_own_window(toy: Toy) -> None:
+def test_algorithm_1_continues_with_its_own_window(toy: Toy) -> None:
     chosen = policy()
     state = chosen.initial(RESERVED_ENGINES)
     alone = state
@@ -266,28 +265,28 @@ def test_algorithm_1_goes_on_beside_it_with_its_own_window(toy: Toy) -> None:
     assert state.rule_s == alone.t_seed_s
 
 
-def test_what_it_has_learnt_survives_a_restart(toy: Toy) -> None:
+def test_learned_state_survives_a_restart(toy: Toy) -> None:
     state = after(policy(), toy, [3] * 3)
     kept = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=SeedingState)
     assert kept == state
     assert policy().next(kept, toy.times(kept, 3)) == policy().next(state, replace(toy).times(state, 3))
 
 
-def test_what_it_keeps_is_bounded(toy: Toy) -> None:
+def test_learned_state_is_bounded(toy: Toy) -> None:
     state = after(policy(), toy, [3] * 5)
     assert state.learnt is not None
     assert len(state.learnt.lengths) == POOLED_STEPS
     assert len(msgspec.msgpack.encode(state)) < 4000
 
 
-def test_a_state_of_before_there_was_a_model_is_read() -> None:
+def test_state_from_before_the_model_is_read() -> None:
     old = msgspec.msgpack.encode({"t_seed_s": 5.0, "n_prem": 2, "memory": {3: 4.0}})
     assert msgspec.msgpack.decode(old, type=SeedingState) == SeedingState(
         t_seed_s=5.0, n_prem=2, memory={3: 4.0}
     )
 
 
-def test_the_settings_name_the_controller_and_the_model_is_the_default() -> None:
+def test_settings_name_the_controller_and_default_to_model() -> None:
     assert isinstance(planner_of(load("quickstart", ["seeding.controller=feedback"])), SeedingPolicy)
     assert isinstance(planner_of(load("quickstart", ["seeding.controller=model"])), ModelPolicy)
     assert isinstance(planner_of(Config()), ModelPolicy)
@@ -334,7 +333,7 @@ measured = st.builds(
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(measured, min_size=1, max_size=3), st.floats(0, 100))
-def test_whatever_is_measured_the_plan_stays_within_its_limits(steps: list[StepTimes], max_s: float) -> None:
+def test_plan_stays_within_its_limits_for_any_measurement(steps: list[StepTimes], max_s: float) -> None:
     chosen = policy(max_s=max(max_s, 10.0))
     state = chosen.initial(RESERVED_ENGINES)
     for times in steps:

@@ -1,4 +1,4 @@
-"""The StateManager behind its messages: durable behind the trainer, a step on record once, rewound aloud."""
+"""StateManager: durable checkpoints behind the trainer, one record per step, recorded rewinds."""
 
 import asyncio
 import shutil
@@ -31,8 +31,8 @@ STATE = "training/state"
 
 
 @dataclass
-class Told(Actor):
-    """A controller that notes what became durable."""
+class Controller(Actor):
+    """A controller that records which steps became durable."""
 
     steps: list[int] = field(default_factory=list)
 
@@ -45,7 +45,7 @@ class Told(Actor):
 class Host:
     system: TestSystem
     directory: Path
-    told: Told
+    controller: Controller
 
     def start(self) -> None:
         copies, durable = self.directory / "copies", self.directory / "checkpoints"
@@ -76,14 +76,14 @@ class Host:
 @asynccontextmanager
 async def host(directory: Path) -> AsyncIterator[Host]:
     async with TestSystem(directory) as system:
-        told = Told()
-        system.spawn("training/controller", lambda: told)
-        found = Host(system, directory, told)
+        controller = Controller()
+        system.spawn("training/controller", lambda: controller)
+        found = Host(system, directory, controller)
         found.start()
         yield found
 
 
-async def test_a_saved_state_becomes_durable_and_the_controller_is_told(tmp_path: Path) -> None:
+async def test_saved_state_becomes_durable_and_is_reported(tmp_path: Path) -> None:
     async with host(tmp_path) as here:
         assert await here.latest() == StateIs(step=0, path="", durable_step=-1, kept_step=-1)
         for step in (1, 2, 3):
@@ -97,11 +97,11 @@ async def test_a_saved_state_becomes_durable_and_the_controller_is_told(tmp_path
             "step-000003",
         ]
         async with asyncio.timeout(60):
-            while here.told.steps[-1:] != [3]:
+            while here.controller.steps[-1:] != [3]:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_step_is_on_record_once_however_often_it_is_saved(tmp_path: Path) -> None:
+async def test_step_is_recorded_once_however_often_saved(tmp_path: Path) -> None:
     async with host(tmp_path) as here:
         await here.save(1)
         await here.save(1)
@@ -114,7 +114,7 @@ async def test_a_step_is_on_record_once_however_often_it_is_saved(tmp_path: Path
             await here.save(4)
 
 
-async def test_a_host_that_lost_its_memory_goes_back_to_the_checkpoint_and_says_so(tmp_path: Path) -> None:
+async def test_host_without_memory_rewinds_to_the_checkpoint(tmp_path: Path) -> None:
     async with host(tmp_path) as here:
         await here.save(1)
         await here.until_durable(1)
@@ -135,11 +135,11 @@ async def test_a_host_that_lost_its_memory_goes_back_to_the_checkpoint_and_says_
         ]
 
 
-async def test_a_state_that_is_not_on_record_waits_for_its_record_before_it_is_durable(
+async def test_state_without_a_record_is_not_made_durable(
     tmp_path: Path,
 ) -> None:
-    """Its trainer died between the sealing and the record; a checkpoint of a step that nobody knows of must
-    not be left behind."""
+    """The trainer died after the state was sealed and before the step was recorded. A checkpoint of an
+    unrecorded step must not remain."""
     HostCopies(tmp_path / "copies").write(1, {"state": b"1"})
     async with host(tmp_path) as here:
         await asyncio.sleep(0.2)
@@ -152,7 +152,7 @@ async def test_a_state_that_is_not_on_record_waits_for_its_record_before_it_is_d
 
 
 class SlowDisk(CheckpointStore):
-    """Takes as long as it is told to."""
+    """Takes as long as the test wants."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, keep=KEEP)
@@ -163,12 +163,12 @@ class SlowDisk(CheckpointStore):
         return super().adopt(source)
 
 
-async def test_nobody_waits_behind_a_checkpoint_that_takes_minutes_to_write(tmp_path: Path) -> None:
+async def test_slow_checkpoint_write_delays_no_request(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
-        system.spawn("training/controller", lambda: Told())
+        system.spawn("training/controller", lambda: Controller())
         disk = SlowDisk(tmp_path / "checkpoints")
         system.spawn(STATE, lambda: StateManager(HostCopies(tmp_path / "copies"), disk))
-        found = Host(system, tmp_path, Told())
+        found = Host(system, tmp_path, Controller())
         await found.save(1)
         async with asyncio.timeout(60):
             latest = await found.latest()
@@ -190,16 +190,16 @@ class FullDisk(CheckpointStore):
         return super().adopt(source)
 
 
-async def test_a_disk_without_space_for_a_checkpoint_is_waited_for_and_named(
+async def test_checkpoint_waits_for_disk_space_and_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_manager, "SPACE_AGAIN_S", 0.01)
     async with TestSystem(tmp_path) as system:
-        told = Told()
-        system.spawn("training/controller", lambda: told)
+        controller = Controller()
+        system.spawn("training/controller", lambda: controller)
         disk = FullDisk(tmp_path / "checkpoints")
         system.spawn(STATE, lambda: StateManager(HostCopies(tmp_path / "copies"), disk))
-        found = Host(system, tmp_path, told)
+        found = Host(system, tmp_path, controller)
         for step in (1, 2):
             await found.save(step)
             assert (await found.latest()).step == step

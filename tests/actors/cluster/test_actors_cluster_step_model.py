@@ -1,4 +1,4 @@
-"""The model of a step: cases that can be worked out by hand, and the laws that any step obeys."""
+"""The model of a step: cases worked out by hand, and the laws of every step."""
 
 import numpy as np
 import pytest
@@ -29,31 +29,31 @@ def work(lengths: list[list[int]], train_token_s: float = 0.001, groups: int = 0
 
 
 def ends(work: Work, machines: Machines, *pairs: tuple[float, float]) -> Predicted:
-    """The steps with these windows and numbers of instances."""
+    """The predicted steps with these windows and numbers of instances."""
     return predict(
         work, machines, np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
     )
 
 
-def test_alone_the_host_rolls_everything_out_and_then_trains() -> None:
+def test_lone_host_completes_the_rollout_then_trains() -> None:
     found = ends(work([[1000, 1000], [1000, 1000]]), machines(), (0.0, 0.0))
-    assert found.rolled_s[0] == pytest.approx(10.0, rel=0.02)  # 1,000 steps of 10 ms, all of them together
+    assert found.rolled_s[0] == pytest.approx(10.0, rel=0.02)  # 1,000 steps of 10 ms, all requests together
     assert found.end_s[0] == pytest.approx(10.0 + 4.0 + 2.0, rel=0.02)  # 4,000 tokens, and the optimizer
 
 
-def test_with_instances_and_no_window_training_begins_with_the_first_complete_group() -> None:
+def test_training_without_window_begins_with_first_complete_group() -> None:
     found = ends(work([[1000, 1000], [4000, 4000]]), machines(), (0.0, 1.0))
-    # At 10 s the first group, trained until 12; at 40 s the second one, trained until 48; then the optimizer.
+    # The first group is complete at 10 s and trained at 12, the second one at 40 and 48. Then the optimizer.
     assert found.rolled_s[0] == pytest.approx(40.0, rel=0.02)
     assert found.end_s[0] == pytest.approx(40.0 + 8.0 + 2.0, rel=0.03)
 
 
-def test_a_window_longer_than_the_rollout_ends_with_it() -> None:
+def test_window_beyond_the_rollout_ends_with_it() -> None:
     found = ends(work([[1000], [1000]]), machines(), (500.0, 1.0), (12.0, 1.0))
     assert found.end_s[0] == pytest.approx(found.end_s[1])
 
 
-def test_training_waits_for_the_window_whatever_is_complete() -> None:
+def test_training_waits_for_the_window() -> None:
     found = ends(work([[1000], [3000]]), machines(), (25.0, 1.0))
     assert found.end_s[0] == pytest.approx(max(25.0 + 4.0, 30.0 + 3.0) + 2.0, rel=0.03)
 
@@ -63,18 +63,18 @@ def test_instances_wait_for_their_weights() -> None:
     assert found.rolled_s[0] == pytest.approx(17.0, rel=0.02)
 
 
-def test_engines_with_fewer_slots_than_requests_take_them_one_after_the_other() -> None:
+def test_engines_with_few_slots_take_requests_in_turn() -> None:
     found = ends(work([[1000]] * 4), machines(slots=2), (0.0, 1.0), (0.0, 2.0))
     assert found.rolled_s == pytest.approx([20.0, 10.0], rel=0.03)
 
 
-def test_a_full_cache_lets_the_first_ones_go_on() -> None:
+def test_full_cache_lets_the_first_requests_continue() -> None:
     found = ends(work([[1000]] * 4), machines(cache=2000), (0.0, 1.0))
-    # All four to 500 tokens (5 s), two of them to their end (10 s), and then the others from where they were.
+    # All four reach 500 tokens (5 s), two of them their end (10 s), and then the others from where they were.
     assert found.rolled_s[0] == pytest.approx(15.0, rel=0.03)
 
 
-def test_a_sample_of_the_groups_stands_for_all_of_them() -> None:
+def test_sample_of_the_groups_represents_all_groups() -> None:
     rng = np.random.default_rng(1)
     groups = np.sort(rng.integers(200, 2000, (64, 4)), axis=1).tolist()
     engines = machines(context_s=1e-6, slots=32)
@@ -84,7 +84,7 @@ def test_a_sample_of_the_groups_stands_for_all_of_them() -> None:
     assert sample.end_s[0] == pytest.approx(whole.end_s[0], rel=0.1)
 
 
-def test_nothing_to_roll_out_takes_no_time() -> None:
+def test_empty_rollout_takes_no_time() -> None:
     nothing = Work(lengths=[], groups=0, samples=0, prompt_tokens=0, train_token_s=1, update_s=0)
     assert ends(nothing, machines(), (1.0, 1.0)).end_s.tolist() == [0.0]
 
@@ -94,7 +94,7 @@ lengths = st.lists(st.lists(st.integers(1, 5000), min_size=2, max_size=2), min_s
 
 @settings(deadline=None, max_examples=25)
 @given(lengths, st.floats(0, 1e-5), st.floats(0, 20), st.integers(0, 64), st.floats(0, 100))
-def test_no_step_is_shorter_than_its_training_or_its_longest_response_and_all_are_finite(
+def test_step_takes_at_least_training_and_longest_response(
     groups: list[list[int]], context_s: float, start_s: float, slots: int, window_s: float
 ) -> None:
     plant = machines(context_s, 2.0, start_s, slots)
@@ -108,7 +108,7 @@ def test_no_step_is_shorter_than_its_training_or_its_longest_response_and_all_ar
 
 @settings(deadline=None, max_examples=15)
 @given(lengths, st.floats(1e-8, 1e-5))
-def test_more_instances_never_make_a_step_much_longer(groups: list[list[int]], context_s: float) -> None:
+def test_more_instances_never_make_steps_much_longer(groups: list[list[int]], context_s: float) -> None:
     plant = machines(context_s)
     found = ends(work(groups * 4), plant, *[(0.0, float(count)) for count in (1, 2, 4, 8)])
     assert (np.diff(found.end_s) <= 0.05 * found.end_s[:-1]).all()

@@ -1,4 +1,4 @@
-"""Runs of bytes make an image once, or are refused by name; what is needed is rounded out to chunks."""
+"""Runs of bytes: tile an image exactly or are refused by name; needed bytes are rounded out to chunks."""
 
 import random
 from itertools import pairwise
@@ -26,7 +26,7 @@ def tiles(bounds: list[int]) -> list[Run]:
 
 
 @given(cuts, st.randoms(use_true_random=False), st.integers(1, 4))
-def test_tiles_in_any_hands_make_the_image_and_one_less_or_one_twice_does_not(
+def test_exact_tiles_of_an_image_are_accepted_only(
     bounds: list[int], rng: random.Random, sources: int
 ) -> None:
     runs = tiles(bounds)
@@ -46,7 +46,7 @@ def test_tiles_in_any_hands_make_the_image_and_one_less_or_one_twice_does_not(
         check_tiling(owners, 100)
 
 
-def test_an_error_names_the_bytes_and_who_holds_them() -> None:
+def test_tiling_error_names_bytes_and_their_holders() -> None:
     with pytest.raises(TilingError, match="bytes 5 to 10 are held by a and by b"):
         check_tiling({"a": [Run(0, 10)], "b": [Run(5, 95)]}, 100)
     with pytest.raises(TilingError, match="bytes 10 to 20 are held by nobody; b holds what follows"):
@@ -72,14 +72,14 @@ def held(runs: list[Run] | tuple[Run, ...]) -> set[int]:
 
 
 @given(runs_somewhere)
-def test_joined_runs_are_the_same_bytes_and_lie_apart(runs: list[Run]) -> None:
+def test_joined_runs_have_equal_bytes_and_gaps(runs: list[Run]) -> None:
     found = joined(runs)
     assert held(found) == held(runs)
     assert all(one.end < other.offset for one, other in pairwise(found))
 
 
 @given(runs_somewhere, cuts)
-def test_exactly_the_chunks_that_hold_a_needed_byte_are_needed(runs: list[Run], bounds: list[int]) -> None:
+def test_needed_chunks_are_those_with_needed_bytes(runs: list[Run], bounds: list[int]) -> None:
     chunks = [Chunk(run.offset, run.length, b"") for run in tiles(bounds)]
     touched = [
         number
@@ -90,9 +90,7 @@ def test_exactly_the_chunks_that_hold_a_needed_byte_are_needed(runs: list[Run], 
 
 
 @given(runs_somewhere, st.integers(1, 40))
-def test_ranges_to_hash_are_the_runs_and_none_goes_over_the_end_of_one(
-    runs: list[Run], chunk_bytes: int
-) -> None:
+def test_ranges_to_hash_stay_within_their_runs(runs: list[Run], chunk_bytes: int) -> None:
     ranges = cut(runs, chunk_bytes)
     assert sum(run.length for run in ranges) == len(held(runs))
     assert held(ranges) == held(runs)

@@ -1,4 +1,4 @@
-"""Damaged checkpoint directories; that sound ones agree with transformers is in `test_actors_qwen3`."""
+"""Damaged checkpoint directories; `test_model_qwen3` compares sound ones with transformers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refusal_without_torch(directory: Path) -> str:
 
 
 def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> Qwen3:
-    """As the trainer loads it. What it refuses, the check without torch refuses in the same words."""
+    """Load as the trainer does. What it refuses, the check without torch refuses with the same words."""
     refusal = refusal_without_torch(directory)
     try:
         model = checkpoint.load_checkpoint(directory, dtype)
@@ -87,7 +87,7 @@ def shard(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_a_saved_model_is_loaded_bit_for_bit(
+def test_saved_model_loads_bit_for_bit(
     checkpoint: Path, tmp_path: Path, make_model: MakeModel, sharded: bool
 ) -> None:
     trained = make_model(seed=4)
@@ -100,7 +100,7 @@ def test_a_saved_model_is_loaded_bit_for_bit(
     assert all(parameter.requires_grad for parameter in loaded.parameters())
 
 
-def test_a_missing_directory_or_file_is_named(checkpoint: Path) -> None:
+def test_missing_directory_or_file_is_named(checkpoint: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"nowhere is not a directory"):
         load_checkpoint(checkpoint / "nowhere")
     (checkpoint / "model.safetensors").rename(checkpoint / "elsewhere")
@@ -112,14 +112,14 @@ def test_a_missing_directory_or_file_is_named(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 5, 200, -1])
-def test_a_truncated_file_is_named_wherever_it_was_cut(checkpoint: Path, left: int) -> None:
+def test_truncated_file_is_named_wherever_cut(checkpoint: Path, left: int) -> None:
     path = checkpoint / "model.safetensors"
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(BadCheckpoint, match=r"model\.safetensors is truncated or damaged .*copy"):
         load_checkpoint(checkpoint)
 
 
-def test_a_missing_shard_and_a_tensor_that_its_shard_lacks_are_named(checkpoint: Path) -> None:
+def test_missing_shard_or_tensor_is_named(checkpoint: Path) -> None:
     shard(checkpoint)
     second = (checkpoint / "model-2.safetensors").rename(checkpoint / "kept")
     with pytest.raises(BadCheckpoint, match=r"model-2\.safetensors is missing"):
@@ -135,7 +135,7 @@ def test_a_missing_shard_and_a_tensor_that_its_shard_lacks_are_named(checkpoint:
 @pytest.mark.parametrize(
     "index", ["", "[]", "{}", '{"weight_map": {"a": 1}}', '{"weight_map": {"a": "../a"}}']
 )
-def test_a_damaged_index_is_named(checkpoint: Path, index: str) -> None:
+def test_damaged_index_is_named(checkpoint: Path, index: str) -> None:
     shard(checkpoint)
     (checkpoint / "model.safetensors.index.json").write_text(index)
     with pytest.raises(BadCheckpoint, match=r"index\.json|in no file"):
@@ -158,7 +158,7 @@ def test_missing_unknown_and_misshapen_tensors_are_named(checkpoint: Path) -> No
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_layout_is_that_of_the_model(tied: bool) -> None:
+def test_file_layout_equals_the_model_layout(tied: bool) -> None:
     config = Qwen3Config.of({**CONFIG, "tie_word_embeddings": tied}, "config.json")
     state = unmade(config).state_dict()
     assert checkpoint_files.layout(config) == {name: tuple(tensor.shape) for name, tensor in state.items()}
@@ -166,7 +166,7 @@ def test_the_layout_is_that_of_the_model(tied: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_no_numbers_are_named(checkpoint: Path, dtype: torch.dtype, bad: float) -> None:
+def test_weights_that_are_not_finite_are_named(checkpoint: Path, dtype: torch.dtype, bad: float) -> None:
     def cast(tensors: dict[str, torch.Tensor]) -> None:
         tensors.update({name: tensor.to(dtype) for name, tensor in tensors.items()})
 
@@ -178,7 +178,7 @@ def test_weights_that_are_no_numbers_are_named(checkpoint: Path, dtype: torch.dt
         load_checkpoint(checkpoint)
 
 
-def test_integers_in_the_place_of_weights_are_named(checkpoint: Path) -> None:
+def test_integer_weights_are_named(checkpoint: Path) -> None:
     name = "model.norm.weight"
     rewrite(checkpoint, lambda tensors: tensors.update({name: torch.ones(48, dtype=torch.int64)}))
     with pytest.raises(BadCheckpoint, match=f"'{name}' is of torch.int64"):
@@ -201,31 +201,27 @@ def test_integers_in_the_place_of_weights_are_named(checkpoint: Path) -> None:
         ({"eos_token_id": ["</s>"]}, "eos_token_id"),
     ],
 )
-def test_a_setting_that_we_do_not_understand_is_named(
-    checkpoint: Path, change: dict[str, object], message: str
-) -> None:
+def test_unsupported_setting_is_named(checkpoint: Path, change: dict[str, object], message: str) -> None:
     write_config(checkpoint, change)
     with pytest.raises(BadCheckpoint, match=rf"config\.json: {message}"):
         load_checkpoint(checkpoint)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\x00\x01"])
-def test_a_config_that_is_no_json_object_is_named(checkpoint: Path, text: str) -> None:
+def test_config_that_is_no_json_object_is_named(checkpoint: Path, text: str) -> None:
     (checkpoint / "config.json").write_text(text)
     with pytest.raises(BadCheckpoint, match=r"config\.json"):
         load_checkpoint(checkpoint)
 
 
-def test_stop_tokens_of_the_generation_config_come_first(checkpoint: Path) -> None:
+def test_stop_tokens_of_generation_config_come_first(checkpoint: Path) -> None:
     write_config(checkpoint, {"eos_token_id": 7})
     assert Qwen3Config.load(checkpoint).eos_token_ids == (7,)
     (checkpoint / "generation_config.json").write_text('{"eos_token_id": [7, 8]}')
     assert Qwen3Config.load(checkpoint).eos_token_ids == (7, 8)
 
 
-def test_a_state_of_another_model_is_not_saved(
-    checkpoint: Path, tmp_path: Path, make_model: MakeModel
-) -> None:
+def test_state_of_another_model_is_not_saved(checkpoint: Path, tmp_path: Path, make_model: MakeModel) -> None:
     small = make_model()
     shallow = make_model(config=dataclasses.replace(small.config, num_hidden_layers=2))
     narrow = make_model(config=dataclasses.replace(small.config, vocab_size=90))

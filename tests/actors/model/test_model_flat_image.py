@@ -24,7 +24,7 @@ def image_of(model: nn.Module, spare: int = 0, fill: int = 0) -> memoryview:
     return image
 
 
-def test_weights_survive_the_way_through_shared_memory_bit_for_bit(make_model: MakeModel) -> None:
+def test_weights_pass_shared_memory_bit_for_bit(make_model: MakeModel) -> None:
     trained, engine = make_model(seed=1).bfloat16(), make_model(seed=2).bfloat16()
     with torch.no_grad():  # bits that a detour through numbers would lose
         trained.model.norm.weight.view(torch.int16)[:4] = torch.tensor(
@@ -43,7 +43,7 @@ def test_weights_survive_the_way_through_shared_memory_bit_for_bit(make_model: M
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), min_size=1, max_size=6))
-def test_tensors_lie_in_order_one_right_behind_the_other(shapes: list[list[int]]) -> None:
+def test_tensors_are_in_order_and_adjacent(shapes: list[list[int]]) -> None:
     model = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
     specs = weight_layout(model)
     assert [list(spec.shape) for spec in specs] == shapes
@@ -54,20 +54,20 @@ def test_tensors_lie_in_order_one_right_behind_the_other(shapes: list[list[int]]
     assert image_bytes(specs) == end
 
 
-def test_equal_weights_give_equal_images_whatever_the_buffer_held(make_model: MakeModel) -> None:
+def test_equal_weights_give_equal_images_in_any_buffer(make_model: MakeModel) -> None:
     model = nn.ParameterList([nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(3))])
     assert image_of(model, fill=255) == image_of(model, fill=0)
     assert image_of(make_model(seed=1)) == image_of(make_model(seed=1))
     assert image_of(make_model(seed=1)) != image_of(make_model(seed=2))
 
 
-def test_a_tied_matrix_is_published_once(make_model: MakeModel) -> None:
+def test_tied_matrix_is_published_once(make_model: MakeModel) -> None:
     names = [spec.name for spec in weight_layout(make_model())]
     assert "model.embed_tokens.weight" in names
     assert "lm_head.weight" not in names
 
 
-def test_tensors_are_found_by_name_in_an_image_of_another_order(make_model: MakeModel) -> None:
+def test_tensors_are_found_by_name_in_any_order(make_model: MakeModel) -> None:
     source, target = make_model(seed=1), make_model(seed=2)
     image, specs, moved = bytearray(), [], bytes(image_of(source))
     for spec in reversed(weight_layout(source)):
@@ -92,7 +92,7 @@ def broken(specs: list[TensorSpec], **change: object) -> list[TensorSpec]:
         (lambda specs: broken(specs, offset=10**9), "the buffer has"),
     ],
 )
-def test_an_image_that_does_not_fit_is_named_and_changes_nothing(
+def test_unfit_image_is_named_and_changes_nothing(
     make_model: MakeModel, damage: Callable[[list[TensorSpec]], list[TensorSpec]], message: str
 ) -> None:
     source, target = make_model(seed=1), make_model(seed=2)
@@ -102,7 +102,7 @@ def test_an_image_that_does_not_fit_is_named_and_changes_nothing(
     assert image_of(target) == before
 
 
-def test_a_model_of_another_size_is_refused_before_anything_is_copied(make_model: MakeModel) -> None:
+def test_model_of_another_size_is_refused_before_copying(make_model: MakeModel) -> None:
     target = make_model()
     deeper = make_model(config=dataclasses.replace(target.config, num_hidden_layers=4))
     before = bytes(image_of(target))
@@ -113,7 +113,7 @@ def test_a_model_of_another_size_is_refused_before_anything_is_copied(make_model
     assert image_of(target) == before
 
 
-def test_a_buffer_too_small_or_read_only_is_refused(make_model: MakeModel) -> None:
+def test_small_or_read_only_buffer_is_refused(make_model: MakeModel) -> None:
     model = make_model()
     size = image_bytes(weight_layout(model))
     with pytest.raises(BadImage, match=f"need {size} bytes, the buffer has {size - 1}"):

@@ -1,4 +1,4 @@
-"""Any trainer's tensors as an image: bit for bit under their names, or refused before a byte is written."""
+"""Tensors of any trainer as an image: bit for bit under their names, or refused before any write."""
 
 import json
 import os
@@ -23,7 +23,7 @@ FP8 = torch.float8_e4m3fn
 
 
 def written(source: NamedTensors) -> dict[str, bytes]:
-    """What the image has under each name; the buffer was dirty before."""
+    """What the image has under each name. The buffer was dirty before."""
     image = bytearray(b"\xaa" * source.nbytes)
     source.write(memoryview(image))
     end = 0
@@ -57,7 +57,7 @@ def test_every_dtype_and_shape_is_written_bit_for_bit() -> None:
     assert all(spec.offset % STATE[spec.name].element_size() == 0 for spec in source.specs)
 
 
-def test_what_is_not_contiguous_or_needs_a_gradient_is_written_in_its_rows() -> None:
+def test_strided_and_gradient_tensors_are_written_by_rows() -> None:
     weight = torch.randn(4, 6, requires_grad=True)
     assert written(of_state({"t": weight.t(), "s": weight[:, ::2]})) == {
         "t": raw(weight.detach().t()),
@@ -65,7 +65,7 @@ def test_what_is_not_contiguous_or_needs_a_gradient_is_written_in_its_rows() -> 
     }
 
 
-def test_a_tied_head_is_written_once_unless_the_model_does_not_tie_it() -> None:
+def test_tied_head_is_written_once_unless_untied() -> None:
     embedding = torch.randn(8, 4)
     state = {"model.embed_tokens.weight": embedding, "lm_head.weight": embedding}
     assert list(written(of_state(state))) == ["model.embed_tokens.weight"]
@@ -74,7 +74,7 @@ def test_a_tied_head_is_written_once_unless_the_model_does_not_tie_it() -> None:
     assert list(written(of_state(part))) == ["whole", "part"], "a part is not the same tensor"
 
 
-def test_what_wraps_a_module_is_not_part_of_a_name() -> None:
+def test_module_wrappers_are_not_part_of_names() -> None:
     assert bare_name("module._orig_mod.model.layers.0._checkpoint_wrapped_module.a") == "model.layers.0.a"
     with pytest.raises(Unpublishable, match="'a' is there twice"):
         of_state({"module.a": torch.ones(1), "a": torch.ones(1)})
@@ -91,13 +91,13 @@ def test_what_wraps_a_module_is_not_part_of_a_name() -> None:
         ({"a": torch.ones(1, dtype=torch.complex64)}, "only dense numbers"),
     ],
 )
-def test_what_cannot_be_an_image_is_refused_by_its_name(state: dict[str, Tensor], why: str) -> None:
+def test_unpublishable_state_is_refused_by_name(state: dict[str, Tensor], why: str) -> None:
     with pytest.raises(Unpublishable, match=why):
         of_state(state)
 
 
 def folder(directory: Path, shards: int) -> Path:
-    """A checkpoint of `STATE` in so many files."""
+    """A checkpoint of `STATE` in this many files."""
     names = sorted(STATE)
     where = {name: f"model-{at % shards}.safetensors" for at, name in enumerate(names)}
     for file in set(where.values()):
@@ -109,7 +109,7 @@ def folder(directory: Path, shards: int) -> Path:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_folder_of_one_or_many_files_is_written_bit_for_bit(tmp_path: Path, shards: int) -> None:
+def test_folder_is_written_bit_for_bit(tmp_path: Path, shards: int) -> None:
     source = of_folder(folder(tmp_path, shards))
     assert written(source) == {name: raw(STATE[name]) for name in sorted(STATE)}
     assert written(source) == written(source)
@@ -117,14 +117,14 @@ def test_a_folder_of_one_or_many_files_is_written_bit_for_bit(tmp_path: Path, sh
 
 
 @pytest.mark.parametrize("kept", [0, 4, 60, -1])
-def test_a_file_that_is_cut_short_is_refused_wherever_it_ends(tmp_path: Path, kept: int) -> None:
+def test_truncated_file_is_refused_wherever_it_ends(tmp_path: Path, kept: int) -> None:
     path = folder(tmp_path, 3) / "model-1.safetensors"
     os.truncate(path, kept if kept >= 0 else path.stat().st_size - 1)
     with pytest.raises(Unpublishable, match=r"model-1\.safetensors is torn or cut short"):
         of_folder(tmp_path)
 
 
-def test_a_folder_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+def test_inconsistent_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unpublishable, match="has 0 safetensors files"):
         of_folder(tmp_path)
     folder(tmp_path, 3)

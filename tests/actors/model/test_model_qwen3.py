@@ -1,4 +1,4 @@
-"""Our Qwen3 against Hugging Face's: the one test file that imports transformers."""
+"""Our Qwen3 against Hugging Face's; the only test file that imports transformers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_our_logits_equal_those_of_transformers(theirs: tuple[Qwen3ForCausalLM, 
 
 
 @torch.no_grad()
-def test_the_engine_decodes_the_greedy_tokens_and_logprobs_of_transformers(
+def test_engine_decodes_greedy_tokens_and_logprobs_of_transformers(
     theirs: tuple[Qwen3ForCausalLM, Path],
 ) -> None:
     model, directory = theirs
@@ -96,7 +96,7 @@ def test_transformers_loads_what_we_save(theirs: tuple[Qwen3ForCausalLM, Path], 
 
 
 @torch.no_grad()
-def test_a_bfloat16_checkpoint_says_so_and_loads_as_bfloat16(tmp_path: Path) -> None:
+def test_bfloat16_checkpoint_names_its_dtype_and_loads(tmp_path: Path) -> None:
     their_model(tied=True).save_pretrained(tmp_path / "a")
     ours = load_checkpoint(tmp_path / "a", dtype=torch.bfloat16)
     save_checkpoint(ours.state_dict(), tmp_path / "b", like=tmp_path / "a")
@@ -119,7 +119,7 @@ def test_shards_load_like_a_single_file(tmp_path: Path) -> None:
     assert all(torch.equal(one[name], many[name]) for name in one)
 
 
-def test_a_config_of_transformers_4_means_the_same(tmp_path: Path) -> None:
+def test_config_of_transformers_4_has_equal_meaning(tmp_path: Path) -> None:
     their_model(tied=True).save_pretrained(tmp_path)
     new = load_checkpoint(tmp_path).config
     config = json.loads((tmp_path / "config.json").read_bytes())
@@ -130,7 +130,7 @@ def test_a_config_of_transformers_4_means_the_same(tmp_path: Path) -> None:
     assert new.rope_theta == 5e5
 
 
-def test_the_output_matrix_of_a_tied_checkpoint_may_be_stored_twice(tmp_path: Path) -> None:
+def test_tied_checkpoint_may_contain_the_output_matrix(tmp_path: Path) -> None:
     their_model(tied=True).save_pretrained(tmp_path)
     before = load_checkpoint(tmp_path).state_dict()
     tensors = load_file(tmp_path / "model.safetensors")

@@ -41,7 +41,7 @@ def model() -> Qwen3:
 
 @given(GROUPS, st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-def test_states_and_gradients_are_those_of_whole_sequences(
+def test_states_and_gradients_equal_those_of_whole_sequences(
     model: Qwen3, groups: list[tuple[list[int], list[list[int]]]], rng: object
 ) -> None:
     pairs = [(prompt, response) for prompt, responses in groups for response in responses]
@@ -62,7 +62,7 @@ def test_states_and_gradients_are_those_of_whole_sequences(
 
 @given(GROUPS)
 @settings(deadline=None, max_examples=40)
-def test_a_prompt_is_computed_once_whatever_number_of_responses_it_has(
+def test_prompt_is_computed_once_for_all_responses(
     groups: list[tuple[list[int], list[list[int]]]],
 ) -> None:
     pairs = [(prompt, response) for prompt, responses in groups for response in responses]
