@@ -1,7 +1,7 @@
-"""An instance as it should not be: `python bad_instance.py ENDPOINT SECONDS`, all of it at once.
+"""A misbehaving instance: `python bad_instance.py ENDPOINT SECONDS` misbehaves in all ways at once.
 
-It floods the manager's stream port with whole frames of nobody, sends half of a frame and holds the
-connection, and says hello without ever reading an answer. It says "ready" when all of that is going on.
+It floods the manager's stream port with whole frames of an unknown instance. It sends half of a frame and
+holds the connection, and it sends hellos without reading an answer. It prints "ready" when all of that runs.
 """
 
 import socket
@@ -19,11 +19,11 @@ from gleaner.transport.zap import ROUTING_MARK
 FRAMES_A_BEAT, BEAT_S = 20, 0.01  # two thousand a second: forty times what an engine sends
 GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x00NULL" + bytes(48)
 READY = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
-HALF = b"\x02" + (1 << 20).to_bytes(8, "big") + b"x" * 1000  # of a message of a mebibyte
+HALF = b"\x02" + (1 << 20).to_bytes(8, "big") + b"x" * 1000  # the start of a message of one mebibyte
 
 
 def half_a_frame(endpoint: str) -> socket.socket:
-    """Everything that ZeroMQ wants to see first, and then a thousandth of a message."""
+    """Everything that ZeroMQ requires first, and then a thousandth of a message."""
     host, _, port = endpoint.removeprefix("tcp://").partition(":")
     sock = socket.create_connection((host, int(port)))
     sock.sendall(GREETING + READY + HALF)
@@ -31,7 +31,7 @@ def half_a_frame(endpoint: str) -> socket.socket:
 
 
 def dealer(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, name: bytes) -> zmq.Socket[bytes]:
-    """A connection that takes at most one message that nobody reads."""
+    """A connection that receives at most one message, which is never read."""
     sock = context.socket(zmq.DEALER)
     sock.setsockopt(zmq.ROUTING_ID, ROUTING_MARK + name)
     sock.setsockopt(zmq.RCVHWM, 1)

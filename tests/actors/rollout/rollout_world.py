@@ -1,6 +1,6 @@
-"""A small world around `RolloutState` for tests: engines that decode a known function of (request, position).
+"""Engines around a `RolloutState` for tests; they decode a known function of (request, position).
 
-The tokens are known in advance: a gap, an overlap or a token of another request in a log is seen at once.
+The tokens are known in advance, so a gap, an overlap or a token of another request in a log is found at once.
 """
 
 import random
@@ -78,7 +78,7 @@ def frame(
 
 @dataclass
 class Engine:
-    """What runs on an instance: tickets at their positions, and frames made but not yet delivered."""
+    """The work of an instance: tickets at their positions, and frames made but not yet delivered."""
 
     name: str
     incarnation: int
@@ -107,7 +107,7 @@ class Engine:
 
 
 class World:
-    """Drives a `RolloutState` by random events that could really happen, and keeps every event."""
+    """Drives a `RolloutState` by random events that can really happen, and keeps every event."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -159,7 +159,7 @@ class World:
     def deliver(self) -> None:
         for engine in self.engines.values():
             count = self.rng.randint(0, len(engine.made))
-            if count < len(engine.made):  # something after the hole comes first: a gap, to be sent again
+            if count < len(engine.made):  # a later frame arrives first: a gap that must be resent
                 self.apply(engine.made[-1]) if count != len(engine.made) - 1 else None
             for made in engine.made[:count]:
                 self.apply(made)
@@ -201,7 +201,7 @@ class World:
         return submission()
 
     def run(self, moves: int) -> None:
-        """A random history, then whatever it takes to end it."""
+        """A random history, then every event that is needed to end it."""
         self.apply(self.submission())
         kinds = [self.join, self.dispatch, self.decode, self.decode, self.deliver]
         kinds += [self.deliver_again, self.kill, self.revoke, self.score, self.take]

@@ -1,5 +1,6 @@
-"""Whatever a message to the manager or the balancer says, it is answered or refused: neither of them ends,
-nor does the manager's next life, which reads what the last one wrote down."""
+"""Odd messages to manager and balancer: each is answered or refused, and ends neither component.
+
+The next life of the manager, which replays the journal, survives them too."""
 
 import asyncio
 import math
@@ -65,7 +66,7 @@ MANY = st.sampled_from([[], [0], [0, 0, 0], [-1, 2**62], list(range(5000))])
 
 
 class Worker(Actor):
-    """Takes everything, and does nothing."""
+    """Accepts everything, and does nothing."""
 
     @handles(Dispatch)
     async def dispatch(self, message: Dispatch) -> None:
@@ -81,7 +82,7 @@ class Worker(Actor):
 
 
 class HastyManager(RolloutManager):
-    """What is submitted to it is over at once, without a token, so that there are groups to take."""
+    """Ends each submitted batch at once, without a token, so that there are groups to take."""
 
     @handles(SubmitBatch)
     async def submit(self, message: SubmitBatch) -> Done:
@@ -94,7 +95,7 @@ class HastyManager(RolloutManager):
 def nearly(
     cls: type[Message], good: Mapping[str, object], odd: Mapping[str, st.SearchStrategy[object]]
 ) -> st.SearchStrategy[Message]:
-    """A message as it should be, but for one or two fields."""
+    """A correct message but for one or two fields."""
     fields = st.lists(st.sampled_from(sorted(odd)), max_size=2, unique=True)
     return fields.flatmap(
         lambda names: st.fixed_dictionaries({name: odd[name] for name in names}).map(
@@ -276,7 +277,7 @@ balancing = {
         ),
     ),
 }
-said = st.lists(
+sequences = st.lists(
     st.one_of(
         *(one.map(lambda message: (MANAGER, message)) for one in messages.values()),
         *(one.map(lambda message: (BALANCER, message)) for one in balancing.values()),
@@ -289,9 +290,9 @@ said = st.lists(
 )
 
 
-async def tell_all(directory: Path, spoken: list[tuple[str, Message | dict[str, object]]]) -> list[object]:
-    """All of it, one after the other, to a manager that has a batch, an instance and weights, and a balancer
-    with another instance; then the manager's next life is asked how it is. The answers that came by then."""
+async def send_all(directory: Path, sent: list[tuple[str, Message | dict[str, object]]]) -> list[object]:
+    """Send all messages to a manager that has a batch, an instance and weights, and to a balancer with
+    another instance. Then ask the manager's next life for its state. Returns the answers that arrived."""
     async with TestSystem(directory) as system:
         instance = system.spawn(INSTANCE, Worker)
         system.spawn(BALANCER, lambda: LoadBalancer(4))
@@ -309,9 +310,9 @@ async def tell_all(directory: Path, spoken: list[tuple[str, Message | dict[str, 
                 if isinstance(what, dict)
                 else system.ask(to, lived(what, instance), Message)
             )
-            for to, what in spoken
+            for to, what in sent
         ]
-        for _ in range(2):  # what follows from them too
+        for _ in range(2):  # their consequences too
             await alive(system)
             await asyncio.sleep(0.002)
         for ask in asks:
@@ -324,7 +325,7 @@ async def tell_all(directory: Path, spoken: list[tuple[str, Message | dict[str, 
 
 
 def lived(message: Message, instance: Address) -> Message:
-    """With the true incarnation in the place of 1: that is known only when the instance lives."""
+    """The message with the true incarnation in place of 1, which is known only once the instance lives."""
     if isinstance(message, Serving | CannotTake) and message.incarnation == 1:
         return structs.replace(message, incarnation=instance.incarnation)
     return message
@@ -340,7 +341,7 @@ async def alive(system: TestSystem) -> None:
     before = [system.system.cell(name) for name in (MANAGER, BALANCER)]
     await system.ask(MANAGER, RolloutStatus(), RolloutFigures, deadline_s=60.0)
     await system.ask(BALANCER, Paces(), PacesAre, deadline_s=60.0)
-    async with asyncio.timeout(60.0):  # the timers of the process work yet
+    async with asyncio.timeout(60.0):  # the timers of the process still work
         await asyncio.sleep(0.001)
     assert [system.system.cell(name) for name in (MANAGER, BALANCER)] == before
     manager = before[0]
@@ -366,7 +367,7 @@ FOUND: list[tuple[str, Message | dict[str, object]]] = [
         LoadChanged(changes=[LoadChange(instance=OTHER, incarnation=1, ended_executing=2**63 - 1)]),
     ),
 ]
-"""What ended one of them, or kept its process from everything else, before it was refused."""
+"""Messages that once ended a component, or blocked its process, before they were refused."""
 UNTIMED: list[tuple[str, Message | dict[str, object]]] = [
     (MANAGER, Generate(**GENERATE, min_version=9, wait_s=math.nan)),  # type: ignore[arg-type]
     (MANAGER, Generate(**GENERATE, temperature=math.nan)),  # type: ignore[arg-type]
@@ -379,24 +380,24 @@ UNTIMED: list[tuple[str, Message | dict[str, object]]] = [
 
 
 @settings(max_examples=25)
-@given(said)
+@given(sequences)
 @example(FOUND)
 def test_no_message_ends_the_manager_or_the_balancer(
-    spoken: list[tuple[str, Message | dict[str, object]]],
+    sent: list[tuple[str, Message | dict[str, object]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        answers = asyncio.run(tell_all(Path(directory), spoken))
+        answers = asyncio.run(send_all(Path(directory), sent))
     assert not [answer for answer in answers if isinstance(answer, Crashed | Unreachable)]
 
 
-def test_a_wait_or_a_temperature_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    answers = asyncio.run(tell_all(tmp_path, UNTIMED))
+def test_non_numeric_wait_or_temperature_is_refused(tmp_path: Path) -> None:
+    answers = asyncio.run(send_all(tmp_path, UNTIMED))
     assert [type(answer) for answer in answers] == [Refused] * len(UNTIMED)
 
 
-def test_groups_that_a_taker_has_twice_or_that_are_none_do_not_count(tmp_path: Path) -> None:
+def test_repeated_and_impossible_groups_do_not_count(tmp_path: Path) -> None:
     have = [0, 0, 0, -1, 2**62, *range(3, 5000)]
     take = TakeGroups(batch="step-1", taker=1, have=have, min_groups=1, wait_s=1.0)
-    (answer,) = asyncio.run(tell_all(tmp_path, [(MANAGER, take)]))
+    (answer,) = asyncio.run(send_all(tmp_path, [(MANAGER, take)]))
     assert isinstance(answer, Groups)
     assert ([group.group for group in answer.groups], answer.remaining) == ([1], 0)

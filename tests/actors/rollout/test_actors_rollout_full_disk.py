@@ -1,4 +1,4 @@
-"""A manager whose disk fills up begins nothing new, says why, and loses nothing of what it has."""
+"""A manager with a full disk: begins nothing new, gives the reason, and loses nothing."""
 
 import asyncio
 from pathlib import Path
@@ -22,9 +22,7 @@ def submit(step: int) -> SubmitBatch:
     return SubmitBatch(batch=submission(f"step-{step}"), weights=WEIGHTS)
 
 
-async def test_no_batch_is_begun_on_a_disk_that_is_nearly_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nearly_full_disk_begins_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with TestSystem(tmp_path) as test:
         test.spawn("rollout/balancer", lambda: LoadBalancer(4))
         test.spawn("rollout/manager", lambda: RolloutManager(Config()))
@@ -35,7 +33,7 @@ async def test_no_batch_is_begun_on_a_disk_that_is_nearly_full(
             patched.setattr(store._keeper, "low", lambda: REASON)
             with pytest.raises(Suspended, match=f"no new batches: {REASON}"):
                 await test.ask("rollout/manager", submit(2), Done, deadline_s=0.3)
-            assert await test.ask("rollout/manager", submit(1), Done) == Done(), "what was begun goes on"
+            assert await test.ask("rollout/manager", submit(1), Done) == Done(), "the begun batch continues"
             figures = await test.ask("rollout/manager", RolloutStatus(), RolloutFigures)
             assert figures.queued == 4
             shown = next(row for row in test.system.state().actors if row.name == "rollout/manager")
@@ -43,7 +41,7 @@ async def test_no_batch_is_begun_on_a_disk_that_is_nearly_full(
         assert await test.ask("rollout/manager", submit(2), Done) == Done()
 
 
-async def test_a_manager_that_finds_the_disk_full_comes_back_with_what_was_acknowledged(
+async def test_full_disk_restart_keeps_acknowledged_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.supervisor.managed_child.LOOK_S", 0.05)
@@ -67,13 +65,13 @@ async def test_a_manager_that_finds_the_disk_full_comes_back_with_what_was_ackno
             with pytest.raises(Suspended, match="rollout/manager takes nothing for now"):
                 await test.ask("rollout/manager", RolloutStatus(), RolloutFigures, deadline_s=0.2)
         figures = await test.ask("rollout/manager", RolloutStatus(), RolloutFigures, deadline_s=60.0)
-        assert figures.queued == 4, "the batch that was refused is not there, the one before is"
+        assert figures.queued == 4, "the refused batch is absent, the one before is present"
         await test.ask("rollout/manager", submit(2), Done)
         await tree.stop()
 
 
 class FullJournal:
-    """Takes nothing; remembers what it was asked for."""
+    """Refuses every commit, and records it."""
 
     def __init__(self) -> None:
         self.commits: list[asyncio.Future[int]] = []
@@ -90,7 +88,7 @@ class FullJournal:
     snapshot_soon = append_soon
 
 
-async def test_every_commit_of_a_batch_that_the_disk_does_not_take_is_awaited() -> None:
+async def test_failed_commits_of_a_batch_are_all_awaited() -> None:
     journal = FullJournal()
     books = Books(journal, journal, 100)  # type: ignore[arg-type]
     with pytest.raises(JournalFull):

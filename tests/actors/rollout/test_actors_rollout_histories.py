@@ -1,4 +1,4 @@
-"""Laws of the rollout state over random histories: nothing lost, nothing twice, replay equals live."""
+"""Laws of the rollout state over random histories: no loss, no duplicate, replay equals live."""
 
 import random
 
@@ -29,13 +29,13 @@ def through_disk(event: Message) -> Message:
 
 @settings(max_examples=150, deadline=None)
 @given(histories)
-def test_every_log_is_a_prefix_of_what_its_request_alone_would_have_generated(
+def test_every_log_is_a_prefix_of_its_response(
     history: tuple[int, int],
 ) -> None:
     world = lived(history)
     for log in world.state.log.requests.values():
         assert log.tokens_crc() == true_crc(log)
-        if log.crc is None:  # it was not handed out
+        if log.crc is None:  # the log was not handed out
             assert tokens_of(log) == [true_token(log.id, position) for position in range(len(log))]
             assert logprobs_of(log) == [-0.5 * position for position in range(len(log))]
     assert world.state.tokens_lost == 0
@@ -43,7 +43,7 @@ def test_every_log_is_a_prefix_of_what_its_request_alone_would_have_generated(
 
 @settings(max_examples=150, deadline=None)
 @given(histories)
-def test_every_history_ends_with_each_group_handed_out_once(history: tuple[int, int]) -> None:
+def test_every_history_hands_out_each_group_once(history: tuple[int, int]) -> None:
     world = lived(history)
     world.finish()
     for log in world.state.log.requests.values():
@@ -78,7 +78,7 @@ def test_replay_from_any_snapshot_gives_the_live_state(history: tuple[int, int],
 
 @settings(max_examples=60, deadline=None)
 @given(histories)
-def test_applying_the_whole_history_of_frames_again_changes_no_log(history: tuple[int, int]) -> None:
+def test_repeated_frames_change_no_log(history: tuple[int, int]) -> None:
     world = lived(history)
     before = [msgspec.msgpack.encode(batch.requests) for batch in world.state.snapshot().batches]
     for frame in world.old_frames:
@@ -112,11 +112,11 @@ def merged(events: list[Message], rng: random.Random) -> list[Message]:
 
 @settings(max_examples=150, deadline=None)
 @given(histories)
-def test_joined_frames_do_what_they_do_one_by_one(history: tuple[int, int]) -> None:
+def test_joined_frames_equal_single_frames(history: tuple[int, int]) -> None:
     rng = random.Random(history[0])
     world = lived(history)
     accepted, seen = [], RolloutState()
-    for event in world.events:  # duplicates and gaps are not joined: the intake gets none
+    for event in world.events:  # duplicates and gaps are not joined because the intake gets none
         if not (
             isinstance(event, FrameLogged) and {"gap", "duplicate", "fenced"} & set(seen.apply(event).refused)
         ):

@@ -1,4 +1,4 @@
-"""One instance that is stuck holds up nobody else: neither the manager nor the streams of the others."""
+"""Isolation: a stuck instance delays neither the manager nor the streams of other instances."""
 
 import asyncio
 import json
@@ -29,34 +29,34 @@ FIRST, SECOND, THIRD = (
 )
 
 
-class Told(Actor):
-    """A worker that notes what it is told to serve, and gets no further while it is stuck."""
+class ServingWorker(Actor):
+    """A worker that records the versions to serve, and blocks while it is stuck."""
 
     def __init__(self, stuck: asyncio.Event | None = None) -> None:
         self._stuck = stuck
-        self.told: list[int] = []
+        self.versions: list[int] = []
         self.changed = asyncio.Event()
 
     @handles(ServeWeights)
     async def serve(self, message: ServeWeights) -> None:
-        self.told.append(message.weights.version)
+        self.versions.append(message.weights.version)
         self.changed.set()
         if self._stuck is not None:
             await self._stuck.wait()
 
 
-async def until_told(worker: Told, version: int) -> None:
+async def until_ordered(worker: ServingWorker, version: int) -> None:
     async with asyncio.timeout(60.0):
-        while not worker.told or worker.told[-1] != version:
+        while not worker.versions or worker.versions[-1] != version:
             worker.changed.clear()
             await worker.changed.wait()
 
 
-async def test_an_instance_whose_mailbox_is_full_delays_no_batch_and_no_other_instance(
+async def test_full_mailbox_of_an_instance_delays_nothing_else(
     tmp_path: Path,
 ) -> None:
     loose = asyncio.Event()
-    stuck, well = Told(loose), Told()
+    stuck, well = ServingWorker(loose), ServingWorker()
     async with TestSystem(tmp_path) as test:
         test.spawn("rollout/balancer", lambda: LoadBalancer(4))
         test.spawn("rollout/manager", lambda: RolloutManager(Config()))
@@ -66,7 +66,7 @@ async def test_an_instance_whose_mailbox_is_full_delays_no_batch_and_no_other_in
                 instance=name, worker=address, kind="preemptible", slots=8, received=0
             )
             await test.ask("rollout/manager", register, Registered)
-        for _ in range(TEST_LIMITS.mailbox + 1):  # one is in hand, the others wait
+        for _ in range(TEST_LIMITS.mailbox + 1):  # one is being handled, the others wait
             await test.tell("stuck/engine", ServeWeights(weights=FIRST))
             await asyncio.sleep(0)
         for weights in (SECOND, THIRD):
@@ -74,14 +74,14 @@ async def test_an_instance_whose_mailbox_is_full_delays_no_batch_and_no_other_in
             await test.ask(
                 "rollout/manager", SubmitBatch(batch=batch, weights=weights), Done, deadline_s=60.0
             )
-        await until_told(well, THIRD.version)
-        assert stuck.told == [FIRST.version]
+        await until_ordered(well, THIRD.version)
+        assert stuck.versions == [FIRST.version]
         loose.set()
-        await until_told(stuck, THIRD.version)  # and it is not told the older one behind the newer
+        await until_ordered(stuck, THIRD.version)  # without the older version after the newer one
 
 
-async def test_an_instance_that_is_back_with_a_restarted_manager_waits_for_no_commit(tmp_path: Path) -> None:
-    well = Told()
+async def test_rejoining_instance_waits_for_no_commit(tmp_path: Path) -> None:
+    well = ServingWorker()
     async with TestSystem(tmp_path) as test:
         test.spawn("rollout/balancer", lambda: LoadBalancer(4))
         test.spawn("rollout/manager", lambda: RolloutManager(Config()))
@@ -102,11 +102,11 @@ ROWS = 16
 WELL, ILL = ("well-1/engine", "well-2/engine"), "ill/engine"
 SECONDS = 0.8
 TRIES = 20
-"""Who is slower for the others is so each time; who waited for the machine is not."""
+"""A real slowdown repeats in each try; a wait for the machine does not."""
 
 
 async def poured(manager: ManagerProcess) -> tuple[int, float]:
-    """What the well ones get through at the pace of an engine: tokens, and the median time of a frame."""
+    """What the well instances deliver at the pace of an engine: tokens, and the median time of a frame."""
     begin_s = time.monotonic() + 0.1
     order = Pour(begin_s=begin_s, end_s=begin_s + SECONDS, every_s=PACE_S)
     asks = [manager.system.ask(name, order, deadline_s=60.0, expect=Poured) for name in WELL]
@@ -136,7 +136,7 @@ def instances(manager: ManagerProcess, folder: Path, names: Sequence[str]) -> su
 
 @pytest.mark.realprocess
 @pytest.mark.alone
-async def test_streams_go_on_as_before_beside_a_frozen_a_flooding_a_deaf_and_a_halting_instance(
+async def test_streams_continue_beside_misbehaving_instances(
     tmp_path: Path,
 ) -> None:
     config = Config(rollout=Rollout(max_pending=64, max_new_tokens=1 << 22))
@@ -156,7 +156,7 @@ async def test_streams_go_on_as_before_beside_a_frozen_a_flooding_a_deaf_and_a_h
             pour_on = Pour(begin_s=0.0, end_s=time.monotonic() + 60.0)
             flooding = asyncio.create_task(manager.system.ask(ILL, pour_on, deadline_s=60.0, expect=Poured))
             await asyncio.sleep(0.2)
-            running[1].send_signal(signal.SIGSTOP)  # with a full ring, and requests of its own
+            running[1].send_signal(signal.SIGSTOP)  # with a full ring and its own requests
             script = Path(__file__).with_name("bad_instance.py")
             endpoint = (
                 await manager.system.ask(WELL[0], Where(), deadline_s=30.0, expect=StreamsTo)
@@ -173,7 +173,7 @@ async def test_streams_go_on_as_before_beside_a_frozen_a_flooding_a_deaf_and_a_h
             else:
                 pytest.fail(f"{tokens} tokens, {median_s:.4f} s a frame before; now {beside}, {beside_s:.4f}")
             flooding.cancel()
-            assert (await manager.figures()).refused["fenced"] > refused + 100, "nobody flooded it"
+            assert (await manager.figures()).refused["fenced"] > refused + 100, "the flood did not arrive"
         finally:
             for process in running:
                 process.kill()

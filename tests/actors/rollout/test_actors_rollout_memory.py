@@ -1,4 +1,4 @@
-"""What the manager holds in memory: at most 16 bytes a token and 1 KiB a request in flight."""
+"""Memory of the manager: at most 16 bytes per token and 1 KiB per request in flight."""
 
 import gc
 import tracemalloc
@@ -29,7 +29,7 @@ PROMPT_TOKENS = 200
 
 @contextmanager
 def traced() -> Iterator[list[int]]:
-    """Bytes held within, once it has ended."""
+    """The bytes allocated inside the context, once it has ended."""
     held: list[int] = []
     tracemalloc.start()
     try:
@@ -93,8 +93,8 @@ def in_flight(requests: int, longest: int) -> RolloutState:
 
 
 @pytest.mark.parametrize(("requests", "longest"), [(600, 300), (2000, 60)])
-def test_a_request_in_flight_takes_no_more_than_it_may(requests: int, longest: int) -> None:
-    in_flight(40, 10)  # what is made once, at the first use
+def test_request_in_flight_stays_within_its_memory(requests: int, longest: int) -> None:
+    in_flight(40, 10)  # makes what is made once, at the first use
     with traced() as held:
         state = in_flight(requests, longest)
     tokens = state.counters.tokens_collected
@@ -103,7 +103,7 @@ def test_a_request_in_flight_takes_no_more_than_it_may(requests: int, longest: i
     assert held[0] < 16 * tokens + 1024 * requests, f"{held[0] / requests:.0f} bytes a request"
 
 
-def test_a_finished_request_leaves_memory_once_it_was_handed_out() -> None:
+def test_finished_request_leaves_memory_when_handed_out() -> None:
     state = in_flight(400, 100)
     for name, stream in list(state.streams.items()):
         rows = np.array(sorted(stream.tickets), np.uint32)
@@ -134,7 +134,7 @@ def test_a_finished_request_leaves_memory_once_it_was_handed_out() -> None:
     assert (state.tokens_lost, state.check()) == (0, [])
 
 
-def test_a_batch_whose_tokens_could_not_be_held_is_refused() -> None:
+def test_batch_with_too_many_tokens_is_refused() -> None:
     state, prompt = RolloutState(), Prompt(split="train", index=0, tokens=(1,), seeds=(1, 2))
     large = BatchSubmitted(batch="b", version=0, prompts=(prompt,), max_new_tokens=MAX_OPEN_TOKENS // 4)
     assert state.apply(large).refused == []

@@ -1,5 +1,4 @@
-"""The rollout plane in one process: manager, balancer, transfer agents and real engines over real data
-sockets."""
+"""The rollout plane in one process: manager, balancer, transfer agents, real engines and data sockets."""
 
 import asyncio
 import math
@@ -68,8 +67,8 @@ class LengthReward(Actor):
 
 
 class Hold:
-    """What the engines of a plane make while they are held: `turns` each at their own speed, from then on one
-    at each order and else one every `HELD_TURN_S`. A response that is longer than that cannot end."""
+    """Slows the engines of a plane: `turns` turns each at their own speed, then one turn for each order and
+    one every `HELD_TURN_S`. A longer response cannot end."""
 
     def __init__(self, turns: float) -> None:
         self._began, self._turns = 0, turns
@@ -81,7 +80,7 @@ class Hold:
         self._turns = math.inf
 
     def stops(self, began: int, made: int) -> tuple[int, bool]:
-        """Which hold this is, and whether it stops an engine that made so many turns of it."""
+        """The number of the hold, and whether it stops an engine that made this many turns of it."""
         return self._began, (made if began == self._began else 0) >= self._turns
 
 
@@ -177,7 +176,7 @@ class Plane:
 
 @asynccontextmanager
 async def plane(directory: Path, *, held: bool = False, **rollout: float) -> AsyncIterator[Plane]:
-    """held: for what must happen while a batch is rolled out; it cannot end before `responses` is called."""
+    """held: for events during the rollout; the batch cannot end before `responses` is called."""
     config = from_tree({"engine": {"slots": 4}, "rollout": {"max_new_tokens": NEW_TOKENS, **rollout}}, "test")
     torch.manual_seed(0)
     model = Qwen3(MODEL)
@@ -213,7 +212,7 @@ async def undisturbed(directory: Path) -> dict[str, bytes]:
         return responses
 
 
-async def test_a_killed_instance_loses_no_token_and_changes_no_response(tmp_path: Path) -> None:
+async def test_killed_instance_loses_no_token(tmp_path: Path) -> None:
     expected = await undisturbed(tmp_path / "calm")
     async with plane(tmp_path / "storm", held=True) as rollout:
         one, two = await rollout.host("spot-1"), await rollout.host("spot-2")
@@ -231,7 +230,7 @@ async def test_a_killed_instance_loses_no_token_and_changes_no_response(tmp_path
         await two.system.close()
 
 
-async def test_a_killed_manager_comes_back_and_nothing_is_generated_twice(tmp_path: Path) -> None:
+async def test_killed_manager_recovers_and_generates_nothing_twice(tmp_path: Path) -> None:
     expected = await undisturbed(tmp_path / "calm")
     async with plane(tmp_path / "storm", held=True) as rollout:
         host = await rollout.host("spot-1")
@@ -247,7 +246,7 @@ async def test_a_killed_manager_comes_back_and_nothing_is_generated_twice(tmp_pa
 
 
 def give_up(rollout: Plane, host: TestSystem) -> None:
-    """What the manager hears of an instance that hangs: it is silent. It lives all the same."""
+    """Report to the manager that the instance is silent, though it lives."""
     worker, manager = host.system.cell("spot-1/engine"), rollout.head.system.cell("rollout/manager")
     assert worker is not None
     assert manager is not None
@@ -261,7 +260,7 @@ async def until_fenced(host: TestSystem) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_an_instance_that_was_given_up_is_fenced_and_changes_nothing(tmp_path: Path) -> None:
+async def test_given_up_instance_is_fenced(tmp_path: Path) -> None:
     expected = await undisturbed(tmp_path / "calm")
     async with plane(tmp_path / "storm", held=True) as rollout:
         one, two = await rollout.host("spot-1"), await rollout.host("spot-2")
@@ -278,7 +277,7 @@ async def test_an_instance_that_was_given_up_is_fenced_and_changes_nothing(tmp_p
         await two.system.close()
 
 
-async def test_an_idle_instance_learns_that_it_was_given_up(tmp_path: Path) -> None:
+async def test_idle_instance_learns_that_it_was_given_up(tmp_path: Path) -> None:
     async with plane(tmp_path) as rollout:
         one = await rollout.host("spot-1")
         await rollout.submit()
@@ -289,7 +288,7 @@ async def test_an_idle_instance_learns_that_it_was_given_up(tmp_path: Path) -> N
         await one.system.close()
 
 
-async def test_a_withdrawn_instance_hands_its_requests_over(tmp_path: Path) -> None:
+async def test_withdrawn_instance_hands_its_requests_over(tmp_path: Path) -> None:
     expected = await undisturbed(tmp_path / "calm")
     async with plane(tmp_path / "storm", held=True) as rollout:
         one, two = await rollout.host("spot-1"), await rollout.host("spot-2")
@@ -306,7 +305,7 @@ async def test_a_withdrawn_instance_hands_its_requests_over(tmp_path: Path) -> N
         await two.system.close()
 
 
-async def test_an_instance_that_is_spared_gets_nothing_new_and_serves_again_when_it_is_told(
+async def test_spared_instance_serves_again_on_notice(
     tmp_path: Path,
 ) -> None:
     expected = await undisturbed(tmp_path / "calm")
@@ -316,9 +315,9 @@ async def test_an_instance_that_is_spared_gets_nothing_new_and_serves_again_when
         await rollout.until_serving(2)
 
         async def new_work(allowed: bool, serving: int) -> None:
-            told = NewWork(instance="spot-1/engine", allowed=allowed)
-            for _ in range(2):  # saying it again changes nothing
-                await rollout.head.ask("rollout/manager", told, Done)
+            message = NewWork(instance="spot-1/engine", allowed=allowed)
+            for _ in range(2):  # a repetition changes nothing
+                await rollout.head.ask("rollout/manager", message, Done)
                 assert (await rollout.figures()).serving_preemptible == serving
 
         await new_work(False, 1)
@@ -332,10 +331,10 @@ async def test_an_instance_that_is_spared_gets_nothing_new_and_serves_again_when
         await two.system.close()
 
 
-async def test_a_withdrawal_that_is_taken_back_leaves_the_instance_what_it_still_has(tmp_path: Path) -> None:
+async def test_revoked_withdrawal_leaves_the_remaining_requests(tmp_path: Path) -> None:
     expected = await undisturbed(tmp_path / "calm")
     async with plane(tmp_path / "storm", held=True) as rollout:
-        one = await rollout.host("spot-1")  # alone: what it lost would go nowhere
+        one = await rollout.host("spot-1")  # alone: its lost requests would have no other instance
         await rollout.submit()
         await rollout.until_decoding()
         withdraw = Withdraw(instance="spot-1/engine", grace_s=60.0, leaves=True)
@@ -343,23 +342,23 @@ async def test_a_withdrawal_that_is_taken_back_leaves_the_instance_what_it_still
         await rollout.until_serving(0)
         stays = NewWork(instance="spot-1/engine", allowed=True)
         await rollout.head.ask("rollout/manager", stays, Done)
-        assert (await leaving).handed_over < len(expected), "what it decoded was to stay with it"
+        assert (await leaving).handed_over < len(expected), "the decoding requests must stay on the instance"
         assert await rollout.responses() == expected
         figures = await rollout.figures()
         assert (figures.serving_preemptible, figures.tokens_generated_twice) == (1, 0)
         await one.system.close()
 
 
-async def test_a_batch_is_not_continued_under_other_weights_of_its_version(tmp_path: Path) -> None:
+async def test_batch_does_not_continue_under_other_weights(tmp_path: Path) -> None:
     async with plane(tmp_path) as rollout:
         await rollout.submit()
-        await rollout.submit()  # the same again is harmless
+        await rollout.submit()  # a repetition is harmless
         rollout.weights = msgspec.structs.replace(rollout.weights, root=b"other")
         with pytest.raises(Refused, match="step-1 was begun under other weights of version 3"):
             await rollout.submit()
 
 
-async def test_an_instance_that_joins_in_the_middle_gets_work(tmp_path: Path) -> None:
+async def test_instance_that_joins_in_the_middle_gets_work(tmp_path: Path) -> None:
     async with plane(tmp_path, held=True) as rollout:
         one = await rollout.host("spot-1")
         await rollout.submit()
@@ -371,7 +370,7 @@ async def test_an_instance_that_joins_in_the_middle_gets_work(tmp_path: Path) ->
         await two.system.close()
 
 
-async def test_a_taker_that_waits_for_the_first_instance_is_answered_when_it_serves(tmp_path: Path) -> None:
+async def test_waiting_taker_is_answered_when_an_instance_serves(tmp_path: Path) -> None:
     async with plane(tmp_path, held=True) as rollout:
         await rollout.submit()
         ask = TakeGroups(batch="step-1", taker=1, have=[], min_groups=6, wait_s=3600.0, until_served=True)
@@ -386,7 +385,7 @@ async def test_a_taker_that_waits_for_the_first_instance_is_answered_when_it_ser
         await host.system.close()
 
 
-async def test_a_suspected_instance_gets_no_requests_until_it_is_heard_again(tmp_path: Path) -> None:
+async def test_suspected_instance_gets_no_requests_until_it_responds(tmp_path: Path) -> None:
     async with plane(tmp_path) as rollout:
         one = await rollout.host("spot-1")
         await rollout.submit()

@@ -1,4 +1,4 @@
-"""How versions of the weights came to instances is counted once for each, and summed over a run."""
+"""Statistics of pulled versions: each pull of an instance counts once, summed over a run."""
 
 from gleaner.actors.protocol.instances import Pulled, RegisterInstance, Serving
 from gleaner.actors.rollout.fleet.instance_table import Instances
@@ -15,18 +15,18 @@ def serving(name: str, version: int, pulled: Pulled | None) -> Serving:
     return Serving(instance=name, incarnation=1, version=version, root=b"root", pulled=pulled)
 
 
-def test_what_changed_and_whole_images_are_summed_apart_and_what_is_told_again_is_not() -> None:
+def test_deltas_and_images_are_summed_apart_and_once() -> None:
     instances = Instances()
     for name in ("a", "b"):
         registered(instances, name)
-    told = [
+    reports = [
         ("a", 1, Pulled(1000, 1000, 0)),
         ("a", 2, Pulled(10, 1000, 1)),
-        ("a", 2, Pulled(10, 1000, 1)),  # its first telling was not answered in time
-        ("b", 2, None),  # it was there already
+        ("a", 2, Pulled(10, 1000, 1)),  # the first report was not answered in time
+        ("b", 2, None),  # the version was already there
         ("b", 4, Pulled(30, 1000, 2)),
     ]
-    for name, version, pulled in told:
+    for name, version, pulled in reports:
         instances.serves(instances[name], serving(name, version, pulled))
     assert dict(instances.pulled) == {
         "whole_versions": 1,

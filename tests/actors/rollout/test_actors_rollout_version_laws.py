@@ -1,5 +1,4 @@
-"""Laws of versions: whatever is published, dispatched, killed or late, no token stands where its gate forbids
-it, and every span bears the version that made it."""
+"""Laws of versions: no token violates its gate, and every span has the version that generated it."""
 
 import random
 
@@ -22,14 +21,14 @@ def published(version: int, root: bytes = b"") -> VersionPublished:
 
 
 class VersionWorld(World):
-    """A trainer that goes on and back, and batches that are open ahead of it within the bound k."""
+    """A trainer that goes forward and back, and batches that are open ahead of it within the bound k."""
 
     def __init__(self, rng: random.Random, bound: int) -> None:
         super().__init__(rng)
         self.bound = bound
         self.version = self.highest = 0
         self.serves: dict[int, int] = {}  # the version of each incarnation
-        self.made: dict[tuple[str, int], int] = {}  # (request, position) -> the version that really made it
+        self.made: dict[tuple[str, int], int] = {}  # (request, position) -> the generating version
         self.refused_versions = self.kept = 0
 
     def step_batch(self, step: int) -> BatchSubmitted:
@@ -56,18 +55,18 @@ class VersionWorld(World):
                 self.apply(self.step_batch(step))
 
     def flip(self) -> None:
-        """An instance loads the newest weights: what it had is told as aborted."""
+        """An instance loads the newest weights and reports its requests as aborted."""
         if self.engines:
             engine = self.rng.choice(list(self.engines.values()))
             engine.drain()
             self.serves[engine.incarnation] = self.version
 
     def keep(self) -> None:
-        """An instance loads the newest weights, and goes on with what the state allows it."""
+        """An instance loads the newest weights and continues the requests that the state allows."""
         if not self.engines:
             return
         engine = self.rng.choice(list(self.engines.values()))
-        while engine.made:  # its stream is journaled to its end first
+        while engine.made:  # its whole stream is journaled first
             self.apply(engine.made.pop(0))
         state, name, incarnation = self.state, engine.name, engine.incarnation
         stream = state.streams.alive(name, incarnation)
@@ -86,11 +85,11 @@ class VersionWorld(World):
 
     def join(self) -> None:
         super().join()
-        served = self.rng.randint(max(0, self.version - 2), self.highest)  # it may be old, or lost
+        served = self.rng.randint(max(0, self.version - 2), self.highest)  # the version may be old or lost
         self.serves[self.incarnations] = served
 
     def dispatch(self) -> None:
-        """Under the version that the instance serves, whether the gates admit it or not: the state judges."""
+        """Dispatch under the served version of the instance; the state decides whether the gates admit it."""
         queued = self.state.log.queued()
         if not queued or not self.engines:
             return
@@ -143,7 +142,7 @@ HISTORIES = st.tuples(st.integers(0, 2**32), st.integers(10, 120), st.integers(0
 
 @settings(max_examples=60, deadline=None)
 @given(HISTORIES)
-def test_no_token_is_older_than_the_bound_nor_of_a_version_that_was_never_published(
+def test_tokens_are_of_published_versions_within_the_bound(
     history: tuple[int, int, int],
 ) -> None:
     world = lived(*history)
@@ -157,7 +156,7 @@ def test_no_token_is_older_than_the_bound_nor_of_a_version_that_was_never_publis
 
 @settings(max_examples=60, deadline=None)
 @given(HISTORIES)
-def test_every_span_bears_the_version_that_made_its_tokens(history: tuple[int, int, int]) -> None:
+def test_every_span_has_the_version_of_its_tokens(history: tuple[int, int, int]) -> None:
     world = lived(*history)
     for log in world.state.log.requests.values():
         for span in log.spans:
@@ -167,9 +166,7 @@ def test_every_span_bears_the_version_that_made_its_tokens(history: tuple[int, i
 
 @settings(max_examples=60, deadline=None)
 @given(HISTORIES, st.floats(0, 1))
-def test_a_manager_that_comes_back_knows_the_same_versions(
-    history: tuple[int, int, int], where: float
-) -> None:
+def test_restarted_manager_knows_the_same_versions(history: tuple[int, int, int], where: float) -> None:
     def through_disk(event: Message) -> Message:
         return decode_body(kind_of(event), encode_body(event))
 
@@ -185,7 +182,7 @@ def test_a_manager_that_comes_back_knows_the_same_versions(
     assert rebuilt.versions.roots(0) == world.state.versions.roots(0)
 
 
-def test_the_worlds_of_these_laws_meet_refusals_flips_kept_requests_and_deadlines() -> None:
+def test_worlds_cover_refusals_flips_kept_requests_and_deadlines() -> None:
     worlds = [lived(seed, 120, 1 + seed % 2) for seed in range(20)]
     logs = [log for world in worlds for log in world.state.log.requests.values()]
     assert sum(world.refused_versions for world in worlds) > 10
@@ -194,20 +191,20 @@ def test_the_worlds_of_these_laws_meet_refusals_flips_kept_requests_and_deadline
     assert sum(log.due and log.state is RequestState.FINISHED for log in logs) > 5
 
 
-def test_a_version_is_lost_with_a_trainer_that_went_back_and_known_when_it_comes_again() -> None:
+def test_lost_version_is_known_again_when_republished() -> None:
     versions = Versions()
     for version in (0, 1, 2, 3):
         versions.publish(published(version))
     versions.publish(published(1))
     assert versions.roots(0) == {0: b"root-0", 1: b"root-1"}
-    assert versions.root(3) == b"root-3", "lost, not forgotten: it may come with another root"
+    assert versions.root(3) == b"root-3", "a lost version is kept: it may get another root"
     versions.publish(published(2))
     assert versions.roots(1) == {1: b"root-1", 2: b"root-2"}
     assert versions.newest == published(2)
     assert versions.highest == 3
 
 
-def test_what_was_begun_under_a_lost_version_is_told_from_what_has_its_number_now() -> None:
+def test_requests_of_a_lost_version_are_distinguished() -> None:
     world = VersionWorld(random.Random(0), bound=2)
     world.apply(published(0))
     world.apply(published(1))
@@ -220,9 +217,9 @@ def test_what_was_begun_under_a_lost_version_is_told_from_what_has_its_number_no
     for made in engine.made:
         world.apply(made)
     world.apply(published(0))
-    assert not world.state.begun_under_others(1, b"root-1"), "the same bits: the same version"
+    assert not world.state.begun_under_others(1, b"root-1"), "equal bits are the same version"
     assert world.state.begun_under_others(1, b"other")
-    assert not world.state.begun_under_others(2, b"other"), "nobody holds a token of it"
+    assert not world.state.begun_under_others(2, b"other"), "no request has a token of version 2"
 
 
 def test_known_versions_are_bounded() -> None:

@@ -1,4 +1,4 @@
-"""What the end of a step waited for: the stages of the response that the trainer got last."""
+"""CriticalPath: the stages of the last response of a step, for which the trainer waited."""
 
 from dataclasses import astuple
 
@@ -20,7 +20,7 @@ def spans(path: CriticalPath | None) -> list[float]:
 
 
 def batch(begin_s: float = 10.0) -> BatchInstants:
-    """Two groups of two responses; "b2" of the second one is the last that ends."""
+    """Two groups of two responses; "b2" of the second group ends last."""
     made = BatchInstants(begin_s)
     for request, group, sent_s in (("a1", 0, 11.0), ("a2", 0, 11.0), ("b1", 1, 11.5), ("b2", 1, 12.0)):
         made.sent(request, group, f"spot-{group}", 10.5, sent_s)
@@ -34,18 +34,18 @@ def batch(begin_s: float = 10.0) -> BatchInstants:
     return made
 
 
-def test_the_stages_are_those_of_the_last_response_of_the_last_group() -> None:
+def test_stages_are_those_of_the_last_response() -> None:
     path = batch().critical_path(0.0, 18.0)
     assert path is not None
     assert (path.request, path.instance, path.sends) == ("b2", "spot-1", 1)
     assert spans(path) == [0.5, 1.5, 0.5, 2.5, 0.25, 0.75, 2.0]
 
 
-def test_the_path_begins_with_the_end_of_the_step_before_where_the_batch_was_submitted_ahead() -> None:
+def test_path_of_early_batch_begins_with_its_step() -> None:
     assert spans(batch().critical_path(13.0, 18.0)) == [0.0, 0.0, 0.0, 2.0, 0.25, 0.75, 2.0]
 
 
-def test_a_response_that_is_sent_again_counts_from_its_first_dispatch() -> None:
+def test_resent_response_counts_from_its_first_dispatch() -> None:
     made = batch()
     made.sent("b2", 1, "spot-7", 14.9, 14.9)
     made.finished("b2", 15.5)
@@ -55,14 +55,14 @@ def test_a_response_that_is_sent_again_counts_from_its_first_dispatch() -> None:
     assert spans(path) == [0.5, 1.5, 0.5, 3.0, 0.0, 0.5, 2.0], "no time is counted twice"
 
 
-def test_a_group_that_is_handed_out_again_counts_from_the_first_time() -> None:
+def test_group_handed_out_again_counts_from_first_time() -> None:
     made = batch()
     made.handed_out([0, 1], 17.0)
     assert spans(made.critical_path(0.0, 18.0)) == spans(batch().critical_path(0.0, 18.0))
 
 
 @pytest.mark.parametrize("missing", ["handed_out", "scored", "finished"])
-def test_there_is_no_path_where_an_instant_of_the_last_group_was_not_seen(missing: str) -> None:
+def test_path_is_absent_when_an_instant_is_missing(missing: str) -> None:
     made = BatchInstants(0.0)
     made.sent("a", 0, "spot", 0.0, 1.0)
     if missing != "finished":
@@ -78,7 +78,7 @@ instants = st.floats(0.0, 100.0)
 
 
 @given(st.lists(st.tuples(*[instants] * 6), min_size=1, max_size=8), instants, instants, instants)
-def test_the_stages_are_never_negative_and_sum_to_the_step(
+def test_stages_are_never_negative_and_sum_to_step(
     responses: list[tuple[float, ...]], begin_s: float, before_s: float, took_s: float
 ) -> None:
     made = BatchInstants(begin_s)
@@ -94,7 +94,7 @@ def test_the_stages_are_never_negative_and_sum_to_the_step(
     assert sum(found) == pytest.approx(last_s + took_s - max(begin_s, before_s))
 
 
-def test_what_is_kept_grows_with_responses_and_groups_alone() -> None:
+def test_memory_grows_with_responses_and_groups_only() -> None:
     made = batch()
     before = [len(one) for one in astuple(made)[1:]]
     for _ in range(100):

@@ -1,5 +1,4 @@
-"""Groups that do not count, with a real manager and real engines: their slots are freed, others take their
-place, one sample is made again alone."""
+"""Dropped groups with a real manager and real engines: freed slots, refills and remade samples."""
 
 import asyncio
 from pathlib import Path
@@ -50,7 +49,7 @@ class UniformReward(Actor):
 
 
 class SlowReward(Actor):
-    """Tells of a group only once it is let."""
+    """Reports the scores of a group only when `report` is called."""
 
     def __init__(self) -> None:
         self.held: list[tuple[Score, Deferred]] = []
@@ -61,7 +60,7 @@ class SlowReward(Actor):
         self.held.append((message, deferred))
         return deferred
 
-    def tell(self, *groups: int, varied: bool = False) -> None:
+    def report(self, *groups: int, varied: bool = False) -> None:
         for number, (message, deferred) in enumerate(self.held):
             if message.index in groups:
                 score = float(number) if varied else 1.0
@@ -69,7 +68,7 @@ class SlowReward(Actor):
 
 
 class Prompts(Actor):
-    """A controller that dies of its first ask for prompts."""
+    """A controller that refuses its first request for prompts."""
 
     asked = 0
 
@@ -82,7 +81,7 @@ class Prompts(Actor):
 
 
 class LatePrompts(Actor):
-    """A controller that answers an ask for prompts only once it is let."""
+    """A controller that answers a request for prompts only when `answer` is called."""
 
     def __init__(self) -> None:
         self.held: list[tuple[MorePrompts, Deferred]] = []
@@ -99,7 +98,7 @@ class LatePrompts(Actor):
 
 
 class UnfitPrompts(Actor):
-    """A controller whose first answers fit nothing: too long, too few, without tokens, without samples."""
+    """A controller whose first answers are unfit: too long, too few, without tokens, without samples."""
 
     def __init__(self, most: int) -> None:
         long = (Prompt(split="train", index=9, tokens=(2,) * (most + 1), seeds=(1, 2, 3, 4)),)
@@ -131,7 +130,7 @@ def engine_of(host: TestSystem) -> RolloutWorker:
     return cell.actor
 
 
-async def test_when_the_batch_has_enough_the_surplus_is_aborted_and_its_slots_are_free(
+async def test_complete_batch_aborts_surplus_and_frees_slots(
     tmp_path: Path,
 ) -> None:
     async with plane(tmp_path) as rollout:
@@ -155,7 +154,7 @@ async def test_when_the_batch_has_enough_the_surplus_is_aborted_and_its_slots_ar
                 rows = engine_of(host).summary()["rows"]
                 await asyncio.sleep(0.1)
                 if engine_of(host).summary()["rows"] == rows:
-                    break  # it decodes no more
+                    break  # the engine no longer decodes
         figures = await rollout.figures()
         assert (figures.queued, figures.pending, figures.executing) == (0, 0, 0)
         assert figures.tokens_wasted["aborted"] > 0
@@ -163,7 +162,7 @@ async def test_when_the_batch_has_enough_the_surplus_is_aborted_and_its_slots_ar
         await host.system.close()
 
 
-async def test_a_verdict_that_comes_after_its_group_was_dropped_is_not_written_down(tmp_path: Path) -> None:
+async def test_verdict_of_a_dropped_group_is_not_recorded(tmp_path: Path) -> None:
     async with plane(tmp_path) as rollout:
         host = await rollout.host("spot-0")
         rollout.head.kill("reward/proxy")
@@ -182,15 +181,15 @@ async def test_a_verdict_that_comes_after_its_group_was_dropped_is_not_written_d
         async with asyncio.timeout(60):
             while len(reward.held) < 12:
                 await asyncio.sleep(0.02)
-        reward.tell(0, 1)
+        reward.report(0, 1)
         assert await take(rollout, 2) == [0, 1]
-        reward.tell(2)
+        reward.report(2)
         await asyncio.sleep(0.3)
         assert "scored_dropped" not in (await rollout.figures()).refused
         await host.system.close()
 
 
-async def test_uniform_groups_are_refilled_over_the_death_of_the_manager_and_one_sample_is_made_again(
+async def test_uniform_groups_are_refilled_after_a_manager_crash(
     tmp_path: Path,
 ) -> None:
     async with plane(tmp_path) as rollout:
@@ -213,7 +212,7 @@ async def test_uniform_groups_are_refilled_over_the_death_of_the_manager_and_one
         async with asyncio.timeout(60):
             while (await rollout.figures()).groups_dropped < 2:
                 await asyncio.sleep(0.02)
-        rollout.head.kill("rollout/manager")  # nobody has given it any prompts yet
+        rollout.head.kill("rollout/manager")  # the manager has received no prompts yet
         rollout.head.spawn("rollout/manager", lambda: RolloutManager(rollout.config))
         rollout.head.spawn("training/controller", Prompts)
         assert await take(rollout, 6) == [4, 5, 6, 7, 8, 9]
@@ -227,7 +226,7 @@ async def test_uniform_groups_are_refilled_over_the_death_of_the_manager_and_one
         await host.system.close()
 
 
-async def test_refill_is_aborted_when_the_batch_has_enough_before_its_prompts_arrive(tmp_path: Path) -> None:
+async def test_refill_is_aborted_when_the_batch_is_complete(tmp_path: Path) -> None:
     async with plane(tmp_path) as rollout:
         host = await rollout.host("spot-0")
         rollout.head.kill("reward/proxy")
@@ -248,10 +247,10 @@ async def test_refill_is_aborted_when_the_batch_has_enough_before_its_prompts_ar
         async with asyncio.timeout(60):
             while len(reward.held) < 12:
                 await asyncio.sleep(0.02)
-            reward.tell(0)
+            reward.report(0)
             while not late.held:
                 await asyncio.sleep(0.02)
-            reward.tell(1, 2, varied=True)
+            reward.report(1, 2, varied=True)
             assert await take(rollout, 2) == [1, 2]
             late.answer()
             fates = GroupFatesAre(kept=[], dropped=[], aborted=[], again=0)
@@ -262,7 +261,7 @@ async def test_refill_is_aborted_when_the_batch_has_enough_before_its_prompts_ar
         await host.system.close()
 
 
-async def test_prompts_that_fit_no_engine_or_no_group_are_asked_for_again_and_the_manager_lives(
+async def test_unfit_prompts_are_requested_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(selecting, "UNFIT_AGAIN_S", 0.01)
@@ -284,13 +283,13 @@ async def test_prompts_that_fit_no_engine_or_no_group_are_asked_for_again_and_th
         await rollout.head.ask("rollout/manager", SubmitBatch(batch=batch, weights=rollout.weights), Done)
         first = rollout.head.system.cell("rollout/manager")
         assert await take(rollout, 2) == [1, 2]
-        assert rollout.head.system.cell("rollout/manager") is first, "it never ended"
+        assert rollout.head.system.cell("rollout/manager") is first, "the manager never ended"
         await host.system.close()
-    said = [one.getMessage() for one in caplog.records if one.name == "rollout/manager"]
-    assert any(f"{most + 1} tokens, engine.max_prompt_tokens is {most}" in line for line in said)
+    logged = [one.getMessage() for one in caplog.records if one.name == "rollout/manager"]
+    assert any(f"{most + 1} tokens, engine.max_prompt_tokens is {most}" in line for line in logged)
 
 
-def test_what_is_aborted_before_it_was_added_is_never_added() -> None:
+def test_aborted_additions_are_never_added() -> None:
     work = [
         Work(ticket=n, prompt=b"", prefix=b"", seed=0, max_new_tokens=1, temperature=1.0) for n in range(3)
     ]

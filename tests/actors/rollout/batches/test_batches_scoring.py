@@ -1,4 +1,4 @@
-"""Verdicts are asked for all at once, none is lost at a full proxy, a failure of the verifier is no score."""
+"""Scoring: concurrent requests for verdicts, full proxies, and failures that are no scores."""
 
 import asyncio
 from collections import Counter
@@ -34,7 +34,7 @@ MANAGER = "rollout/manager"
 
 
 class Proxy(Actor):
-    """Holds what it is asked until it is let; takes at most `most` at a time."""
+    """Holds its requests until `let` is called; accepts at most `most` at a time."""
 
     def __init__(self, most: int = 10_000) -> None:
         self.most = most
@@ -117,7 +117,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_every_finished_request_is_asked_for_at_once(tmp_path: Path) -> None:
+async def test_finished_requests_are_scored_at_once(tmp_path: Path) -> None:
     proxy, manager = Proxy(), Manager(finished(200), config(workers=64))
     async with TestSystem(tmp_path) as system:
         system.spawn(REWARD, lambda: proxy)
@@ -128,7 +128,7 @@ async def test_every_finished_request_is_asked_for_at_once(tmp_path: Path) -> No
     assert set(proxy.asked.values()) == {1}
 
 
-async def test_no_more_are_asked_for_than_may_wait_at_the_proxy(tmp_path: Path) -> None:
+async def test_requests_for_scores_are_limited_by_the_proxy(tmp_path: Path) -> None:
     proxy, manager = Proxy(), Manager(finished(200), config(max_queue=48))
     async with TestSystem(tmp_path) as system:
         system.spawn(REWARD, lambda: proxy)
@@ -140,7 +140,7 @@ async def test_no_more_are_asked_for_than_may_wait_at_the_proxy(tmp_path: Path) 
     assert proxy.refused == 0
 
 
-async def test_an_overloaded_proxy_loses_nothing_and_is_asked_again_with_pauses(
+async def test_overloaded_proxy_is_asked_again_after_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "RETRY_S", 0.01)
@@ -162,10 +162,10 @@ async def test_an_overloaded_proxy_loses_nothing_and_is_asked_again_with_pauses(
             proxy.let()
             await sleep(0.005)
     assert len(manager.scored) == 200
-    assert min(pauses) > 0.0, "nothing is asked again at once"
+    assert min(pauses) > 0.0, "no request is repeated at once"
 
 
-async def test_a_failure_of_a_sick_verifier_is_no_score_and_is_asked_again_until_it_recovers(
+async def test_failures_of_a_sick_verifier_are_no_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "MAX_RETRY_S", 0.05)
@@ -175,7 +175,7 @@ async def test_a_failure_of_a_sick_verifier_is_no_score_and_is_asked_again_until
         system.spawn(REWARD, lambda: proxy)
         system.spawn(MANAGER, lambda: manager)
         await until(lambda: len(proxy.asked) == 2 * LEAST and min(proxy.asked.values()) >= 3)
-        assert manager.scored == {}, "while it is sick no sample is given up"
+        assert manager.scored == {}, "no sample is given up while the verifier is sick"
         (wait,) = manager.scoring.waits(0.0)
         assert "verifier_failed" in wait.what
         assert "ValueError: no" in wait.what
@@ -189,7 +189,7 @@ async def test_a_failure_of_a_sick_verifier_is_no_score_and_is_asked_again_until
     assert list(manager.scoring.waits(0.0)) == []
 
 
-async def test_timeouts_are_no_scores_until_a_response_has_come_to_another_end(
+async def test_timeouts_are_no_scores_until_another_result_arrives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "MAX_RETRY_S", 0.05)
@@ -203,14 +203,14 @@ async def test_timeouts_are_no_scores_until_a_response_has_come_to_another_end(
         system.spawn(REWARD, lambda: proxy)
         system.spawn(MANAGER, lambda: manager)
         await until(lambda: len(proxy.asked) == 6 and min(proxy.asked.values()) >= 3)
-        assert manager.scored == {}, "it may be the verifier that hangs"
+        assert manager.scored == {}, "the verifier itself may hang"
         proxy.answer = lambda message: ok(message) if message.request == "step-1/0/0" else late(message)
         await until(lambda: len(manager.scored) == 6)
     statuses = Counter(event.status for event in manager.scored.values())
     assert statuses == {"ok": 1, "timeout": 5}
 
 
-async def test_a_sample_whose_verifier_fails_while_it_scores_others_is_unscored(tmp_path: Path) -> None:
+async def test_sample_is_unscored_when_only_its_verification_fails(tmp_path: Path) -> None:
     def answer(message: Score) -> Verdict:
         return failed(message) if message.request == "step-1/3/1" else ok(message)
 
@@ -258,7 +258,7 @@ class Handing(Actor):
         return deferred
 
 
-async def test_while_the_verifier_is_sick_only_groups_that_were_handed_out_before_are_handed_out(
+async def test_sick_verifier_allows_only_groups_handed_out_before(
     tmp_path: Path,
 ) -> None:
     state = finished(6)
@@ -276,7 +276,7 @@ async def test_while_the_verifier_is_sick_only_groups_that_were_handed_out_befor
         state.apply(GroupsTaken(batch="step-1", taker=1, groups=(1,)))
         handing.held = True
         assert await take(1) == []
-        assert await take(taker=2) == [1], "a trainer that starts anew goes on from what it had"
+        assert await take(taker=2) == [1], "a restarted trainer continues with its groups"
         waiting = asyncio.create_task(take(1, taker=2, least=2, wait_s=60.0))
         await until(lambda: len(handing.takers._waiting) == 1)
         handing.takers.look()
@@ -286,7 +286,7 @@ async def test_while_the_verifier_is_sick_only_groups_that_were_handed_out_befor
         assert await waiting == [0, 2]
 
 
-def test_a_group_with_fewer_than_two_scores_is_uniform_and_unscored_samples_decide_nothing() -> None:
+def test_unscored_samples_do_not_count_for_uniform_groups() -> None:
     state = RolloutState()
     state.apply(msgspec.structs.replace(submission(groups=3, samples=3), wanted=1, most=3, drop_uniform=True))
     state.apply(InstanceJoined(instance="spot", incarnation=4))
@@ -303,4 +303,4 @@ def test_a_group_with_fewer_than_two_scores_is_uniform_and_unscored_samples_deci
     again = RolloutState()
     again.apply(state.snapshot())
     assert again.snapshot() == state.snapshot()
-    assert again.log.unscored() == [], "an unscored sample has its verdict"
+    assert again.log.unscored() == [], "an unscored sample already has its verdict"

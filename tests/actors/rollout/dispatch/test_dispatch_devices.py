@@ -1,4 +1,4 @@
-"""Instances that share a device: the turns in which they get work, and what a device carries."""
+"""Instances that share a device: the turns in which they get requests, and the capacity of a device."""
 
 import os
 
@@ -17,7 +17,7 @@ SPOT, RESERVED = InstanceKind.PREEMPTIBLE, InstanceKind.RESERVED
 SEVEN = {7: b"root"}
 
 
-def test_a_device_carries_in_the_first_turn_what_fits_it() -> None:
+def test_first_turn_has_what_each_device_carries() -> None:
     devices = {
         "a": HALF,
         "own": None,
@@ -32,7 +32,7 @@ def test_a_device_carries_in_the_first_turn_what_fits_it() -> None:
 @given(
     st.lists(st.builds(Device, name=st.sampled_from("xyz"), share=st.sampled_from([0.2, 1 / 3, 0.5, 1.0])))
 )
-def test_turns_hold_every_instance_once_and_overload_no_device_in_the_first(devices: list[Device]) -> None:
+def test_turns_contain_each_instance_once_without_overload(devices: list[Device]) -> None:
     by_turn = turns(range(len(devices)), devices.__getitem__)
     assert sorted(one for turn in by_turn for one in turn) == list(range(len(devices)))
     for name in "xyz":
@@ -41,7 +41,7 @@ def test_turns_hold_every_instance_once_and_overload_no_device_in_the_first(devi
         assert bool(shares) == any(device.name == name for device in devices)
 
 
-def test_a_fleet_is_bounded_by_shared_devices_only() -> None:
+def test_fleet_is_bounded_by_shared_devices_only() -> None:
     assert carried([HALF, HALF, HALF]) == 2
     assert carried([HALF, Device(name="gpu", share=1.0)]) == 3
     assert carried([HALF, None]) == 0
@@ -49,31 +49,31 @@ def test_a_fleet_is_bounded_by_shared_devices_only() -> None:
     assert carried([Device(name="thirds", share=1 / 3)]) == 3
 
 
-def test_a_device_is_crowded_when_more_decode_than_it_carries() -> None:
+def test_device_is_crowded_beyond_what_it_carries() -> None:
     assert not crowds({"a": HALF, "b": HALF, "c": None}, HALF)
     assert crowds({"a": HALF, "b": HALF, "c": HALF}, HALF)
     assert not crowds({"a": HALF, "b": HALF, "c": HALF}, None)
 
 
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
-def test_a_share_that_is_no_part_of_a_device_is_refused(share: float) -> None:
+def test_share_outside_zero_to_one_is_refused(share: float) -> None:
     body = msgspec.msgpack.encode({"name": "cores", "share": share})
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(body, type=Device)
 
 
-def test_the_engines_of_one_computer_share_its_cores() -> None:
+def test_engines_of_one_computer_share_its_cores() -> None:
     one, other = cores(1), cores(10_000)
     assert one.name == other.name
     assert one.share == 1 / len(os.sched_getaffinity(0))
     assert other.share == 1.0
 
 
-# -- who gets requests --
+# -- which instances get requests --
 
 
 def fleet(*names: str, slots: int = 128, serving: tuple[str, ...] | None = None) -> Balancer:
-    """Instances of two cores; names that begin with "r" are reserved ones."""
+    """Instances of two cores; names that begin with "r" are reserved instances."""
     made = Balancer(4)
     for name in names:
         made.joined(name, 1, RESERVED if name[0] == "r" else SPOT, slots, device=HALF)
@@ -89,30 +89,30 @@ def sent(balancer: Balancer, count: int) -> dict[str, int]:
     return {name: chosen.count(name) for name in sorted(set(chosen))}
 
 
-def test_as_many_instances_as_the_cores_carry_get_all_requests() -> None:
+def test_first_turn_gets_all_requests_that_fit() -> None:
     assert sent(fleet("a", "b", "c", "r"), 256) == {"a": 128, "b": 128}
 
 
-def test_the_next_instance_gets_what_the_first_ones_have_no_slots_for() -> None:
+def test_next_instance_gets_requests_beyond_first_slots() -> None:
     assert sent(fleet("a", "b", "c", "r"), 300) == {"a": 128, "b": 128, "c": 22, "r": 22}
     assert sum(sent(fleet("a", "b", "c", "r", slots=64), 256).values()) == 256
 
 
-def test_an_instance_that_has_work_gets_more_before_an_idle_one() -> None:
+def test_busy_instance_gets_more_before_an_idle_one() -> None:
     balancer = fleet("a", "b", "c")
     balancer.joined("d", 1, SPOT, 128, executing=100, device=HALF)
     balancer.serving("d", 1, 7, b"root")
     assert sent(balancer, 60) == {"a": 60}  # its share of 160 is 80, and d has more than that
 
 
-def test_an_idle_instance_takes_over_where_one_of_the_first_is_gone() -> None:
+def test_idle_instance_replaces_a_lost_one() -> None:
     balancer = fleet("a", "b", "c")
     assert sent(balancer, 100) == {"a": 50, "b": 50}
     balancer.gone("a", 1)
     assert sent(balancer, 50) == {"c": 50}
 
 
-def test_the_trainers_engine_gets_a_few_while_no_instance_of_its_device_serves() -> None:
+def test_trainer_engine_gets_few_requests_while_alone() -> None:
     balancer = fleet("a", "b", "r", serving=("r",))
     assert sent(balancer, 200) == {"r": 4}
     balancer.serving("a", 1, 7, b"root")
@@ -123,7 +123,7 @@ def test_the_trainers_engine_gets_a_few_while_no_instance_of_its_device_serves()
     st.lists(st.tuples(st.booleans(), st.integers(1, 40), st.integers(0, 40), st.booleans()), min_size=1),
     st.integers(0, 300),
 )
-def test_no_request_goes_beyond_free_slots_of_the_first_turn(
+def test_no_request_exceeds_slots_of_first_turn(
     instances: list[tuple[bool, int, int, bool]], count: int
 ) -> None:
     balancer = Balancer(3)

@@ -1,5 +1,4 @@
-"""A dispatch that is handed over: an instance is given up for its own silence, not for a pause of its
-manager."""
+"""The handover of a dispatch: the silence of an instance counts, a pause of its manager does not."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +14,7 @@ DISPATCH = Dispatch(epoch="1.1", version=1, work=[WORK])
 
 
 class Ctx:
-    """Asks that time out; after each one so much of the manager's own time has passed."""
+    """Asks that time out; after each one this much of the manager's own time has passed."""
 
     def __init__(self, *passed_s: float) -> None:
         self.now_s, self.passed_s = 0.0, list(passed_s)
@@ -38,13 +37,13 @@ def dispatching(ctx: Ctx) -> Dispatching:
     return made
 
 
-async def test_a_dispatch_is_asked_for_again_under_its_key_when_the_manager_stood_still() -> None:
+async def test_dispatch_is_repeated_under_its_key_after_pauses() -> None:
     ctx = Ctx(0.5, 3.0)
     await dispatching(ctx)._hand_over(cast(Any, SimpleNamespace(worker="spot-1/engine")), DISPATCH)
     assert ctx.asked == [(10.0, "1.1/7"), (9.5, "1.1/7"), (6.5, "1.1/7")]
 
 
-async def test_an_instance_that_takes_nothing_in_the_time_of_the_manager_is_given_up() -> None:
+async def test_instance_that_takes_nothing_is_given_up() -> None:
     ctx = Ctx(4.0, DISPATCH_DEADLINE_S)
     with pytest.raises(AskTimeout):
         await dispatching(ctx)._hand_over(cast(Any, SimpleNamespace(worker="spot-1/engine")), DISPATCH)

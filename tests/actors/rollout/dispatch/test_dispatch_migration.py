@@ -1,4 +1,4 @@
-"""Moves are carried out: real engines behind real data sockets, and whatever dies in the middle."""
+"""Migration with real engines and data sockets: moves are carried out, also when a component dies."""
 
 import asyncio
 import itertools
@@ -29,7 +29,7 @@ ROUNDS = 8
 
 
 class Ordered:
-    """Stands in for the policy: in a few rounds half of what one instance has goes to another one."""
+    """Replaces the policy: in a few rounds half of the requests of one instance go to another one."""
 
     def __init__(self, executing: bool = True) -> None:
         self.executing = executing
@@ -49,7 +49,7 @@ class Ordered:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The responses of one instance that nobody disturbs."""
+    """The responses of one undisturbed instance."""
     return asyncio.run(undisturbed(tmp_path_factory.mktemp("calm")))
 
 
@@ -69,7 +69,7 @@ async def until_ordered(ordered: Ordered) -> None:
 
 
 async def settled(rollout: Plane, expected: dict[str, bytes]) -> None:
-    """The responses are those of a calm run, each token made once."""
+    """The responses equal those of a calm run, and each token was generated once."""
     assert await rollout.responses() == expected
     figures = await rollout.figures()
     assert figures.tokens_generated_twice == 0
@@ -78,7 +78,7 @@ async def settled(rollout: Plane, expected: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("executing", [True, False])
-async def test_moved_requests_go_on_at_their_target_from_their_last_token(
+async def test_moved_requests_continue_from_their_last_token(
     tmp_path: Path, calm: dict[str, bytes], ordered: Ordered, executing: bool
 ) -> None:
     ordered.executing = executing
@@ -94,7 +94,7 @@ async def test_moved_requests_go_on_at_their_target_from_their_last_token(
 
 
 @pytest.mark.parametrize("dies", ["source", "target", "manager"])
-async def test_a_death_in_the_middle_of_a_move_loses_nothing(
+async def test_death_during_a_move_loses_nothing(
     tmp_path: Path, calm: dict[str, bytes], ordered: Ordered, dies: str
 ) -> None:
     async with plane(tmp_path, held=True) as rollout:
@@ -113,9 +113,7 @@ async def test_a_death_in_the_middle_of_a_move_loses_nothing(
             await host.system.close()
 
 
-async def test_nothing_is_asked_while_nothing_runs_and_nothing_at_all_when_it_is_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_policy_runs_only_while_requests_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def count(loads: Sequence[Load]) -> list[Move]:
@@ -160,7 +158,7 @@ def holding(instance: str, executing: int = 0, pending: int = 0) -> Holding:
     )
 
 
-async def test_the_balancer_offers_only_instances_that_may_make_the_tokens(tmp_path: Path) -> None:
+async def test_balancer_offers_only_instances_with_the_version(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         system.spawn("rollout/balancer", lambda: LoadBalancer(4))
         for name, version in (("old", 6), ("new", 7), ("other", 7)):
@@ -170,7 +168,7 @@ async def test_the_balancer_offers_only_instances_that_may_make_the_tokens(tmp_p
             await system.tell("rollout/balancer", serves)
         place = Place(roots={7: b"root"}, count=3, moved=("old", "new", "gone"))
         placed = await system.ask("rollout/balancer", place, Placed)
-        assert placed.instances[1] == "new", "whatever its queue"
+        assert placed.instances[1] == "new", "a longer queue does not matter"
         assert sorted({placed.instances[0], placed.instances[2]} | {"new"}) == ["new", "other"]
         crowded = holding("new", executing=8, pending=4)
         ask = Rebalance(gates=[{7: b"root"}], holdings=[crowded, holding("old"), holding("gone")])

@@ -1,4 +1,4 @@
-"""The choice of an instance: worked examples of Algorithm 2, lines 1-12, and its laws."""
+"""Balancer: worked examples of Algorithm 2, lines 1-12, and its laws."""
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,9 @@ SEVEN = {7: b"root"}
 
 
 def balancer(max_pending: int = 4, *, slots: int | None = None, **loads: tuple[int, int]) -> Balancer:
-    """Instances that serve version 7, each with (pending, executing). slots: of each; None: all are taken, so
-    that what is pending waits."""
+    """Instances that serve version 7, each with (pending, executing).
+
+    slots: of each instance. None: all slots are taken, so that pending requests wait."""
     made = Balancer(max_pending)
     for name, (pending, executing) in loads.items():
         count = executing if slots is None else slots
@@ -22,22 +23,22 @@ def balancer(max_pending: int = 4, *, slots: int | None = None, **loads: tuple[i
     return made
 
 
-def test_the_shortest_queue_is_joined() -> None:
+def test_shortest_queue_is_chosen() -> None:
     assert balancer(a=(2, 0), b=(1, 9), c=(3, 0)).select(SEVEN, 1) == ["b"]
 
 
 def test_several_requests_fill_the_queues_evenly() -> None:
-    # pending 2, 0: two go to b (0, 1), then both stand at 2 and a is first by name, then b
+    # pending 2, 0: two go to b (0, 1). Then both have 2: a is first by name, then b
     assert balancer(a=(2, 0), b=(0, 0)).select(SEVEN, 4) == ["b", "b", "a", "b"]
 
 
-def test_what_finds_every_queue_full_waits() -> None:
+def test_request_waits_when_every_queue_is_full() -> None:
     chosen = balancer(max_pending=2, a=(1, 5), b=(2, 0)).select(SEVEN, 3)
     assert chosen == ["a"]
     assert balancer(max_pending=2, a=(2, 0), b=(2, 0)).select(SEVEN, 3) == []
 
 
-def test_a_start_makes_room_again() -> None:
+def test_start_of_a_request_frees_queue_capacity() -> None:
     full = balancer(max_pending=1, a=(1, 0))
     assert full.select(SEVEN, 1) == []
     full.started("a", 1)
@@ -45,7 +46,7 @@ def test_a_start_makes_room_again() -> None:
     assert full.instances["a"].executing == 1
 
 
-def test_equal_queues_go_to_who_executes_less_then_to_who_waited_longest() -> None:
+def test_equal_queues_prefer_less_executing_then_longest_idle() -> None:
     assert balancer(a=(0, 3), b=(0, 2)).select(SEVEN, 1) == ["b"]
     even = balancer(a=(0, 0), b=(0, 0), c=(0, 0))
     order = []
@@ -67,7 +68,7 @@ def test_only_the_wanted_version_and_root_are_chosen() -> None:
     assert fleet.select({8: b""}, 1) == []
 
 
-def test_any_version_that_the_gate_admits_is_chosen() -> None:
+def test_every_version_that_the_gate_admits_is_chosen() -> None:
     fleet = balancer(a=(2, 0), b=(1, 0), c=(0, 0))
     fleet.serving("a", 1, 6, b"six")
     fleet.serving("b", 1, 5, b"five")
@@ -77,13 +78,13 @@ def test_any_version_that_the_gate_admits_is_chosen() -> None:
     assert fleet.select({6: b"another"}, 1) == []
 
 
-def test_a_draining_instance_gets_nothing() -> None:
+def test_draining_instance_gets_nothing() -> None:
     fleet = balancer(a=(0, 0), b=(3, 0))
     fleet.draining("a", 1)
     assert fleet.select(SEVEN, 2) == ["b"]
 
 
-def test_a_suspected_instance_gets_nothing_until_it_is_heard_again() -> None:
+def test_suspected_instance_gets_nothing_until_it_responds() -> None:
     fleet = balancer(a=(0, 0), b=(3, 0))
     assert fleet.suspected("a", 1, True)
     assert fleet.select(SEVEN, 2) == ["b"]
@@ -92,13 +93,13 @@ def test_a_suspected_instance_gets_nothing_until_it_is_heard_again() -> None:
     assert fleet.select(SEVEN, 1) == ["a"]
 
 
-def test_an_instance_that_joined_but_serves_nothing_gets_nothing() -> None:
+def test_instance_that_serves_nothing_gets_nothing() -> None:
     fleet = Balancer(4)
     fleet.joined("a", 1, SPOT, 8)
     assert fleet.select(SEVEN, 1) == []
 
 
-def test_an_older_incarnation_changes_nothing() -> None:
+def test_older_incarnation_changes_nothing() -> None:
     fleet = balancer(a=(2, 2))
     assert fleet.joined("a", 2, SPOT, 8)
     assert not fleet.joined("a", 1, SPOT, 8)
@@ -113,22 +114,22 @@ def test_an_older_incarnation_changes_nothing() -> None:
     assert not fleet.instances
 
 
-def test_a_threshold_below_one_is_refused() -> None:
+def test_threshold_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Balancer(0)
 
 
-def test_queues_are_weighed_in_seconds_of_work() -> None:
+def test_queues_are_weighted_in_seconds_of_work() -> None:
     fleet = balancer(a=(2, 0), b=(1, 0))
     assert fleet.select(SEVEN, 1) == ["b"]
     fleet.speeds({"a": 4000.0, "b": 1000.0})
-    assert fleet.select(SEVEN, 1) == ["a"], "two requests on the faster one are less work than one"
+    assert fleet.select(SEVEN, 1) == ["a"], "two requests on the faster instance take less time"
     empty = balancer(a=(0, 0), b=(0, 0))
     empty.speeds({"a": 2000.0, "b": 1000.0})
     assert sorted(empty.select(SEVEN, 3)) == ["a", "a", "b"]
 
 
-def test_a_faster_instance_may_have_more_pending_and_a_slower_one_fewer() -> None:
+def test_faster_instances_may_have_more_pending_requests() -> None:
     fleet = balancer(max_pending=4, a=(0, 0), b=(0, 0), c=(0, 0))
     fleet.speeds({"a": 4000.0, "b": 1000.0, "c": 250.0})
     chosen = fleet.select(SEVEN, 100)
@@ -136,54 +137,54 @@ def test_a_faster_instance_may_have_more_pending_and_a_slower_one_fewer() -> Non
     assert len(chosen) == 21
     fleet.speeds({"a": 1e9, "b": 1000.0, "c": 1.0})
     chosen = fleet.select(SEVEN, 100)
-    assert [chosen.count(name) for name in "abc"] == [16, 4, 1], "within bounds"
+    assert [chosen.count(name) for name in "abc"] == [16, 4, 1], "the limits stay within bounds"
 
 
-def test_speeds_that_differ_by_noise_leave_the_rule_as_it_is() -> None:
+def test_speed_noise_does_not_change_the_choice() -> None:
     loads = {"a": (0, 3), "b": (0, 2), "c": (1, 0)}
     plain, noisy = balancer(**loads), balancer(**loads)
     noisy.speeds({"a": 1000.0, "b": 930.0, "c": 1100.0})
     assert noisy.select(SEVEN, 8) == plain.select(SEVEN, 8)
     unknown = balancer(**loads)
     unknown.speeds({"c": 777.0})
-    assert unknown.select(SEVEN, 8) == plain.select(SEVEN, 8), "nothing is known of the others"
+    assert unknown.select(SEVEN, 8) == plain.select(SEVEN, 8), "the speeds of the others are unknown"
 
 
-def test_an_idle_instance_gets_at_once_all_that_it_can_decode() -> None:
+def test_idle_instance_gets_all_requests_that_it_decodes() -> None:
     fleet = balancer(max_pending=4, slots=256, a=(0, 0))
     assert fleet.select(SEVEN, 1000) == ["a"] * 256
     fleet.dispatched("a", 1, 256)
-    assert fleet.select(SEVEN, 744) == [], "no token has been heard of, and no slot is free"
+    assert fleet.select(SEVEN, 744) == [], "no token has arrived, and no slot is free"
     fleet.started("a", 1, 256)
     assert fleet.select(SEVEN, 744) == ["a"] * 4
 
 
-def test_the_first_instance_that_serves_leaves_the_others_their_share() -> None:
+def test_first_serving_instance_leaves_the_others_their_share() -> None:
     fleet = balancer(max_pending=4, slots=256, a=(0, 0), b=(0, 0), c=(0, 0), d=(0, 0))
     for name in "bcd":
         fleet.serving(name, 1, 6, b"six")
     assert fleet.select(SEVEN, 400) == ["a"] * 100
     fleet.dispatched("a", 1, 100)
     fleet.started("a", 1, 100)
-    assert fleet.select(SEVEN, 300) == ["a"] * 4, "beyond its share by and by"
+    assert fleet.select(SEVEN, 300) == ["a"] * 4, "beyond its share only gradually"
     fleet.draining("c", 1)
     fleet.suspected("d", 1, True)
-    assert fleet.select(SEVEN, 300) == ["a"] * 100, "who gets nothing has no share"
+    assert fleet.select(SEVEN, 300) == ["a"] * 100, "an instance that gets nothing has no share"
 
 
-def test_a_faster_instance_has_a_larger_share() -> None:
+def test_faster_instance_has_a_larger_share() -> None:
     fleet = balancer(max_pending=1, slots=256, a=(0, 0), b=(0, 0))
     fleet.speeds({"a": 4000.0, "b": 1000.0})
     chosen = fleet.select(SEVEN, 100)
     assert [chosen.count(name) for name in "ab"] == [80, 20]
 
 
-def test_a_free_slot_goes_before_a_shorter_list_of_pending_requests() -> None:
+def test_free_slot_precedes_a_shorter_pending_queue() -> None:
     fleet = balancer(slots=8, a=(0, 8), b=(5, 0))
     assert fleet.select(SEVEN, 4) == ["b", "b", "b", "a"]
 
 
-def test_instances_with_free_slots_are_filled_evenly_by_what_they_decode() -> None:
+def test_free_slots_are_filled_evenly_by_decoding_requests() -> None:
     fleet = balancer(slots=8, a=(2, 0), b=(0, 5), c=(0, 0))
     assert fleet.select(SEVEN, 6) == ["c", "c", "a", "c", "a", "c"]
 
@@ -193,7 +194,7 @@ def test_instances_with_free_slots_are_filled_evenly_by_what_they_decode() -> No
     st.integers(1, 40),
     st.integers(1, 4),
 )
-def test_no_slot_of_a_share_stays_free_while_a_request_waits(
+def test_no_share_slot_is_free_while_requests_wait(
     loads: list[tuple[int, int, int]], count: int, max_pending: int
 ) -> None:
     fleet = Balancer(max_pending)
@@ -206,14 +207,14 @@ def test_no_slot_of_a_share_stays_free_while_a_request_waits(
     chosen = fleet.select(SEVEN, count)
 
     def free() -> list[str]:
-        """Instances with a slot for one more of their share."""
+        """Instances with a free slot for one more request of their share."""
         return [
             one.id for one in fleet.instances.values() if one.pending + one.executing < min(one.slots, share)
         ]
 
     for id in chosen:
         within = free()
-        assert id in within or not within, "it waits beside a free slot of another one's share"
+        assert id in within or not within, "it waits while another share has a free slot"
         assert id in within or fleet.instances[id].pending < max_pending
         fleet.dispatched(id, 1, 1)
     if len(chosen) < count:
@@ -271,9 +272,7 @@ def test_no_history_breaks_the_counts(history: list[tuple[str, str, int]], max_p
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=6), st.integers(1, 20))
-def test_no_queue_gets_a_request_while_a_shorter_one_has_room(
-    loads: list[tuple[int, int]], count: int
-) -> None:
+def test_no_queue_gets_requests_before_shorter_ones(loads: list[tuple[int, int]], count: int) -> None:
     fleet = balancer(max_pending=5, **{f"i{number}": load for number, load in enumerate(loads)})
     pending = {id: instance.pending for id, instance in fleet.instances.items()}
     for id in fleet.select(SEVEN, count):

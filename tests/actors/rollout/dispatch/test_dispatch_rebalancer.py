@@ -1,4 +1,4 @@
-"""What moves: the cases of Algorithm 2, lines 13-27, and the laws of any round."""
+"""Moves between instances: the cases of Algorithm 2, lines 13-27, and the laws of every round."""
 
 from dataclasses import replace
 
@@ -48,43 +48,43 @@ def counts(moves: list[Move]) -> list[tuple[str, str, int, bool]]:
     return [(move.source, move.target, len(move.tickets), move.executing) for move in moves]
 
 
-def test_one_pending_request_goes_from_the_longest_queue_to_one_that_has_none() -> None:
+def test_pending_request_moves_from_longest_to_empty_queue() -> None:
     loads = [load("a", 256, 3), load("b", 256, 5), load("c", 40)]
-    assert decide(loads) == [Move("b", "c", (1005,), executing=False)], "the last in its queue"
+    assert decide(loads) == [Move("b", "c", (1005,), executing=False)], "the last request of its queue"
 
 
-def test_pending_requests_need_no_profile_and_executing_ones_do() -> None:
+def test_only_executing_requests_need_a_profile() -> None:
     assert counts(decide([load("a", 256, 2, model=None), load("b", 0, model=None)])) == [("a", "b", 1, False)]
     assert decide([load("a", 200, model=None), load("b", 0, model=None)]) == []
     assert decide([load("a", 200), load("b", 0, model=None)]) == []
 
 
-def test_a_saturated_instance_gets_no_pending_request() -> None:
+def test_saturated_instance_gets_no_pending_request() -> None:
     assert decide([load("a", 256, 3), load("b", 256)]) == []
 
 
-def test_a_queue_on_a_slow_instance_is_the_longer_one() -> None:
+def test_queue_of_a_slow_instance_counts_as_longer() -> None:
     slow, fast = replace(load("slow", 256, 3), speed=0.5), replace(load("fast", 256, 4), speed=1.0)
     assert counts(decide([fast, slow, load("idle", 0)])) == [("slow", "idle", 1, False)]
 
 
-def test_an_idle_instance_takes_what_is_beyond_the_plateau() -> None:
+def test_idle_instance_gets_requests_beyond_the_plateau() -> None:
     plateau = H100.plateau(8000.0, 256)
     assert plateau == 10
-    # Of 15 the paper's rule moves max(15 - 10, 0), and half would be more.
+    # The paper's rule moves max(15 - 10, 0) of the 15; half of them would be more.
     assert counts(decide([load("full", 15), load("other", 12), load("idle", 0)])) == [
         ("full", "idle", 5, True)
     ]
 
 
-def test_below_the_plateau_nothing_executing_moves() -> None:
+def test_no_executing_request_moves_below_the_plateau() -> None:
     assert decide([load("a", 10), load("b", 7), load("idle", 0)]) == []
 
 
-def test_where_the_papers_rule_would_overshoot_the_two_are_levelled() -> None:
+def test_overshooting_move_is_reduced_to_equal_loads() -> None:
     [(source, target, count, executing)] = counts(decide([load("full", 200), load("idle", 0)]))
     assert (source, target, executing) == ("full", "idle", True)
-    assert 70 <= count <= 100, "not 190, which would only change who is the slow one; prefill has its price"
+    assert 70 <= count <= 100, "190 would make the other slow; prefill has a cost"
     [free] = decide(
         [load(name, n, model=replace(H100, prefill_token_s=0.0)) for name, n in (("full", 200), ("idle", 0))]
     )
@@ -97,7 +97,7 @@ def test_two_idle_instances_take_from_the_two_fullest() -> None:
     assert sorted(move.target for move in moves) == ["x", "y"]
 
 
-def test_a_faster_instance_takes_more() -> None:
+def test_faster_instance_takes_more() -> None:
     fast = StepModel(base_s=6e-3, row_s=5e-6, context_s=7.5e-9, prefill_token_s=1e-5)
     [same] = decide([load("full", 200), load("idle", 0)])
     [more] = decide([load("full", 200), load("idle", 0, model=fast)])
@@ -109,29 +109,29 @@ def test_requests_near_their_end_stay() -> None:
     mixed = load("full", 60)
     mixed.executing.expected[:30] = 3.0
     [move] = decide([mixed, load("idle", 0)])
-    assert min(move.tickets) > 30, "only those that have far to go"
+    assert min(move.tickets) > 30, "only requests far from their end"
 
 
-def test_what_costs_more_than_it_gains_stays() -> None:
+def test_moves_that_cost_more_than_they_gain_stay() -> None:
     dear = replace(H100, prefill_token_s=1e-2)
     assert decide([load("full", 200, model=dear), load("idle", 0, model=dear)]) == []
-    # Far up the curve a request less hardly matters: not worth its prefill.
+    # Far up the curve one request less hardly matters and is not worth its prefill.
     assert decide([load("a", 150), load("b", 120)]) == []
 
 
-def test_an_instance_of_another_version_gets_nothing() -> None:
+def test_instance_of_another_version_gets_nothing() -> None:
     loads = [load("full", 200), load("idle", 0, gates=frozenset({1}))]
     assert decide(loads) == []
     assert decide([load("full", 256, 4), load("idle", 0, gates=frozenset())]) == []
 
 
-def test_executing_requests_do_not_move_to_a_trainers_device_unless_there_is_nothing_else() -> None:
+def test_executing_requests_avoid_a_trainers_device() -> None:
     lent = replace(load("reserved", 0), stays=False)
     assert decide([load("full", 200), load("other", 190), lent]) == []
     assert len(decide([replace(load("full", 200), stays=False), lent])) == 1
 
 
-def test_nothing_executing_moves_within_a_device_that_carries_no_more() -> None:
+def test_crowded_device_gets_none_of_its_executing_requests() -> None:
     full, idle = load("a", 200), load("b", 0)
     crowded = [replace(full, device="cores"), replace(idle, device="cores", crowded=True)]
     assert decide(crowded) == []
@@ -139,7 +139,7 @@ def test_nothing_executing_moves_within_a_device_that_carries_no_more() -> None:
     assert counts(decide([replace(full, device="other"), crowded[1]])) == [("a", "b", 81, True)]
 
 
-def test_an_instance_with_a_move_under_way_waits_for_its_end() -> None:
+def test_instance_with_a_running_move_waits() -> None:
     busy = replace(load("full", 200), busy=True)
     assert decide([busy, load("idle", 0)]) == []
     assert decide([load("full", 200), replace(load("idle", 0), busy=True)]) == []
@@ -189,7 +189,7 @@ def joined(one: Requests, other: Requests) -> Requests:
 
 
 def after(loads: list[Load], moves: list[Move]) -> list[Load]:
-    """The fleet when the moves have been carried out, and what was moved has begun where it fits."""
+    """The fleet after the moves, where each moved request has begun if it fits."""
     by_id = {one.id: one for one in loads}
     for move in moves:
         source, target = by_id[move.source], by_id[move.target]
@@ -212,9 +212,9 @@ def tokens_s(loads: list[Load]) -> float:
 
 
 @given(fleets())
-def test_a_round_moves_what_is_there_once_to_who_may_take_it(loads: list[Load]) -> None:
+def test_round_moves_each_request_once_to_fitting_targets(loads: list[Load]) -> None:
     moves = decide(loads)
-    assert moves == decide(loads), "a function of the snapshot"
+    assert moves == decide(loads), "the decision is a function of the snapshot"
     by_id = {one.id: one for one in loads}
     touched = [id for move in moves for id in (move.source, move.target)]
     assert len(touched) == len(set(touched)) or not moves[0].executing
@@ -237,8 +237,8 @@ def test_a_round_moves_what_is_there_once_to_who_may_take_it(loads: list[Load]) 
 
 @settings(deadline=None)
 @given(fleets())
-def test_rounds_come_to_an_end_and_never_go_back(loads: list[Load]) -> None:
-    # What is moved may move again at once here: the manager's rest only makes this slower.
+def test_rounds_end_and_never_reverse(loads: list[Load]) -> None:
+    # A moved request may move again at once here. The manager's rest period only makes this slower.
     loads = [replace(one, busy=False) for one in loads]
     rounds = 0
     while moves := decide(loads):
@@ -247,6 +247,6 @@ def test_rounds_come_to_an_end_and_never_go_back(loads: list[Load]) -> None:
         before, waiting = tokens_s(loads), sum(len(one.pending) for one in loads)
         loads = after(loads, moves)
         if moves[0].executing:
-            assert tokens_s(loads) > before, "every move of executing requests makes the fleet faster"
+            assert tokens_s(loads) > before, "each move of executing requests speeds the fleet up"
         else:
-            assert sum(len(one.pending) for one in loads) < waiting, "every other one ends a wait"
+            assert sum(len(one.pending) for one in loads) < waiting, "each other move ends a wait"

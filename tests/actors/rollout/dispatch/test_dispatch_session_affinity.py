@@ -1,4 +1,4 @@
-"""Sessions: who served the last request of a conversation gets the next one, while it has a slot free."""
+"""Session affinity: the last instance of a conversation gets the next request while a slot is free."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ ROOTS = {3: b"root"}
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xyz")), max_size=30))
-def test_the_last_instance_of_a_session_is_preferred_and_the_oldest_sessions_are_forgotten(
+def test_last_instance_is_preferred_until_session_is_evicted(
     turns: list[tuple[str, str]],
 ) -> None:
     sessions, last = Sessions(most=2), dict[str, str]()
@@ -43,10 +43,10 @@ def test_the_last_instance_of_a_session_is_preferred_and_the_oldest_sessions_are
     assert sessions.preferred("none") == ""
 
 
-def test_an_instance_has_room_while_a_slot_is_free_and_it_serves_what_is_asked_for() -> None:
+def test_instance_has_capacity_with_slot_and_wanted_version() -> None:
     balancer = Balancer(max_pending=4)
     balancer.joined("s1", 1, InstanceKind.PREEMPTIBLE, 2)
-    assert not balancer.has_room("s1", ROOTS), "it serves nothing yet"
+    assert not balancer.has_room("s1", ROOTS), "the instance serves nothing yet"
     balancer.serving("s1", 1, 3, b"root")
     assert balancer.has_room("s1", ROOTS)
     assert not balancer.has_room("s1", {3: b"another"})
@@ -59,7 +59,7 @@ def test_an_instance_has_room_while_a_slot_is_free_and_it_serves_what_is_asked_f
 
 
 async def served_by(running: Plane, request: Generate) -> str:
-    """The instance that has it while it is made."""
+    """The instance that has the request while it is generated."""
     running.hold.begin(turns=3)
     asked = asyncio.create_task(generate(running, request))
     async with asyncio.timeout(60):
@@ -75,7 +75,7 @@ async def served_by(running: Plane, request: Generate) -> str:
     return busy[0]
 
 
-async def test_the_next_turn_of_a_conversation_goes_where_the_last_one_went(tmp_path: Path) -> None:
+async def test_next_turn_goes_to_the_last_instance(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         hosts = [await running.host("s1"), await running.host("s2")]
         await running.submit()
@@ -84,7 +84,7 @@ async def test_the_next_turn_of_a_conversation_goes_where_the_last_one_went(tmp_
         plain = [
             await served_by(running, msgspec.structs.replace(long, id=f"plain-{turn}")) for turn in range(4)
         ]
-        assert len(set(plain)) == 2, "without a session they take turns"
+        assert len(set(plain)) == 2, "requests without a session alternate"
         turns = [
             await served_by(running, msgspec.structs.replace(long, id=f"turn-{turn}", session="talk"))
             for turn in range(4)
@@ -94,7 +94,7 @@ async def test_the_next_turn_of_a_conversation_goes_where_the_last_one_went(tmp_
             await host.system.close()
 
 
-async def test_single_requests_that_came_together_are_placed_together_but_those_of_a_session(
+async def test_requests_are_placed_together_except_those_of_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placed: list[list[str]] = []
@@ -123,6 +123,6 @@ async def test_single_requests_that_came_together_are_placed_together_but_those_
         tokens = {answer.tokens for answer in await answers}
         names = [[name.removeprefix("generate-") for name in batches] for batches in placed[:3]]
         assert names == [["r0", "r1", "r2"], ["r3"], ["r4", "r5"]]
-        assert len(tokens) == 1, "the same prompt under the same seed"
+        assert len(tokens) == 1, "equal prompts and seeds give equal tokens"
         for host in hosts:
             await host.system.close()

@@ -1,4 +1,4 @@
-"""What kills engines is found out and ended; nobody else is, whoever shares an engine with it."""
+"""Suspects: requests that kill engines are found and ended, the requests beside them are not."""
 
 import asyncio
 from array import array
@@ -24,12 +24,12 @@ NAMES = "abc"
 DEATHS = st.lists(
     st.tuples(
         st.sampled_from(["x", "y", "z"]),  # the instance
-        st.floats(0.0, 20.0),  # seconds since the death before
+        st.floats(0.0, 20.0),  # seconds since the previous death
         st.dictionaries(
             st.sampled_from(NAMES),
             st.tuples(
                 st.integers(0, 3), st.booleans(), st.floats(0.0, 2 * SOON_S)
-            ),  # tokens, here, for so long
+            ),  # tokens, here, seconds held
             max_size=3,
         ),
     ),
@@ -38,7 +38,7 @@ DEATHS = st.lists(
 
 
 @given(DEATHS)
-def test_who_is_ended_was_alone_at_the_last_deaths_in_a_row_and_never_got_a_token(
+def test_ended_request_was_alone_in_repeated_deaths(
     deaths: list[tuple[str, float, dict[str, tuple[int, bool, float]]]],
 ) -> None:
     policy, now_s = Suspects(), 0.0
@@ -48,7 +48,7 @@ def test_who_is_ended_was_alone_at_the_last_deaths_in_a_row_and_never_got_a_toke
         held = {name: Held(tokens, here, now_s - for_s) for name, (tokens, here, for_s) in there.items()}
         ended = policy.died(instance, now_s, held, set(NAMES))
         for name in ended:
-            assert held.keys() == {name}, "nobody is ended for the company that it was in"
+            assert held.keys() == {name}, "no request is ended for the requests beside it"
         seen.append((instance, now_s, held))
         for name in ended:
             lone = [
@@ -57,15 +57,15 @@ def test_who_is_ended_was_alone_at_the_last_deaths_in_a_row_and_never_got_a_toke
                 if whose.keys() == {name} and when_s - whose[name].sent_s <= SOON_S
             ][-LONE_DEATHS:]
             assert len(lone) == LONE_DEATHS
-            assert len({one.tokens for _, _, one in lone}) == 1, "it got no token in between"
+            assert len({one.tokens for _, _, one in lone}) == 1, "the request got no token in between"
             assert not any(one.here for _, _, one in lone)
             place, when_s, one = lone[-1]
             storm = [other for other, died_s, _ in seen if other != place and one.sent_s <= died_s < when_s]
-            assert not storm, "no other instance died since it was sent there"
+            assert not storm, "no other instance died since the dispatch"
 
 
 @given(st.lists(st.sampled_from(["x", "y"]), min_size=1, max_size=9), st.integers(0, 3))
-def test_what_kills_every_engine_is_alone_soon_and_ended_after_that(places: list[str], company: int) -> None:
+def test_deadly_request_is_isolated_and_then_ended(places: list[str], company: int) -> None:
     policy, now_s, deaths = Suspects(), 0.0, 0
     others = [f"other-{number}" for number in range(company)]
     while True:
@@ -80,14 +80,14 @@ def test_what_kills_every_engine_is_alone_soon_and_ended_after_that(places: list
     assert deaths == (LONE_DEATHS if not company else SUSPECT_AFTER + LONE_DEATHS)
     for name in others:
         assert policy.died("x", now_s + 1.0, {name: Held(1, True, now_s)}, {name}) == []
-        assert not policy.suspect(name, 1), "a token clears it"
+        assert not policy.suspect(name, 1), "a token clears the request"
 
 
 DEADLY = 13
 
 
 class FragileHost(BuiltinHost):
-    """It dies of one token, and takes everything with it."""
+    """Dies at one token, and ends everything with it."""
 
     def turn(self, orders: Orders) -> Turn:
         if any(DEADLY in array("I", one.prompt) for _, work in orders.adds for one in work):
@@ -97,7 +97,7 @@ class FragileHost(BuiltinHost):
 
 @dataclass
 class Fragile:
-    """Instances that are started again whenever they die, as their supervisors do."""
+    """Instances that are restarted after each death, as their supervisors do."""
 
     running: Plane
     hosts: dict[str, TestSystem] = field(default_factory=dict)
@@ -137,7 +137,7 @@ def generate(id: str, prompt: list[int], seed: int = 1) -> Generate:
     )
 
 
-async def test_a_deadly_request_is_ended_and_those_beside_it_are_answered(tmp_path: Path) -> None:
+async def test_deadly_request_ends_and_others_are_answered(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         fragile = Fragile(running)
         for name in ("s1", "s2"):
@@ -160,9 +160,9 @@ async def test_a_deadly_request_is_ended_and_those_beside_it_are_answered(tmp_pa
                 assert len((await one).tokens) > 0
             with pytest.raises(Refused, match="not tried again"):
                 await asked(generate("again", [5, DEADLY]))
-            assert fragile.deaths <= SUSPECT_AFTER + LONE_DEATHS, "its prompt is known"
+            assert fragile.deaths <= SUSPECT_AFTER + LONE_DEATHS, "its prompt is known to kill"
             after = await asked(generate("after", [5, 9]))
-            assert len(after.tokens) > 0, "the instance that was kept free serves others again"
+            assert len(after.tokens) > 0, "the instance kept free serves other requests again"
         finally:
             supervising.cancel()
             for system in fragile.hosts.values():

@@ -1,4 +1,4 @@
-"""The profile table: what is measured is found again, by few points, and means what the paper means."""
+"""Profile: recovers the measured model from few points, and agrees with the paper's definitions."""
 
 import numpy as np
 import pytest
@@ -31,10 +31,10 @@ def turns(rows: int, context: float, steps: int = 100, model: StepModel = TRUE, 
     return Work(seconds=seconds, steps=steps, tokens=steps * rows, attended=steps * rows * context)
 
 
-def test_a_model_is_found_again_from_three_buckets() -> None:
+def test_model_is_recovered_from_three_buckets() -> None:
     profile = Profile()
     profile.add([turns(4, 9000.0), turns(30, 5000.0)])
-    assert profile.model is None, "two points say nothing of a third"
+    assert profile.model is None, "two points do not determine a third"
     profile.add([turns(200, 1000.0)])
     assert profile.model is not None
     for rows, context in ((1, 12000.0), (64, 4000.0), (256, 8000.0)):
@@ -42,13 +42,13 @@ def test_a_model_is_found_again_from_three_buckets() -> None:
         assert found == pytest.approx(true, rel=0.01)
 
 
-def test_no_model_comes_from_batches_of_one_size() -> None:
+def test_batches_of_one_size_give_no_model() -> None:
     profile = Profile()
     profile.add([turns(30, 1000.0), turns(33, 3000.0), turns(29, 9000.0), turns(60, 9000.0)])
     assert profile.model is None
 
 
-def test_noise_never_gives_a_cost_below_nothing() -> None:
+def test_noise_never_gives_a_negative_cost() -> None:
     profile = Profile()
     for number, rows in enumerate((1, 3, 9, 40, 120, 250)):
         profile.add([turns(rows, 500.0 * (number + 1), noise=0.8 + 0.4 * (number % 2))])
@@ -58,7 +58,7 @@ def test_noise_never_gives_a_cost_below_nothing() -> None:
     assert model.step_s(100, 100 * 2000.0) == pytest.approx(TRUE.step_s(100, 100 * 2000.0), rel=0.3)
 
 
-def test_a_table_follows_an_engine_that_became_slower() -> None:
+def test_table_follows_an_engine_that_becomes_slower() -> None:
     profile = Profile()
     slow = StepModel(base_s=12e-3, row_s=4e-5, context_s=6e-8)
     for model in (TRUE, slow):
@@ -69,7 +69,7 @@ def test_a_table_follows_an_engine_that_became_slower() -> None:
     assert max(work.seconds for work in profile.buckets.values()) <= MEMORY_S * 1.1
 
 
-def test_the_plateau_is_where_a_request_more_adds_little_and_falls_with_the_context() -> None:
+def test_plateau_has_little_gain_and_falls_with_context() -> None:
     for context in (1000.0, 8000.0):
         plateau = TRUE.plateau(context, 256)
         more = [
@@ -82,7 +82,7 @@ def test_the_plateau_is_where_a_request_more_adds_little_and_falls_with_the_cont
     assert StepModel(base_s=1.0, row_s=0.0, context_s=0.0).plateau(100.0, 64) == 64
 
 
-def test_prefill_is_what_turns_with_prefill_take_longer() -> None:
+def test_prefill_is_the_extra_time_of_its_turns() -> None:
     profile = Profile()
     profile.add([turns(rows, 4000.0) for rows in (2, 20, 200)])
     plain = turns(50, 4000.0)
@@ -91,7 +91,7 @@ def test_prefill_is_what_turns_with_prefill_take_longer() -> None:
     assert profile.model.prefill_token_s == pytest.approx(3e-5, rel=0.02)
 
 
-def test_instances_of_a_kind_share_a_table_until_they_have_their_own() -> None:
+def test_instances_of_a_kind_share_a_table_initially() -> None:
     profiles = Profiles()
     profiles.add("a", "spot/256", [turns(rows, 4000.0) for rows in (2, 20, 200)])
     assert profiles.model("b", "spot/256") == profiles.model("a", "spot/256") is not None
@@ -105,18 +105,18 @@ def test_instances_of_a_kind_share_a_table_until_they_have_their_own() -> None:
     assert profiles.model("b", "spot/256") != own
 
 
-def test_a_worker_tells_sums_of_like_turns_and_nothing_twice() -> None:
+def test_worker_reports_sums_of_like_turns_once() -> None:
     measured = Measured()
     for _ in range(50):
         measured.add(turns(20, 4000.0, steps=1))
         measured.add(turns(200, 4000.0, steps=1))
     measured.add(Work(seconds=1.0, steps=0.0, tokens=0.0, attended=0.0))
-    told = measured.take()
-    assert [(work.steps, work.tokens) for work in told] == [(50, 1000), (50, 10_000)]
+    reported = measured.take()
+    assert [(work.steps, work.tokens) for work in reported] == [(50, 1000), (50, 10_000)]
     assert measured.take() == []
 
 
-def test_a_modelled_engine_measures_what_it_is_modelled_on() -> None:
+def test_modelled_engine_measures_its_own_model() -> None:
     cost = EngineCost(weights_s=5e-3, step_s=1e-3, context_read_s=3e-8, row_s=2e-5, prefill_token_s=1e-5)
     world, clock = World(), Immediate()
     law = LengthLaw(median=60, sigma=0.6)
@@ -152,13 +152,13 @@ def test_a_modelled_engine_measures_what_it_is_modelled_on() -> None:
     assert sum(one.tokens for one in profile.buckets.values()) == tokens
     model = profile.model
     assert model is not None
-    for rows, context in ((8, 100.0), (40, 50.0)):  # tokens of messages, 16 of the model each
+    for rows, context in ((8, 100.0), (40, 50.0)):  # tokens of messages; each is 16 tokens of the model
         true = 16 * cost.decode(rows, rows * context * 16)
         assert model.step_s(rows, rows * context) == pytest.approx(true, rel=0.02)
     assert model.prefill_token_s == pytest.approx(16e-5, rel=0.2)
 
 
-def test_copies_that_decode_side_by_side_count_as_one_faster_engine() -> None:
+def test_parallel_copies_count_as_one_faster_engine() -> None:
     cost = EngineCost(weights_s=5e-3, context_read_s=3e-8)
     copies = Copies(4, cost, Limits(slots=64, cache_tokens=10**7), vocabulary=500)
     copies.add([Entry(ticket=n, key=n, prompt_id=n, prompt=1, made=0, end=500) for n in range(1, 65)])
@@ -167,13 +167,13 @@ def test_copies_that_decode_side_by_side_count_as_one_faster_engine() -> None:
         seconds += copies.turn()[1]
     rows, step_s = copies.work.tokens / copies.work.steps, seconds / copies.work.steps
     assert rows == pytest.approx(64, rel=0.02)
-    assert step_s == pytest.approx(cost.decode(16, 16 * 250), rel=0.05), "a step of each of them"
+    assert step_s == pytest.approx(cost.decode(16, 16 * 250), rel=0.05), "a step of each copy"
 
 
-def test_who_has_got_far_is_expected_to_go_further() -> None:
+def test_long_responses_are_expected_to_be_longer() -> None:
     lengths = LengthsLeft()
     limit, made = np.array([100.0] * 3), np.array([0.0, 50.0, 99.0])
-    assert lengths.expected(made, limit).tolist() == [50.0, 25.0, 1.0], "half of the limit while unknown"
+    assert lengths.expected(made, limit).tolist() == [50.0, 25.0, 1.0], "half of the limit at first"
     for _ in range(90):
         lengths.finished(10, 100)
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""The times of a batch that Algorithm 1 asks for, worked out by hand, and the laws that they obey."""
+"""BatchClock: the times that Algorithm 1 needs, worked out by hand, and their laws."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,13 +7,13 @@ from gleaner.actors.rollout.fleet.batch_clock import BatchClock
 
 
 def remote(clock: BatchClock, name: str, from_s: float, *until_s: float) -> None:
-    """An instance has as many requests as there are ends, from a moment on."""
+    """An instance has one request for each end, from `from_s` on."""
     clock.dispatched(from_s, name, len(until_s), preemptible=True)
     for end_s in until_s:
         clock.returned(end_s, name)
 
 
-def test_remote_wait_is_from_each_instances_last_response_to_the_steps_end() -> None:
+def test_remote_wait_lasts_from_last_responses_to_end() -> None:
     clock = BatchClock(0.0)
     clock.present(0.0, 2)
     clock.dispatched(5.0, "a", 2, preemptible=True)
@@ -22,10 +22,10 @@ def test_remote_wait_is_from_each_instances_last_response_to_the_steps_end() -> 
     clock.returned(50.0, "a")
     clock.returned(80.0, "a")
     clock.end(100.0)
-    assert clock.figures(400.0).remote_wait_s == (20.0 + 40.0) / 2  # whenever somebody asks
+    assert clock.figures(400.0).remote_wait_s == (20.0 + 40.0) / 2  # at any later time
 
 
-def test_an_instance_that_is_gone_waits_for_no_end_and_its_work_counts() -> None:
+def test_lost_instance_has_work_but_no_wait() -> None:
     clock = BatchClock(0.0)
     clock.present(0.0, 2)
     remote(clock, "a", 10.0, 90.0)
@@ -39,7 +39,7 @@ def test_an_instance_that_is_gone_waits_for_no_end_and_its_work_counts() -> None
     assert figures.remote_s * figures.mean_prem == 80.0 + 20.0
 
 
-def test_an_instance_that_never_got_a_request_waits_for_nothing() -> None:
+def test_instance_without_requests_has_no_wait() -> None:
     clock = BatchClock(0.0)
     clock.present(0.0, 2)
     remote(clock, "a", 10.0, 90.0)
@@ -47,7 +47,7 @@ def test_an_instance_that_never_got_a_request_waits_for_nothing() -> None:
     assert clock.figures(100.0).remote_wait_s == 10.0
 
 
-def test_the_reserved_instances_are_no_remote_ones_but_their_responses_are_responses() -> None:
+def test_reserved_instances_are_not_remote() -> None:
     clock = BatchClock(0.0)
     clock.dispatched(1.0, "reserved/engine", 2, preemptible=False)
     clock.returned(20.0, "reserved/engine")
@@ -58,7 +58,7 @@ def test_the_reserved_instances_are_no_remote_ones_but_their_responses_are_respo
     assert (figures.rolled_s, figures.remote_start_s, figures.step_s) == (35.0, 0.0, 50.0)
 
 
-def test_an_instance_that_comes_late_pulls_its_weights_from_then_on() -> None:
+def test_late_instance_pulls_weights_from_its_arrival() -> None:
     clock = BatchClock(0.0)
     clock.present(0.0, 0)
     clock.present(40.0, 1)
@@ -67,15 +67,15 @@ def test_an_instance_that_comes_late_pulls_its_weights_from_then_on() -> None:
     assert clock.figures(100.0).remote_start_s == 12.0
 
 
-def test_while_weights_are_pulled_an_instance_is_there_so_that_a_quiet_step_is_undisturbed() -> None:
+def test_instance_is_present_while_it_pulls_weights() -> None:
     clock = BatchClock(0.0)
     clock.present(0.0, 3)
-    clock.present(7.0, 3)  # they say what they serve
+    clock.present(7.0, 3)  # they report the version that they serve
     clock.end(100.0)
     assert clock.figures(100.0).mean_prem == 3.0
 
 
-def test_pauses_between_two_requests_are_no_generating() -> None:
+def test_pauses_between_requests_are_no_generation_time() -> None:
     clock = BatchClock(0.0)
     clock.present(0.0, 1)
     remote(clock, "a", 10.0, 20.0)
@@ -85,7 +85,7 @@ def test_pauses_between_two_requests_are_no_generating() -> None:
     assert (figures.remote_s, figures.remote_wait_s, figures.remote_start_s) == (40.0, 10.0, 10.0)
 
 
-def test_what_comes_after_the_end_changes_nothing() -> None:
+def test_events_after_the_end_change_nothing() -> None:
     clock = BatchClock(0.0)
     clock.present(0.0, 1)
     remote(clock, "a", 10.0, 20.0)
@@ -105,7 +105,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_whatever_happens_times_are_neither_negative_nor_longer_than_the_step(
+def test_times_are_neither_negative_nor_longer_than_step(
     moves: list[tuple[str, str, int, float]],
 ) -> None:
     clock, now = BatchClock(0.0), 0.0

@@ -1,4 +1,4 @@
-"""The manager's books: what was committed comes back, and the replay stays bounded within a batch too."""
+"""The manager's books: committed events are restored, and the replay stays bounded within a batch."""
 
 import zlib
 from pathlib import Path
@@ -34,7 +34,7 @@ def books(store: SqliteJournal, incarnation: int) -> Books:
     return Books(Journal(store, "m", incarnation), Journal(store, "m/ledger", incarnation), LIMIT)
 
 
-async def test_a_long_batch_is_replayed_from_a_snapshot_within_it(tmp_path: Path) -> None:
+async def test_long_batch_is_replayed_from_a_snapshot_inside(tmp_path: Path) -> None:
     store = SqliteJournal(tmp_path / "j.sqlite", commit_s=0)
     before = books(store, 1)
     prompt = Prompt(split="train", index=0, tokens=(1,), seeds=(7,))
@@ -73,7 +73,7 @@ WEIGHTS = Weights(version=0, root=b"r", sources=("a",))
 
 
 async def finish(books: Books, name: str, tickets: tuple[int, int], seq: int, length: int = 5) -> None:
-    """Both requests of the batch are decoded on one instance, one frame a token, and scored."""
+    """Both requests of the batch are decoded on one instance, one frame per token, and scored."""
     requests = (f"{name}/0/0", f"{name}/0/1")
     await books.record(
         Dispatched(instance="spot", incarnation=1, version=0, tickets=tickets, requests=requests)
@@ -99,7 +99,7 @@ def handed(books: Books, batch: str) -> GroupOut:
     return group_out(books.state.log.batches[batch], 0)
 
 
-async def test_a_group_that_was_handed_out_leaves_memory_and_stands_on_its_shelf_until_the_release(
+async def test_handed_out_group_moves_from_memory_to_shelf(
     tmp_path: Path,
 ) -> None:
     store, books = await opened(tmp_path)
@@ -121,7 +121,7 @@ async def test_a_group_that_was_handed_out_leaves_memory_and_stands_on_its_shelf
     store, after = await opened(tmp_path, 2)
     await after.replay()
     assert after.state.snapshot() == books.state.snapshot()
-    assert await after.shelves.get("one", [0]) == {0: out}, "a newer manager does not find it"
+    assert await after.shelves.get("one", [0]) == {0: out}, "a newer manager does not find the group"
     two = handed(after, "two")
     await after.hand_out(GroupsTaken(batch="two", taker=1, groups=(0,)), [two])
     ledger = ledger_of(after.state.log.batches["one"])
@@ -130,13 +130,13 @@ async def test_a_group_that_was_handed_out_leaves_memory_and_stands_on_its_shelf
     ]
     await after.release(after.state.log.batches["one"])
     assert await after.shelves.get("one", [0]) == {}
-    assert await after.shelves.get("two", [0]) == {0: two}, "the release of another batch took it away"
+    assert await after.shelves.get("two", [0]) == {0: two}, "the release of another batch removed the group"
     await after.submit(batch_of("one"), WEIGHTS)
-    assert await after.shelves.get("one", [0]) == {}, "a batch of the same name finds what stood there before"
+    assert await after.shelves.get("one", [0]) == {}, "a batch of the same name finds the old group"
     await store.close()
 
 
-async def test_frames_of_many_bytes_are_replaced_by_a_snapshot_before_many_events_are(tmp_path: Path) -> None:
+async def test_frames_of_many_bytes_cause_a_snapshot_early(tmp_path: Path) -> None:
     store, books = await opened(tmp_path, events=10**6, bytes=5000)
     await books.record(InstanceJoined(instance="spot", incarnation=1))
     await books.submit(batch_of("b", 1000), WEIGHTS)

@@ -1,4 +1,4 @@
-"""Single requests that are streamed: what a follower hears, over deaths; cancelling; sampling parameters."""
+"""Streamed single requests: what a follower receives across deaths, cancellation, sampling parameters."""
 
 import asyncio
 from pathlib import Path
@@ -18,95 +18,95 @@ FOLLOWED = msgspec.structs.replace(HELLO, follower="rollout/gateway")
 
 
 class Follower(Actor):
-    """Joins what it is told, and counts what does not fit."""
+    """Joins the tokens that it receives, and records those that do not fit."""
 
-    def __init__(self, heard: dict[str, bytes], gaps: list[str]) -> None:
-        self._heard, self._gaps = heard, gaps
+    def __init__(self, received: dict[str, bytes], gaps: list[str]) -> None:
+        self._received, self._gaps = received, gaps
 
     @handles(Progress)
     async def progress(self, message: Progress) -> None:
         for item in message.items:
-            have = self._heard.get(item.id, b"")
+            have = self._received.get(item.id, b"")
             if 4 * item.start != len(have) or len(item.tokens) != len(item.logprobs):
                 self._gaps.append(f"{item.id} at {item.start}, had {len(have) // 4}")
-            self._heard[item.id] = have[: 4 * item.start] + item.tokens
+            self._received[item.id] = have[: 4 * item.start] + item.tokens
 
 
 def follower(running: Plane) -> tuple[dict[str, bytes], list[str]]:
-    heard: dict[str, bytes] = {}
+    received: dict[str, bytes] = {}
     gaps: list[str] = []
-    running.head.spawn("rollout/gateway", lambda: Follower(heard, gaps))
-    return heard, gaps
+    running.head.spawn("rollout/gateway", lambda: Follower(received, gaps))
+    return received, gaps
 
 
-async def until_heard(heard: dict[str, bytes], count: int) -> None:
+async def until_received(received: dict[str, bytes], count: int) -> None:
     async with asyncio.timeout(60):
-        while len(heard.get("hello", b"")) < 4 * count:
+        while len(received.get("hello", b"")) < 4 * count:
             await asyncio.sleep(0.002)
 
 
-async def test_a_follower_hears_the_tokens_in_order_before_the_answer_is_there(tmp_path: Path) -> None:
+async def test_follower_receives_tokens_in_order_before_the_answer(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
-        heard, gaps = follower(running)
+        received, gaps = follower(running)
         running.hold.begin(turns=8)
         await running.submit()
         asked = asyncio.create_task(generate(running, FOLLOWED))
-        await until_heard(heard, 5)
-        assert not asked.done(), "it is told while more is made"
+        await until_received(received, 5)
+        assert not asked.done(), "tokens arrive while more are generated"
         running.hold.end()
         answer = await asked
-        assert answer.tokens.startswith(heard["hello"])
+        assert answer.tokens.startswith(received["hello"])
         assert gaps == []
         await host.system.close()
 
 
-async def test_what_a_follower_heard_stands_over_the_death_of_instance_and_manager(tmp_path: Path) -> None:
+async def test_received_tokens_stay_valid_after_deaths(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
-        heard, gaps = follower(running)
+        received, gaps = follower(running)
         running.hold.begin(turns=8)
         await running.submit()
         asked = asyncio.create_task(generate(running, FOLLOWED))
-        await until_heard(heard, 5)
+        await until_received(received, 5)
         running.head.kill("rollout/manager")
         host.kill("s1/engine")
         other = await running.host("s2")
         running.head.spawn("rollout/manager", lambda: RolloutManager(running.config))
         running.hold.end()
         answer = await asked
-        assert answer.tokens.startswith(heard["hello"])
-        assert len(heard["hello"]) >= 4 * 5
-        assert all(" at 0, had" in gap for gap in gaps), "asked again, it is told again from what it accepted"
+        assert answer.tokens.startswith(received["hello"])
+        assert len(received["hello"]) >= 4 * 5
+        assert all(" at 0, had" in gap for gap in gaps), "a repeated request is streamed from its start"
         for system in (host, other):
             await system.system.close()
 
 
-async def test_a_cancelled_request_ends_as_it_stands_and_one_that_is_over_is_forgotten(
+async def test_cancelled_request_ends_and_finished_one_is_forgotten(
     tmp_path: Path,
 ) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
-        heard, _ = follower(running)
+        received, _ = follower(running)
         await running.submit()
         endless = msgspec.structs.replace(FOLLOWED, sampling=Sampling(ignore_eos=True))
         running.hold.begin(turns=6)
         asked = asyncio.create_task(generate(running, endless))
-        await until_heard(heard, 3)
+        await until_received(received, 3)
         await running.head.ask("rollout/manager", Cancel(ids=["hello", "never-heard-of"]), Done)
         answer = await asked
         running.hold.end()
         assert answer.status == "deadline"
         assert 3 <= len(answer.tokens) // 4 < HELLO.max_new_tokens
-        assert await generate(running, endless) == answer, "the same request, also after it was cancelled"
+        assert await generate(running, endless) == answer, "the cancelled request has the same answer"
         await running.head.ask("rollout/manager", Cancel(ids=["hello"]), Done)
         again = await generate(running, endless)
         assert again.status == "length"
-        assert again.tokens.startswith(answer.tokens), "a new request, of the same seed"
+        assert again.tokens.startswith(answer.tokens), "a new request of the same seed"
         await host.system.close()
 
 
-async def test_one_that_waits_for_its_gate_can_be_cancelled(tmp_path: Path) -> None:
+async def test_request_that_waits_for_its_gate_is_cancellable(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
         await running.submit()
@@ -121,7 +121,7 @@ async def test_one_that_waits_for_its_gate_can_be_cancelled(tmp_path: Path) -> N
         await host.system.close()
 
 
-async def test_sampling_parameters_reach_the_engine_and_are_part_of_the_request(tmp_path: Path) -> None:
+async def test_sampling_parameters_reach_the_engine_and_identify_requests(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
         await running.submit()
@@ -139,16 +139,16 @@ async def test_sampling_parameters_reach_the_engine_and_are_part_of_the_request(
         await host.system.close()
 
 
-async def test_while_it_is_held_nothing_is_made_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_hold_generates_nothing_and_loses_nothing(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
-        heard, _ = follower(running)
+        received, _ = follower(running)
         await running.submit()
         whole = await generate(running, msgspec.structs.replace(HELLO, id="calm"))
         await running.responses()
         running.hold.begin(turns=8)
         asked = asyncio.create_task(generate(running, FOLLOWED))
-        await until_heard(heard, 5)
+        await until_received(received, 5)
         await running.head.ask("rollout/manager", HoldBack(for_s=30.0, take_back=True), Done)
         async with asyncio.timeout(60):
             while (figures := await running.figures()).pending + figures.executing:
@@ -163,7 +163,7 @@ async def test_while_it_is_held_nothing_is_made_and_nothing_is_lost(tmp_path: Pa
         await host.system.close()
 
 
-async def test_a_hold_ends_by_itself(tmp_path: Path) -> None:
+async def test_hold_ends_by_itself(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
         await running.submit()
@@ -174,7 +174,7 @@ async def test_a_hold_ends_by_itself(tmp_path: Path) -> None:
         await host.system.close()
 
 
-async def test_a_cancel_is_never_lost_however_early_it_comes(tmp_path: Path) -> None:
+async def test_cancel_is_never_lost_however_early(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         await running.submit()  # no instance: a request that is not ended waits for its deadline
         for turn in range(20):
@@ -183,8 +183,8 @@ async def test_a_cancel_is_never_lost_however_early_it_comes(tmp_path: Path) -> 
             await asyncio.sleep(turn * 0.001)
             await running.head.ask("rollout/manager", Cancel(ids=[name]), Done)
             async with asyncio.timeout(60):
-                if turn:  # at 0 it may be cancelled before it was asked for
+                if turn:  # at 0 the cancel may arrive before the request
                     (ended,) = await asyncio.gather(asked, return_exceptions=True)
                     assert isinstance(ended, Refused) or ended.status == "deadline"
             asked.cancel()
-        assert (await running.figures()).queued <= 24 + 1, "none of them is left"
+        assert (await running.figures()).queued <= 24 + 1, "no request is left"

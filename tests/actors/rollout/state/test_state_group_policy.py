@@ -1,4 +1,4 @@
-"""Which groups count: laws of the policy, and of the state over random histories that it decides in."""
+"""Group selection: laws of the policy, and of the state over random histories."""
 
 import random
 
@@ -26,7 +26,7 @@ DROPPED, ABORTED = Standing.DROPPED, Standing.ABORTED
 
 
 def carry_out(rule: Rule, groups: list[Standing]) -> int:
-    """Decide once; what is added is open. Answers how many were added."""
+    """Decide once; added groups are open. Returns how many were added."""
     decision = decide(rule, groups)
     assert all(groups[group] in (UNIFORM, VARIED) for group in (*decision.keep, *decision.drop))
     assert all(groups[group] not in (KEPT, DROPPED) for group in decision.abort)
@@ -37,13 +37,12 @@ def carry_out(rule: Rule, groups: list[Standing]) -> int:
     for group in decision.abort:
         groups[group] = ABORTED
     groups.extend([OPEN] * decision.add)
-    assert not decide(rule, groups), "a decision that was carried out leaves nothing to decide"
+    assert not decide(rule, groups), "a second decision has nothing to decide"
     return decision.add
 
 
 def roll_out(rule: Rule, seed: int, uniform: float) -> list[Standing]:
-    """A batch to its end: groups are completed in a random order; which are uniform follows from their
-    number."""
+    """Complete a batch. Groups end in a random order; the number of a group makes it uniform or not."""
     rng = random.Random(seed)
     groups = [OPEN] * launched(rule.wanted, rule.over_sampling)
     for _ in range(1000):
@@ -69,21 +68,19 @@ rules = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(rules, st.integers(0, 2**32), st.floats(0, 1))
-def test_a_batch_ends_with_as_many_groups_as_were_wanted_and_decides_about_every_one(
-    rule: Rule, seed: int, uniform: float
-) -> None:
+def test_batch_ends_with_wanted_groups_and_all_decided(rule: Rule, seed: int, uniform: float) -> None:
     groups = roll_out(rule, seed, uniform)
     assert groups.count(KEPT) == rule.wanted
     assert set(groups) <= {KEPT, DROPPED, ABORTED}
     assert len(groups) <= rule.most
     assert groups.count(DROPPED) <= rule.droppable
     if rule.over_sampling == 1:
-        assert ABORTED not in groups, "nothing is drawn that is not needed"
+        assert ABORTED not in groups, "no unneeded group is drawn"
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 5), st.integers(0, 3), st.integers(0, 2**31), st.floats(0, 1))
-def test_without_over_sampling_the_order_in_which_groups_end_changes_nothing(
+def test_end_order_does_not_matter_without_over_sampling(
     wanted: int, refills: int, seed: int, uniform: float
 ) -> None:
     rule = Rule(wanted, wanted * (1 + refills), drop_uniform=True)
@@ -91,7 +88,7 @@ def test_without_over_sampling_the_order_in_which_groups_end_changes_nothing(
     assert first == other
 
 
-def test_dapo_refills_a_batch_until_it_is_full_of_groups_with_an_advantage() -> None:
+def test_dapo_refills_until_all_groups_have_an_advantage() -> None:
     rule = Rule(3, 9, drop_uniform=True)
     groups = [UNIFORM, VARIED, OPEN]
     assert carry_out(rule, groups) == 1
@@ -101,7 +98,7 @@ def test_dapo_refills_a_batch_until_it_is_full_of_groups_with_an_advantage() -> 
     assert groups == [DROPPED, KEPT, KEPT, KEPT]
 
 
-def test_at_the_limit_of_refills_uniform_groups_are_accepted_as_they_are() -> None:
+def test_uniform_groups_are_accepted_at_the_refill_limit() -> None:
     rule = Rule(2, 4, drop_uniform=True)
     groups = [UNIFORM, UNIFORM]
     assert carry_out(rule, groups) == 2
@@ -110,7 +107,7 @@ def test_at_the_limit_of_refills_uniform_groups_are_accepted_as_they_are() -> No
     assert groups == [DROPPED, DROPPED, KEPT, KEPT]
 
 
-def test_a_uniform_group_waits_while_an_earlier_one_may_take_the_last_drop() -> None:
+def test_uniform_group_waits_for_an_earlier_drop() -> None:
     rule = Rule(2, 3, drop_uniform=True)
     groups = [OPEN, UNIFORM]
     assert not decide(rule, groups)
@@ -119,7 +116,7 @@ def test_a_uniform_group_waits_while_an_earlier_one_may_take_the_last_drop() -> 
     assert groups == [DROPPED, KEPT, OPEN]
 
 
-def test_over_sampling_takes_the_first_that_end_and_aborts_the_rest() -> None:
+def test_over_sampling_keeps_first_groups_and_aborts_others() -> None:
     rule = Rule(2, 3, over_sampling=1.5)
     groups = [OPEN, VARIED, OPEN]
     carry_out(rule, groups)
@@ -129,12 +126,12 @@ def test_over_sampling_takes_the_first_that_end_and_aborts_the_rest() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "most", "over"), [(0, 1, 1.0), (3, 2, 1.0), (1, 1, 0.5)])
-def test_a_rule_that_nobody_could_keep_is_refused(wanted: int, most: int, over: float) -> None:
+def test_impossible_rule_is_refused(wanted: int, most: int, over: float) -> None:
     with pytest.raises(ValueError, match="wanted|over-sampling"):
         Rule(wanted, most, over_sampling=over)
 
 
-def test_only_a_sample_without_a_verdict_of_its_own_is_made_again_and_not_for_ever() -> None:
+def test_only_a_lost_sample_is_made_again() -> None:
     assert made_again("lost", 0, 1)
     assert not made_again("lost", 1, 1)
     assert not made_again("ok", 0, 1)
@@ -142,7 +139,7 @@ def test_only_a_sample_without_a_verdict_of_its_own_is_made_again_and_not_for_ev
 
 
 class SelectingWorld(World):
-    """A world whose batch wants fewer groups than it has, whose verifier fails at times."""
+    """A world whose batch wants fewer groups than it has, and whose verifier sometimes fails."""
 
     def submission(self) -> BatchSubmitted:
         plain = submission(groups=3)
@@ -213,7 +210,7 @@ def lived(history: tuple[int, int]) -> SelectingWorld:
 
 @settings(max_examples=100, deadline=None)
 @given(histories)
-def test_every_history_hands_out_the_wanted_groups_and_every_collected_token_stands_or_is_told(
+def test_history_hands_out_wanted_groups_and_counts_tokens(
     history: tuple[int, int],
 ) -> None:
     world = lived(history)
@@ -237,7 +234,7 @@ def test_every_history_hands_out_the_wanted_groups_and_every_collected_token_sta
 
 @settings(max_examples=100, deadline=None)
 @given(histories, st.floats(0, 1))
-def test_replay_from_any_snapshot_gives_the_same_groups(history: tuple[int, int], where: float) -> None:
+def test_replay_from_any_snapshot_gives_equal_groups(history: tuple[int, int], where: float) -> None:
     world = lived(history)
     cut = round(where * len(world.events))
     before = RolloutState()
@@ -253,7 +250,7 @@ def test_replay_from_any_snapshot_gives_the_same_groups(history: tuple[int, int]
     assert due_aborts(rebuilt.log, rebuilt.streams) == due_aborts(world.state.log, world.state.streams)
 
 
-def test_what_still_comes_of_an_aborted_request_is_wasted_and_not_generated_twice() -> None:
+def test_late_tokens_of_aborted_requests_count_as_wasted() -> None:
     world = SelectingWorld(random.Random(1))
     world.apply(world.submission())
     world.join()
@@ -266,7 +263,7 @@ def test_what_still_comes_of_an_aborted_request_is_wasted_and_not_generated_twic
         world.score()
         world.dispatch()
     aborted = due_aborts(world.state.log, world.state.streams)
-    assert aborted.keys() == {engine.name}, "something must be under way when the batch has enough"
+    assert aborted.keys() == {engine.name}, "a request must run when the batch is complete"
     before = dict(world.state.counters.tokens_wasted)
     live = len(engine.tickets)
     engine.decode()
@@ -279,7 +276,7 @@ def test_what_still_comes_of_an_aborted_request_is_wasted_and_not_generated_twic
     assert due_aborts(world.state.log, world.state.streams) == {}
 
 
-def test_a_group_that_is_kept_is_neither_dropped_nor_kept_again_whatever_the_journal_says() -> None:
+def test_kept_group_is_never_decided_again() -> None:
     world = SelectingWorld(random.Random(3))
     world.apply(world.submission())
     world.finish()

@@ -1,4 +1,4 @@
-"""Who waits for an instance is served in one order, however it came to wait."""
+"""Queue order: waiting requests are served in one order, whatever made them wait."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ requests = st.lists(
 
 
 @given(requests, st.data())
-def test_the_longest_prefix_goes_first_then_the_order_of_the_batch(
+def test_longest_prefix_precedes_the_batch_order(
     drawn: list[tuple[str, int, int, int]], data: st.DataObject
 ) -> None:
     waiting, model = Waiting(), dict[str, tuple[str, tuple[int, bool, int, int]]]()

@@ -1,4 +1,4 @@
-"""What single events do to the rollout state."""
+"""RolloutState: the effects of single events."""
 
 import math
 from array import array
@@ -34,7 +34,7 @@ ONE = "step-1/0/0"
 
 @pytest.fixture
 def state() -> RolloutState:
-    """A batch of two groups of two, and one instance `spot` that has the first request under ticket 1."""
+    """A batch of two groups of two, and one instance `spot` with the first request under ticket 1."""
     state = RolloutState()
     state.apply(submission())
     state.apply(InstanceJoined(instance="spot", incarnation=4))
@@ -49,7 +49,7 @@ def dispatch(state: RolloutState, instance: str, incarnation: int, ticket: int, 
     return state.apply(event).refused
 
 
-def test_a_submitted_batch_queues_all_of_its_requests_in_order() -> None:
+def test_submitted_batch_queues_its_requests_in_order() -> None:
     state = RolloutState()
     changes = state.apply(submission(groups=2, samples=2))
     assert changes.queued == ["step-1/0/0", "step-1/0/1", "step-1/1/0", "step-1/1/1"]
@@ -70,9 +70,7 @@ def test_rows_extend_the_log_of_their_ticket(state: RolloutState) -> None:
 
 
 @pytest.mark.parametrize(("flags", "status"), [(0, "stop"), (CUT, "length")])
-def test_a_response_that_an_engine_ends_before_its_limit_has_the_status_that_the_engine_says(
-    flags: int, status: str
-) -> None:
+def test_early_end_has_the_status_of_the_engine(flags: int, status: str) -> None:
     state = RolloutState()
     state.apply(submission())
     state.apply(InstanceJoined(instance="spot", incarnation=4))
@@ -88,11 +86,11 @@ def test_a_response_that_an_engine_ends_before_its_limit_has_the_status_that_the
         assert answer.status == status
 
 
-def test_a_request_of_a_dead_instance_continues_from_its_last_token(state: RolloutState) -> None:
+def test_request_of_a_dead_instance_continues(state: RolloutState) -> None:
     state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)]))
     changes = state.apply(InstanceGone(instance="spot", incarnation=4, cause="SIGKILL"))
     assert changes.queued == [ONE]
-    assert state.log.queued()[0].id == ONE, "it goes before the requests that never ran"
+    assert state.log.queued()[0].id == ONE, "it precedes the requests that never ran"
     state.apply(InstanceJoined(instance="other", incarnation=9))
     dispatch(state, "other", 9, 1, ONE)
     state.apply(frame("other", 9, 1, [(1, 71, 0.0, FIRST | FINISHED)]))
@@ -106,7 +104,7 @@ def test_a_request_of_a_dead_instance_continues_from_its_last_token(state: Rollo
     assert state.check() == []
 
 
-def test_rows_of_a_revoked_ticket_are_counted_as_generated_twice_and_dropped(state: RolloutState) -> None:
+def test_rows_of_revoked_tickets_are_dropped_and_counted(state: RolloutState) -> None:
     state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)]))
     state.apply(TicketsRevoked(instance="spot", incarnation=4, tickets=(1,)))
     dispatch(state, "spot", 4, 2, ONE)
@@ -117,7 +115,7 @@ def test_rows_of_a_revoked_ticket_are_counted_as_generated_twice_and_dropped(sta
     assert list(state.streams["spot"].tickets) == [2]
 
 
-def test_an_aborted_ticket_hands_its_request_over_with_its_tokens(state: RolloutState) -> None:
+def test_aborted_ticket_requeues_its_request_with_tokens(state: RolloutState) -> None:
     state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)]))
     changes = state.apply(frame("spot", 4, 2, [(1, 0, 0.0, ABORTED | NO_TOKEN)]))
     assert changes.queued == [ONE]
@@ -125,13 +123,13 @@ def test_an_aborted_ticket_hands_its_request_over_with_its_tokens(state: Rollout
     assert tokens_of(state.log.requests[ONE]) == [70]
 
 
-def test_an_abort_before_decoding_began_was_never_executing(state: RolloutState) -> None:
+def test_abort_before_decoding_was_never_executing(state: RolloutState) -> None:
     changes = state.apply(frame("spot", 4, 1, [(1, 0, 0.0, ABORTED | NO_TOKEN)]))
     assert changes.started == []
     assert [ended.was_executing for ended in changes.ended] == [False]
 
 
-def test_a_row_under_another_version_is_refused_and_its_request_waits_again(state: RolloutState) -> None:
+def test_row_of_another_version_requeues_its_request(state: RolloutState) -> None:
     changes = state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)], version=2))
     assert changes.refused == ["wrong_version"]
     assert changes.queued == [ONE]
@@ -140,19 +138,19 @@ def test_a_row_under_another_version_is_refused_and_its_request_waits_again(stat
     assert state.check() == []
 
 
-def test_a_dispatch_under_another_version_changes_nothing(state: RolloutState) -> None:
+def test_dispatch_of_another_version_changes_nothing(state: RolloutState) -> None:
     wrong = Dispatched(instance="spot", incarnation=4, version=2, tickets=(2,), requests=("step-1/0/1",))
     assert state.apply(wrong).refused == ["wrong_version"]
     assert state.log.requests["step-1/0/1"].state is RequestState.QUEUED
     assert state.log.requests["step-1/0/1"].attempts == 0
 
 
-def test_a_request_is_never_with_two_instances(state: RolloutState) -> None:
+def test_request_is_never_on_two_instances(state: RolloutState) -> None:
     state.apply(InstanceJoined(instance="other", incarnation=9))
     assert dispatch(state, "other", 9, 1, ONE) == ["dispatched_twice"]
 
 
-def test_a_used_ticket_is_not_used_again(state: RolloutState) -> None:
+def test_used_ticket_is_not_used_again(state: RolloutState) -> None:
     assert dispatch(state, "spot", 4, 1, "step-1/0/1") == ["ticket_used"]
     assert state.streams.next_ticket("spot", 4) == 2
 
@@ -166,7 +164,7 @@ def test_duplicate_and_early_frames_are_dropped(state: RolloutState) -> None:
     assert state.streams.have("spot", 4) == 1
 
 
-def test_an_older_incarnation_changes_nothing(state: RolloutState) -> None:
+def test_older_incarnation_changes_nothing(state: RolloutState) -> None:
     state.apply(InstanceJoined(instance="spot", incarnation=5))
     assert state.log.requests[ONE].state is RequestState.QUEUED
     changes = state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)]))
@@ -181,26 +179,26 @@ def test_an_older_incarnation_changes_nothing(state: RolloutState) -> None:
         state.streams.next_ticket("spot", 4)
 
 
-def test_an_incarnation_that_was_given_up_cannot_join_again(state: RolloutState) -> None:
+def test_given_up_incarnation_cannot_join_again(state: RolloutState) -> None:
     state.apply(InstanceGone(instance="spot", incarnation=4, cause="silence"))
     assert state.apply(InstanceJoined(instance="spot", incarnation=4)).refused == ["fenced"]
     assert state.streams.have("spot", 4) is None
 
 
-def test_rows_that_belong_to_no_ticket_are_counted_by_reason(state: RolloutState) -> None:
+def test_rows_without_a_ticket_are_counted_by_reason(state: RolloutState) -> None:
     state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FINISHED)]))
     changes = state.apply(frame("spot", 4, 2, [(1, 71, 0.0, 0), (77, 1, 0.0, 0)]))
     assert changes.refused == ["late_row", "unknown_ticket"]
 
 
-def test_a_request_that_is_full_is_finished_without_being_told(state: RolloutState) -> None:
+def test_request_at_its_limit_is_finished(state: RolloutState) -> None:
     for seq in range(1, MAX_NEW + 1):
         changes = state.apply(frame("spot", 4, seq, [(1, seq, 0.0, 0)]))
     assert changes.finished == [ONE]
     assert len(state.log.requests[ONE]) == MAX_NEW
 
 
-def test_a_frame_whose_columns_do_not_fit_costs_the_incarnation_and_no_token(state: RolloutState) -> None:
+def test_malformed_frame_costs_the_incarnation_but_no_token(state: RolloutState) -> None:
     state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)]))
     broken = FrameLogged(
         instance="spot", incarnation=4, seq=2, tickets=b"\1\0\0\0", tokens=b"", logprobs=b"", flags=b"\0"
@@ -212,7 +210,7 @@ def test_a_frame_whose_columns_do_not_fit_costs_the_incarnation_and_no_token(sta
     assert tokens_of(state.log.requests[ONE]) == [70]
 
 
-def test_a_group_is_complete_when_all_of_its_samples_are_scored(state: RolloutState) -> None:
+def test_group_is_complete_when_all_samples_are_scored(state: RolloutState) -> None:
     dispatch(state, "spot", 4, 2, "step-1/0/1")
     state.apply(frame("spot", 4, 1, [(1, 7, 0.0, FINISHED), (2, 8, 0.0, FINISHED)]))
     assert [log.id for log in state.log.unscored()] == [ONE, "step-1/0/1"]
@@ -224,7 +222,7 @@ def test_a_group_is_complete_when_all_of_its_samples_are_scored(state: RolloutSt
     assert state.log.unscored() == []
 
 
-def test_a_reward_counts_once(state: RolloutState) -> None:
+def test_reward_counts_once(state: RolloutState) -> None:
     assert state.apply(Scored(request=ONE, score=1.0)).refused == ["scored_unfinished"]
     state.apply(frame("spot", 4, 1, [(1, 7, 0.0, FINISHED)]))
     state.apply(Scored(request=ONE, score=0.25))
@@ -233,7 +231,7 @@ def test_a_reward_counts_once(state: RolloutState) -> None:
     assert state.apply(Scored(request="nobody", score=1.0)).refused == ["unknown_request"]
 
 
-def test_a_new_trainer_gets_every_group_again_and_the_old_one_none(state: RolloutState) -> None:
+def test_new_trainer_gets_every_group_again(state: RolloutState) -> None:
     dispatch(state, "spot", 4, 2, "step-1/0/1")
     state.apply(frame("spot", 4, 1, [(1, 7, 0.0, FINISHED), (2, 8, 0.0, FINISHED)]))
     for request in (ONE, "step-1/0/1"):
@@ -249,7 +247,7 @@ def test_a_new_trainer_gets_every_group_again_and_the_old_one_none(state: Rollou
     assert state.apply(GroupsTaken(batch="step-1", taker=1, groups=(0,))).refused == ["fenced"]
 
 
-def test_a_released_batch_leaves_nothing_but_its_sums(state: RolloutState) -> None:
+def test_released_batch_leaves_only_its_sums(state: RolloutState) -> None:
     state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)]))
     changes = state.apply(BatchReleased(batch="step-1"))
     assert [ended.ticket for ended in changes.ended] == [1]
@@ -261,7 +259,7 @@ def test_a_released_batch_leaves_nothing_but_its_sums(state: RolloutState) -> No
     assert state.apply(BatchReleased(batch="step-1")).refused == ["unknown_batch"]
 
 
-def test_submitting_a_batch_again_is_harmless_and_other_contents_are_refused(state: RolloutState) -> None:
+def test_repeated_batch_is_accepted_unless_its_contents_differ(state: RolloutState) -> None:
     assert state.refusal(submission()) is None
     assert state.apply(submission()).queued == []
     other = submission(groups=3)
@@ -303,7 +301,7 @@ def test_submitting_a_batch_again_is_harmless_and_other_contents_are_refused(sta
         ),
     ],
 )
-def test_a_batch_that_cannot_be_rolled_out_is_refused_in_words(event: BatchSubmitted, words: str) -> None:
+def test_impossible_batch_is_refused_with_a_reason(event: BatchSubmitted, words: str) -> None:
     assert words in str(RolloutState().refusal(event))
 
 
@@ -330,7 +328,7 @@ def test_fences_and_superseded_tickets_are_bounded(monkeypatch: pytest.MonkeyPat
     assert list(state.streams["spot"].tickets) == [4, 5]
 
 
-def test_an_event_of_another_kind_is_refused_not_raised() -> None:
+def test_event_of_another_kind_is_refused() -> None:
     assert RolloutState().apply(Done()).refused == ["not_an_event"]
 
 
@@ -360,7 +358,7 @@ def test_check_names_what_is_broken(state: RolloutState) -> None:
     assert any("group 1 was handed out incomplete" in fault for fault in state.check())
 
 
-def test_requests_of_a_lost_instance_that_begin_anew_have_wasted_what_they_had(state: RolloutState) -> None:
+def test_restarted_requests_of_a_lost_instance_waste_tokens(state: RolloutState) -> None:
     state.apply(frame("spot", 4, 1, [(1, 70, -0.25, FIRST)]))
     state.apply(frame("spot", 4, 2, [(1, 71, -0.5, 0)]))
     changes = state.apply(InstanceGone(instance="spot", incarnation=4, cause="SIGKILL", anew=True))
@@ -377,8 +375,9 @@ def test_requests_of_a_lost_instance_that_begin_anew_have_wasted_what_they_had(s
 
 
 def between_versions() -> RolloutState:
-    """Request `ONE` admits any version from 1 on and has a token of version 1, `spot` has it under ticket 1;
-    version 2 is known, 3 is not."""
+    """`ONE` admits versions from 1 on, has a token of version 1, and is on `spot` under ticket 1.
+
+    Version 2 is known, 3 is not."""
     state = RolloutState()
     for version in (1, 2):
         state.apply(VersionPublished(version=version, root=b"r%d" % version, sources=("r",)))
@@ -394,7 +393,7 @@ def renewed(version: int = 2, ticket: int = 1, incarnation: int = 4) -> TicketsR
     return TicketsRenewed(instance="spot", incarnation=incarnation, version=version, tickets=(ticket,))
 
 
-def test_a_ticket_that_goes_on_under_newer_weights_has_a_span_of_them_from_its_next_token_on() -> None:
+def test_renewed_ticket_has_a_span_of_newer_weights() -> None:
     state = between_versions()
     assert state.apply(renewed()).refused == []
     state.apply(frame("spot", 4, 3, [(1, 72, 0.0, 0), (1, 73, 0.0, 0)]))
@@ -408,7 +407,7 @@ def test_a_ticket_that_goes_on_under_newer_weights_has_a_span_of_them_from_its_n
     assert state.check() == []
 
 
-def test_a_ticket_that_is_renewed_and_lost_has_no_span_without_a_token() -> None:
+def test_renewed_and_lost_ticket_has_no_empty_span() -> None:
     state = between_versions()
     state.apply(renewed())
     assert state.apply(InstanceGone(instance="spot", incarnation=4, cause="SIGKILL")).queued == [ONE]
@@ -419,20 +418,20 @@ def test_a_ticket_that_is_renewed_and_lost_has_no_span_without_a_token() -> None
 @pytest.mark.parametrize(
     ("event", "why"),
     [
-        (renewed(version=3), "wrong_version"),  # nobody published it
+        (renewed(version=3), "wrong_version"),  # it was never published
         (renewed(version=0), "wrong_version"),  # below the gate
         (renewed(ticket=7), "wrong_version"),
         (renewed(incarnation=3), "fenced"),
     ],
 )
-def test_what_no_gate_admits_is_not_renewed(event: TicketsRenewed, why: str) -> None:
+def test_renewal_that_no_gate_admits_is_refused(event: TicketsRenewed, why: str) -> None:
     state = between_versions()
     assert state.apply(event).refused == [why]
     state.apply(frame("spot", 4, 3, [(1, 72, 0.0, 0)]))
     assert [(span.version, span.count) for span in state.log.requests[ONE].spans] == [(1, 3)]
 
 
-def test_a_request_of_exactly_one_version_is_never_renewed(state: RolloutState) -> None:
+def test_request_of_exactly_one_version_is_never_renewed(state: RolloutState) -> None:
     state.apply(VersionPublished(version=2, root=b"r2", sources=("r",)))
     assert state.apply(renewed()).refused == ["wrong_version"]
     assert state.streams["spot"].tickets[1].attempt == 1

@@ -1,4 +1,4 @@
-"""The token columns hold, whatever the frames, what one list a slot would hold."""
+"""TokenColumns: equal to one list per slot, for any frames."""
 
 from array import array
 
@@ -13,7 +13,7 @@ LIMITS = (1, 2, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE + 5, 1000)
 
 
 class Model:
-    """One list of tokens a slot, appended row by row."""
+    """One list of tokens per slot, appended row by row."""
 
     def __init__(self) -> None:
         self.columns = TokenColumns()
@@ -67,14 +67,14 @@ class Model:
 
 @settings(max_examples=80, deadline=None)
 @given(st.data())
-def test_any_frames_leave_in_the_columns_what_a_list_a_slot_would_hold(data: st.DataObject) -> None:
+def test_columns_equal_one_list_per_slot(data: st.DataObject) -> None:
     model = Model()
     for limit in data.draw(st.lists(st.sampled_from(LIMITS), min_size=1, max_size=6)):
         model.begin(limit)
     for _ in range(data.draw(st.integers(0, 12))):
         known = sorted(model.lists)
         match data.draw(st.sampled_from(["frame", "frame", "steps", "append", "end", "begin"])):
-            case "frame":  # any rows, of any slots, several of one
+            case "frame":  # any rows of any slots, also several of one slot
                 slots = data.draw(st.lists(st.sampled_from([NO_SLOT, *known]), min_size=1, max_size=40))
                 few = st.sampled_from([False] * 9 + [True])
                 model.frame(slots, data.draw(st.lists(few, min_size=len(slots), max_size=len(slots))))
@@ -92,7 +92,7 @@ def test_any_frames_leave_in_the_columns_what_a_list_a_slot_would_hold(data: st.
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 4 * PAGE), max_size=8), st.integers(0, PAGE + 1))
-def test_a_slot_that_was_filled_goes_on_where_it_was(lengths: list[int], more: int) -> None:
+def test_filled_slot_continues_where_it_was(lengths: list[int], more: int) -> None:
     columns = TokenColumns()
     slots = []
     for length in lengths:
@@ -108,7 +108,7 @@ def test_a_slot_that_was_filled_goes_on_where_it_was(lengths: list[int], more: i
     assert columns.faults() == []
 
 
-def test_pages_that_were_given_back_are_used_again() -> None:
+def test_freed_pages_are_used_again() -> None:
     columns = TokenColumns()
     for _ in range(50):
         slots = [columns.begin(1000) for _ in range(20)]

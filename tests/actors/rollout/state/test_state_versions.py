@@ -1,4 +1,4 @@
-"""Versions over real data sockets: weights that change under way, gates, single requests, deadlines."""
+"""Versions over real data sockets: changes during generation, gates, single requests, deadlines."""
 
 import asyncio
 import hashlib
@@ -26,7 +26,7 @@ HELLO = Generate(id="hello", prompt=PROMPT, max_new_tokens=NEW_TOKENS, seed=7)
 
 
 async def newer_weights(running: Plane, version: int) -> Weights:
-    """Publish this version, other weights than those before."""
+    """Publish this version, whose weights differ from those before."""
     torch.manual_seed(version)
     model = Qwen3(MODEL)
     specs = tuple(weight_layout(model))
@@ -50,7 +50,7 @@ async def generate(running: Plane, request: Generate) -> Generated:
 
 
 async def open_to_newer(running: Plane) -> None:
-    """The batch of a step whose requests may end under newer weights than those that they began with."""
+    """A batch whose requests may end under newer weights than those that they began with."""
     prompts = tuple(
         Prompt(split="train", index=g, tokens=(2 + g, 5), seeds=(2 * g, 2 * g + 1)) for g in range(6)
     )
@@ -65,7 +65,7 @@ async def all_groups(running: Plane) -> Groups:
     return await running.head.ask("rollout/manager", take, Groups, deadline_s=60.0)
 
 
-async def test_requests_go_on_under_newer_weights_with_a_span_for_each(tmp_path: Path) -> None:
+async def test_requests_continue_under_newer_weights_with_spans(tmp_path: Path) -> None:
     async with plane(tmp_path, held=True) as running:
         host = await running.host("s1")
         await open_to_newer(running)
@@ -75,13 +75,13 @@ async def test_requests_go_on_under_newer_weights_with_a_span_for_each(tmp_path:
         groups = await all_groups(running)
         spans = [sample.spans for group in groups.groups for sample in group.samples]
         assert {span.version for own in spans for span in own} == {3, 4}
-        assert any([span.version for span in own] == [3, 4] for own in spans), "some changed in their middle"
+        assert any([span.version for span in own] == [3, 4] for own in spans), "some changed versions"
         assert all(own[0].start == 0 for own in spans)
         assert (await running.figures()).tokens_generated_twice == 0
         await host.system.close()
 
 
-async def test_a_single_request_is_one_request_however_often_it_is_asked_for(tmp_path: Path) -> None:
+async def test_repeated_single_request_is_one_request(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
         await running.submit()
@@ -104,7 +104,7 @@ async def test_a_single_request_is_one_request_however_often_it_is_asked_for(tmp
         await host.system.close()
 
 
-async def test_a_single_request_survives_the_manager_and_its_instance(tmp_path: Path) -> None:
+async def test_single_request_survives_manager_and_instance_deaths(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         hosts = [await running.host("s1")]
         await running.submit()
@@ -125,7 +125,7 @@ async def test_a_single_request_survives_the_manager_and_its_instance(tmp_path: 
             await host.system.close()
 
 
-async def test_an_unmet_gate_is_refused_by_its_name_or_waited_for(tmp_path: Path) -> None:
+async def test_unmet_gate_is_refused_or_waited_for(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
         await running.submit()
@@ -146,16 +146,16 @@ async def test_an_unmet_gate_is_refused_by_its_name_or_waited_for(tmp_path: Path
         await host.system.close()
 
 
-async def test_a_request_that_is_too_old_ends_with_what_it_has_and_its_group_is_whole(tmp_path: Path) -> None:
+async def test_overdue_request_ends_early_with_a_whole_group(tmp_path: Path) -> None:
     async with plane(tmp_path, request_deadline_s=0.05) as running:
         host = await running.host("s1")
         await open_to_newer(running)
         groups = await all_groups(running)
         lengths = [len(sample.tokens) // 4 for group in groups.groups for sample in group.samples]
         assert len(lengths) == 12
-        assert min(lengths) < NEW_TOKENS, "some were cut"
+        assert min(lengths) < NEW_TOKENS, "some responses were cut"
         scores = [sample.score for group in groups.groups for sample in group.samples]
-        assert scores == pytest.approx([length / NEW_TOKENS for length in lengths]), "scored as they are"
+        assert scores == pytest.approx([length / NEW_TOKENS for length in lengths]), "scored at this length"
         figures = await running.figures()
         assert figures.tokens_collected == sum(lengths)
         assert figures.tokens_generated_twice == 0
@@ -163,18 +163,18 @@ async def test_a_request_that_is_too_old_ends_with_what_it_has_and_its_group_is_
         await host.system.close()
 
 
-async def test_a_single_request_that_nobody_can_serve_ends_at_its_deadline(tmp_path: Path) -> None:
+async def test_unserved_single_request_ends_at_its_deadline(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         await running.submit()
         answer = await generate(running, msgspec.structs.replace(HELLO, deadline_s=1.0))
         assert (answer.status, answer.tokens, answer.versions) == ("deadline", b"", ())
 
 
-async def test_a_request_that_no_model_can_serve_is_refused_and_forgotten(tmp_path: Path) -> None:
+async def test_request_that_no_model_serves_is_refused(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
         await running.submit()
-        await running.responses()  # from here on it is served
+        await running.responses()  # from here on the version is served
         strange = Generate(id="strange", prompt=array("I", [MODEL.vocab_size]).tobytes(), max_new_tokens=4)
         for _ in range(2):
             with pytest.raises(Refused, match="outside of the vocabulary"):
