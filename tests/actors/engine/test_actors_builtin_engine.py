@@ -37,7 +37,7 @@ def queued(engine: BuiltinEngine, assignments: Iterable[Assignment]) -> BuiltinE
 
 
 def collect(engine: Engine, steps: int | None = None) -> dict[int, list[Row]]:
-    """Rows by ticket of so many steps, or of all until the engine is idle."""
+    """The rows by ticket of this many steps, or of all steps until the engine is idle."""
     rows: dict[int, list[Row]] = {}
     while not engine.idle and steps != 0:
         out = engine.step()
@@ -50,7 +50,7 @@ def collect(engine: Engine, steps: int | None = None) -> dict[int, list[Row]]:
 
 
 def requests(count: int, longest: int = 40) -> list[Assignment]:
-    """Prompts and limits of many lengths, every third at another temperature."""
+    """Requests with prompts and limits of many lengths, every third at another temperature."""
     return [
         Assignment(
             ticket=100 + i,
@@ -74,7 +74,7 @@ def aborts(rows: Iterable[Row]) -> list[bool]:
     return [flags == Flag.ABORTED | Flag.NO_TOKEN for _, _, flags in rows]
 
 
-def test_a_request_gets_the_same_tokens_alone_and_in_any_batch(make_model: MakeModel) -> None:
+def test_request_gets_equal_tokens_alone_and_in_batches(make_model: MakeModel) -> None:
     model = make_model()
     crowd = requests(25)
     together = tokens_of(collect(queued(engine_of(model, slots=6), crowd)))
@@ -87,7 +87,7 @@ def test_a_request_gets_the_same_tokens_alone_and_in_any_batch(make_model: MakeM
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_an_engine_on_several_threads_gives_the_tokens_of_one_thread(
+def test_several_threads_give_the_tokens_of_one(
     make_model: MakeModel, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, crowd, on = make_model(), requests(120), set[int]()
@@ -105,10 +105,10 @@ def test_an_engine_on_several_threads_gives_the_tokens_of_one_thread(
         assert [logprob for _, logprob, _ in rows] == pytest.approx(
             [row[1] for row in alone[ticket]], abs=1e-4
         )
-    assert len(on) >= threads  # and the engine's own one, for the last few requests
+    assert len(on) >= threads  # and the engine's own thread, for the last few requests
 
 
-def test_a_block_that_computes_no_number_fails_the_step_on_several_threads(make_model: MakeModel) -> None:
+def test_non_finite_block_fails_the_step_on_threads(make_model: MakeModel) -> None:
     model = make_model()
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
@@ -117,9 +117,7 @@ def test_a_block_that_computes_no_number_fails_the_step_on_several_threads(make_
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8, 1.0])
-def test_a_request_cut_at_any_token_goes_on_elsewhere_as_if_it_had_stayed(
-    make_model: MakeModel, temperature: float
-) -> None:
+def test_cut_request_continues_elsewhere_as_if_uncut(make_model: MakeModel, temperature: float) -> None:
     model = make_model()
     whole = Assignment(ticket=1, prompt=[3, 1, 4, 1, 5], seed=77, max_new_tokens=30, temperature=temperature)
     stayed = collect(queued(engine_of(model, eos=[]), [whole]))[1]
@@ -135,7 +133,7 @@ def test_a_request_cut_at_any_token_goes_on_elsewhere_as_if_it_had_stayed(
         assert rows[0][2] & Flag.FIRST
 
 
-def test_a_bias_makes_a_token_certain_or_impossible_and_its_log_prob_says_so(make_model: MakeModel) -> None:
+def test_bias_forces_or_forbids_tokens_and_log_probs(make_model: MakeModel) -> None:
     model = make_model()
     asked = {1: Sampling(logit_bias=((7, 100.0),)), 2: Sampling(logit_bias=((7, 1.0), (8, 1.0))), 3: None}
     crowd = [
@@ -146,7 +144,7 @@ def test_a_bias_makes_a_token_certain_or_impossible_and_its_log_prob_says_so(mak
     assert [token for token, _, _ in rows[1]] == [7] * 9
     assert [logprob for _, logprob, _ in rows[1]] == pytest.approx([0.0] * 9, abs=1e-4)
     alone = collect(queued(engine_of(make_model(), eos=[]), [crowd[2]]))
-    assert [row[0] for row in alone[3]] == [row[0] for row in rows[3]], "others are drawn as they were"
+    assert [row[0] for row in alone[3]] == [row[0] for row in rows[3]], "other requests are sampled as before"
 
 
 def test_logprobs_equal_those_of_the_training_forward(make_model: MakeModel) -> None:
@@ -161,7 +159,7 @@ def test_logprobs_equal_those_of_the_training_forward(make_model: MakeModel) -> 
         assert [row[1] for row in rows[one.ticket]] == pytest.approx(expected.squeeze(1).tolist(), abs=1e-4)
 
 
-def test_every_request_ends_once_at_its_limit_or_at_a_stop_token(make_model: MakeModel) -> None:
+def test_request_ends_once_at_limit_or_stop_token(make_model: MakeModel) -> None:
     crowd = [dataclasses.replace(one, max_new_tokens=100) for one in requests(30)]
     rows = collect(queued(engine_of(make_model(), slots=8), crowd))
     assert rows.keys() == {one.ticket for one in crowd}
@@ -176,7 +174,7 @@ def test_every_request_ends_once_at_its_limit_or_at_a_stop_token(make_model: Mak
     assert stopped > 0
 
 
-def test_no_more_than_the_slots_execute_and_every_step_serves_all_of_them(make_model: MakeModel) -> None:
+def test_steps_serve_all_slots_and_no_more(make_model: MakeModel) -> None:
     engine = queued(engine_of(make_model(), slots=5), requests(12))
     assert (engine.pending, engine.executing) == (12, 0)
     made = 0
@@ -191,7 +189,7 @@ def test_no_more_than_the_slots_execute_and_every_step_serves_all_of_them(make_m
     assert made == sum(map(len, again.values()))
 
 
-def test_one_step_prefills_a_whole_batch_of_prompts_and_equal_prompts_share_it(
+def test_equal_prompts_share_one_prefill_in_a_step(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(make_model(), slots=8)
@@ -212,7 +210,7 @@ def test_one_step_prefills_a_whole_batch_of_prompts_and_equal_prompts_share_it(
         }
 
 
-def test_an_aborted_ticket_gets_one_last_row_and_no_other(make_model: MakeModel) -> None:
+def test_aborted_ticket_gets_one_last_row(make_model: MakeModel) -> None:
     crowd = [dataclasses.replace(one, max_new_tokens=20, prompt=[1, 2, 3]) for one in requests(4)]
     undisturbed = tokens_of(collect(queued(engine_of(make_model(), eos=[]), crowd)))
     engine = queued(engine_of(make_model(), slots=2, eos=[]), crowd)
@@ -231,7 +229,7 @@ def test_an_aborted_ticket_gets_one_last_row_and_no_other(make_model: MakeModel)
     assert aborts(collect(engine)[100]) == [True]
 
 
-def test_a_drained_engine_tells_the_end_of_every_ticket_and_is_idle(make_model: MakeModel) -> None:
+def test_drained_engine_reports_every_end_and_is_idle(make_model: MakeModel) -> None:
     engine = queued(
         engine_of(make_model(), slots=3), [dataclasses.replace(one, max_new_tokens=20) for one in requests(7)]
     )
@@ -244,14 +242,14 @@ def test_a_drained_engine_tells_the_end_of_every_ticket_and_is_idle(make_model: 
     assert len(engine.step()) == 0
 
 
-def test_more_ends_than_a_token_frame_holds_are_told_over_several_steps(make_model: MakeModel) -> None:
+def test_many_ends_are_reported_over_several_steps(make_model: MakeModel) -> None:
     engine = queued(engine_of(make_model(), slots=3), requests(3))
     engine.abort(range(10_000, 10_000 + MAX_ROWS))
     first = engine.step()
     assert len(first) == MAX_ROWS
-    told = set(first.tickets.tolist())
-    assert {100, 101, 102} <= told
-    assert told | collect(engine).keys() == {100, 101, 102, *range(10_000, 10_000 + MAX_ROWS)}
+    reported = set(first.tickets.tolist())
+    assert {100, 101, 102} <= reported
+    assert reported | collect(engine).keys() == {100, 101, 102, *range(10_000, 10_000 + MAX_ROWS)}
 
 
 BAD = {
@@ -269,9 +267,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_can_never_be_served_is_refused_with_all_that_came_along(
-    make_model: MakeModel, what: str
-) -> None:
+def test_unservable_request_is_refused_with_its_batch(make_model: MakeModel, what: str) -> None:
     engine = engine_of(make_model())
     good = Assignment(ticket=1, prompt=[1, 2, 3], seed=0, max_new_tokens=9)
     bad = dataclasses.replace(good, **{"ticket": 2, **BAD[what]})
@@ -285,26 +281,26 @@ def test_what_can_never_be_served_is_refused_with_all_that_came_along(
     assert len(collect(engine)[1]) > 0
 
 
-def test_a_prefix_with_a_stop_token_that_does_not_end_the_response_goes_on(make_model: MakeModel) -> None:
+def test_prefix_with_an_ignored_stop_token_continues(make_model: MakeModel) -> None:
     engine, sampling = engine_of(make_model()), Sampling(ignore_eos=True)
     engine.add([Assignment(1, [1, 2, 3], seed=0, max_new_tokens=9, prefix=[1, 95], sampling=sampling)])
     assert len(collect(engine)[1]) == 7
 
 
-def test_a_prefix_that_ends_in_a_stop_token_of_its_own_is_finished(make_model: MakeModel) -> None:
+def test_prefix_ending_in_its_stop_token_is_finished(make_model: MakeModel) -> None:
     engine, own = engine_of(make_model()), Sampling(ignore_eos=True, stop_token_ids=(7,))
     with pytest.raises(CannotServe, match="stop token"):
         engine.add([Assignment(1, [1, 2, 3], seed=0, max_new_tokens=9, prefix=[1, 7], sampling=own)])
 
 
-def test_a_request_that_fills_its_slot_to_the_last_token_is_served(make_model: MakeModel) -> None:
+def test_request_that_fills_its_slot_is_served(make_model: MakeModel) -> None:
     model = make_model()
     engine = BuiltinEngine(model, slots=2, max_tokens=37, eos_token_ids=[])
     engine.add([Assignment(ticket=t, prompt=[4] * 7, seed=t, max_new_tokens=30) for t in (1, 2, 3)])
     assert [len(rows) for rows in collect(engine).values()] == [30, 30, 30]
 
 
-def test_a_full_queue_refuses_and_keeps_what_it_had(make_model: MakeModel) -> None:
+def test_full_queue_refuses_and_keeps_its_requests(make_model: MakeModel) -> None:
     engine = engine_of(make_model(), slots=2, max_pending=3)
     crowd = requests(5)
     engine.add(crowd[:3])
@@ -314,7 +310,7 @@ def test_a_full_queue_refuses_and_keeps_what_it_had(make_model: MakeModel) -> No
     assert collect(engine).keys() == {100, 101, 102}
 
 
-def test_new_weights_are_served_bit_for_bit_and_never_in_the_middle_of_a_request(
+def test_new_weights_are_exact_and_never_within_requests(
     make_model: MakeModel,
 ) -> None:
     trained = make_model(seed=5)
@@ -333,7 +329,7 @@ def test_new_weights_are_served_bit_for_bit_and_never_in_the_middle_of_a_request
     assert new != old
 
 
-def test_what_is_staged_in_the_middle_of_a_request_changes_none_of_its_tokens(make_model: MakeModel) -> None:
+def test_staged_weights_change_no_running_request(make_model: MakeModel) -> None:
     trained = make_model(seed=5)
     specs = weight_layout(trained)
     image = bytearray(image_bytes(specs))
@@ -342,7 +338,7 @@ def test_what_is_staged_in_the_middle_of_a_request_changes_none_of_its_tokens(ma
     engine = queued(engine_of(make_model(seed=0)), requests(3))
     tokens = collect(engine, steps=2)
     engine.stage_weights(memoryview(image).toreadonly(), specs, 8)
-    image[:] = bytes(len(image))  # from here on nobody needs it
+    image[:] = bytes(len(image))  # the image is not needed from here on
     with pytest.raises(EngineBusy, match="drain"):
         engine.commit_weights()
     for ticket, rows in collect(engine).items():
@@ -354,7 +350,7 @@ def test_what_is_staged_in_the_middle_of_a_request_changes_none_of_its_tokens(ma
     assert collect(queued(engine, requests(3))) == collect(queued(engine_of(trained), requests(3)))
 
 
-def test_broken_weights_are_named_and_sound_ones_heal_the_engine(make_model: MakeModel) -> None:
+def test_broken_weights_are_named_and_sound_ones_recover(make_model: MakeModel) -> None:
     broken, sound = make_model(), make_model()
     with torch.no_grad():
         broken.model.layers[0].self_attn.v_proj.weight.fill_(torch.nan)
@@ -371,14 +367,12 @@ def test_broken_weights_are_named_and_sound_ones_heal_the_engine(make_model: Mak
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 9])
-def test_what_is_kept_goes_on_under_newer_weights_as_if_it_had_come_with_its_tokens(
-    make_model: MakeModel, steps: int
-) -> None:
+def test_kept_requests_continue_under_newer_weights(make_model: MakeModel, steps: int) -> None:
     trained = make_model(seed=5)
     specs = weight_layout(trained)
     image = bytearray(image_bytes(specs))
     write_weights(trained, memoryview(image))
-    asked = requests(7)  # more than the slots: some wait
+    asked = requests(7)  # more than the slots, so some wait
     engine = queued(engine_of(make_model(seed=0)), asked)
     before = tokens_of(collect(engine, steps=steps))
     over = {ticket for ticket, made in before.items() if made[-1] == 95}
@@ -396,7 +390,7 @@ def test_what_is_kept_goes_on_under_newer_weights_as_if_it_had_come_with_its_tok
     assert tokens_of(collect(queued(engine_of(make_model(seed=0)), rest))) != {}
 
 
-def test_weights_change_twice_within_a_response_and_each_token_is_of_its_own(make_model: MakeModel) -> None:
+def test_two_weight_changes_within_a_response_are_exact(make_model: MakeModel) -> None:
     models = [make_model(seed=seed) for seed in (0, 5, 6)]
     specs = weight_layout(models[0])
     asked = Assignment(ticket=1, prompt=[3, 4, 5], seed=9, max_new_tokens=12, temperature=0.0)

@@ -1,4 +1,4 @@
-"""The builtin engine's host: what it cannot serve it refuses alone, whatever was sent along with it."""
+"""BuiltinHost: refuses only the requests that it cannot serve, whatever was sent with them."""
 
 from array import array
 from pathlib import Path
@@ -29,7 +29,7 @@ def work(ticket: int, token: int, experts: ExpertsWanted | None = None) -> Work:
     )
 
 
-def test_only_what_it_cannot_serve_is_refused_for_ever(tmp_path: Path) -> None:
+def test_only_unservable_requests_are_refused_for_ever(tmp_path: Path) -> None:
     host = BuiltinHost(Config())
     wanted = ExpertsWanted(follower="rollout/gateway", id="r", attempt=1)
     scored = replace(wanted, scores=Scores(top=2))
@@ -46,7 +46,7 @@ def test_only_what_it_cannot_serve_is_refused_for_ever(tmp_path: Path) -> None:
     assert sorted(turn.output.tickets.tolist()) == [1, 4]
 
 
-def test_what_was_staged_is_loaded_without_its_image(tmp_path: Path) -> None:
+def test_staged_weights_are_loaded_without_their_image(tmp_path: Path) -> None:
     host = BuiltinHost(Config())
     host.turn(Orders(load=published(tmp_path / "one")[1]))
     fetched = replace(published(tmp_path / "two")[1], version=4, root=b"4" * 32)
@@ -59,7 +59,7 @@ def test_what_was_staged_is_loaded_without_its_image(tmp_path: Path) -> None:
     assert host.turn(Orders()).version == 4
 
 
-def test_weights_that_were_staged_before_others_that_could_not_be_are_loaded_all_the_same(
+def test_staged_weights_load_after_others_failed_to_stage(
     tmp_path: Path,
 ) -> None:
     host = BuiltinHost(Config())

@@ -1,5 +1,6 @@
-"""`engine.drain_s`: requests that execute when newer weights come end under those that began them, or go on
-under the newer ones with the tokens that they have."""
+"""`engine.drain_s`: running requests end under their weights, or continue under newer weights.
+
+A request that continues keeps the tokens that it has."""
 
 import asyncio
 from array import array
@@ -19,13 +20,13 @@ from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Done
 from gleaner.supervisor.testing import TestSystem
-from tests.actors.engine.servers.test_servers_host import ToldServer
+from tests.actors.engine.servers.test_servers_host import ScriptedServer
 
 TOKENS = 20
 
 
-class Steady(ToldServer):
-    """Makes `allowed` tokens one by one, and says which weights it serves."""
+class Steady(ScriptedServer):
+    """Makes `allowed` tokens one by one, and reports which weights it serves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class Steady(ToldServer):
 
 
 @pytest.mark.parametrize(("drain_s", "versions"), [(30.0, [3]), (0.2, [3, 4]), (0.0, [3, 4])])
-async def test_what_executes_ends_under_its_weights_within_the_drain_and_goes_on_under_newer_ones_after_it(
+async def test_requests_end_within_the_drain_or_continue_after(
     tmp_path: Path, drain_s: float, versions: list[int]
 ) -> None:
     server = Steady()

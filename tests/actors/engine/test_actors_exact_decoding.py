@@ -1,4 +1,4 @@
-"""Exact decoding: the bits of a request are its own, whoever is beside it and however often it moves."""
+"""Exact decoding: the bits of a request do not depend on its batch or on how often it moves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLOTS = (3, ROWS, ROWS + 8)
 
 @dataclasses.dataclass
 class Fleet:
-    """Engines of several sizes with the same weights, and each request's rows when it is alone on one."""
+    """Engines of several sizes with the same weights, and each request's rows when decoded alone."""
 
     engines: dict[int, BuiltinEngine]
     alone: list[list[Row]]
@@ -79,7 +79,7 @@ def fleet(make_model: MakeModel) -> Fleet:
     stays=st.lists(st.tuples(st.sampled_from(SLOTS), st.integers(0, 6), st.integers(0, 6)), max_size=6),
     seed=st.integers(0, 2**32),
 )
-def test_a_request_gets_the_same_bits_in_any_company_and_however_often_it_is_cut_and_moved(
+def test_request_gets_equal_bits_in_any_batch(
     fleet: Fleet, crowd: list[int], stays: list[tuple[int, int, int]], seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -94,7 +94,7 @@ def test_a_request_gets_the_same_bits_in_any_company_and_however_often_it_is_cut
         rng.shuffle(moved)
         half = rng.randint(0, len(moved))
         for some, count in ((moved[:half], first_steps), (moved[half:], steps)):
-            engine.add(some)  # the others come while these are being decoded
+            engine.add(some)  # the others arrive while these are decoded
             for _ in range(count):
                 if not engine.idle:
                     step(engine, rows, open_)
@@ -105,7 +105,7 @@ def test_a_request_gets_the_same_bits_in_any_company_and_however_often_it_is_cut
     assert rows == {index: fleet.alone[index] for index in crowd}
 
 
-def test_exact_decoding_is_decoding(make_model: MakeModel, fleet: Fleet) -> None:
+def test_exact_decoding_agrees_with_the_model(make_model: MakeModel, fleet: Fleet) -> None:
     model = make_model()
     for index in range(0, COUNT, 5):
         one, rows = request(index), fleet.alone[index]
@@ -117,7 +117,7 @@ def test_exact_decoding_is_decoding(make_model: MakeModel, fleet: Fleet) -> None
     assert len({tuple(rows) for rows in fleet.alone}) == COUNT
 
 
-def test_kernels_that_treat_one_row_differently_are_refused(make_model: MakeModel) -> None:
+def test_kernels_that_treat_rows_differently_are_refused(make_model: MakeModel) -> None:
     class Crooked(ExactDecoder):
         def _logits(self, x: Tensor) -> Tensor:
             logits = super()._logits(x)
@@ -128,7 +128,7 @@ def test_kernels_that_treat_one_row_differently_are_refused(make_model: MakeMode
         Crooked(make_model(), 4, 64)
 
 
-def test_a_narrower_pass_that_gives_other_bits_is_not_used(make_model: MakeModel) -> None:
+def test_inexact_narrower_pass_is_not_used(make_model: MakeModel) -> None:
     class Crooked(ExactDecoder):
         def _logits(self, x: Tensor) -> Tensor:
             logits = super()._logits(x)
@@ -138,7 +138,7 @@ def test_a_narrower_pass_that_gives_other_bits_is_not_used(make_model: MakeModel
     assert ExactDecoder(make_model(), 4, 64).rows_of_pass(2 * ROWS) == ROWS
 
 
-def test_kernels_that_fill_a_context_otherwise_than_they_decode_are_refused(make_model: MakeModel) -> None:
+def test_kernels_whose_prefill_differs_from_decode_are_refused(make_model: MakeModel) -> None:
     class Crooked(ExactDecoder):
         def prefill(self, contexts: object, first_slot: int) -> None:
             super().prefill(contexts, first_slot)  # type: ignore[arg-type]
@@ -148,6 +148,6 @@ def test_kernels_that_fill_a_context_otherwise_than_they_decode_are_refused(make
         Crooked(make_model(), 4, 64)
 
 
-def test_an_exact_engine_on_several_threads_is_refused(make_model: MakeModel) -> None:
+def test_exact_engine_on_several_threads_is_refused(make_model: MakeModel) -> None:
     with pytest.raises(ValueError, match="one thread"):
         BuiltinEngine(make_model(), slots=4, max_tokens=64, eos_token_ids=[], threads=2, exact=True)

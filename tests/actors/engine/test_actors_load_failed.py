@@ -1,4 +1,4 @@
-"""Weights that do not load: what was served is served on, it is tried again, at last the instance ends."""
+"""Failed loads: the old weights are still served, the load is retried, finally the instance ends."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ from tests.actors.engine.servers.test_servers_host import fetched as without_ten
 from tests.actors.engine.servers.test_servers_sglang import published
 
 
-def test_the_builtin_engine_keeps_its_weights_where_an_image_is_of_another_model(tmp_path: Path) -> None:
+def test_builtin_engine_keeps_weights_after_an_unfit_image(tmp_path: Path) -> None:
     host, good = BuiltinHost(Config()), published(tmp_path)[1]
     other = msgspec.structs.replace(good, version=4, root=b"4", tensors=good.tensors[:-1])
     with pytest.raises(LoadFailed, match="lacks"):
@@ -54,7 +54,7 @@ def test_the_builtin_engine_keeps_its_weights_where_an_image_is_of_another_model
 
 
 class Stubborn:
-    """A host that takes version 1 at once, and each later one only at try `tries`, or at that of `takes`."""
+    """Accepts version 1 at once, and each later version only at try `tries`, or at that of `takes`."""
 
     engines, cache_tokens, device = 1, 0, None
 
@@ -66,7 +66,7 @@ class Stubborn:
         self._version: int | None = None
 
     def stage(self, fetched: Fetched) -> None:
-        """There is nothing to prepare."""
+        """Nothing to prepare."""
 
     def turn(self, orders: Orders) -> Turn:
         failed = ""
@@ -144,7 +144,7 @@ async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             await spot.__aexit__(None, None, None)
 
 
-async def test_a_load_that_fails_is_tried_again(fleet: Fleet) -> None:
+async def test_failed_load_is_tried_again(fleet: Fleet) -> None:
     host = Stubborn(tries=2)
     await fleet.spot("s", host)
     await fleet.publish(1)
@@ -158,7 +158,7 @@ async def test_a_load_that_fails_is_tried_again(fleet: Fleet) -> None:
     assert not (await fleet.seen()).failed
 
 
-async def test_an_instance_whose_tries_all_fail_ends_where_another_one_loaded_the_version(
+async def test_instance_ends_when_only_its_own_loads_fail(
     fleet: Fleet,
 ) -> None:
     host = Stubborn(served_weights.LOAD_TRIES + 1)
@@ -182,10 +182,10 @@ async def test_an_instance_whose_tries_all_fail_ends_where_another_one_loaded_th
 
 
 @pytest.mark.parametrize("instances", ["s", "st", "stuv"])
-async def test_a_version_that_no_instance_can_load_is_given_up_and_the_one_before_is_served(
+async def test_version_that_no_instance_loads_is_given_up(
     fleet: Fleet, instances: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served_weights, "LOAD_TRIES", 1000)  # one may try thrice before another one tried
+    monkeypatch.setattr(served_weights, "LOAD_TRIES", 1000)  # one may try thrice before another tries
     hosts = {name: Stubborn(tries=2000) for name in instances}
     for name, host in hosts.items():
         await fleet.spot(name, host)
@@ -201,23 +201,23 @@ async def test_a_version_that_no_instance_can_load_is_given_up_and_the_one_befor
     tried = sum(host.tried[2] for host in hosts.values())
     assert tried >= failed_loads.LOADS
 
-    fleet.head.kill("rollout/manager")  # it is in the journal
+    fleet.head.kill("rollout/manager")  # the decision is in the journal
     fleet.manager()
     await fleet.until(**dict.fromkeys(instances, 1))
     seen = await fleet.seen()
     assert [one.version for one in seen.failed] == [2]
-    assert {one.name: one.incarnation for one in seen.instances} == before, "nobody was restarted"
+    assert {one.name: one.incarnation for one in seen.instances} == before, "no instance was restarted"
     for ascending in (True, False):
         with pytest.raises(Refused, match="instances could not load it: it does not fit"):
             await fleet.publish(2, ascending=ascending)
-    for host in hosts.values():  # one may still try version 2
+    for host in hosts.values():  # one instance may still try version 2
         host.takes[3] = 1
     await fleet.publish(3)
     await fleet.until(**dict.fromkeys(instances, 3))
     assert sum(host.tried[2] for host in hosts.values()) <= tried + len(hosts), "each once more at most"
 
 
-async def test_a_version_that_is_tried_is_published_once_one_instance_has_loaded_it(fleet: Fleet) -> None:
+async def test_tried_version_is_published_after_its_first_load(fleet: Fleet) -> None:
     hosts = {name: Stubborn(tries=1) for name in "st"}
     for name, host in hosts.items():
         await fleet.spot(name, host)
@@ -225,12 +225,12 @@ async def test_a_version_that_is_tried_is_published_once_one_instance_has_loaded
     await fleet.until(s=1, t=1)
     assert await fleet.publish(2, tried=True) == Done()
     await fleet.until(s=2, t=2)
-    assert await fleet.publish(2, tried=True) == Done(), "said twice, it is done once"
+    assert await fleet.publish(2, tried=True) == Done(), "a repetition changes nothing"
     with pytest.raises(Refused, match="go on with 3"):
         await fleet.publish(0, tried=True)
 
 
-async def test_a_version_that_the_one_who_tries_it_cannot_load_is_never_published(fleet: Fleet) -> None:
+async def test_version_that_fails_its_trial_is_never_published(fleet: Fleet) -> None:
     hosts = {name: Stubborn(tries=100) for name in "st"}
     for name, host in hosts.items():
         await fleet.spot(name, host)
@@ -239,7 +239,7 @@ async def test_a_version_that_the_one_who_tries_it_cannot_load_is_never_publishe
     answer = await fleet.publish(2, tried=True)
     assert answer == NotPublished(version=2, why="it does not fit")
     await fleet.until(s=1, t=1)
-    assert sorted(host.tried[2] for host in hosts.values()) == [0, 1], "no other instance tried it"
+    assert sorted(host.tried[2] for host in hosts.values()) == [0, 1], "no other instance tried version 2"
     seen = await fleet.seen()
     assert (seen.published, seen.failed) == (1, [])
     fleet.head.kill("rollout/manager")
@@ -249,7 +249,7 @@ async def test_a_version_that_the_one_who_tries_it_cannot_load_is_never_publishe
 
 
 class Mortal(Stubborn):
-    """A host whose engine does not outlive its first load."""
+    """A host whose engine dies in its first load."""
 
     def turn(self, orders: Orders) -> Turn:
         if orders.load is not None:
@@ -257,7 +257,7 @@ class Mortal(Stubborn):
         return super().turn(orders)
 
 
-async def test_an_instance_that_ends_in_a_load_leaves_on_its_page_which_weights_it_was_and_why(
+async def test_death_in_a_load_leaves_version_and_reason(
     tmp_path: Path,
 ) -> None:
     page = ControlFile(tmp_path, "s/engine")
@@ -280,7 +280,7 @@ async def test_an_instance_that_ends_in_a_load_leaves_on_its_page_which_weights_
 
 
 class Waiting:
-    """The context of a worker, as far as its weights need one: every version is here, nobody is told."""
+    """The context of a worker, as its weights need it: every version is present, messages are dropped."""
 
     name, incarnation = "s/engine", 1
     log = logging.LoggerAdapter(logging.getLogger("test"))
@@ -309,7 +309,7 @@ class Waiting:
         return msgspec.structs.replace(without_tensors(message.version), root=message.root)
 
 
-async def test_weights_that_are_told_again_are_not_tried_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_repeated_weights_are_not_tried_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_weights, "LOAD_AGAIN_S", 0.0)
     tried = 0
 

@@ -1,4 +1,4 @@
-"""A server that points elsewhere is not followed: nothing that was meant for it goes to another one."""
+"""Redirects of a server are not followed: no request for it goes to another server."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ class Any(msgspec.Struct):
 
 @asynccontextmanager
 async def pointing(status: int) -> AsyncIterator[tuple[str, list[str]]]:
-    """A server that redirects everything to a second one, and what that one got."""
+    """A server that redirects everything to a second one, and the requests that the second one received."""
     got: list[str] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -40,13 +40,13 @@ async def pointing(status: int) -> AsyncIterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_no_call_of_an_engine_follows_a_redirect(status: int) -> None:
+async def test_engine_calls_follow_no_redirect(status: int) -> None:
     async with pointing(status) as (url, got):
         wire = HttpWire(url, "secret")
         for work in (wire.get("/server_info", Any), wire.post("/generate", Any(), Any), wire.look("/health")):
             with pytest.raises(ServerRefused, match=f"HTTP {status}") as refused:
                 await work
-            assert not refused.value.never, "another engine may take it"
+            assert not refused.value.never, "another engine may accept the request"
         with pytest.raises(ServerRefused, match=f"HTTP {status}"):
             async for _ in wire.events("/generate", Any()):
                 pass

@@ -1,4 +1,4 @@
-"""Whatever the engine, it comes to other weights in the same way: stage, commit, version."""
+"""TakesWeights: every engine changes its weights in the same way: stage, commit, version."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -42,7 +42,7 @@ class OnItsThread:
 
 @dataclass
 class Given:
-    """An engine; `sound`: weights that it takes; `unsound`: of which it says that it does not."""
+    """An engine; `sound`: weights that it accepts; `unsound`: weights that it refuses."""
 
     engine: TakesWeights
     sound: Fetched
@@ -62,7 +62,7 @@ async def served(open_servers: AsyncExitStack, fake: FakeSglang | FakeVllm) -> s
 
 
 def of_another_model(fetched: Fetched) -> Fetched:
-    """As an engine says so that has no such tensor."""
+    """The error of an engine that has no such tensor."""
     alien = TensorSpec("c.weight", "float32", (1,), 0, 4)
     return msgspec.structs.replace(fetched, version=9, root=b"9" * 32, tensors=(alien,))
 
@@ -80,7 +80,7 @@ async def given(
             async def tempered(_: SglangWire) -> bool:
                 return False
 
-            monkeypatch.setattr(SglangWire, "_leaves_temperature_out", tempered)  # it takes no requests
+            monkeypatch.setattr(SglangWire, "_leaves_temperature_out", tempered)  # it serves no requests
             wire = SglangWire(await served(open_servers, FakeSglang()), None)
             open_servers.push_async_callback(wire.disconnect)
             sound = image(tmp_path, 1)[0]
@@ -98,7 +98,7 @@ async def flip(given: Given, fetched: Fetched) -> str:
     return await given.engine.commit()
 
 
-async def test_what_is_staged_is_served_once_it_is_committed_and_not_before(given: Given) -> None:
+async def test_staged_weights_are_served_after_the_commit(given: Given) -> None:
     first, second = given.weights(1), given.weights(2)
     assert await flip(given, first) == await given.engine.version() == version_name(first)
     await given.engine.stage(second)
@@ -106,13 +106,13 @@ async def test_what_is_staged_is_served_once_it_is_committed_and_not_before(give
     assert await given.engine.commit() == await given.engine.version() == version_name(second)
 
 
-async def test_of_what_was_staged_the_last_is_committed(given: Given) -> None:
+async def test_last_staged_weights_are_committed(given: Given) -> None:
     await flip(given, given.weights(1))
     await given.engine.stage(given.weights(2))
     assert await flip(given, given.weights(3)) == version_name(given.weights(3))
 
 
-async def test_weights_that_it_does_not_take_leave_what_was_served_and_others_are_taken_then(
+async def test_refused_weights_leave_the_served_ones(
     given: Given,
 ) -> None:
     await flip(given, given.weights(1))
@@ -122,7 +122,7 @@ async def test_weights_that_it_does_not_take_leave_what_was_served_and_others_ar
     assert await flip(given, given.weights(2)) == version_name(given.weights(2))
 
 
-async def test_an_image_that_is_gone_cannot_be_staged_and_what_was_served_is(given: Given) -> None:
+async def test_missing_image_cannot_be_staged(given: Given) -> None:
     await flip(given, given.weights(1))
     gone = msgspec.structs.replace(given.weights(2), path=f"{given.sound.path}.gone")
     with pytest.raises(LoadFailed, match="version 2"):

@@ -1,4 +1,4 @@
-"""What top-k, top-p, min-p and forbidden ends leave of a distribution, and what the engine draws of it."""
+"""Logit filters: what top-k, top-p, min-p and forbidden ends keep, and what the engine samples from it."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def kept(sampling: Sampling) -> list[int]:
     return torch.nonzero(restrict(P, {0: sampling})[0]).flatten().tolist()
 
 
-def test_the_likeliest_are_kept() -> None:
+def test_likeliest_tokens_are_kept() -> None:
     assert kept(Sampling(top_k=2)) == [1, 3]
     assert kept(Sampling(top_p=0.65)) == [1, 3]
     assert kept(Sampling(top_p=0.71)) == [1, 2, 3]
@@ -43,7 +43,7 @@ def test_the_likeliest_are_kept() -> None:
     st.floats(0.01, 1.0),
     st.floats(0.0, 1.0),
 )
-def test_something_is_always_kept_and_never_a_less_likely_one_instead(
+def test_filters_keep_the_most_likely_tokens(
     weights: list[float], top_k: int, top_p: float, min_p: float
 ) -> None:
     p = torch.tensor([weights]) / sum(weights)
@@ -56,7 +56,7 @@ def test_something_is_always_kept_and_never_a_less_likely_one_instead(
         assert float(p[0][stays].min()) >= float(p[0][~stays].max()) - 1e-7
 
 
-def test_only_the_rows_that_ask_are_touched() -> None:
+def test_only_rows_that_ask_are_filtered() -> None:
     two = P.repeat(2, 1)
     assert torch.equal(restrict(two, {1: Sampling(top_k=1)})[0], P[0])
     assert torch.equal(forbid(two, {1: [3]})[0], P[0])
@@ -64,7 +64,7 @@ def test_only_the_rows_that_ask_are_touched() -> None:
 
 
 def responses(*asked: Sampling | None, temperature: float = 1.0, prefix: int = 0) -> list[list[int]]:
-    """What the engine makes of one prompt and seed, decoded together."""
+    """The responses of the engine to one prompt and seed, decoded together."""
     torch.manual_seed(5)
     engine = BuiltinEngine(Qwen3(MODEL), slots=8, max_tokens=64, eos_token_ids=[0])
     made: dict[int, list[int]] = {n: [] for n in range(len(asked))}
@@ -79,7 +79,7 @@ def responses(*asked: Sampling | None, temperature: float = 1.0, prefix: int = 0
     return list(made.values())
 
 
-def test_the_engine_draws_what_was_asked_for() -> None:
+def test_engine_samples_as_each_request_asks() -> None:
     plain, top, greedyish, ignoring, long = responses(
         None,
         Sampling(top_k=3),
@@ -87,7 +87,7 @@ def test_the_engine_draws_what_was_asked_for() -> None:
         Sampling(ignore_eos=True),
         Sampling(min_new_tokens=15),
     )
-    assert responses(None) == [plain], "the others change nothing for who asks for nothing"
+    assert responses(None) == [plain], "filters of others do not change a plain request"
     assert responses(None, temperature=0.0) == [greedyish]
     assert top != plain
     assert len(ignoring) == 20
@@ -98,6 +98,6 @@ def test_the_engine_draws_what_was_asked_for() -> None:
     assert stopped == ignoring[: ignoring.index(stop) + 1]
 
 
-def test_a_penalty_is_refused_not_left_out() -> None:
+def test_penalty_is_refused_not_ignored() -> None:
     with pytest.raises(CannotServe, match="penalties"):
         responses(Sampling(repetition_penalty=1.1))

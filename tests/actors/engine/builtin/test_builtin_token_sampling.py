@@ -13,13 +13,13 @@ def draw(seeds: list[int], position: int) -> np.ndarray:
 
 
 @given(st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=20), st.integers(0, 2**40))
-def test_a_number_depends_on_its_seed_and_position_alone(seeds: list[int], position: int) -> None:
+def test_number_depends_on_its_seed_and_position_only(seeds: list[int], position: int) -> None:
     together = draw(seeds, position)
     assert together.tolist() == [draw([seed], position)[0] for seed in seeds]
     assert ((together >= 0) & (together < 1)).all()
 
 
-def test_numbers_are_uniform_and_unrelated_across_neighbouring_seeds_and_positions() -> None:
+def test_numbers_are_uniform_and_independent() -> None:
     grid = np.stack([draw(list(range(400)), position) for position in range(400)])
     counts = np.histogram(grid, bins=50, range=(0, 1))[0]
     expected = grid.size / 50
@@ -30,8 +30,8 @@ def test_numbers_are_uniform_and_unrelated_across_neighbouring_seeds_and_positio
         assert abs(other.mean() - 0.25) < 0.005
 
 
-def test_the_stream_never_changes() -> None:
-    """A response begun by one release and ended by another is still that of its seed."""
+def test_random_stream_never_changes() -> None:
+    """A response that one release begins and another ends is still that of its seed."""
     assert request_keys([0, 1, 2**64]).tolist() == [
         16294208416658607535,
         10451216379200822465,
@@ -48,7 +48,7 @@ def test_logprobs_are_those_of_the_tempered_distribution(seed: int, temperature:
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=0)
 
 
-def test_tokens_come_as_often_as_their_probability() -> None:
+def test_tokens_have_the_frequency_of_their_probability() -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0, -torch.inf])
     n = 40_000
     tokens, _ = sample(logits.expand(n, 5), None, torch.from_numpy(draw(list(range(n)), 0)))
@@ -57,7 +57,7 @@ def test_tokens_come_as_often_as_their_probability() -> None:
     assert frequency[4] == 0
 
 
-def test_an_impossible_token_is_never_drawn_at_either_end() -> None:
+def test_impossible_token_is_never_sampled() -> None:
     logits = torch.full((2, 1000), -torch.inf)
     logits[:, 300:310] = 0.0
     tokens, logprobs = sample(logits, None, torch.tensor([0.0, 1 - 2**-52], dtype=torch.float64))
@@ -65,7 +65,7 @@ def test_an_impossible_token_is_never_drawn_at_either_end() -> None:
     assert torch.isfinite(logprobs).all()
 
 
-def test_temperature_zero_takes_the_most_likely_token_beside_sampled_rows() -> None:
+def test_temperature_zero_takes_the_most_likely_token() -> None:
     logits = torch.randn(4, 50)
     uniform = torch.from_numpy(draw([1, 2, 3, 4], 0))
     mixed, logprobs = sample(logits, torch.tensor([0.0, 1.0, 0.0, 1.0]), uniform)

@@ -26,7 +26,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def serve(folder: Path) -> AsyncIterator[Serve]:
-    """Serves a folder; one that decodes exactly and begins with request seeds that are always the same."""
+    """Serves a folder with an engine that decodes exactly and whose request seeds are always the same."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def start(model: Path = folder, **settings: object) -> Client:

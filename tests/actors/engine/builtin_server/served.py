@@ -1,4 +1,4 @@
-"""A model folder that is made in a moment, and servers of it as processes."""
+"""A quickly made model folder, and servers of it as processes."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def make_folder(directory: Path, seed: int = 0, **settings: object) -> Path:
 
 
 class Process:
-    """`rlctl engine serve`, until its end; killed with the block whatever happened."""
+    """`rlctl engine serve` until its end; killed at the end of the block in any case."""
 
     def __init__(self, model: Path, *arguments: str) -> None:
         argv = [sys.executable, "-m", "gleaner.rlctl", "engine", "serve", "--model", str(model)]
@@ -79,14 +79,14 @@ class Process:
         self.process.communicate()
 
     def ends(self, number: signal.Signals | None = None) -> tuple[int, str]:
-        """Its exit code and what it said on standard error, after a signal."""
+        """The exit code and the text on standard error, after a signal."""
         if number is not None:
             self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=WAIT_S)
-        return self.process.returncode, said
+        _, stderr = self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode, stderr
 
     def post(self, path: str, **body: object) -> "tuple[int, dict[str, object]]":
-        """Status and JSON of an answer."""
+        """The status and the JSON of an answer."""
         data = json.dumps(body).encode()
         try:
             with urllib.request.urlopen(f"{self.url}{path}", data, timeout=WAIT_S) as answer:

@@ -1,4 +1,4 @@
-"""The builtin engine behind SGLang's protocol, in this process: what each route does to requests that run."""
+"""Builtin engine server in this process: the effect of each route of SGLang's protocol on requests."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ async def until(client: Client, n: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_each_chunk_says_everything_so_far_and_the_last_one_is_the_whole_answer(
+async def test_last_chunk_is_the_whole_answer(
     serve: Serve,
 ) -> None:
     client = await serve()
@@ -81,7 +81,7 @@ async def test_each_chunk_says_everything_so_far_and_the_last_one_is_the_whole_a
     assert last["meta_info"]["weight_versions"] == [{"version": "default", "start": 0, "end": 24}]
 
 
-async def test_a_continued_response_is_that_of_a_request_that_was_never_cut(serve: Serve) -> None:
+async def test_continued_response_equals_an_uncut_one(serve: Serve) -> None:
     client, another = await serve(), await serve()
     params = {"max_new_tokens": 30, "sampling_seed": 9, "ignore_eos": True}
     whole = (await generate(client, sampling_params=params))["output_ids"]
@@ -93,11 +93,11 @@ async def test_a_continued_response_is_that_of_a_request_that_was_never_cut(serv
             "sampling_params": params | {"max_new_tokens": 30 - cut},
         }
         assert (await generate(another, **body))["output_ids"] == whole[cut:]
-    body.pop("response_start")  # then the tokens are a prompt, and its first new one is token 0
+    body.pop("response_start")  # now all tokens are a prompt, and token 0 is the first new one
     assert (await generate(another, **body))["output_ids"] != whole[cut:]
 
 
-async def test_the_least_length_of_a_continued_response_counts_from_where_it_goes_on(serve: Serve) -> None:
+async def test_min_length_of_continued_response_counts_from_start(serve: Serve) -> None:
     client = await serve()
     stops, ends = list(range(44, 108)), set()
     for start, seed in ((4, 1), (2, 2), (1, 3)):
@@ -108,7 +108,7 @@ async def test_the_least_length_of_a_continued_response_counts_from_where_it_goe
     assert "stop" in ends
 
 
-async def test_the_project_s_own_adapter_of_sglang_drives_it_and_continues_exactly(
+async def test_sglang_adapter_drives_the_server_and_continues_exactly(
     serve: Serve, tmp_path: Path, folder: Path
 ) -> None:
     client, free = await serve(exact=True), Sampling(ignore_eos=True)
@@ -117,11 +117,11 @@ async def test_the_project_s_own_adapter_of_sglang_drives_it_and_continues_exact
         await wire.stage(published(tmp_path, folder))
         name = await wire.commit()
         assert name.startswith("v7-")
-        whole = await told(wire, Ask("a", array("I", PROMPT), 20, 1.0, seed=11, sampling=free))
+        whole = await streamed(wire, Ask("a", array("I", PROMPT), 20, 1.0, seed=11, sampling=free))
         assert (len(whole[0]), whole[1], whole[2]) == (20, "length", {name})
         tokens = array("I", PROMPT + whole[0][:8])
         cut = Ask("b", tokens, 12, 1.0, seed=11, made=8, sampling=free)
-        assert (await told(wire, cut))[0] == whole[0][8:]
+        assert (await streamed(wire, cut))[0] == whole[0][8:]
         assert await wire.loads() == Loads(0, 0)
         await wire.healthy()
         await wire.abort(["nobody's"])
@@ -130,14 +130,14 @@ async def test_the_project_s_own_adapter_of_sglang_drives_it_and_continues_exact
         wire.close()
 
 
-async def told(wire: SglangWire, ask: Ask) -> tuple[list[int], str | None, set[str]]:
-    """Tokens of a stream, its end, and the versions that it named."""
+async def streamed(wire: SglangWire, ask: Ask) -> tuple[list[int], str | None, set[str]]:
+    """The tokens of a stream, its end, and the versions that it named."""
     seen = [chunk async for chunk in wire.stream(ask)]
     return [token for chunk in seen for token in chunk.tokens], seen[-1].finish, {one.version for one in seen}
 
 
 def published(root: Path, folder: Path) -> Fetched:
-    """The model of a folder as an image of weights, as an instance gets it."""
+    """The model of a folder as an image of weights, as an instance receives it."""
     model = load_checkpoint(folder)
     specs, store = tuple(weight_layout(model)), ImageStore(root / "store")
     with store.create(7, image_bytes(specs), specs) as draft:
@@ -154,7 +154,7 @@ def published(root: Path, folder: Path) -> Fetched:
     )
 
 
-async def test_a_batch_is_answered_in_its_order_and_streams_with_the_index_of_each(serve: Serve) -> None:
+async def test_batch_is_answered_in_order_and_streams_indexed(serve: Serve) -> None:
     client = await serve()
     prompts, params = [[40], [41, 42], [43]], {"max_new_tokens": 5, "sampling_seed": 1}
     alone = [(await generate(client, input_ids=one, sampling_params=params))["output_ids"] for one in prompts]
@@ -168,7 +168,7 @@ async def test_a_batch_is_answered_in_its_order_and_streams_with_the_index_of_ea
     assert last == dict(enumerate(alone))
 
 
-async def test_text_goes_in_and_out_and_a_stop_string_ends_it(serve: Serve) -> None:
+async def test_text_is_encoded_decoded_and_stopped(serve: Serve) -> None:
     client = await serve()
     asked = {
         "input_ids": None,
@@ -192,7 +192,7 @@ async def test_text_goes_in_and_out_and_a_stop_string_ends_it(serve: Serve) -> N
     await until(client, 0)
 
 
-async def test_an_aborted_request_answers_with_the_tokens_that_it_has(serve: Serve) -> None:
+async def test_aborted_request_answers_with_its_tokens(serve: Serve) -> None:
     client = await serve(slots=1)
     stream = chunks(client, rid="r0", sampling_params=LONG, return_logprob=True)
     await anext(stream)
@@ -208,7 +208,7 @@ async def test_an_aborted_request_answers_with_the_tokens_that_it_has(serve: Ser
     ended = [await waiting[1]]
     assert await post(client, "/abort_request", abort_all=True) == (200, None)
     ended += [await waiting[0]]
-    for one in ended:  # they never had the slot
+    for one in ended:  # these requests never had the slot
         assert one["meta_info"]["finish_reason"]["type"] == "abort"
         assert (one["output_ids"], one["meta_info"]["output_token_logprobs"]) == ([], [])
     first = [chunk async for chunk in stream][-1]
@@ -219,7 +219,7 @@ async def test_an_aborted_request_answers_with_the_tokens_that_it_has(serve: Ser
     assert len((await generate(client, sampling_params={"max_new_tokens": 2}))["output_ids"]) == 2
 
 
-async def test_a_client_that_goes_leaves_its_slot(serve: Serve) -> None:
+async def test_client_that_disconnects_frees_its_slot(serve: Serve) -> None:
     client = await serve(slots=1)
     stream = chunks(client, sampling_params=LONG)
     await anext(stream)
@@ -235,18 +235,16 @@ async def test_a_client_that_goes_leaves_its_slot(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
-async def test_weights_that_change_in_a_pause_go_on_with_the_same_response(
-    serve: Serve, other: Path, mode: str
-) -> None:
+async def test_weights_changed_in_a_pause_continue_the_response(serve: Serve, other: Path, mode: str) -> None:
     client = await serve()
     stream = chunks(client, sampling_params=LONG)
     first = await anext(stream)
     assert (await post(client, "/pause_generation", mode=mode))[0] == 200
     held = asyncio.ensure_future(generate(client, sampling_params={"max_new_tokens": 3, "sampling_seed": 8}))
-    status, told = await post(
+    status, reply = await post(
         client, "/update_weights_from_disk", model_path=str(other), weight_version="w-2"
     )
-    assert (status, told["success"], told["num_paused_requests"] >= 1) == (200, True, True)
+    assert (status, reply["success"], reply["num_paused_requests"] >= 1) == (200, True, True)
     async with client.get("/health_generate") as probe:
         assert probe.status == 503
     await post(client, "/continue_generation")
@@ -255,7 +253,7 @@ async def test_weights_that_change_in_a_pause_go_on_with_the_same_response(
     assert (old["version"], old["start"], new["version"], new["end"]) == ("default", 0, "w-2", 192)
     assert 0 < old["end"] == new["start"] < 192
     assert seen[-1]["meta_info"]["weight_version"] == "w-2"
-    # what follows the change is what those weights make of the tokens before it
+    # after the change, the new weights continue the tokens before it
     tokens = seen[-1]["output_ids"]
     fresh = await serve(other)
     rest = await generate(
@@ -268,7 +266,7 @@ async def test_weights_that_change_in_a_pause_go_on_with_the_same_response(
     assert (await held)["meta_info"]["weight_versions"] == [{"version": "w-2", "start": 0, "end": 3}]
 
 
-async def test_weights_wait_for_what_runs_unless_it_is_to_be_aborted(serve: Serve, other: Path) -> None:
+async def test_weights_wait_for_running_requests_unless_they_abort(serve: Serve, other: Path) -> None:
     client = await serve()
     body = {"model_path": str(other)}
     stream = chunks(client, sampling_params=LONG)
@@ -287,24 +285,24 @@ async def test_weights_wait_for_what_runs_unless_it_is_to_be_aborted(serve: Serv
         assert (await answer.json())["weight_version"] == "w-3"
 
 
-async def test_weights_that_do_not_fit_change_nothing_and_are_named(serve: Serve, tmp_path: Path) -> None:
+async def test_unfit_weights_are_named_and_change_nothing(serve: Serve, tmp_path: Path) -> None:
     client = await serve()
     params = {"max_new_tokens": 9, "sampling_seed": 4}
     before = await generate(client, sampling_params=params)
     larger = make_folder(tmp_path / "larger", intermediate_size=96)
     for path, why in ((larger, "another model"), (tmp_path / "nowhere", "is not a directory")):
-        status, told = await post(
+        status, reply = await post(
             client, "/update_weights_from_disk", model_path=str(path), weight_version="x"
         )
-        assert (status, told["success"]) == (400, False)
-        assert str(path) in told["message"]
-        assert why in told["message"]
+        assert (status, reply["success"]) == (400, False)
+        assert str(path) in reply["message"]
+        assert why in reply["message"]
     after = await generate(client, sampling_params=params)
     assert after["output_ids"] == before["output_ids"]
     assert after["meta_info"]["weight_version"] == "default"
 
 
-async def test_a_pause_that_aborts_ends_all_and_holds_what_comes(serve: Serve) -> None:
+async def test_aborting_pause_ends_running_and_holds_new_requests(serve: Serve) -> None:
     client = await serve()
     stream = chunks(client, sampling_params=LONG)
     await anext(stream)
@@ -316,7 +314,7 @@ async def test_a_pause_that_aborts_ends_all_and_holds_what_comes(serve: Serve) -
         assert answer.status == 400
     await asyncio.sleep(0.05)
     assert not held.done()
-    for _ in range(2):  # said twice, it is the same
+    for _ in range(2):  # a repetition changes nothing
         assert (await post(client, "/continue_generation"))[0] == 200
     assert len((await held)["output_ids"]) == 2
     async with client.post("/flush_cache?timeout=20") as answer:
@@ -347,17 +345,17 @@ WRONG: list[tuple[dict[str, object], str]] = [
 ]
 
 
-async def test_a_request_that_cannot_be_served_is_told_what_is_wrong(serve: Serve) -> None:
+async def test_invalid_request_gets_the_reason(serve: Serve) -> None:
     client = await serve()
     for body, word in WRONG:
         for stream in (False, True):
-            status, told = await post(client, "/generate", **body, stream=stream)
-            assert (status, told["error"]["code"]) == (400, 400)
-            assert word in told["error"]["message"]
+            status, reply = await post(client, "/generate", **body, stream=stream)
+            assert (status, reply["error"]["code"]) == (400, 400)
+            assert word in reply["error"]["message"]
     assert await running(client) == 0
 
 
-async def test_garbage_and_unknown_routes_are_errors_with_a_reason(serve: Serve) -> None:
+async def test_garbage_and_unknown_routes_get_a_reason(serve: Serve) -> None:
     client = await serve(api_key="secret")
     head = {"Authorization": "Bearer secret"}
     for path in ("/generate", "/abort_request", "/pause_generation", "/update_weights_from_disk"):
@@ -374,7 +372,7 @@ async def test_garbage_and_unknown_routes_are_errors_with_a_reason(serve: Serve)
         assert answer.status == 200
 
 
-async def test_a_body_beyond_the_limit_is_refused_with_the_limit(
+async def test_oversized_body_is_refused_with_the_limit(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.actors.engine.builtin_server.application.MAX_BODY_BYTES", 1024)
@@ -384,7 +382,7 @@ async def test_a_body_beyond_the_limit_is_refused_with_the_limit(
         assert "1024" in (await answer.json())["error"]["message"]
 
 
-async def test_what_it_tells_of_itself_is_what_it_does(serve: Serve) -> None:
+async def test_reported_state_agrees_with_the_behaviour(serve: Serve) -> None:
     client = await serve(slots=2)
     streams = [chunks(client, sampling_params=LONG) for _ in range(2)]
     for stream in streams:

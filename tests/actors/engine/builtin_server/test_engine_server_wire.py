@@ -1,4 +1,4 @@
-"""SGLang's protocol byte for byte: what clients send is understood, what they read is as SGLang writes it."""
+"""SGLang's protocol byte for byte: requests of real clients are read, answers are written as by SGLang."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def test_roll_s_request_is_understood(engine: Engine) -> None:
     assert asked.sampling == Sampling(min_new_tokens=2, ignore_eos=True, stop_token_ids=(9,))
 
 
-def test_what_routes_and_ranks_a_request_is_taken_and_changes_nothing(engine: Engine) -> None:
+def test_routing_fields_are_accepted_and_change_nothing(engine: Engine) -> None:
     plain = '{"input_ids": [[1], [2, 3]], "response_start": [1, 1]'
     more = """, "routing_key": "s", "priority": 1, "extra_key": "wv3", "cache_salt": "x", "session_id": "s",
         "custom_labels": {"a": "b"}, "kv_hints": {"a": 1}, "bootstrap_room": null, "lora_path": null}"""
@@ -59,23 +59,23 @@ def test_orders_have_the_defaults_of_sglang() -> None:
     raw = """{"model_path": "/w", "load_format": "auto", "weight_version": "7", "is_async": false,
         "abort_all_requests": false, "torch_empty_cache": false, "keep_pause": false, "token_step": 0,
         "recapture_cuda_graph": false, "flush_cache": true, "manifest": null}"""
-    told = msgspec.json.decode(raw, type=UpdateBody)
-    assert (told.model_path, told.weight_version, told.abort_all_requests) == ("/w", "7", False)
+    order = msgspec.json.decode(raw, type=UpdateBody)
+    assert (order.model_path, order.weight_version, order.abort_all_requests) == ("/w", "7", False)
     assert msgspec.json.decode('{"model_path": "/w"}', type=UpdateBody) == UpdateBody("/w")
 
 
-def test_an_answer_is_written_as_sglang_writes_it(engine: Engine) -> None:
+def test_answer_is_written_as_by_sglang(engine: Engine) -> None:
     raw = """{"input_ids": [40, 41], "rid": "r", "return_logprob": true, "sampling_params":
         {"max_new_tokens": 3, "sampling_seed": 1}}"""
     (asked,), _ = asked_of(body(raw), engine)
     answers, running = Answers(engine.prompts), Running(asked, began_s=1.0)
     letter = engine.prompts.encode_text("ab")
 
-    def told() -> str:
+    def written() -> str:
         return msgspec.json.encode(answers.answer(running, "v1")).decode()
 
     running.take(letter[0], -0.5, "v1", 1.5)
-    assert told() == (
+    assert written() == (
         f'{{"text":"a","output_ids":[{letter[0]}],"meta_info":{{"id":"r","finish_reason":null,"prompt_tokens":2,'
         '"weight_version":"v1","num_retractions":0,"completion_tokens":1,"cached_tokens":0,'
         f'"reasoning_tokens":0,"input_token_logprobs":[],"output_token_logprobs":[[-0.5,{letter[0]},null]],'
@@ -84,7 +84,7 @@ def test_an_answer_is_written_as_sglang_writes_it(engine: Engine) -> None:
     running.take(letter[1], -0.25, "v2", 1.5)
     running.take(4, -2.0, "v2", 1.5)
     running.end(reason_of(running, 4), 3.0)
-    assert told() == (
+    assert written() == (
         f'{{"text":"ab","output_ids":[{letter[0]},{letter[1]},4],"meta_info":{{"id":"r",'
         '"finish_reason":{"type":"stop","matched":4},"prompt_tokens":2,"weight_version":"v2",'
         '"num_retractions":0,"completion_tokens":3,"cached_tokens":0,"reasoning_tokens":0,'
@@ -94,7 +94,7 @@ def test_an_answer_is_written_as_sglang_writes_it(engine: Engine) -> None:
     )
 
 
-def test_an_answer_without_a_token_has_its_log_probs_present_and_empty(engine: Engine) -> None:
+def test_answer_without_tokens_has_empty_log_probs(engine: Engine) -> None:
     (asked,), _ = asked_of(body('{"text": "a", "rid": "r", "return_logprob": true}'), engine)
     running = Running(asked, began_s=0.0)
     running.end(aborted("it was aborted"), 0.5)

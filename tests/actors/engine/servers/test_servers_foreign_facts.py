@@ -1,4 +1,4 @@
-"""When two engines serve the same model, by what they report."""
+"""ModelCheck: whether two engines serve the same model, by the facts that they report."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ URL = "http://10.0.0.5:30000"
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"model": "llama"}, "its model is 'llama', the others serve 'qwen'"),
         ({"root": "/models/Qwen3-8B-math"}, "its model comes from '/models/Qwen3-8B-math'"),
@@ -35,9 +35,9 @@ URL = "http://10.0.0.5:30000"
         ({"room_tokens": 1000}, "it takes 1000 tokens of prompt and response, the others take 4090"),
     ],
 )
-def test_engines_that_report_different_models_are_told_apart(change: dict[str, object], says: str) -> None:
+def test_engines_with_different_models_are_distinguished(change: dict[str, object], message: str) -> None:
     (found,) = differences(FIRST, replace(FIRST, **change))  # type: ignore[arg-type]
-    assert found.startswith(says)
+    assert found.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_engines_that_report_different_models_are_told_apart(change: dict[str, o
         {"kind": "vllm"},
     ],
 )
-def test_what_an_engine_does_not_report_makes_no_difference(change: dict[str, object]) -> None:
+def test_unreported_facts_make_no_difference(change: dict[str, object]) -> None:
     assert differences(FIRST, replace(FIRST, **change)) == []  # type: ignore[arg-type]
 
 
@@ -59,7 +59,7 @@ def test_every_difference_is_named() -> None:
     assert len(differences(FIRST, replace(FIRST, model="x", architecture="y", vocabulary=1))) == 3
 
 
-def test_an_engine_is_refused_until_it_serves_the_model_again() -> None:
+def test_engine_is_refused_until_it_serves_the_model() -> None:
     models = ModelCheck(FIRST)
     assert models.look(URL, FIRST) == ""
     why = models.look(URL, replace(FIRST, model="llama"))
@@ -71,14 +71,14 @@ def test_an_engine_is_refused_until_it_serves_the_model_again() -> None:
     assert not models.forget(URL)
 
 
-def test_a_folder_of_weights_that_was_given_to_engines_is_of_the_model() -> None:
+def test_weight_folder_given_to_engines_matches_the_model() -> None:
     models, loaded = ModelCheck(FIRST), replace(FIRST, root="/weights/step-7")
     assert models.look(URL, loaded) != ""
     models.given("/weights/step-7")
     assert models.look(URL, loaded) == ""
 
 
-def test_refused_engines_are_remembered_up_to_a_limit() -> None:
+def test_refused_engines_are_kept_up_to_a_limit() -> None:
     models, other = ModelCheck(FIRST), replace(FIRST, model="llama")
     for number in range(MAX_REFUSED + 1):
         models.look(f"http://10.0.0.5:{number}", other)

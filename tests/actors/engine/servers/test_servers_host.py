@@ -1,5 +1,4 @@
-"""The host of an engine that is a server somewhere: driven as its worker drives it, on a server that is told
-what to say."""
+"""RemoteHost: the host of a remote engine server, driven as by its worker, with a scripted server."""
 
 import asyncio
 import time
@@ -40,14 +39,14 @@ def fetched(version: int) -> Fetched:
 FETCHED = fetched(3)
 
 
-class ToldServer:
-    """A wire whose server makes the token 100 + n at place n of a request; greedy probes of one token too."""
+class ScriptedServer:
+    """A wire whose server makes token 100 + n at place n of a request, and one token for a greedy probe."""
 
     def __init__(self) -> None:
         self.asks: list[Ask] = []
         self.aborted: list[str] = []
         self.chunk_tokens = 2
-        self.made = lambda chunk: chunk  # what it sends of what it should
+        self.made = lambda chunk: chunk  # alters the chunk that it sends
         self.silent_after: int | None = None
         self.refuses: str | None = None
         self.hangs = False
@@ -118,18 +117,18 @@ class ToldServer:
 
 
 @pytest.fixture
-def server() -> ToldServer:
-    return ToldServer()
+def server() -> ScriptedServer:
+    return ScriptedServer()
 
 
 @pytest.fixture
-def host(server: ToldServer) -> Iterator[DrivenHost]:
+def host(server: ScriptedServer) -> Iterator[DrivenHost]:
     fills_the_port: AwaitedHost = (remote := RemoteHost(server, stall_s=0.5, serve_s=5.0))
     assert isinstance(fills_the_port, AwaitedHost)
     host = DrivenHost(remote)
     yield host
     host.close()
-    assert host.joined(60.0), "a task of it outlives it"
+    assert host.joined(60.0), "a task outlives its host"
 
 
 def work(ticket: int, new: int = 6, prefix: tuple[int, ...] = ()) -> Work:
@@ -173,9 +172,7 @@ def finished(count: int) -> Callable[[Rows], bool]:
     return lambda rows: sum(bool(flags & (Flag.FINISHED | Flag.ABORTED)) for *_, flags in rows) == count
 
 
-def test_a_ticket_gets_its_tokens_in_order_the_first_and_the_last_flagged(
-    host: DrivenHost, server: ToldServer
-) -> None:
+def test_tokens_arrive_in_order_with_end_flags(host: DrivenHost, server: ScriptedServer) -> None:
     host.turn(Orders(load=FETCHED))
     rows, turns = drive(host, add(work(11), work(12)), finished(2))
     for ticket in (11, 12):
@@ -186,7 +183,7 @@ def test_a_ticket_gets_its_tokens_in_order_the_first_and_the_last_flagged(
     assert turns[-1].root == b"r"
 
 
-def test_a_prefix_is_continued_by_what_is_left_of_the_limit(host: DrivenHost, server: ToldServer) -> None:
+def test_prefix_is_continued_up_to_the_limit(host: DrivenHost, server: ScriptedServer) -> None:
     host.turn(Orders(load=FETCHED))
     rows, _ = drive(host, add(work(11, new=6, prefix=(103, 104))), finished(1))
     assert server.asks[-1].tokens.tolist() == [7, 8, 9, 103, 104]
@@ -194,9 +191,7 @@ def test_a_prefix_is_continued_by_what_is_left_of_the_limit(host: DrivenHost, se
     assert [token for _, token, _ in rows] == [105, 106, 107, 108]
 
 
-def test_what_a_server_computed_is_told_as_decode_steps_of_all_that_execute_together(
-    host: DrivenHost, server: ToldServer
-) -> None:
+def test_server_work_is_reported_as_common_decode_steps(host: DrivenHost, server: ScriptedServer) -> None:
     host.turn(Orders(load=FETCHED))
     _, turns = drive(host, add(work(11), work(12)), finished(2))
     tokens, prefilled, attended, steps = (
@@ -209,9 +204,7 @@ def test_what_a_server_computed_is_told_as_decode_steps_of_all_that_execute_toge
     assert 6 <= steps <= 12
 
 
-def test_an_abort_is_told_by_one_last_row_and_the_server_hears_of_it(
-    host: DrivenHost, server: ToldServer
-) -> None:
+def test_abort_gives_one_last_row_and_reaches_server(host: DrivenHost, server: ScriptedServer) -> None:
     server.silent_after = 2
     host.turn(Orders(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
@@ -220,7 +213,7 @@ def test_an_abort_is_told_by_one_last_row_and_the_server_hears_of_it(
     assert [rid.rpartition("-")[2] for rid in server.aborted] == ["11"]
 
 
-def test_new_weights_end_what_is_left_of_the_ones_before(host: DrivenHost, server: ToldServer) -> None:
+def test_new_weights_end_requests_of_older_ones(host: DrivenHost, server: ScriptedServer) -> None:
     server.silent_after = 2
     host.turn(Orders(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
@@ -230,7 +223,7 @@ def test_new_weights_end_what_is_left_of_the_ones_before(host: DrivenHost, serve
     assert turns[0].version == 4
 
 
-def test_weights_that_cannot_be_staged_disturb_nothing(host: DrivenHost, server: ToldServer) -> None:
+def test_unstaged_weights_disturb_nothing(host: DrivenHost, server: ScriptedServer) -> None:
     server.silent_after = 2
     host.turn(Orders(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
@@ -242,9 +235,7 @@ def test_weights_that_cannot_be_staged_disturb_nothing(host: DrivenHost, server:
     assert server.aborted == []
 
 
-def test_weights_that_a_server_does_not_take_leave_it_with_those_of_before(
-    host: DrivenHost, server: ToldServer
-) -> None:
+def test_refused_weights_leave_the_previous_weights(host: DrivenHost, server: ScriptedServer) -> None:
     server.silent_after = 2
     host.turn(Orders(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
@@ -252,14 +243,12 @@ def test_weights_that_a_server_does_not_take_leave_it_with_those_of_before(
     rows, turns = drive(host, Orders(load=fetched(4)), finished(1))
     assert rows == [(11, 0, ENDED)]
     assert (turns[0].version, turns[0].load_failed) == (3, "not taken")
-    assert "probe" in server.asks[-1].rid, "it was asked for a token before it is trusted again"
+    assert "probe" in server.asks[-1].rid, "a probe must succeed before the server is trusted again"
     server.silent_after = None
     drive(host, add(work(12)), finished(1))
 
 
-def test_a_server_that_takes_no_weights_at_first_serves_none_and_may_be_given_others(
-    host: DrivenHost, server: ToldServer
-) -> None:
+def test_server_that_refused_first_weights_accepts_others(host: DrivenHost, server: ScriptedServer) -> None:
     server.fails = "commit"
     turn = host.turn(Orders(load=FETCHED))
     assert (turn.version, turn.load_failed) == (None, "not taken")
@@ -269,7 +258,7 @@ def test_a_server_that_takes_no_weights_at_first_serves_none_and_may_be_given_ot
     drive(host, add(work(12), version=4), finished(1))
 
 
-def test_work_of_another_version_than_the_one_that_is_served_is_refused(host: DrivenHost) -> None:
+def test_work_of_another_version_is_refused(host: DrivenHost) -> None:
     assert host.turn(add(work(1))).refusals[0].why.startswith("it has no weights yet")
     host.turn(Orders(load=FETCHED))
     refusal = host.turn(add(work(2), version=2)).refusals[0]
@@ -278,7 +267,7 @@ def test_work_of_another_version_than_the_one_that_is_served_is_refused(host: Dr
     assert not refusal.never
 
 
-def test_what_the_server_refuses_is_refused_in_its_words(host: DrivenHost, server: ToldServer) -> None:
+def test_refusal_of_the_server_is_passed_on(host: DrivenHost, server: ScriptedServer) -> None:
     server.refuses = "too long for the context"
     host.turn(Orders(load=FETCHED))
     turn = host.turn(add(work(11)))
@@ -287,16 +276,14 @@ def test_what_the_server_refuses_is_refused_in_its_words(host: DrivenHost, serve
 
 
 @pytest.mark.parametrize("given", [work(4, new=2, prefix=(1, 2)), work(4, new=0), work(4, prefix=(200,))])
-def test_what_no_server_can_serve_is_never_sent(host: DrivenHost, server: ToldServer, given: Work) -> None:
+def test_impossible_work_is_never_sent(host: DrivenHost, server: ScriptedServer, given: Work) -> None:
     host.turn(Orders(load=FETCHED))
     asked = len(server.asks)
     assert host.turn(add(given)).refusals[0].never
     assert len(server.asks) == asked
 
 
-def test_a_server_that_answers_health_but_makes_no_token_is_given_up(
-    host: DrivenHost, server: ToldServer
-) -> None:
+def test_healthy_server_without_tokens_is_given_up(host: DrivenHost, server: ScriptedServer) -> None:
     server.silent_after = 2
     host.turn(Orders(load=FETCHED))
     with pytest.raises(ServerDied, match="no token came"):
@@ -304,10 +291,10 @@ def test_a_server_that_answers_health_but_makes_no_token_is_given_up(
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["while it makes tokens", "while it is idle"])
-async def test_a_pause_of_our_own_is_not_the_silence_of_the_server(
-    server: ToldServer, busy: bool, monkeypatch: pytest.MonkeyPatch
+async def test_own_pause_does_not_count_as_server_silence(
+    server: ScriptedServer, busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that was stopped, or got no turn, would throw away a server with all that it has in hand."""
+    """A process that was stopped, or got no turn, would discard a server with all its requests."""
     monkeypatch.setattr(remote, "TURN_S", 0.05)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PatientLoop)
@@ -317,7 +304,7 @@ async def test_a_pause_of_our_own_is_not_the_silence_of_the_server(
         server.silent_after = 2
         await host.awaited_turn(add(work(11)))
     for _ in range(3):
-        await asyncio.sleep(0.6)  # its health was asked for meanwhile
+        await asyncio.sleep(0.6)  # a health check ran meanwhile
         loop.stand_still(60.0)
         await asyncio.sleep(0.1)
         await host.awaited_turn(Orders())
@@ -325,9 +312,7 @@ async def test_a_pause_of_our_own_is_not_the_silence_of_the_server(
     await host.closed()
 
 
-def test_a_server_that_does_not_answer_is_given_up_when_it_has_nothing_to_do(
-    host: DrivenHost, server: ToldServer
-) -> None:
+def test_unresponsive_idle_server_is_given_up(host: DrivenHost, server: ScriptedServer) -> None:
     host.turn(Orders(load=FETCHED))
     server.hangs = True
     with pytest.raises(ServerDied, match="did not answer"):
@@ -341,8 +326,8 @@ def test_a_server_that_does_not_answer_is_given_up_when_it_has_nothing_to_do(
         (lambda chunk: Chunk(chunk.tokens, chunk.logprobs, None, 0, "8"), "somebody else"),
     ],
 )
-def test_tokens_that_nobody_may_be_given_are_not_passed_on(
-    host: DrivenHost, server: ToldServer, made: Callable[[Chunk], Chunk], why: str
+def test_invalid_tokens_are_not_passed_on(
+    host: DrivenHost, server: ScriptedServer, made: Callable[[Chunk], Chunk], why: str
 ) -> None:
     server.made = made
     host.turn(Orders(load=FETCHED))
@@ -350,28 +335,28 @@ def test_tokens_that_nobody_may_be_given_are_not_passed_on(
         drive(host, add(work(11)), finished(1))
 
 
-def test_streams_are_not_read_on_while_nobody_takes_their_rows(
-    host: DrivenHost, server: ToldServer, monkeypatch: pytest.MonkeyPatch
+def test_streams_pause_while_no_rows_are_taken(
+    host: DrivenHost, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_exchange, "MAX_HELD", 10)
     sent: list[int] = []
     server.made = lambda chunk: (sent.extend(chunk.tokens), chunk)[1]
     host.turn(Orders(load=FETCHED))
     host.turn(add(work(11, new=60)))
-    time.sleep(0.8)  # longer than `stall_s`: who is not read does not stand still
+    time.sleep(0.8)  # longer than `stall_s`: an unread stream does not stall
     assert len(sent) < 30
     rows, _ = drive(host, Orders(), finished(1))
     assert rows[-1][1] == 162
 
 
-def test_an_order_ends_a_turn_that_waits(host: DrivenHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_ends_a_waiting_turn(host: DrivenHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "TURN_S", 600.0)  # longer than a turn of a test is waited for
     host.turn(Orders(load=FETCHED))
     host.hurry()
     assert rows_of(host.turn(Orders())) == []
 
 
-def test_closing_ends_a_turn_and_its_server(host: DrivenHost, server: ToldServer) -> None:
+def test_close_ends_the_turn_and_the_server(host: DrivenHost, server: ScriptedServer) -> None:
     host.turn(Orders(load=FETCHED))
     host.close()
     with pytest.raises(ServerDied, match="closed"):

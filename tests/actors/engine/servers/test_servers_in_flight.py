@@ -1,5 +1,6 @@
-"""Requests that stay in a server while its weights change: where the older weights end is counted, and what
-cannot be counted is handed over."""
+"""Requests in a server during a weight change: the end of the older weights is counted.
+
+A request that cannot be counted is handed over."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -19,7 +20,7 @@ from tests.actors.engine.servers.test_servers_host import (
     ENDED,
     FETCHED,
     Rows,
-    ToldServer,
+    ScriptedServer,
     add,
     drive,
     fetched,
@@ -37,9 +38,10 @@ def image(version: int) -> Fetched:
     return msgspec.structs.replace(fetched(version), tensors=TENSORS)
 
 
-class Holds(ToldServer):
-    """A server that holds its requests: of each it has made so many tokens, of which so many have come. The
-    others come when it stands still, unless they are lost; when it goes on, so do all."""
+class Holds(ScriptedServer):
+    """A server that holds its requests. It has made `made` tokens of each, of which `come` have arrived.
+
+    The others arrive when it pauses, unless they are lost. When it continues, all arrive."""
 
     keeps = True
 
@@ -103,11 +105,11 @@ def host(server: Holds) -> Iterator[DrivenHost]:
     host = DrivenHost(RemoteHost(server, stall_s=60.0, serve_s=60.0))
     yield host
     host.close()
-    assert host.joined(60.0), "a task of it outlives it"
+    assert host.joined(60.0), "a task outlives its host"
 
 
 def serving(host: DrivenHost, server: Holds, *tickets: int) -> Rows:
-    """It serves version 3, with these requests; what came of them."""
+    """Serve version 3 with these requests; the rows that arrived."""
     host.turn(Orders(load=FETCHED))
     server.calls.clear()
     coming = sum(server.come_of[ticket] for ticket in tickets)
@@ -123,16 +125,14 @@ def tokens(rows: Rows, ticket: int) -> list[int]:
     return [token for one, token, flags in rows if one == ticket and flags != ENDED]
 
 
-def test_all_that_the_older_weights_made_is_told_before_any_token_of_the_newer_ones(
-    host: DrivenHost, server: Holds
-) -> None:
+def test_older_tokens_precede_those_of_newer_weights(host: DrivenHost, server: Holds) -> None:
     server.has(11, made=5, come=2)
     server.has(12, made=3, come=3)
     before = serving(host, server, 11, 12)
     turn = flip(host)
     assert (turn.version, turn.load_failed, turn.kept) == (4, "", [11, 12])
-    assert server.calls == ["hold", "commit"], "it stands still until it is known what may go on"
-    assert [token for _, token, _ in rows_of(turn)] == [OLD] * 3, "those on their way"
+    assert server.calls == ["hold", "commit"], "it pauses until the allowed requests are known"
+    assert [token for _, token, _ in rows_of(turn)] == [OLD] * 3, "the tokens in transit"
     after, _ = drive(host, Orders(), finished(2))
     assert server.calls == ["hold", "commit", "go on"]
     for ticket, made in ((11, 5), (12, 3)):
@@ -140,7 +140,7 @@ def test_all_that_the_older_weights_made_is_told_before_any_token_of_the_newer_o
         assert tokens(after, ticket) == [NEW] * (LENGTH - made)
 
 
-def test_what_may_not_go_on_ends_and_the_others_go_on(host: DrivenHost, server: Holds) -> None:
+def test_disallowed_requests_end_and_others_continue(host: DrivenHost, server: Holds) -> None:
     server.has(11, made=2, come=2)
     server.has(12, made=3, come=3)
     serving(host, server, 11, 12)
@@ -151,10 +151,10 @@ def test_what_may_not_go_on_ends_and_the_others_go_on(host: DrivenHost, server: 
     assert [rid.rpartition("-")[2] for rid in server.aborted] == ["12"]
 
 
-def test_of_what_not_all_has_come_in_time_or_the_server_does_not_know_nothing_is_kept(
+def test_incomplete_or_unknown_requests_are_not_kept(
     host: DrivenHost, server: Holds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "SETTLE_S", 0.1)  # of what never comes
+    monkeypatch.setattr(holding, "SETTLE_S", 0.1)  # for tokens that never arrive
     server.has(11, made=2, come=2)
     for ticket in (12, 13):
         server.has(ticket, made=4, come=2)
@@ -165,11 +165,11 @@ def test_of_what_not_all_has_come_in_time_or_the_server_does_not_know_nothing_is
     ended = [ticket for ticket, _, flags in rows_of(turn) if flags == ENDED]
     assert ended == [12, 13]
     rows, _ = drive(host, Orders(), finished(1))
-    assert tokens(rows, 12) == tokens(rows, 13) == [], "and nothing of them follows"
+    assert tokens(rows, 12) == tokens(rows, 13) == [], "no token of these requests follows"
 
 
 @pytest.mark.parametrize("how", ["refuses", "late"])
-def test_a_server_that_does_not_hold_loads_all_the_same_and_requests_are_handed_over(
+def test_server_that_does_not_hold_hands_requests_over(
     host: DrivenHost, server: Holds, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.has(11, made=4, come=2)
@@ -185,22 +185,20 @@ def test_a_server_that_does_not_hold_loads_all_the_same_and_requests_are_handed_
     assert [call for call in server.calls if call != "abort"] == ["hold", "go on", "commit", "probe"]
 
 
-def test_weights_that_do_not_load_leave_requests_where_they_are_under_those_of_before(
-    host: DrivenHost, server: Holds
-) -> None:
+def test_failed_load_keeps_requests_under_previous_weights(host: DrivenHost, server: Holds) -> None:
     server.has(11, made=4, come=2)
     before = serving(host, server, 11)
     server.fails = "commit"
     turn = flip(host)
     assert (turn.version, turn.load_failed, turn.kept) == (3, "not taken", None)
     assert "go on" in server.calls
-    rows = before + rows_of(turn)  # it may have ended within that turn
+    rows = before + rows_of(turn)  # the request may have ended within that turn
     rows += drive(host, Orders(), lambda more: finished(1)(rows + more))[0]
     assert len(tokens(rows, 11)) == LENGTH
     assert not server.aborted
 
 
-def test_a_server_that_dies_while_it_is_to_hold_is_replaced(host: DrivenHost, server: Holds) -> None:
+def test_server_that_dies_while_holding_is_replaced(host: DrivenHost, server: Holds) -> None:
     server.has(11, made=4, come=2)
     serving(host, server, 11)
     server.problem = ServerDied("it is gone")
@@ -208,7 +206,7 @@ def test_a_server_that_dies_while_it_is_to_hold_is_replaced(host: DrivenHost, se
         flip(host)
 
 
-def test_a_server_that_counts_less_than_it_told_is_none(host: DrivenHost, server: Holds) -> None:
+def test_server_that_counts_too_few_tokens_dies(host: DrivenHost, server: Holds) -> None:
     server.has(11, made=4, come=3)
     serving(host, server, 11)
     server.made_of[11] = 2
@@ -216,7 +214,7 @@ def test_a_server_that_counts_less_than_it_told_is_none(host: DrivenHost, server
         flip(host)
 
 
-def test_what_has_more_rows_than_a_turn_takes_is_handed_over(
+def test_request_with_too_many_rows_is_handed_over(
     host: DrivenHost, server: Holds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.has(11, made=2, come=2)
@@ -227,11 +225,11 @@ def test_what_has_more_rows_than_a_turn_takes_is_handed_over(
     assert len(rows_of(turn)) == 4
     assert turn.kept == [11]
     rows, _ = drive(host, Orders(), finished(2))
-    assert tokens(rows, 12) == [OLD], "the one that was left, and then its end"
+    assert tokens(rows, 12) == [OLD], "the one remaining token before the end"
     assert (12, 0, ENDED) in rows
 
 
-def test_nothing_is_held_where_nothing_is_asked_to_stay(host: DrivenHost, server: Holds) -> None:
+def test_nothing_is_held_without_requests_to_keep(host: DrivenHost, server: Holds) -> None:
     host.turn(Orders(load=FETCHED))
     server.calls.clear()
     assert flip(host).kept == []

@@ -1,5 +1,4 @@
-"""What an engine needs of its machine: environments and servers that are not there are named, each with what
-to do."""
+"""Requirements of an engine: each missing environment or server is named with its remedy."""
 
 import os
 import socket
@@ -24,7 +23,7 @@ def environment(home: Path, program: str) -> str:
 
 
 def having(home: Path, package: str, version: str, *plugins: str) -> str:
-    """A folder like a virtual environment in which a package is installed, as far as its interpreter sees."""
+    """A folder like a virtual environment whose interpreter reports an installed package."""
     site = home / "site"
     (site / package).mkdir(parents=True)
     (site / package / "__init__.py").write_text("raise SystemExit('a check imports nothing of a server')")
@@ -42,19 +41,19 @@ def lacks(**settings: object) -> str:
     return line
 
 
-def test_the_builtin_engine_needs_nothing() -> None:
+def test_builtin_engine_needs_nothing() -> None:
     assert unmet(Engine()) == []
 
 
-def test_a_server_that_is_not_installed_is_named_with_the_interpreter_that_lacks_it() -> None:
-    said = lacks(kind="sglang")
-    assert said.startswith(f"{sys.executable}: engine.kind is sglang, and sglang is not installed there")
-    assert "make engine-sglang" in said
+def test_missing_server_package_is_named_with_the_interpreter() -> None:
+    problem = lacks(kind="sglang")
+    assert problem.startswith(f"{sys.executable}: engine.kind is sglang, and sglang is not installed there")
+    assert "make engine-sglang" in problem
 
 
-def test_an_environment_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    said = lacks(kind="vllm", environment=str(tmp_path / "none"))
-    assert said == (
+def test_missing_environment_is_named(tmp_path: Path) -> None:
+    problem = lacks(kind="vllm", environment=str(tmp_path / "none"))
+    assert problem == (
         f"engine.environment {tmp_path / 'none'}: no such folder; `make engine-vllm` makes one, "
         "docs/engines.md says how"
     )
@@ -69,53 +68,51 @@ def test_an_environment_that_does_not_exist_is_named(tmp_path: Path) -> None:
         ("echo nothing of use", "does not say what is installed"),
     ],
 )
-def test_an_interpreter_that_is_broken_is_named_with_what_it_said(
-    tmp_path: Path, program: str, word: str
-) -> None:
+def test_broken_interpreter_is_named_with_its_output(tmp_path: Path, program: str, word: str) -> None:
     assert word in lacks(kind="sglang", environment=environment(tmp_path / "home", program))
 
 
-def test_an_interpreter_that_cannot_be_started_is_named(tmp_path: Path) -> None:
+def test_unstartable_interpreter_is_named(tmp_path: Path) -> None:
     home = environment(tmp_path / "home", "")
     os.truncate(f"{home}/bin/python", 0)
     (tmp_path / "home" / "bin" / "python").write_text("#!/nowhere/interpreter\n")
     assert "its interpreter cannot be started: No such file" in lacks(kind="sglang", environment=home)
 
 
-def test_a_package_is_looked_for_without_importing_it(tmp_path: Path) -> None:
+def test_package_is_found_without_an_import(tmp_path: Path) -> None:
     assert unmet(Engine(kind="sglang", environment=having(tmp_path / "home", "sglang", "0.5.23"))) == []
 
 
-def test_a_release_that_is_too_old_is_refused_with_the_oldest_that_is_known(tmp_path: Path) -> None:
-    said = lacks(kind="sglang", environment=having(tmp_path / "home", "sglang", "0.4.9"))
-    assert "sglang 0.4.9 is too old, 0.5.20 and newer" in said
+def test_old_release_is_refused_with_the_oldest_supported(tmp_path: Path) -> None:
+    problem = lacks(kind="sglang", environment=having(tmp_path / "home", "sglang", "0.4.9"))
+    assert "sglang 0.4.9 is too old, 0.5.20 and newer" in problem
 
 
 @pytest.mark.parametrize("version", ["0.30", "0.31.0rc1", "0.1.dev1+g1234567", "nightly"])
-def test_a_release_that_is_new_enough_or_not_known_is_taken(tmp_path: Path, version: str) -> None:
+def test_new_or_unknown_release_is_accepted(tmp_path: Path, version: str) -> None:
     home = having(tmp_path / "home", "vllm", version, "gleaner")
     assert unmet(Engine(kind="vllm", environment=home)) == []
 
 
-def test_vllm_without_our_plug_in_is_refused_with_how_to_install_it(tmp_path: Path) -> None:
-    said = lacks(kind="vllm", environment=having(tmp_path / "without", "vllm", "0.32.0"))
-    assert "pip install --no-deps" in said
-    assert "vllm_plugin" in said
+def test_vllm_without_plug_in_gets_the_install_command(tmp_path: Path) -> None:
+    problem = lacks(kind="vllm", environment=having(tmp_path / "without", "vllm", "0.32.0"))
+    assert "pip install --no-deps" in problem
+    assert "vllm_plugin" in problem
     assert (
         unmet(Engine(kind="vllm", environment=having(tmp_path / "with", "vllm", "0.32.0", "gleaner"))) == []
     )
 
 
-def test_a_url_where_nothing_listens_is_named() -> None:
-    with socket.socket() as probe:  # bound, so that nobody else takes it, and not listening
+def test_url_without_a_listener_is_named() -> None:
+    with socket.socket() as probe:  # bound, so that no process takes it, and not listening
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-        said = lacks(kind="sglang", url=url)
-    assert said.startswith(f"engine.url: {url}")
-    assert "start the server, or leave engine.url out" in said
+        problem = lacks(kind="sglang", url=url)
+    assert problem.startswith(f"engine.url: {url}")
+    assert "start the server, or leave engine.url out" in problem
 
 
-async def test_a_preemptible_host_is_looked_at_and_no_other() -> None:
+async def test_only_preemptible_hosts_are_checked() -> None:
     config = Config(engine=Engine(kind="sglang"))
     fittings = RealFittings()
     assert len(await fittings.unmet("preemptible", config)) == 1

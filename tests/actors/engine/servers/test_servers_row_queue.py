@@ -1,4 +1,4 @@
-"""What the streams of a server bring is one turn where that delays nobody's first or last token."""
+"""RowExchange: rows of several streams form one turn unless that delays a first or last token."""
 
 import asyncio
 from array import array
@@ -33,7 +33,7 @@ async def taken(taking: "asyncio.Task[Taken]") -> list[int]:
     return output.tokens.tolist()
 
 
-async def test_tokens_wait_until_every_stream_has_brought_some() -> None:
+async def test_tokens_wait_until_every_stream_has_some() -> None:
     exchange = RowExchange()
     taking = asyncio.create_task(exchange.take(FOREVER_S, expected=2))
     exchange.put(stream(1), one(7), 2)
@@ -44,7 +44,7 @@ async def test_tokens_wait_until_every_stream_has_brought_some() -> None:
 
 
 @pytest.mark.parametrize(("started", "finish"), [(False, False), (True, True)], ids=["first", "last"])
-async def test_the_first_and_the_last_token_of_a_request_wait_for_nobody(started: bool, finish: bool) -> None:
+async def test_first_and_last_tokens_of_requests_never_wait(started: bool, finish: bool) -> None:
     exchange = RowExchange()
     taking = asyncio.create_task(exchange.take(FOREVER_S, expected=9))
     exchange.put(stream(1), one(7), 2)
@@ -55,7 +55,7 @@ async def test_the_first_and_the_last_token_of_a_request_wait_for_nobody(started
 
 
 @pytest.mark.parametrize("urgent", ["hurry", "refuse", "ended"])
-async def test_what_is_urgent_takes_along_what_was_gathered(urgent: str) -> None:
+async def test_urgent_event_releases_gathered_tokens(urgent: str) -> None:
     exchange = RowExchange()
     exchange.put(stream(1), one(7), 2)
     taking = asyncio.create_task(exchange.take(FOREVER_S, expected=9))

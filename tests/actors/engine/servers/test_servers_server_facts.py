@@ -1,4 +1,4 @@
-"""What a server is taken for, by what it answers and however its answers arrive."""
+"""Server detection: the kind of a server by its answers, in whatever segments the answers arrive."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -39,20 +39,20 @@ VLLM_MODELS = {
 }
 
 
-def told(said: object, status: int = 200) -> Answer:
-    return lambda request: web.json_response(said, status=status)
+def answering(body: object, status: int = 200) -> Answer:
+    return lambda request: web.json_response(body, status=status)
 
 
 SGLANG = {
-    "/server_info": told(SGLANG_INFO),
-    "/model_info": told(MODEL_INFO),
-    "/v1/models": told(SGLANG_MODELS),
+    "/server_info": answering(SGLANG_INFO),
+    "/model_info": answering(MODEL_INFO),
+    "/v1/models": answering(SGLANG_MODELS),
 }
 
 
 @asynccontextmanager
 async def serving(routes: dict[str, Answer]) -> AsyncIterator[str]:
-    """A server with these routes; others are 404. Its URL."""
+    """A server with these routes and 404 for others; yields its URL."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         route = routes.get(request.path)
@@ -71,11 +71,11 @@ async def serving(routes: dict[str, Answer]) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def test_a_long_answer_is_read_whole_when_it_comes_in_small_segments() -> None:
+async def test_long_answer_in_small_segments_is_read_whole() -> None:
     async with serving(SGLANG) as url:
         with SegmentingProxy(url) as proxy:
             facts = await look(proxy.url)
-            assert proxy.segments > len(json.dumps(SGLANG_INFO)) // 8192, "it came in parts"
+            assert proxy.segments > len(json.dumps(SGLANG_INFO)) // 8192, "the answer arrived in parts"
             wire = HttpWire(proxy.url)
             assert (await wire.get("/server_info", ServerInfo)).version == "0.5.23"
             await wire.close()
@@ -97,8 +97,8 @@ async def test_a_long_answer_is_read_whole_when_it_comes_in_small_segments() -> 
 
 
 @pytest.mark.parametrize("segment_bytes", [1, 100, 1448])
-async def test_the_verdict_does_not_depend_on_the_size_of_segments(segment_bytes: int) -> None:
-    short = SGLANG | {"/server_info": told({**SGLANG_INFO, "launch_command": "x" * 2000})}
+async def test_verdict_does_not_depend_on_the_segment_size(segment_bytes: int) -> None:
+    short = SGLANG | {"/server_info": answering({**SGLANG_INFO, "launch_command": "x" * 2000})}
     async with serving(short) as url:
         with SegmentingProxy(url, segment_bytes, pause_s=0.0) as proxy:
             assert (await look(proxy.url)).kind == "sglang"
@@ -118,28 +118,28 @@ def endless(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "message"),
     [
         (cut_off, "http://127.0.0.1"),
         (endless, "/server_info answers with more than 4096 bytes \\(5001 are announced\\)"),
-        (told({}, 503), "/server_info answers 503"),
-        (told({}, 401), "/server_info answers 401"),
+        (answering({}, 503), "/server_info answers 503"),
+        (answering({}, 401), "/server_info answers 401"),
         (lambda request: web.Response(text="hello"), "5 bytes that are no JSON"),
     ],
     ids=["cut off", "too long", "busy", "no key", "no JSON"],
 )
-async def test_an_answer_that_did_not_come_whole_says_nothing_of_the_kind(
-    answer: Answer, says: str, monkeypatch: pytest.MonkeyPatch
+async def test_incomplete_answer_gives_no_kind(
+    answer: Answer, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_facts, "MAX_BYTES", 4096)
-    async with serving({"/server_info": answer, "/v1/models": told(VLLM_MODELS)}) as url:
-        with pytest.raises(NoServer, match=says):
+    async with serving({"/server_info": answer, "/v1/models": answering(VLLM_MODELS)}) as url:
+        with pytest.raises(NoServer, match=message):
             await look(url)
 
 
-@pytest.mark.parametrize("server_info", [None, told({"vllm_config": {"model_config": {}}})])
-async def test_a_server_without_sglangs_routes_is_taken_for_vllm(server_info: Answer | None) -> None:
-    routes = {"/v1/models": told(VLLM_MODELS), "/version": told({"version": "0.32.0"})}
+@pytest.mark.parametrize("server_info", [None, answering({"vllm_config": {"model_config": {}}})])
+async def test_server_without_sglang_routes_is_vllm(server_info: Answer | None) -> None:
+    routes = {"/v1/models": answering(VLLM_MODELS), "/version": answering({"version": "0.32.0"})}
     async with serving(routes | ({} if server_info is None else {"/server_info": server_info})) as url:
         facts = await look(url)
     assert facts == EngineFacts(
@@ -156,13 +156,13 @@ async def test_a_server_without_sglangs_routes_is_taken_for_vllm(server_info: An
 @pytest.mark.parametrize(
     "models", [SGLANG_MODELS, {"data": []}, {"data": [{"id": "x", "owned_by": "llamacpp"}]}]
 )
-async def test_a_server_of_another_kind_is_not_taken_for_vllm(models: object) -> None:
-    async with serving({"/v1/models": told(models)}) as url:
+async def test_server_of_another_kind_is_not_vllm(models: object) -> None:
+    async with serving({"/v1/models": answering(models)}) as url:
         with pytest.raises(NoServer, match="is neither SGLang nor vLLM.*/v1/models names"):
             await look(url)
 
 
-async def test_a_wire_says_which_limit_a_body_exceeds(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_oversized_body_error_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_wire, "MAX_BODY_BYTES", 1000)
     async with serving({"/server_info": endless}) as url:
         wire = HttpWire(url)
@@ -171,7 +171,7 @@ async def test_a_wire_says_which_limit_a_body_exceeds(monkeypatch: pytest.Monkey
         await wire.close()
 
 
-async def test_a_body_without_a_length_is_limited_while_it_comes() -> None:
+async def test_body_without_a_length_is_limited() -> None:
     async def stream(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)

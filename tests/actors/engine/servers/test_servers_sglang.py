@@ -1,5 +1,4 @@
-"""The wire of SGLang without SGLang: what is asked, what is read of the answers, the folder that it loads,
-and a process that is no server."""
+"""The wire of SGLang without SGLang: requests, answers, the folder that it loads, and broken processes."""
 
 import asyncio
 import json
@@ -82,7 +81,7 @@ def published(directory: Path, version: int = 3) -> tuple[Qwen3, Fetched]:
     return model, fetched
 
 
-def test_an_image_becomes_a_folder_with_the_same_model_bit_for_bit(tmp_path: Path) -> None:
+def test_image_becomes_a_folder_bit_for_bit(tmp_path: Path) -> None:
     model, fetched = published(tmp_path / "store")
     folder = ServedFolder().write(fetched)
     held = load_file(folder / "model.safetensors")
@@ -95,7 +94,7 @@ def test_an_image_becomes_a_folder_with_the_same_model_bit_for_bit(tmp_path: Pat
         assert torch.equal(weights, loaded.get_parameter(name)), name
 
 
-def test_folders_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+def test_folders_of_dead_processes_are_removed(tmp_path: Path) -> None:
     _, fetched = published(tmp_path / "store")
     dead, living = tmp_path / "store" / "served-4194304-ab", tmp_path / "store" / f"served-{os.getppid()}-ab"
     dead.mkdir()
@@ -111,8 +110,8 @@ def test_folders_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp
     assert not folder.exists()
 
 
-def meta(told: int, total: int, finish: str | None = None) -> Meta:
-    pairs = [(-0.5 * place, 100 + place, None) for place in range(total - told, total)]
+def meta(reported: int, total: int, finish: str | None = None) -> Meta:
+    pairs = [(-0.5 * place, 100 + place, None) for place in range(total - reported, total)]
     reason = None if finish is None else FinishReason(type=finish)
     rows = msgspec.Raw(msgspec.json.encode(pairs))
     return Meta(
@@ -125,30 +124,30 @@ ROWS = st.lists(st.tuples(st.floats(-50, 0), st.integers(0, 1 << 20), TEXTS), ma
 
 
 @given(ROWS, st.integers(0, 9), st.booleans())
-def test_the_newest_rows_are_those_at_the_end_whatever_stands_in_a_text(
+def test_newest_rows_are_the_last_ones_despite_texts(
     rows: list[tuple[float, int, str | None]], count: int, blanks: bool
 ) -> None:
-    told = json.dumps(rows, separators=(", ", ": ") if blanks else (",", ":")).encode()
-    assert newest_rows(told, count) == (rows[-count:] if count else [])
+    body = json.dumps(rows, separators=(", ", ": ") if blanks else (",", ":")).encode()
+    assert newest_rows(body, count) == (rows[-count:] if count else [])
 
 
-@pytest.mark.parametrize("told", [b"[[-0.5,3", b"[[-0.5]]", b"[]]", b"{}"])
-def test_rows_that_are_none_are_a_broken_server(told: bytes) -> None:
+@pytest.mark.parametrize("body", [b"[[-0.5,3", b"[[-0.5]]", b"[]]", b"{}"])
+def test_malformed_rows_are_a_broken_server(body: bytes) -> None:
     with pytest.raises(ServerDied, match="not what it should be"):
-        newest_rows(told, 1)
+        newest_rows(body, 1)
 
 
-@pytest.mark.parametrize("told", [2, 5], ids=["incremental", "cumulative"])
-def test_a_chunk_holds_what_is_new_whichever_way_the_server_streams(told: int) -> None:
-    assert new_of(meta(told, 5, "stop"), seen=3) == Chunk([103, 104], [-1.5, -2.0], "stop", 0, "v3")
+@pytest.mark.parametrize("reported", [2, 5], ids=["incremental", "cumulative"])
+def test_chunk_has_new_tokens_in_either_stream_mode(reported: int) -> None:
+    assert new_of(meta(reported, 5, "stop"), seen=3) == Chunk([103, 104], [-1.5, -2.0], "stop", 0, "v3")
 
 
-def test_a_stream_with_a_gap_is_no_stream() -> None:
+def test_stream_with_a_gap_is_an_error() -> None:
     with pytest.raises(ServerDied, match="goes on at token 4, 3 came"):
         new_of(meta(1, 5), seen=3)
 
 
-def test_sampling_is_asked_for_in_sglangs_words_and_what_a_prefix_has_counts() -> None:
+def test_sampling_is_written_for_sglang_minus_the_prefix() -> None:
     asked = Sampling(top_p=0.5, top_k=7, min_new_tokens=5, stop_token_ids=(9,), ignore_eos=True)
     given = sampling_params(Ask("r", array("I", [1, 2, 3]), 10, 0.7, 2**64 - 1, made=2, sampling=asked))
     plain = {"min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
@@ -165,18 +164,18 @@ def test_sampling_is_asked_for_in_sglangs_words_and_what_a_prefix_has_counts() -
     }
 
 
-def test_penalties_that_sglang_would_count_anew_are_refused() -> None:
+def test_penalties_of_continued_requests_are_refused() -> None:
     ask = Ask("r", array("I", [1, 2]), 10, 1.0, 0, made=1, sampling=Sampling(presence_penalty=0.5))
     with pytest.raises(ServerRefused, match="begun by another"):
         sampling_params(ask)
 
 
-def test_a_grammar_is_asked_for_in_sglangs_words_and_never_for_what_another_server_began() -> None:
+def test_grammar_is_written_for_sglang_but_never_continued() -> None:
     asked = Sampling(grammar=Grammar(kind="json_schema", text="{}"), logit_bias=((7, -100.0),))
     given = sampling_params(Ask("r", array("I", [1, 2]), 10, 1.0, 0, sampling=asked))
-    said = msgspec.json.decode(msgspec.json.encode(given))
-    assert (said["json_schema"], said["logit_bias"]) == ("{}", {"7": -100.0})
-    assert "regex" not in said
+    params = msgspec.json.decode(msgspec.json.encode(given))
+    assert (params["json_schema"], params["logit_bias"]) == ("{}", {"7": -100.0})
+    assert "regex" not in params
     with pytest.raises(ServerRefused, match=f"{CANNOT_CONTINUE}$") as refused:
         sampling_params(Ask("r", array("I", [1, 2]), 10, 1.0, 0, made=1, sampling=asked))
     assert refused.value.never
@@ -184,7 +183,7 @@ def test_a_grammar_is_asked_for_in_sglangs_words_and_never_for_what_another_serv
     sampling_params(Ask("r", array("I", [1, 2]), 10, 1.0, 0, made=1, sampling=biased))
 
 
-def test_a_request_that_the_server_cannot_serve_is_refused_and_is_no_abort_of_ours() -> None:
+def test_unservable_request_is_refused_not_aborted() -> None:
     end = {"type": "abort", "message": "Failed to compile the grammar", "status_code": 400}
     event = {"meta_info": {"completion_tokens": 0, "finish_reason": end}}
     with pytest.raises(ServerRefused, match="compile the grammar") as refused:
@@ -195,10 +194,10 @@ def test_a_request_that_the_server_cannot_serve_is_refused_and_is_no_abort_of_ou
 
 
 @given(st.integers(1, 4), st.integers(0, 3), st.booleans(), st.booleans(), st.sampled_from([0.0, 0.5, 1.0]))
-def test_likeliest_tokens_come_back_as_rows_however_the_server_streams(
+def test_likeliest_tokens_are_rows_in_either_stream_mode(
     prompt: int, made: int, of_prompt: bool, cumulative: bool, temperature: float
 ) -> None:
-    """A token of the prompt has -1, a rival of it 1 more; one of the response has -2 under the
+    """A token of the prompt has -1, a rival of it 1 more; a token of the response has -2 under the
     temperature."""
     wanted = Scores(top=1, prompt=of_prompt)
     tokens = array("I", range(10, 10 + prompt + made))
@@ -208,19 +207,19 @@ def test_likeliest_tokens_come_back_as_rows_however_the_server_streams(
     rows = b""
     for fresh in ([50], [51, 52], [53]):
         came += fresh
-        told = came if cumulative else fresh
+        sent = came if cumulative else fresh
         meta = Meta(
             completion_tokens=len(came),
             input_token_logprobs=raw([[None, given[0], None], *([-1.0, one, None] for one in given[1:])]),
             input_top_logprobs=raw([None, *([[0.0, one + 1, None]] for one in given[1:])]),
-            output_top_logprobs=raw([[[-1.0, one + 1, None]] for one in told]),
+            output_top_logprobs=raw([[[-1.0, one + 1, None]] for one in sent]),
         )
         last = "length" if 53 in fresh else None
         chunk = Chunk(fresh, [-2.0] * len(fresh), last)  # type: ignore[arg-type]
         rows = reading.read(meta, chunk, len(came) - len(fresh)).experts
     scores = unpacked(np.frombuffer(rows, "<i4").reshape(prompt + made + 3, 3))
     begin = 0 if of_prompt else prompt - 1
-    assert scores[:begin] == [Score(0.0, ((0, 0.0),))] * begin, "nobody asked for these"
+    assert scores[:begin] == [Score(0.0, ((0, 0.0),))] * begin, "no scores were requested for these"
     assert scores[begin:-4] == [Score(-1.0, ((one + 1, 0.0),)) for one in tokens[begin + 1 :]]
     step = temperature or 1.0
     assert scores[-4:] == [Score(-2.0, ((one + 1, -2.0 + step),)) for one in came]
@@ -230,11 +229,11 @@ def raw(rows: object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(rows))
 
 
-def test_rows_that_lack_are_not_told_and_rows_that_are_none_are_a_broken_server() -> None:
+def test_missing_rows_are_asked_again_and_malformed_refused() -> None:
     wanted = Scores(top=1)
     reading = ScoreReading(Ask("r", array("I", [1]), 9, 1.0, 0, scores=wanted), wanted)
     chunk = Chunk([5], [-1.0], "length")
-    assert reading.read(Meta(completion_tokens=1), chunk, 0).experts == b"", "they are asked for again"
+    assert reading.read(Meta(completion_tokens=1), chunk, 0).experts == b"", "missing rows are asked again"
     with pytest.raises(ServerDied, match="likeliest"):
         reading.read(Meta(completion_tokens=1, output_top_logprobs=raw({"no": "list"})), chunk, 0)
 
@@ -250,7 +249,7 @@ def until(what: object, process: ServerProcess) -> None:
         time.sleep(0.02)
 
 
-def test_a_server_that_ends_is_told_with_its_last_lines(tmp_path: Path) -> None:
+def test_ended_server_is_reported_with_its_last_lines(tmp_path: Path) -> None:
     process = script(tmp_path, "import os; print(os.environ['SAID'], flush=True); raise SystemExit(3)")
     end_s = time.monotonic() + 60
     with pytest.raises(ServerDied, match=r"exit 3.*\n.*hello"):
@@ -259,7 +258,7 @@ def test_a_server_that_ends_is_told_with_its_last_lines(tmp_path: Path) -> None:
             time.sleep(0.02)
 
 
-def test_killing_a_server_ends_what_it_started_too(tmp_path: Path) -> None:
+def test_killing_a_server_ends_its_children(tmp_path: Path) -> None:
     child = (
         "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
     )
@@ -272,7 +271,7 @@ def test_killing_a_server_ends_what_it_started_too(tmp_path: Path) -> None:
     process.kill()
     process.reap()
     while Path(f"/proc/{below}").exists() and "Z" not in Path(f"/proc/{below}/stat").read_text():
-        assert time.monotonic() < end_s, "what the server started lives on"
+        assert time.monotonic() < end_s, "a child of the server lives on"
         time.sleep(0.02)
 
 
@@ -283,8 +282,8 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_nothing_of_a_server_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
-    """Not even what it was just starting, which has not yet asked the kernel to end with its parent."""
+def test_no_server_process_outlives_a_killed_worker(tmp_path: Path) -> None:
+    """Even a process that was just being started, before it asked the kernel to end with its parent."""
     below = "import subprocess; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
     worker = (
         "import sys, time, pathlib; from gleaner.actors.engine.servers.server_process import ServerProcess; "
@@ -303,11 +302,11 @@ def test_nothing_of_a_server_outlives_a_worker_that_is_killed(tmp_path: Path) ->
         process.kill()
         process.wait(60)
     while not gone(started):
-        assert time.monotonic() < end_s, "what the server started lives on"
+        assert time.monotonic() < end_s, "a child of the server lives on"
         time.sleep(0.02)
 
 
-def test_the_log_of_a_server_is_bounded_and_keeps_its_end(tmp_path: Path) -> None:
+def test_server_log_is_bounded_and_keeps_its_end(tmp_path: Path) -> None:
     text = f"import time; print('x' * {2 * MAX_LOG_BYTES}); print('end', flush=True); time.sleep(600)"
     process = script(tmp_path, text)
     until("end", process)
@@ -317,7 +316,7 @@ def test_the_log_of_a_server_is_bounded_and_keeps_its_end(tmp_path: Path) -> Non
     process.reap()
 
 
-def test_a_server_that_cannot_start_is_told_of_with_its_words(tmp_path: Path) -> None:
+def test_server_that_cannot_start_is_reported_with_output(tmp_path: Path) -> None:
     _, fetched = published(tmp_path / "store")
     config = from_tree({"engine": {"kind": "sglang", "environment": str(tmp_path)}}, "test")
     (tmp_path / "bin").mkdir()
@@ -330,25 +329,25 @@ def test_a_server_that_cannot_start_is_told_of_with_its_words(tmp_path: Path) ->
     finally:
         host.close()
         assert host.joined(10)
-    assert not list((tmp_path / "store").glob("served-*")), "its folder is left"
+    assert not list((tmp_path / "store").glob("served-*")), "the folder of the server is left"
 
 
-def test_the_command_of_a_server_says_what_the_settings_say(tmp_path: Path) -> None:
+def test_server_command_follows_the_settings(tmp_path: Path) -> None:
     config = from_tree(
         {"engine": {"kind": "sglang", "slots": 5, "max_prompt_tokens": 100, "args": ["--dtype", "float32"]}},
         "t",
     )
     command = sglang_command(config, "http://127.0.0.1:7001", tmp_path, "v3-00")
-    told = dict(zip(command[3::2], command[4::2], strict=False))
+    options = dict(zip(command[3::2], command[4::2], strict=False))
     assert command[:3] == [sys.executable, "-m", "sglang.launch_server"]
-    assert told["--port"] == "7001"
-    assert told["--max-running-requests"] == "5"
-    assert int(told["--context-length"]) > 100 + config.rollout.max_new_tokens
+    assert options["--port"] == "7001"
+    assert options["--max-running-requests"] == "5"
+    assert int(options["--context-length"]) > 100 + config.rollout.max_new_tokens
     assert command[-2:] == ["--dtype", "float32"]
 
 
 class SilentServer:
-    """SGLang as far as its health goes: it makes the token of a probe, and then none. Has a thread."""
+    """SGLang as far as its health checks: makes the token of a probe, and then none. Has a thread."""
 
     def __init__(self) -> None:
         self.version = "nothing"
@@ -421,7 +420,7 @@ def given_at(temperature: float, ticket: int, new: int = 9) -> Work:
 
 
 @pytest.mark.parametrize(("logprob", "refused"), [(0.0, []), (-2.0, [2])])
-def test_temperatures_are_refused_where_log_probs_leave_them_out(
+def test_temperatures_are_refused_when_log_probs_omit_them(
     server: SilentServer, tmp_path: Path, logprob: float, refused: list[int]
 ) -> None:
     server.logprob = logprob
@@ -439,9 +438,7 @@ def test_temperatures_are_refused_where_log_probs_leave_them_out(
         assert host.joined(10)
 
 
-def test_a_server_that_answers_whether_it_is_healthy_but_makes_no_token_is_found_out(
-    server: SilentServer, tmp_path: Path
-) -> None:
+def test_healthy_server_without_tokens_is_detected(server: SilentServer, tmp_path: Path) -> None:
     _, fetched = published(tmp_path / "store")
     host = attached(server)
     try:
@@ -452,13 +449,13 @@ def test_a_server_that_answers_whether_it_is_healthy_but_makes_no_token_is_found
             for _ in range(20):
                 assert host.turn(orders).output is None
                 orders = Orders()
-        assert server.paths[asked:].count("/model_info") >= 2, "it was asked for its health, and answered"
+        assert server.paths[asked:].count("/model_info") >= 2, "the health checks were answered"
     finally:
         host.close()
         assert host.joined(10)
 
 
-def test_a_free_port_is_none_that_the_kernel_gives_to_connections() -> None:
+def test_free_port_is_outside_the_ephemeral_range() -> None:
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(20):
         port = free_port()

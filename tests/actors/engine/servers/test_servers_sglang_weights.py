@@ -1,5 +1,6 @@
-"""How a server of SGLang gets weights, against a small server that takes them as SGLang does and has our
-loader in it; `tests/engines` does the same with real ones."""
+"""Weights of an SGLang server, with a small server that loads as SGLang does and has our loader in it.
+
+`tests/engines` does the same with real ones."""
 
 import base64
 import importlib.util
@@ -40,7 +41,7 @@ def loader() -> ModuleType:
 
 
 class Model(torch.nn.Module):
-    """As a model of SGLang: it reads a checkpoint's names and copies each into its own."""
+    """Like a model of SGLang: reads a checkpoint's names and copies each tensor into its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,13 +55,13 @@ class Model(torch.nn.Module):
 
 @dataclass
 class FakeSglang:
-    """`ranks` models that are loaded together; `session`: it has the routes of one."""
+    """`ranks` models that are loaded together; `session`: it has the routes of a session."""
 
     session: bool = True
     loaders: list[str] | None = field(default_factory=lambda: [LOADER])
     ranks: int = 1
     silent: bool = False
-    made: dict[str, int] | None = None  # of the requests that it holds; None: it has not our hooks
+    made: dict[str, int] | None = None  # of its held requests; None: it has no hooks of ours
     version: str = "first"
     opened: bool = False
     paused: bool = False
@@ -71,10 +72,10 @@ class FakeSglang:
         path = request.path
         self.calls.append(path)
         if path == "/server_info":
-            told = {"custom_weight_loader": self.loaders, "tp_size": self.ranks, "version": "0.5.23"}
+            info = {"custom_weight_loader": self.loaders, "tp_size": self.ranks, "version": "0.5.23"}
             held = {"paused": self.paused, "made": self.made if self.paused else {}}
-            told["internal_states"] = [{} if self.made is None else {"gleaner": held}]
-            return web.json_response(told)
+            info["internal_states"] = [{} if self.made is None else {"gleaner": held}]
+            return web.json_response(info)
         if path == "/model_info":
             return web.json_response({"model_path": "/m", "weight_version": self.version})
         body = await request.json()
@@ -97,7 +98,7 @@ class FakeSglang:
         return web.json_response({"success": True, "message": ""})
 
     def _take(self, body: dict[str, object]) -> None:
-        """Each rank in its process, as far as file names tell them apart."""
+        """Each rank in its own process, as far as file names distinguish them."""
         names = body["serialized_named_tensors"]
         assert isinstance(names, list)
         assert len(names) == self.ranks
@@ -120,7 +121,7 @@ async def wire(fake: FakeSglang, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     async def tempered(wire: SglangWire) -> bool:
         return False
 
-    monkeypatch.setattr(SglangWire, "_leaves_temperature_out", tempered)  # it takes no requests
+    monkeypatch.setattr(SglangWire, "_leaves_temperature_out", tempered)  # it serves no requests
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", fake.answer)
     async with TestServer(app) as server:
@@ -152,7 +153,7 @@ async def flipped(wire: SglangWire, fetched: Fetched) -> str:
     return await wire.commit()
 
 
-async def test_each_rank_maps_the_image_while_nothing_executes_and_nothing_is_left_of_it(
+async def test_each_rank_maps_the_image_while_paused(
     fake: FakeSglang, wire: SglangWire, tmp_path: Path
 ) -> None:
     fake.ranks = 2
@@ -166,13 +167,13 @@ async def test_each_rank_maps_the_image_while_nothing_executes_and_nothing_is_le
         "/end_weight_update",
         "/continue_generation",
         "/model_info",
-        "/model_info",  # what later health checks compare with
+        "/model_info",  # later health checks compare with this
     ]
     assert all(holds(model, tensors) for model in fake.models)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != Path(fetched.path)]
 
 
-async def test_a_server_holds_its_requests_over_a_change_and_stands_still_until_it_goes_on(
+async def test_server_holds_requests_until_the_change_ends(
     fake: FakeSglang, wire: SglangWire, tmp_path: Path
 ) -> None:
     fake.made = {"r1": 7, "of-others": 3}
@@ -192,16 +193,16 @@ async def test_a_server_holds_its_requests_over_a_change_and_stands_still_until_
         "/update_weights_from_tensor",
         "/end_weight_update",
         "/model_info",
-        "/model_info",  # what later health checks compare with
+        "/model_info",  # later health checks compare with this
         "/continue_generation",
     ]
     assert holds(fake.models[0], tensors)
     fake.calls.clear()
     await flipped(wire, image(tmp_path, 5)[0])
-    assert fake.calls[0] == "/pause_generation", "the next change has a pause of its own again"
+    assert fake.calls[0] == "/pause_generation", "the next change has its own pause again"
 
 
-async def test_a_server_without_our_hooks_says_that_it_holds_nothing(
+async def test_server_without_hooks_reports_that_nothing_is_held(
     fake: FakeSglang, wire: SglangWire, tmp_path: Path
 ) -> None:
     await flipped(wire, image(tmp_path, 3)[0])
@@ -209,7 +210,7 @@ async def test_a_server_without_our_hooks_says_that_it_holds_nothing(
 
 
 @pytest.mark.parametrize(("loaders", "session"), [(None, True), (["theirs.load"], True), ([LOADER], False)])
-async def test_a_server_without_our_loader_or_without_a_session_reads_a_folder(
+async def test_server_without_loader_or_session_reads_a_folder(
     fake: FakeSglang, wire: SglangWire, tmp_path: Path, loaders: list[str] | None, session: bool
 ) -> None:
     fake.loaders, fake.session = loaders, session
@@ -221,9 +222,7 @@ async def test_a_server_without_our_loader_or_without_a_session_reads_a_folder(
     assert not list(tmp_path.rglob("served-*/*/*.safetensors"))
 
 
-async def test_a_session_that_somebody_left_open_is_closed_before_ours(
-    fake: FakeSglang, wire: SglangWire, tmp_path: Path
-) -> None:
+async def test_session_left_open_is_closed_first(fake: FakeSglang, wire: SglangWire, tmp_path: Path) -> None:
     fake.opened = True
     fetched, tensors = image(tmp_path, 3)
     await flipped(wire, fetched)
@@ -232,7 +231,7 @@ async def test_a_session_that_somebody_left_open_is_closed_before_ours(
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut off", "of another shape"])
-async def test_an_image_that_does_not_load_leaves_what_was_served_and_says_why(
+async def test_failed_image_leaves_the_served_weights(
     fake: FakeSglang, wire: SglangWire, tmp_path: Path, harm: str
 ) -> None:
     before, tensors = image(tmp_path, 3)
@@ -243,15 +242,15 @@ async def test_an_image_that_does_not_load_leaves_what_was_served_and_says_why(
     elif harm == "cut off":
         with open(fetched.path, "r+b") as file:
             file.truncate(80)
-    else:  # what comes before it in the image is copied already
+    else:  # the tensors before it in the image are already copied
         short = msgspec.structs.replace(fetched.tensors[-1], shape=(6,), nbytes=24)
         fetched = msgspec.structs.replace(fetched, tensors=(*fetched.tensors[:-1], short))
-    told = (
+    reason = (
         r"4 was not staged"
         if harm == "gone"
         else r"4 was not loaded: 1 of 1 ranks(.|\n)*version 3 was loaded"
     )
-    with pytest.raises(LoadFailed, match=told):
+    with pytest.raises(LoadFailed, match=reason):
         await flipped(wire, fetched)
     assert fake.version == name
     assert holds(fake.models[0], tensors)
@@ -261,7 +260,7 @@ async def test_an_image_that_does_not_load_leaves_what_was_served_and_says_why(
     assert holds(fake.models[0], tensors)
 
 
-async def test_where_there_is_no_way_back_the_server_is_given_up(
+async def test_server_without_a_way_back_is_given_up(
     fake: FakeSglang, wire: SglangWire, tmp_path: Path
 ) -> None:
     fetched, _ = image(tmp_path, 3)
@@ -271,7 +270,7 @@ async def test_where_there_is_no_way_back_the_server_is_given_up(
         await flipped(wire, fetched)
 
 
-async def test_a_rank_that_says_nothing_is_not_taken_for_loaded(
+async def test_silent_rank_does_not_count_as_loaded(
     fake: FakeSglang, wire: SglangWire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sglang_weights, "REPORT_S", 0.1)
@@ -280,7 +279,7 @@ async def test_a_rank_that_says_nothing_is_not_taken_for_loaded(
         await flipped(wire, image(tmp_path, 3)[0])
 
 
-async def test_a_folder_that_there_is_no_room_for_is_not_staged_and_nothing_is_paused(
+async def test_folder_without_free_space_is_not_staged(
     fake: FakeSglang, wire: SglangWire, tmp_path: Path
 ) -> None:
     fake.loaders = None

@@ -1,6 +1,6 @@
-"""The wire of a vLLM server, against a small server that speaks vLLM's words as its releases do.
+"""The wire of a vLLM server, with a small server that speaks the protocol of vLLM's releases.
 
-`tests/engines` holds the words against vLLM's own classes and the whole against real servers.
+`tests/engines` compares the protocol with vLLM's own classes, and the whole with real servers.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def event(tokens: list[int], finish: str | None = None) -> bytes:
 
 @dataclass
 class FakeVllm:
-    """Notes what is called; `events` are a stream's. `image`: it has our weight transfer engine."""
+    """Records what is called; `events` are a stream's. `image`: it has our weight transfer engine."""
 
     image: bool = True
     device: str = "cuda"
@@ -61,13 +61,13 @@ class FakeVllm:
     alien: str = ""  # a tensor that its model does not have
     version: str = "v4-abababab"
     masked_logprob: float = 0.0
-    made: dict[str, int] | None = None  # of the requests that it holds; None: it has not our route
+    made: dict[str, int] | None = None  # of its held requests; None: it has no route of ours
     status: int = 200
     events: list[bytes] = field(default_factory=list)
-    failing: list[str] = field(default_factory=list)  # once each
+    failing: list[str] = field(default_factory=list)  # each once
     calls: list[str] = field(default_factory=list)
     bodies: list[dict[str, object]] = field(default_factory=list)
-    folders: list[str] | None = None  # those that it was told to reload; None: it reads what it is given
+    folders: list[str] | None = None  # the folders to reload; None: reads given images
     reloaded: dict[str, torch.Tensor] = field(default_factory=dict)
     connections: list[asyncio.BaseTransport | None] = field(default_factory=list)
 
@@ -154,7 +154,7 @@ def image_in(folder: Path) -> tuple[Fetched, dict[str, torch.Tensor]]:
     for name, tensor in tensors.items():
         data = tensor.numpy().tobytes()
         specs.append(TensorSpec(name, "float32", tuple(tensor.shape), offset, len(data)))
-        whole += data + bytes(-len(data) % 64)  # as a layout of somebody else, with gaps
+        whole += data + bytes(-len(data) % 64)  # like a foreign layout, with gaps
         offset = len(whole)
     with ImageStore(folder).create(4, len(whole), specs) as draft:
         draft.view[:] = whole
@@ -176,7 +176,7 @@ async def chunks(wire: VllmWire, asked: Ask) -> list[Chunk]:
     return [chunk async for chunk in wire.stream(asked)]
 
 
-async def test_an_image_is_mapped_by_the_servers_workers_while_nothing_executes(
+async def test_workers_map_an_image_while_nothing_executes(
     fake: FakeVllm, wire: VllmWire, tmp_path: Path
 ) -> None:
     fetched, _ = image_in(tmp_path)
@@ -201,7 +201,7 @@ async def test_an_image_is_mapped_by_the_servers_workers_while_nothing_executes(
     assert {"weight_version": name} in fake.bodies
 
 
-async def test_a_server_holds_its_requests_over_a_change_and_stands_still_until_it_goes_on(
+async def test_server_holds_requests_until_the_change_ends(
     fake: FakeVllm, wire: VllmWire, tmp_path: Path
 ) -> None:
     first, _ = image_in(tmp_path)
@@ -228,19 +228,17 @@ async def test_a_server_holds_its_requests_over_a_change_and_stands_still_until_
     await wire.stage(first)
     fake.calls.clear()
     await wire.commit()
-    assert fake.calls[0] == "/pause?mode=abort", "the next change has a pause of its own again"
+    assert fake.calls[0] == "/pause?mode=abort", "the next change has its own pause again"
 
 
-async def test_a_server_without_our_route_says_that_it_holds_nothing(
+async def test_server_without_route_reports_that_nothing_is_held(
     fake: FakeVllm, wire: VllmWire, tmp_path: Path
 ) -> None:
     await serve(wire, image_in(tmp_path)[0])
     assert not wire.keeps
 
 
-async def test_a_server_does_not_hold_what_it_does_not_stand_still_for(
-    fake: FakeVllm, wire: VllmWire, tmp_path: Path
-) -> None:
+async def test_server_that_cannot_pause_does_not_hold(fake: FakeVllm, wire: VllmWire, tmp_path: Path) -> None:
     fake.made = {}
     fake.failing = ["/pause?mode=keep"]
     await serve(wire, image_in(tmp_path)[0])
@@ -248,7 +246,7 @@ async def test_a_server_does_not_hold_what_it_does_not_stand_still_for(
         await wire.hold(["r1"])
 
 
-async def test_a_server_that_does_not_take_weights_gets_those_of_before_again(
+async def test_server_that_refuses_weights_reloads_the_previous(
     fake: FakeVllm, wire: VllmWire, tmp_path: Path
 ) -> None:
     before, _ = image_in(tmp_path)
@@ -264,7 +262,7 @@ async def test_a_server_that_does_not_take_weights_gets_those_of_before_again(
         await serve(wire, msgspec.structs.replace(before, version=5))
 
 
-async def test_a_server_without_our_engine_reloads_a_checkpoint_in_memory_which_is_gone_then(
+async def test_server_without_transfer_engine_reloads_a_temporary_checkpoint(
     fake: FakeVllm, wire: VllmWire, tmp_path: Path
 ) -> None:
     fake.image = False
@@ -284,9 +282,7 @@ async def test_a_server_without_our_engine_reloads_a_checkpoint_in_memory_which_
     assert not list(tmp_path.rglob("served-*/*/*.safetensors"))
 
 
-async def test_a_server_that_does_not_load_a_folder_loads_again_what_it_had(
-    fake: FakeVllm, wire: VllmWire
-) -> None:
+async def test_server_that_fails_a_folder_reloads_the_previous(fake: FakeVllm, wire: VllmWire) -> None:
     async def serve_folder(version: int, path: str) -> str:
         empty = Fetched(
             version=version, root=b"r", path=path, tensors=(), model_config=b"", pulled_bytes=0, seconds=0.0
@@ -306,13 +302,13 @@ async def test_a_server_that_does_not_load_a_folder_loads_again_what_it_had(
     assert fake.version == "2"
     assert await serve_folder(3, "/good/three") == "3"
     assert (await wire.revert(), fake.folders[-1], fake.version) == ("2", "/good", "2")
-    assert await wire.revert() is None, "what was before that is not known"
+    assert await wire.revert() is None, "the version before is not known"
     with pytest.raises(ServerDied, match="nor what it served before"):
         fake.failing = ["/collective_rpc", "/collective_rpc"]
         await serve_folder(3, "/good/two")
 
 
-async def test_a_tied_model_is_not_reloaded_where_vllm_would_keep_its_old_output_matrix(
+async def test_tied_model_is_not_reloaded_with_stale_output(
     fake: FakeVllm, wire: VllmWire, tmp_path: Path
 ) -> None:
     fake.image, fake.device = False, "cpu"
@@ -321,7 +317,7 @@ async def test_a_tied_model_is_not_reloaded_where_vllm_would_keep_its_old_output
     assert "/collective_rpc" not in fake.calls
 
 
-async def test_a_server_without_routes_for_weights_is_no_engine(
+async def test_server_without_weight_routes_is_refused(
     fake: FakeVllm, wire: VllmWire, tmp_path: Path
 ) -> None:
     fake.development = False
@@ -329,7 +325,7 @@ async def test_a_server_without_routes_for_weights_is_no_engine(
         await serve(wire, image_in(tmp_path)[0])
 
 
-async def test_a_stream_is_asked_and_read_in_the_servers_words(
+async def test_stream_request_and_answer_follow_the_protocol(
     fake: FakeVllm, wire: VllmWire, tmp_path: Path
 ) -> None:
     fake.events = [event([8]), b": ping\n\n", event([9, 10]), event([6], "stop"), b"data: [DONE]\n\n"]
@@ -344,7 +340,7 @@ async def test_a_stream_is_asked_and_read_in_the_servers_words(
     assert body["request_id"] == "r-1"
 
 
-async def test_log_probs_that_lack_the_temperature_are_not_given_for_those_that_have_it(
+async def test_log_probs_without_the_temperature_are_refused(
     fake: FakeVllm, wire: VllmWire, tmp_path: Path
 ) -> None:
     fake.masked_logprob = -2.5
@@ -358,7 +354,7 @@ async def test_log_probs_that_lack_the_temperature_are_not_given_for_those_that_
 
 
 @pytest.mark.parametrize(("status", "never"), [(400, True), (503, False)])
-async def test_a_request_that_is_not_taken_is_refused_in_the_servers_words(
+async def test_rejected_request_is_refused_with_the_servers_reason(
     fake: FakeVllm, wire: VllmWire, status: int, never: bool
 ) -> None:
     fake.status = status
@@ -368,7 +364,7 @@ async def test_a_request_that_is_not_taken_is_refused_in_the_servers_words(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "line",
     [
         b'data: {"error": {"message": "EngineCore died", "code": 500}}\n\n',
         b'data: {"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": []}}]}\n\n',
@@ -377,15 +373,13 @@ async def test_a_request_that_is_not_taken_is_refused_in_the_servers_words(
         b"data: {broken\n\n",
     ],
 )
-async def test_what_no_sound_server_says_is_the_end_of_it(
-    fake: FakeVllm, wire: VllmWire, said: bytes
-) -> None:
-    fake.events = [event([8]), said]
+async def test_invalid_events_end_the_server(fake: FakeVllm, wire: VllmWire, line: bytes) -> None:
+    fake.events = [event([8]), line]
     with pytest.raises(ServerDied):
         await chunks(wire, ask())
 
 
-async def test_control_is_said_in_the_servers_words(fake: FakeVllm, wire: VllmWire) -> None:
+async def test_control_requests_follow_the_protocol(fake: FakeVllm, wire: VllmWire) -> None:
     await wire.abort(["r-1", "r-2"])
     assert fake.bodies == [{"request_ids": ["cmpl-r-1-0", "cmpl-r-2-0"]}]
     assert await wire.loads() == Loads(running=4, waiting=2)
@@ -404,15 +398,13 @@ async def test_control_is_said_in_the_servers_words(fake: FakeVllm, wire: VllmWi
     ]
 
 
-async def test_a_server_that_closes_a_connection_behind_its_answer_is_not_taken_for_dead(
-    fake: FakeVllm, wire: VllmWire
-) -> None:
+async def test_closed_connection_after_an_answer_is_no_death(fake: FakeVllm, wire: VllmWire) -> None:
     await wire.healthy()
     await wire.healthy()
-    assert len(fake.connections) == 2, "a connection that was used may be closed already"
+    assert len(fake.connections) == 2, "a used connection may already be closed"
 
 
-async def test_a_server_that_is_not_there_is_dead() -> None:
+async def test_absent_server_is_dead() -> None:
     wire = VllmWire("http://127.0.0.1:9", start=None)
     with pytest.raises(ServerDied):
         await wire.healthy()
@@ -421,29 +413,29 @@ async def test_a_server_that_is_not_there_is_dead() -> None:
     await wire.disconnect()
 
 
-def test_a_request_that_goes_on_draws_other_numbers_than_at_its_beginning() -> None:
+def test_continued_request_has_seeds_of_its_own() -> None:
     seeds = {seed_at(seed, position) for seed in (0, 1, 2**63, 2**64 - 1) for position in range(1, 200)}
     assert len(seeds) == 4 * 199
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_a_grammar_is_asked_for_in_vllms_words_and_never_for_what_another_server_began() -> None:
-    def said(kind: str, made: int = 0) -> dict[str, object]:
+def test_grammar_is_written_for_vllm_but_never_continued() -> None:
+    def encoded(kind: str, made: int = 0) -> dict[str, object]:
         asked = Sampling(grammar=Grammar(kind=kind, text="x"), logit_bias=((7, -2.0),))
         one = Ask("r", array("I", [1, 2]), 9, 1.0, 0, made=made, sampling=asked)
-        told: dict[str, object] = msgspec.json.decode(msgspec.json.encode(completion_of(one, "m", "s", ())))
-        return told
+        body: dict[str, object] = msgspec.json.decode(msgspec.json.encode(completion_of(one, "m", "s", ())))
+        return body
 
     words = {"json_schema": "json", "regex": "regex", "ebnf": "grammar", "structural_tag": "structural_tag"}
     for kind, word in words.items():
-        assert said(kind)["structured_outputs"] == {word: "x"}
-    assert said("regex")["logit_bias"] == {"7": -2.0}
+        assert encoded(kind)["structured_outputs"] == {word: "x"}
+    assert encoded("regex")["logit_bias"] == {"7": -2.0}
     with pytest.raises(ServerRefused, match=f"{CANNOT_CONTINUE}$"):
-        said("regex", made=1)
+        encoded("regex", made=1)
     plain = completion_of(Ask("r", array("I", [1]), 9, 1.0, 0), "m", "s", ())
     assert not {"structured_outputs", "logit_bias"} & set(msgspec.json.decode(msgspec.json.encode(plain)))
 
 
-def test_an_event_without_news_is_none() -> None:
+def test_event_without_news_gives_no_chunk() -> None:
     assert chunk_of(b'{"choices": [], "usage": {"total_tokens": 3}}') is None
     assert chunk_of(b'{"choices": [{"token_ids": []}]}') is None

@@ -1,5 +1,6 @@
-"""`engine.in_flight = "kept"`: what an instance decodes stays with it while its weights change, with a span
-for each version; what no newer weights may touch, and what nobody gives leave for, is handed over."""
+"""`engine.in_flight = "kept"`: requests stay on their instance while its weights change, a span per version.
+
+A request that no newer weights may continue, or that the manager does not allow, is handed over."""
 
 import asyncio
 import time
@@ -30,7 +31,7 @@ from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, Refused, handles
 from gleaner.supervisor.testing import TestSystem
 from gleaner.transport.token_stream import StreamSender
-from tests.actors.engine.servers.test_servers_host import ToldServer
+from tests.actors.engine.servers.test_servers_host import ScriptedServer
 from tests.actors.engine.servers.test_servers_sglang import published
 
 TOKENS, BEFORE = 20, 5
@@ -60,7 +61,7 @@ class Images(Actor):
 
 
 class Stepped(BuiltinHost):
-    """Makes `steps` steps, and one more for each order that comes late; loads whenever it is told to."""
+    """Makes `steps` steps, and one more for each late order; loads whenever an order asks for it."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -79,8 +80,8 @@ class Stepped(BuiltinHost):
         return turn
 
 
-class Renaming(ToldServer):
-    """Says which weights it serves."""
+class Renaming(ScriptedServer):
+    """Reports which weights it serves."""
 
     async def commit(self) -> str:
         self.version_name = await super().commit()
@@ -88,7 +89,7 @@ class Renaming(ToldServer):
 
 
 class Grudging(RolloutManager):
-    """Gives no leave."""
+    """Allows no request to stay."""
 
     @handles(KeepRequests)
     async def keep(self, message: KeepRequests) -> RequestsKept:
@@ -118,8 +119,8 @@ class Plane:
 
     async def generate(self, id: str, **more: object) -> Generated:
         prompt = array("I", [7, 8, 9]).tobytes()
-        told = {"prompt": prompt, "max_new_tokens": TOKENS, "temperature": 0.0, "seed": 0, **more}
-        asked = Generate(id=id, deadline_s=60.0, wait_s=60.0, **told)  # type: ignore[arg-type]
+        fields = {"prompt": prompt, "max_new_tokens": TOKENS, "temperature": 0.0, "seed": 0, **more}
+        asked = Generate(id=id, deadline_s=60.0, wait_s=60.0, **fields)  # type: ignore[arg-type]
         return await self.head.ask("rollout/manager", asked, Generated, deadline_s=60.0)
 
 
@@ -146,7 +147,7 @@ async def plane(
         yield running
 
 
-async def test_a_response_stays_where_it_is_while_weights_change_and_each_token_is_of_its_span(
+async def test_response_stays_during_a_change_with_exact_spans(
     tmp_path: Path,
 ) -> None:
     host = Stepped(CONFIG)
@@ -159,23 +160,23 @@ async def test_a_response_stays_where_it_is_while_weights_change_and_each_token_
         host.steps = TOKENS
         made = await answer
         assert [(span.version, span.count) for span in made.versions] == [(3, BEFORE), (4, TOKENS - BEFORE)]
-        assert (await running.figures()).requests_migrated == 0, "it never left"
+        assert (await running.figures()).requests_migrated == 0, "the request never left"
         tokens = torch.tensor(array("I", made.tokens).tolist())
         for version, part in ((3, slice(0, BEFORE)), (4, slice(BEFORE, TOKENS))):
-            said = torch.from_numpy(np.frombuffer(made.logprobs, "<f4").copy())[part]
+            reported = torch.from_numpy(np.frombuffer(made.logprobs, "<f4").copy())[part]
             with torch.inference_mode():
                 model = published(tmp_path / f"again-{version}", version)[0]
                 logits = model(torch.cat([torch.tensor([7, 8, 9]), tokens])[None])[0][2:-1]
             ours = torch.log_softmax(logits, -1).gather(1, tokens[:, None])[part, 0]
-            assert torch.allclose(said, ours, atol=1e-4), f"the span of version {version}"
+            assert torch.allclose(reported, ours, atol=1e-4), f"the span of version {version}"
 
 
-async def test_a_request_of_exactly_one_version_is_handed_over_while_others_stay(tmp_path: Path) -> None:
+async def test_request_of_exactly_one_version_is_handed_over(tmp_path: Path) -> None:
     host = Stepped(CONFIG)
     async with plane(tmp_path, host, lambda: Images(tmp_path / "store")) as running:
         free = asyncio.create_task(running.generate("free"))
         exact = asyncio.create_task(running.generate("exact", exact_version=3))
-        await running.collected(BEFORE + 1)  # more than one of them makes alone, whenever the other came
+        await running.collected(BEFORE + 1)  # more than one request alone makes
         await running.publish(4)
         await running.serves(4)
         assert running.worker.summary()["kept"] == 1
@@ -185,7 +186,7 @@ async def test_a_request_of_exactly_one_version_is_handed_over_while_others_stay
         assert {span.version for span in (await exact).versions} == {3}
 
 
-async def test_without_leave_of_the_manager_all_is_handed_over(tmp_path: Path) -> None:
+async def test_requests_without_permission_are_handed_over(tmp_path: Path) -> None:
     host = Stepped(CONFIG)
     async with plane(tmp_path, host, lambda: Images(tmp_path / "store"), Grudging) as running:
         answer = asyncio.create_task(running.generate("one"))
@@ -199,13 +200,13 @@ async def test_without_leave_of_the_manager_all_is_handed_over(tmp_path: Path) -
 
 
 class Sender:
-    """A stream of which so many frames are not journaled yet."""
+    """A stream with this many frames that are not journaled yet."""
 
     unacknowledged = 3
 
 
 class Asked(Actor):
-    """A manager that allows the first ticket, and notes what was on its way when it was asked."""
+    """A manager that allows the first ticket, and records the frames in transit at each question."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -232,7 +233,7 @@ class Owner(Actor):
         self.to_end.set_result(await keeping.to_end([7, 8], 4, b"r"))
 
 
-async def test_the_manager_is_asked_when_it_has_every_token_of_the_weights_before(tmp_path: Path) -> None:
+async def test_manager_is_asked_after_all_older_tokens_arrived(tmp_path: Path) -> None:
     sender = Sender()
     manager, owner = Asked(sender), Owner(sender)
     async with asyncio.timeout(60), TestSystem(tmp_path) as system:
@@ -242,11 +243,11 @@ async def test_the_manager_is_asked_when_it_has_every_token_of_the_weights_befor
             await asyncio.sleep(0.05)
             assert not manager.under_way
             sender.unacknowledged = left
-        assert await owner.to_end == [8], "what it does not allow is to end"
+        assert await owner.to_end == [8], "a request that is not allowed must end"
         assert manager.under_way == [0]
 
 
-async def test_an_engine_that_keeps_nothing_hands_over_and_its_instance_says_so(tmp_path: Path) -> None:
+async def test_engine_that_keeps_nothing_hands_over_and_reports(tmp_path: Path) -> None:
     host = RemoteHost(Renaming(), stall_s=20.0, serve_s=20.0)
     async with plane(tmp_path, host, Transfer) as running:
         await running.publish(4)

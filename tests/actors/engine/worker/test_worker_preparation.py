@@ -1,4 +1,4 @@
-"""A server is started while its first weights are pulled, on the model that they are of."""
+"""Start of a server while its first weights are pulled, with the model of these weights."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.configs.schema import Config, Engine
 from gleaner.supervisor import Actor, Deferred, Done, handles
 from gleaner.supervisor.testing import TestSystem
-from tests.actors.engine.servers.test_servers_host import ToldServer
+from tests.actors.engine.servers.test_servers_host import ScriptedServer
 from tests.actors.engine.servers.test_servers_host import fetched as without_tensors
 from tests.actors.engine.servers.test_servers_sglang import published
 
 
 class SlowPull(Actor):
-    """Knows what comes at once; it is here when the server has started, and not before."""
+    """Knows the next version at once; the version arrives only after the server has started."""
 
     def __init__(self, started: asyncio.Event) -> None:
         self._started = started
@@ -44,8 +44,8 @@ class SlowPull(Actor):
         deferred.answer(msgspec.structs.replace(without_tensors(message.version), root=message.root))
 
 
-class StartedServer(ToldServer):
-    """Tells when it was started, and on what."""
+class StartedServer(ScriptedServer):
+    """Records when it was started, and with which model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class StartedServer(ToldServer):
         self.started.set()
 
 
-async def test_a_server_starts_once_while_its_first_weights_are_still_pulled(tmp_path: Path) -> None:
+async def test_server_starts_once_while_first_weights_are_pulled(tmp_path: Path) -> None:
     server = StartedServer()
     async with (
         TestSystem(tmp_path, node="head") as head,
@@ -88,7 +88,7 @@ async def test_a_server_starts_once_while_its_first_weights_are_still_pulled(tmp
 
 
 @pytest.mark.parametrize(("args", "early"), [((), True), (("--load-format", "auto"), False)])
-async def test_sglang_is_started_without_weights_and_says_that_it_has_none(
+async def test_sglang_starts_without_weights_and_reports_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: Sequence[str], early: bool
 ) -> None:
     commands: list[list[str]] = []
