@@ -1,5 +1,6 @@
-"""A proxy in front of a source: lets so many bytes of each connection through, then breaks it; by turns in
-order and by a reset."""
+"""CuttingProxy in front of a source: breaks each connection after given bytes.
+
+It ends connections alternately in order and by a reset."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -9,8 +10,9 @@ PIECE = 16 * 1024
 
 
 class CuttingProxy:
-    """`points`: after how many bytes of what the source sends, for one connection after the other; later ones
-    stay whole. `cuts`: that were made."""
+    """`points`: the bytes from the source after which one connection after the other is cut.
+
+    Later connections stay whole. `cuts`: the number of cuts made."""
 
     def __init__(self, endpoint: str, points: Iterable[int]) -> None:
         self._to = endpoint.removeprefix("tcp://").rsplit(":", 1)
@@ -33,7 +35,7 @@ class CuttingProxy:
                 if left == 0:
                     break
         except ConnectionError:
-            left = None  # the puller went by itself
+            left = None  # the puller closed the connection
         asking.cancel()
         asks.close()
         if left == 0:

@@ -1,6 +1,8 @@
-"""`python -m tests.actors.weights.forked_hosts`: forks a `transfer` process of a host for each line that it
-reads, the words of its command line in JSON, and answers with its pid. What takes a second, the imports, is
-done once. All that it forked ends with it, and it with whoever started it."""
+"""`python -m tests.actors.weights.forked_hosts`: forks `transfer` processes of hosts.
+
+Each line that it reads is a command line as words in JSON; it forks one process and prints the pid. The
+imports, which take a second, are done once. All forked processes end with it, and it ends with its parent.
+"""
 
 import ctypes
 import json
@@ -8,7 +10,7 @@ import os
 import signal
 import sys
 
-from gleaner.actors.weights import agent  # noqa: F401 (so that no fork has to)
+from gleaner.actors.weights import agent  # noqa: F401 (imported once for all forks)
 from gleaner.actors.weights.disk import writer  # noqa: F401
 from gleaner.nodeagent import process
 
@@ -21,7 +23,7 @@ def die_with_parent() -> None:
 
 def main() -> None:
     die_with_parent()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever ends is gone at once
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # an ended process is gone at once
     while line := sys.stdin.buffer.readline():
         if pid := os.fork():
             print(pid, flush=True)

@@ -1,6 +1,8 @@
-"""`python -m tests.actors.weights.full_hosts DIRECTORY`, in a mount namespace of its own: real processes
-whose shared memory and whose folder of versions are real tmpfs without room, and a little later with room.
-Prints DONE where all came as it should."""
+"""`python -m tests.actors.weights.full_hosts DIRECTORY`: real hosts with full tmpfs.
+
+It runs in its own mount namespace. Shared memory and the folder of versions are real tmpfs without free space
+at first, and with free space a little later. It prints DONE when all versions arrived as expected.
+"""
 
 import asyncio
 import os
@@ -18,7 +20,7 @@ def mount(where: Path, options: str) -> None:
 
 
 async def full_memory(hosts: RealHosts) -> None:
-    """Of "b": it waits for room, keeps what it has, and goes on."""
+    """Full memory of "b": it waits for free space, keeps what it has, and continues."""
     memory = memory_dir(hosts.job({}), "b")
     memory.mkdir()
     mount(memory, f"size={SIZE * 3 // 2}")
@@ -27,19 +29,19 @@ async def full_memory(hosts: RealHosts) -> None:
     await hosts.pull("b", await hosts.publish(1, os.urandom(SIZE)))
     second = await hosts.publish(2, os.urandom(SIZE))
     pull = asyncio.create_task(hosts.pull("b", second))
-    await hosts.until(lambda: "enlarge the file system" in hosts.log("b"), "it says so")
+    await hosts.until(lambda: "enlarge the file system" in hosts.log("b"), "the error is logged")
     assert hosts.image("b", 1) == hosts.published[1]
     assert hosts.chunks("b", 2) == 0
     mount(memory, f"remount,size={SIZE * 5}")
-    assert (await pull).pulled_bytes == SIZE, "nothing was pulled for which there was no room"
+    assert (await pull).pulled_bytes == SIZE, "nothing was pulled without free space for it"
     assert hosts.image("b", 2) == hosts.published[2]
 
 
 async def full_disk(hosts: RealHosts, disk: Path) -> None:
-    """Of `weights.disk`: the version is left out, nobody waits for it, the next one is whole."""
-    await hosts.until(lambda: "version 2 is not on disk" in hosts.log("a"), "it says so")
+    """Full `weights.disk`: the version is left out, no pull waits for it, the next one is whole."""
+    await hosts.until(lambda: "version 2 is not on disk" in hosts.log("a"), "the error is logged")
     assert "No space left" in hosts.log("a")
-    assert not list(disk.glob("weight_v*")), "nothing that is half there has a name of a version"
+    assert not list(disk.glob("weight_v*")), "no partial version has a version's name"
     mount(disk, f"remount,size={SIZE * 4}")
     third = await hosts.publish(3, os.urandom(SIZE))
     await hosts.pull("b", third)
@@ -60,7 +62,7 @@ async def main(directory: Path) -> None:
             await full_disk(hosts, disk)
         memory = memory_dir(hosts.job({}), "b")
         subprocess.run(["umount", str(memory)], check=True)
-        memory.rmdir()  # it is outside of the namespace too
+        memory.rmdir()  # it exists outside of the namespace too
     print("DONE")
 
 

@@ -1,7 +1,7 @@
-"""A reader of published versions, written from slime's documentation and sharing no code with ours.
+"""A reader of published versions by slime's documentation, without our code.
 
-It does what an engine's host does on /pull_weights: seeds a local checkpoint from the newest whole version,
-patches it in place with each difference, checks each tensor's digest, and notes the version that it is at.
+It acts as an engine's host on /pull_weights: it seeds a local checkpoint from the newest whole version,
+patches it in place with each difference, checks each tensor's digest, and records its version.
 """
 
 import json
@@ -17,7 +17,7 @@ from backports import zstd
 
 
 def pull(local: Path, base: Path, source: Path, target: int) -> None:
-    """Bring `local` to `target`. Raises AssertionError for whatever a host would refuse."""
+    """Bring `local` to `target`. Raises AssertionError where a host would refuse."""
     local.mkdir(exist_ok=True)
     marker = local / "applied"
     applied = int(marker.read_text()) if marker.exists() else -1

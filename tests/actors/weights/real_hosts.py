@@ -1,7 +1,8 @@
-"""Hosts with real `transfer` processes for tests: real sockets, real shared memory, killed by pid.
+"""Hosts with real `transfer` processes for tests: real sockets, real shared memory.
 
-The head (registry, scheduler, manager) is in the test's own process, and so is the trainer. What a host has
-of a version is read where it lies, from outside."""
+Processes are killed by pid. The head (registry, scheduler, manager) and the trainer are in the test's own
+process. The state of a version on a host is read from outside, in the host's memory.
+"""
 
 import asyncio
 import contextlib
@@ -46,16 +47,16 @@ CHUNKS = 64
 SIZE = CHUNKS * CHUNK
 TENSORS = (TensorSpec("w", "bfloat16", (SIZE // 2,), 0, SIZE),)
 HEADER = len(header(TENSORS, SIZE))
-WITHIN_S = 120.0  # nothing takes longer than seconds on a quiet machine
-CHAINS = {"link_bytes_s": 1e5}  # so that the image is worth a chain: a host serves one other
-SLOW = {"pull_limit_bytes_s": 4e6}  # a second for an image: there is a middle to be hit
+WITHIN_S = 120.0  # every wait takes only seconds on a quiet machine
+CHAINS = {"link_bytes_s": 1e5}  # so that the image is worth a chain, where a host serves one other
+SLOW = {"pull_limit_bytes_s": 4e6}  # a second per image, so that it can be hit in the middle
 TRIES = 20
 OWN_TREE: dict[str, object] = {"training": {"backend": "own"}}
-OWN = from_tree({**OWN_TREE, "weights": {"require_finite": False}}, "test")  # bytes at random
+OWN = from_tree({**OWN_TREE, "weights": {"require_finite": False}}, "test")  # random bytes
 
 
 class JobOf(Actor):
-    """What a trainer of one's own asks the scheduler: the job, and its hosts."""
+    """Answers a foreign trainer's questions to the scheduler: the job, and its hosts."""
 
     def __init__(self, run_id: str, roles: dict[str, str]) -> None:
         self._run_id, self._roles = run_id, roles
@@ -65,7 +66,7 @@ class JobOf(Actor):
         return JobIs(state="running", run_id=self._run_id)
 
     @handles(WhoIsUp)
-    async def who(self, message: WhoIsUp) -> HostsUp:
+    async def members(self, message: WhoIsUp) -> HostsUp:
         return HostsUp(boot=1, roles=self._roles)
 
 
@@ -101,7 +102,7 @@ def forks() -> Iterator[Forks]:
 
 
 class RealHosts:
-    """The publisher's host "a", and those of receivers, by letters."""
+    """The publisher's host "a", and the hosts of receivers, named by letters."""
 
     def __init__(self, folder: Path, forked: Forks, cluster: Cluster, head: Seat) -> None:
         self.cluster, self._folder, self._forks, self._head = cluster, folder, forked, head
@@ -123,7 +124,7 @@ class RealHosts:
         )
 
     def start(self, name: str, **weights: object) -> None:
-        """This host's process, with these settings of `weights`; again after its end."""
+        """Start this host's process with these settings of `weights`, also again after its end."""
         state = self._folder / name
         state.mkdir(exist_ok=True)
         self.names.add(name)
@@ -132,7 +133,7 @@ class RealHosts:
         self.pids[name] = self._forks.start(arguments("transfer", seat, state / "job.json")[3:])
 
     def kill(self, name: str) -> None:
-        """SIGKILL; returns when it is gone, and the kernel has let go of what it held."""
+        """SIGKILL; returns when the process is gone and the kernel has released its resources."""
         pid = self.pids.pop(name)
         with contextlib.suppress(ProcessLookupError):
             ended = os.pidfd_open(pid)
@@ -141,24 +142,24 @@ class RealHosts:
             os.close(ended)
 
     async def up(self, *names: str) -> None:
-        """Wait until they are known."""
+        """Wait until the hosts are known."""
         for name in names:
             async with asyncio.timeout(WITHIN_S):
                 while (await self._where(name)) is None:
                     await asyncio.sleep(0.01)
 
     async def figures(self, name: str) -> dict[str, str | int | float]:
-        """What its agent counts, in this life."""
+        """The counts of its agent in this life."""
         async with asyncio.timeout(WITHIN_S):
             while (address := await self._where(name)) is None:
                 await asyncio.sleep(0.01)
-        told = await self.cluster.ask_process(
+        described = await self.cluster.ask_process(
             address.peer, Describe(name=address.name), expect=ActorDescribed, deadline_s=WITHIN_S
         )
-        return dict(told.figures)
+        return dict(described.figures)
 
     def log(self, name: str) -> str:
-        """Of its process, of all its lives."""
+        """The log of its process over all its lives."""
         return (self._folder / name / "logs" / "transfer.log").read_text()
 
     async def _where(self, name: str) -> Address | None:
@@ -168,7 +169,7 @@ class RealHosts:
     # -- versions --
 
     async def publish(self, version: int, data: bytes) -> Fetch:
-        """Written by the trainer beside its agent, which is told; what a receiver is to fetch."""
+        """Written by the trainer beside its agent, which is notified; returns what a receiver must fetch."""
         with await asyncio.to_thread(
             ImageStore(self._store("a")).create, version, SIZE, TENSORS, patience_s=60.0
         ) as draft:
@@ -176,22 +177,23 @@ class RealHosts:
             draft.seal()
         self.published[version] = data
         message = Publish(version=version, tensors=TENSORS, model_config=b"{}")
-        told = await self.cluster.ask("a/transfer", message, expect=Published, deadline_s=WITHIN_S)
-        return Fetch(version=version, root=told.root, sources=("a/transfer",))
+        published = await self.cluster.ask("a/transfer", message, expect=Published, deadline_s=WITHIN_S)
+        return Fetch(version=version, root=published.root, sources=("a/transfer",))
 
     async def hand_over(self, version: int, data: bytes) -> Publication:
-        """The same by the call that a trainer of one's own makes."""
+        """Publish by the call of a foreign trainer."""
         self.published[version] = data
         state = {"w": torch.frombuffer(bytearray(data), dtype=torch.bfloat16)}
         return await self.cluster.publish(state, version, config=b"{}", wait_s=WITHIN_S)
 
     async def pull(self, name: str, fetch: Fetch) -> Fetched:
-        """Until this host has it."""
+        """Wait until this host has the version."""
         return await self.cluster.ask(f"{name}/transfer", fetch, expect=Fetched, deadline_s=WITHIN_S)
 
     async def hit(self, victim: str, receivers: str) -> tuple[Fetch, dict[str, "asyncio.Task[Fetched]"]]:
-        """Publish a version, and kill `victim` when each of `receivers` has some of it and none has all; with
-        another version, where one was whole before it could be hit."""
+        """Publish a version, and kill `victim` when each of `receivers` has a part of it and none has all.
+
+        If a version was complete too early, repeat with another version."""
         for version in range(1, TRIES):
             data = os.urandom(SIZE)
             fetch = await self.publish(version, data)
@@ -207,23 +209,23 @@ class RealHosts:
             await asyncio.gather(*pulls.values(), return_exceptions=True)
         raise AssertionError(f"none of {TRIES} versions was on its way when it was looked at")
 
-    # -- what lies there --
+    # -- the images of a host --
 
     def path(self, name: str, version: int) -> Path:
-        """Of an image that is whole."""
+        """The file of a complete image."""
         return self._store(name) / f"v{version:09d}" / FILE
 
     def image(self, name: str, version: int) -> bytes:
-        """What any engine of this host would read."""
+        """The bytes that any engine of this host would read."""
         return bytes(mapped(self.path(name, version)))
 
     def chunks(self, name: str, version: int) -> int:
-        """So many of a version are there and right."""
+        """The number of correct chunks of a version on this host."""
         if self.path(name, version).exists():
             return CHUNKS
         data = self.published[version]
         for draft in self._store(name).glob(f"v{version:09d}.*.draft"):
-            with contextlib.suppress(OSError):  # it is sealed in this moment
+            with contextlib.suppress(OSError):  # the draft is being sealed
                 there = (draft / FILE).read_bytes()[HEADER:]
                 return sum(
                     there[at : at + CHUNK] == data[at : at + CHUNK] for at in range(0, len(there), CHUNK)
@@ -231,10 +233,10 @@ class RealHosts:
         return 0
 
     def look(self) -> None:
-        """Whatever version a host shows for the first time is what was published."""
+        """Check that every version that a host shows for the first time equals the published one."""
         for name in self.pids:
             for path in set(self._store(name).glob(f"v{'?' * 9}/{FILE}")) - self._seen:
-                with contextlib.suppress(OSError):  # it has made way
+                with contextlib.suppress(OSError):  # the version was evicted
                     there = mapped(path)
                     assert there == self.published[int(path.parent.name[1:])], f"{path} was never published"
                     self._seen.add(path)
@@ -243,7 +245,7 @@ class RealHosts:
         return store_dir(self.job({}), name)
 
     async def until(self, holds: Callable[[], object], what: str) -> None:
-        """Wait for it."""
+        """Wait until `holds` is true."""
         try:
             async with asyncio.timeout(WITHIN_S):
                 while not holds():
@@ -262,8 +264,8 @@ async def _look(hosts: RealHosts) -> None:
 
 @asynccontextmanager
 async def real_hosts(folder: Path, forked: Forks, names: str, **weights: object) -> AsyncIterator[RealHosts]:
-    """Hosts that are up, with these settings of `weights`. Whatever happened, none is left at the end, nor
-    anything in shared memory."""
+    """Running hosts with these settings of `weights`. At the end no process and no shared memory is left,
+    whatever happened."""
     place = folder / f"faults-{secrets.token_hex(4)}"
     place.mkdir()
     seat = Seat("head", "head", place / "head", listen="tcp://127.0.0.1:0")

@@ -1,6 +1,8 @@
-"""`python -m tests.actors.weights.small_memory DIRECTORY`, in a mount namespace of its own: a receiver whose
-shared memory is a real tmpfs with room for one image and a half, and a little later for more. Prints what it
-was told, then DONE."""
+"""`python -m tests.actors.weights.small_memory DIRECTORY`: a receiver with a full tmpfs.
+
+It runs in its own mount namespace. The receiver's shared memory is a real tmpfs with space for one and a half
+images, and a little later for more. It prints the refusal, then DONE.
+"""
 
 import asyncio
 import os
@@ -32,7 +34,7 @@ async def main(directory: Path) -> None:
         except Refused as refusal:
             print(refusal)
         assert all.image("b", 1) == old
-        assert all.served("a") == SIZE, "nothing of what found no room was pulled"
+        assert all.served("a") == SIZE, "nothing was pulled without free space for it"
         assert [path.name for path in (directory / "b").iterdir()] == ["v000000001"]
         mount(directory / "b", f"remount,size={SIZE * 3}")
         await all.fetch("b", 2, root)

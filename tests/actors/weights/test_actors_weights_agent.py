@@ -1,4 +1,4 @@
-"""TransferAgents behind their messages: published once, pulled whole and verified, or not at all."""
+"""TransferAgents by their messages: versions published once, pulled whole or not at all."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ from gleaner.transport.bulk import BulkSource, Chunk, PullResult, PullTimeout, S
 
 CHUNK = 64 * 1024
 SIZE = 20 * CHUNK + 17
-CONFIG = from_tree({"weights": {"chunk_bytes": CHUNK, "require_finite": False}}, "test")  # bytes at random
+CONFIG = from_tree({"weights": {"chunk_bytes": CHUNK, "require_finite": False}}, "test")  # random bytes
 TENSORS = (TensorSpec("w", "uint8", (SIZE,), 0, SIZE),)
 
 
@@ -79,26 +79,26 @@ async def pair(directory: Path) -> AsyncIterator[Pair]:
         yield found
 
 
-async def test_what_is_pulled_is_bit_for_bit_what_was_published(tmp_path: Path) -> None:
+async def test_pulled_image_equals_the_published_one(tmp_path: Path) -> None:
     async with pair(tmp_path) as two:
         data = os.urandom(SIZE)
         root = await two.publish(3, data)
         fetched = await two.fetch(3, root)
         assert image_in(fetched.path) == data
         assert (fetched.root, fetched.pulled_bytes, fetched.tensors) == (root, SIZE, TENSORS)
-        assert (await two.fetch(3, root)).pulled_bytes == 0, "it was here already"
+        assert (await two.fetch(3, root)).pulled_bytes == 0, "the version was already here"
 
 
-async def test_who_fetches_a_version_is_told_before_it_is_here_of_what_model_it_is(tmp_path: Path) -> None:
+async def test_model_of_a_version_is_known_in_advance(tmp_path: Path) -> None:
     async with pair(tmp_path) as two:
         root = await two.publish(3, os.urandom(SIZE))
         with pytest.raises(Refused, match="does not have version 3"):
             await two.receiver.ask("b/transfer", WhatComes(version=3, root=root), Fetched)
         pulling = asyncio.create_task(two.fetch(3, root))
         await asyncio.sleep(0)
-        told = await two.receiver.ask("b/transfer", WhatComes(version=3, root=root), Fetched, deadline_s=60)
+        model = await two.receiver.ask("b/transfer", WhatComes(version=3, root=root), Fetched, deadline_s=60)
         here = await pulling
-        assert (told.version, told.path, told.tensors, told.model_config) == (
+        assert (model.version, model.path, model.tensors, model.model_config) == (
             3,
             here.path,
             TENSORS,
@@ -106,14 +106,14 @@ async def test_who_fetches_a_version_is_told_before_it_is_here_of_what_model_it_
         )
 
 
-async def test_many_who_want_the_same_version_share_one_pull(tmp_path: Path) -> None:
+async def test_concurrent_fetches_of_a_version_share_one_pull(tmp_path: Path) -> None:
     async with pair(tmp_path) as two:
         root = await two.publish(1, os.urandom(SIZE))
         fetched = await asyncio.gather(*(two.fetch(1, root) for _ in range(5)))
         assert {one.pulled_bytes for one in fetched} == {SIZE}
 
 
-async def test_an_agent_that_comes_back_serves_what_it_had(tmp_path: Path) -> None:
+async def test_restarted_agent_serves_its_versions(tmp_path: Path) -> None:
     async with pair(tmp_path) as two:
         data = os.urandom(SIZE)
         root = await two.publish(1, data)
@@ -124,7 +124,7 @@ async def test_an_agent_that_comes_back_serves_what_it_had(tmp_path: Path) -> No
         assert image_in((await pulling).path) == data
 
 
-async def test_an_image_that_rots_at_its_source_is_never_served_by_the_receiver(tmp_path: Path) -> None:
+async def test_rotten_source_image_is_not_served_by_receivers(tmp_path: Path) -> None:
     async with pair(tmp_path) as two:
         root = await two.publish(1, os.urandom(SIZE))
         with ImageStore(tmp_path / "a").path(1).open("r+b") as image:
@@ -136,7 +136,7 @@ async def test_an_image_that_rots_at_its_source_is_never_served_by_the_receiver(
         assert ImageStore(tmp_path / "b").versions() == []
 
 
-async def test_an_image_that_rots_while_nobody_looks_is_pulled_again_by_the_agent_s_next_life(
+async def test_rotten_image_is_pulled_again_after_a_restart(
     tmp_path: Path,
 ) -> None:
     async with pair(tmp_path) as two:
@@ -153,7 +153,7 @@ async def test_an_image_that_rots_while_nobody_looks_is_pulled_again_by_the_agen
         assert image_in(fetched.path) == data
 
 
-async def test_a_version_is_published_once_and_under_one_root(tmp_path: Path) -> None:
+async def test_version_is_published_once_under_one_root(tmp_path: Path) -> None:
     async with pair(tmp_path) as two:
         data = os.urandom(SIZE)
         root = await two.publish(1, data)
@@ -165,7 +165,7 @@ async def test_a_version_is_published_once_and_under_one_root(tmp_path: Path) ->
             await two.source.ask("a/transfer", Offer(version=1, root=b"another"), Offered)
 
 
-async def test_an_agent_answers_while_it_looks_what_is_right_of_a_draft_that_was_left(
+async def test_agent_answers_while_it_checks_a_leftover_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, answered = threading.Event(), threading.Event()
@@ -173,7 +173,7 @@ async def test_an_agent_answers_while_it_looks_what_is_right_of_a_draft_that_was
 
     def long(manifest: Manifest, image: memoryview) -> list[Chunk]:
         begun.set()
-        assert answered.wait(60.0), "the loop stood still meanwhile"
+        assert answered.wait(60.0), "the loop was blocked meanwhile"
         return missing(manifest, image)
 
     async with pair(tmp_path) as two:
@@ -193,9 +193,7 @@ async def test_an_agent_answers_while_it_looks_what_is_right_of_a_draft_that_was
         assert image_in((await fetching).path) == data
 
 
-async def test_a_pull_that_gets_on_is_never_given_up_however_often_it_breaks_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pull_with_progress_is_never_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "ATTEMPTS", 2)
     monkeypatch.setattr(finding, "RETRY_S", 0.001)
     async with pair(tmp_path) as two:
@@ -216,10 +214,10 @@ async def test_a_pull_that_gets_on_is_never_given_up_however_often_it_breaks_off
         data = os.urandom(SIZE)
         fetched = await two.fetch(1, await two.publish(1, data))
         assert image_in(fetched.path) == data
-        assert (pulls, fetched.pulled_bytes) == (21, SIZE), "a chunk at a time, and none of them twice"
+        assert (pulls, fetched.pulled_bytes) == (21, SIZE), "one chunk at a time, and none twice"
 
 
-async def test_a_pull_that_gets_nowhere_is_given_up_and_leaves_no_draft(
+async def test_pull_without_progress_ends_and_leaves_no_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "ATTEMPTS", 3)
@@ -236,7 +234,7 @@ async def test_a_pull_that_gets_nowhere_is_given_up_and_leaves_no_draft(
         assert list((tmp_path / "b").iterdir()) == []
 
 
-async def test_a_version_of_which_a_chunk_did_not_come_is_not_served_whatever_the_pull_says(
+async def test_version_with_a_missing_chunk_is_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "ATTEMPTS", 2)
@@ -258,10 +256,10 @@ async def test_a_version_of_which_a_chunk_did_not_come_is_not_served_whatever_th
         assert ImageStore(tmp_path / "b").versions() == []
 
 
-async def test_a_source_that_hangs_up_is_asked_ever_more_seldom(
+async def test_source_that_disconnects_is_asked_ever_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A source takes so many pullers and closes the connections of the others: a thousand of them at once."""
+    """A source accepts a limited number of pullers and closes all other connections, perhaps a thousand."""
     pauses: list[float] = []
     monkeypatch.setattr(finding, "RETRY_S", 0.001)
     monkeypatch.setattr(finding, "MAX_RETRY_S", 0.02)
@@ -277,10 +275,10 @@ async def test_a_source_that_hangs_up_is_asked_ever_more_seldom(
             await two.fetch(1, root)
     between = [later - sooner for sooner, later in pairwise(pauses)]
     assert len(between) == fetching.ATTEMPTS - 1
-    assert min(between[-5:]) >= 0.01, "far more than the first pause: the source is not stormed"
+    assert min(between[-5:]) >= 0.01, "pauses far above the first keep the load low"
 
 
-async def test_a_receiver_is_as_fast_as_it_has_shown_also_after_it_shared_its_source(
+async def test_receiver_reports_its_best_rate_after_sharing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[FindSource] = []
@@ -307,14 +305,14 @@ async def test_a_receiver_is_as_fast_as_it_has_shown_also_after_it_shared_its_so
     assert [message.down_bytes_s for message in last] == [32 << 20] * len(last)
 
 
-async def test_a_version_that_is_dropped_is_served_no_more_and_the_one_before_is(
+async def test_dropped_version_is_replaced_by_the_one_before(
     tmp_path: Path,
 ) -> None:
     async with pair(tmp_path) as two:
         before, bad = await two.publish(3, os.urandom(SIZE)), await two.publish(4, os.urandom(SIZE))
         await two.fetch(4, bad)
         for name, system in (("a", two.source), ("b", two.receiver)):
-            for root in (before, bad):  # of another root: nothing is done
+            for root in (before, bad):  # the request for another root has no effect
                 await system.ask(f"{name}/transfer", DropVersion(version=4, root=root), Done)
         assert ImageStore(tmp_path / "a").versions() == [3]
         assert ImageStore(tmp_path / "b").versions() == []

@@ -1,4 +1,4 @@
-"""Versions on a shared file system: what we write slime's readers apply, what they write we read."""
+"""Versions on a shared file system: slime's readers apply ours, and we read theirs."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ NBYTES = max(spec.offset + spec.nbytes for spec in SPECS)
 
 
 def images(count: int, seed: int = 1, share: float = 0.02) -> list[memoryview]:
-    """Versions that follow each other; the last tensor never changes."""
+    """Consecutive versions; the last tensor never changes."""
     rng = np.random.default_rng(seed)
     at = np.concatenate([np.arange(spec.offset, spec.offset + spec.nbytes) for spec in SPECS])
     one = np.zeros(NBYTES, np.uint8)
@@ -84,20 +84,18 @@ def read(source: Path, version: int, base: Path | None = None) -> dict[str, byte
 
 @pytest.mark.parametrize("checksum", CHECKSUMS)
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_what_we_publish_an_engine_s_host_pulls_bit_for_bit(
-    encoding: str, checksum: str, tmp_path: Path
-) -> None:
+def test_published_versions_are_pulled_bit_for_bit(encoding: str, checksum: str, tmp_path: Path) -> None:
     versions = images(4)
     publish(tmp_path / "shared", versions, encoding=encoding, checksum=checksum)
     base = tmp_path / "shared" / "weight_v000000"
-    for target in (1, 3):  # one step, then two at once
+    for target in (1, 3):  # one step, then two steps at once
         published_reader.pull(tmp_path / "local", base, tmp_path / "shared", target)
         assert published_reader.tensors(tmp_path / "local") == named(versions[target])
     published_reader.pull(tmp_path / "late", base, tmp_path / "shared", 3)
     assert published_reader.tensors(tmp_path / "late") == named(versions[3])
 
 
-def test_a_whole_version_among_differences_is_where_a_late_host_begins(tmp_path: Path) -> None:
+def test_late_host_begins_at_a_whole_version(tmp_path: Path) -> None:
     versions = images(5)
     writer = DiskWriter(tmp_path, encoding="xor", checksum="adler32")
     writer.write_whole(2, versions[2], SPECS)
@@ -111,7 +109,7 @@ def test_a_whole_version_among_differences_is_where_a_late_host_begins(tmp_path:
         read(tmp_path, 4)
 
 
-def test_a_whole_version_loads_as_the_checkpoint_that_it_is(tmp_path: Path) -> None:
+def test_whole_version_loads_as_a_checkpoint(tmp_path: Path) -> None:
     like = tmp_path / "like"
     like.mkdir()
     (like / "config.json").write_text(json.dumps({"vocab_size": 7, "torch_dtype": "float32"}))
@@ -133,7 +131,7 @@ def test_a_whole_version_loads_as_the_checkpoint_that_it_is(tmp_path: Path) -> N
 
 
 def slime_publishes(folder: Path, version: int, old: dict[str, bytes], new: dict[str, bytes]) -> None:
-    """As slime's trainer writes a version with two writing ranks, by safetensors and zstd themselves."""
+    """Write a version as slime's trainer does with two writing ranks, with plain safetensors and zstd."""
     folder = folder / f"weight_v{version:06d}"
     folder.mkdir(parents=True)
     changed = [name for name in new if new[name] != old[name]]
@@ -157,7 +155,7 @@ def slime_publishes(folder: Path, version: int, old: dict[str, bytes], new: dict
     (folder / INDEX).write_text(json.dumps({"metadata": metadata, "weight_map": weight_map}))
 
 
-def test_what_slime_publishes_we_read_bit_for_bit(tmp_path: Path) -> None:
+def test_versions_of_slime_are_read_bit_for_bit(tmp_path: Path) -> None:
     versions = [named(image) for image in images(4, seed=2)]
     base = tmp_path / "base"
     DiskWriter(tmp_path / "made", encoding="xor", checksum="adler32").write_whole(
@@ -171,33 +169,33 @@ def test_what_slime_publishes_we_read_bit_for_bit(tmp_path: Path) -> None:
     assert [read(tmp_path / "shared", number, base) for number in range(4)] == versions
 
 
-def test_stitch_s_folder_is_known_by_its_pointer(tmp_path: Path) -> None:
+def test_stitch_folder_is_recognized_by_its_pointer(tmp_path: Path) -> None:
     versions = images(3)
     writer = DiskWriter(tmp_path, encoding="xor", checksum="xxh3-128", stitch_run="run-7")
     writer.write_whole(0, versions[0], SPECS)
     writer.write_delta(1, versions[0], versions[1], SPECS)
     assert (tmp_path / "latest").read_text() == "run-7/weight_v000001"
     assert (tmp_path / "updates" / "weight_v000001" / INDEX).exists()
-    (tmp_path / "latest").write_text("run-7/weight_v000000")  # what lies beyond it is not published yet
+    (tmp_path / "latest").write_text("run-7/weight_v000000")  # later versions are not published yet
     assert newest(tmp_path) == 0
     assert read(tmp_path, 1) == named(versions[1])
 
 
-def test_a_version_without_a_change_has_an_index_and_nothing_else(tmp_path: Path) -> None:
+def test_unchanged_version_has_only_an_index(tmp_path: Path) -> None:
     image = images(1)[0]
     publish(tmp_path, [image, image])
     assert [path.name for path in (tmp_path / "weight_v000001").iterdir()] == [INDEX]
     assert read(tmp_path, 1) == named(image)
 
 
-# -- what is wrong is said, and nothing is touched --
+# -- errors are reported, and nothing is changed --
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_another_base_is_told_by_the_first_digest_and_stays_as_it_was(tmp_path: Path) -> None:
+def test_wrong_base_is_found_by_the_first_digest(tmp_path: Path) -> None:
     publish(tmp_path / "shared", images(2, seed=3))
     publish(tmp_path / "other", images(1, seed=4))
     base = tmp_path / "other" / "weight_v000000"
@@ -209,7 +207,7 @@ def test_another_base_is_told_by_the_first_digest_and_stays_as_it_was(tmp_path: 
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_version_that_is_torn_or_damaged_is_refused_or_reads_as_it_was_published(
+def test_damaged_version_is_refused_or_read_correctly(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("shared")
@@ -231,7 +229,7 @@ def test_a_version_that_is_torn_or_damaged_is_refused_or_reads_as_it_was_publish
     assert have == named(versions[2])
 
 
-def test_what_is_still_being_written_is_not_taken_for_a_version(tmp_path: Path) -> None:
+def test_unfinished_version_is_not_a_version(tmp_path: Path) -> None:
     publish(tmp_path, images(2))
     (tmp_path / "weight_v000001" / INDEX).unlink()  # slime writes it last
     assert newest(tmp_path) == 0
@@ -239,7 +237,7 @@ def test_what_is_still_being_written_is_not_taken_for_a_version(tmp_path: Path) 
         read(tmp_path, 1)
 
 
-def test_a_difference_against_another_version_than_the_one_before_is_refused(tmp_path: Path) -> None:
+def test_difference_against_an_earlier_version_is_refused(tmp_path: Path) -> None:
     publish(tmp_path, images(3))
     index = tmp_path / "weight_v000002" / INDEX
     index.write_text(index.read_text().replace('"base_version": "000001"', '"base_version": "000000"'))
@@ -247,7 +245,7 @@ def test_a_difference_against_another_version_than_the_one_before_is_refused(tmp
         read(tmp_path, 2)
 
 
-def test_an_index_that_names_a_file_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_index_with_a_file_elsewhere_is_refused(tmp_path: Path) -> None:
     publish(tmp_path, images(2))
     index = tmp_path / "weight_v000001" / INDEX
     index.write_text(index.read_text().replace("model-00000-of", "../weight_v000000/model-00000-of"))
@@ -255,18 +253,18 @@ def test_an_index_that_names_a_file_elsewhere_is_refused(tmp_path: Path) -> None
         read(tmp_path, 1)
 
 
-def test_a_writer_that_fails_half_way_leaves_no_version(tmp_path: Path) -> None:
+def test_failed_writer_leaves_no_version(tmp_path: Path) -> None:
     writer = DiskWriter(tmp_path, encoding="xor", checksum="xxh3-128")
     odd = (TensorSpec("w", "complex64", (1,), 0, 8),)
     with pytest.raises(BadVersion, match="complex64"):
         writer.write_whole(1, memoryview(bytes(8)), odd)
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / ".weight_v000001.draft").mkdir()  # of a writer that was killed
+    (tmp_path / ".weight_v000001.draft").mkdir()  # left by a killed writer
     DiskWriter(tmp_path, encoding="xor", checksum="xxh3-128")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_version_is_written_once(tmp_path: Path) -> None:
+def test_version_is_written_once(tmp_path: Path) -> None:
     writer = DiskWriter(tmp_path, encoding="xor", checksum="xxh3-128")
     one, other = images(2)
     writer.write_whole(1, one, SPECS, b"root")
@@ -287,7 +285,7 @@ def test_a_version_is_written_once(tmp_path: Path) -> None:
     flips=st.lists(st.tuples(st.integers(0, 299), st.integers(1, 255)), max_size=40),
     encoding=st.sampled_from(ENCODINGS),
 )
-def test_a_tensor_s_difference_makes_the_new_one(
+def test_tensor_difference_makes_the_new_tensor(
     old: bytes, flips: list[tuple[int, int]], encoding: str
 ) -> None:
     new = bytearray(old)
@@ -304,14 +302,14 @@ def test_a_tensor_s_difference_makes_the_new_one(
             assert have == new, "applied twice"
 
 
-def test_a_frame_that_holds_more_than_the_tensor_is_refused_before_it_is_held() -> None:
+def test_oversized_frame_is_refused_before_it_is_decompressed() -> None:
     bomb = zstd.compress(bytes(1 << 28), 1)
     for encoding in ENCODINGS:
         with pytest.raises(BadTensorDelta):
             apply_tensor(memoryview(bomb), memoryview(bytearray(100)), encoding)
 
 
-def test_digests_are_those_of_their_names() -> None:
+def test_digests_follow_the_algorithms_of_their_names() -> None:
     data = b"some bytes"
     assert digest("adler32", memoryview(data)) == f"{zlib.adler32(data):08x}"
     assert digest("xxh3-128", memoryview(data)) == xxhash.xxh3_128_hexdigest(data)

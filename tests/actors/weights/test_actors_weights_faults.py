@@ -1,5 +1,6 @@
-"""What goes wrong on a version's way: relays that lie in all they say, memory that is full, deltas that are
-none. Who pulls ends with what was published, or with a sentence and what it had before."""
+"""Faults of weight transfers: false offers of relays, full memory, broken deltas.
+
+A receiver ends with the published version, or with a reason and the version that it had."""
 
 import asyncio
 import contextlib
@@ -31,48 +32,48 @@ def another(offered: Offered, **fields: object) -> Offered:
     return msgspec.structs.replace(offered, **fields)
 
 
-LIES: dict[str, Callable[[Offered], Offered]] = {
+FALSE_OFFERS: dict[str, Callable[[Offered], Offered]] = {
     "no manifest": lambda it: another(it, manifest=b"\x93nonsense"),
     "the manifest of something else": lambda it: another(
         it, manifest=it.manifest.replace(b"bfloat16", b"float16_")
     ),
     "no endpoint": lambda it: another(it, endpoint="somewhere"),
     "a port that cannot be": lambda it: another(it, endpoint="tcp://127.0.0.1:9999999"),
-    "an endpoint where nobody is": lambda it: another(it, endpoint="tcp://127.0.0.1:1"),
+    "an endpoint without a listener": lambda it: another(it, endpoint="tcp://127.0.0.1:1"),
     "no token": lambda it: another(it, token=b"short"),
-    "somebody else's token": lambda it: another(it, token=bytes(len(it.token))),
+    "a foreign token": lambda it: another(it, token=bytes(len(it.token))),
 }
 
 
-def lies(all: Hosts, name: str, lie: Callable[[Offered], Offered]) -> list[int]:
-    """Whatever this host offers from now on goes through `lie`; how often it did."""
-    offering, told = all.agents[name]._offering, [0]
+def falsify(all: Hosts, name: str, change: Callable[[Offered], Offered]) -> list[int]:
+    """Change all later offers of this host by `change`; returns their count."""
+    offering, count = all.agents[name]._offering, [0]
     honest = offering._offered
 
     def offered(*args: object, **options: object) -> Offered:
-        told[0] += 1
-        return lie(honest(*args, **options))  # type: ignore[arg-type]
+        count[0] += 1
+        return change(honest(*args, **options))  # type: ignore[arg-type]
 
     offering._offered = offered  # type: ignore[method-assign]
-    return told
+    return count
 
 
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
-async def test_a_relay_that_lies_in_all_it_says_is_left_and_who_pulls_has_the_version_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: Callable[[Offered], Offered]
+@pytest.mark.parametrize("change", FALSE_OFFERS.values(), ids=FALSE_OFFERS.keys())
+async def test_relay_with_false_offers_is_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Offered], Offered]
 ) -> None:
     monkeypatch.setattr(finding, "RETRY_S", 0.01)
     async with hosts(tmp_path, "abcd", **SLOW) as all:
         data = os.urandom(SIZE)
         root = await all.publish(1, data)
         await all.fetch("b", 1, root)
-        told = lies(all, "b", lie)
+        count = falsify(all, "b", change)
         slow_links(monkeypatch)
         other = asyncio.create_task(all.fetch("d", 1, root))  # the publisher has one slot
         await asyncio.sleep(0.1)
         fetched = await all.fetch("c", 1, root)
         await other
-        assert told[0] >= 1, "nobody was sent to the liar"
+        assert count[0] >= 1, "no receiver was sent to the false relay"
         assert all.image("c", 1) == data
         assert fetched.pulled_bytes == SIZE
 
@@ -82,7 +83,7 @@ def other_key(offered: Offered) -> Offered:
     return another(offered, deltas=tuple(links))
 
 
-async def test_a_delta_under_the_key_of_an_image_does_not_take_the_image_s_place(
+async def test_delta_under_an_image_key_replaces_no_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with hosts(tmp_path, "abc") as all:
@@ -90,18 +91,18 @@ async def test_a_delta_under_the_key_of_an_image_does_not_take_the_image_s_place
         new = changed(old, every=100)
         first = await all.publish(1, old)
         await all.fetch("b", 1, first)
-        lies(all, "a", other_key)
+        falsify(all, "a", other_key)
         fetched = await all.fetch("b", 2, await all.publish(2, new))
-        assert (all.image("b", 2), fetched.deltas) == (new, 0), "it was pulled whole"
+        assert (all.image("b", 2), fetched.deltas) == (new, 0), "the image was pulled whole"
         monkeypatch.setattr(Sources, "find", lambda *_: "b/transfer")
-        assert (await all.fetch("c", 1, first)).pulled_bytes == SIZE, "b serves version 1 as before"
+        assert (await all.fetch("c", 1, first)).pulled_bytes == SIZE, "b still serves version 1"
         assert all.image("c", 1) == old
 
 
 # -- connections --
 
 
-async def test_a_pull_whose_connection_breaks_again_and_again_goes_on_from_its_last_chunk(
+async def test_pull_continues_from_its_last_chunk_after_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finding, "RETRY_S", 0.01)
@@ -124,20 +125,20 @@ async def test_a_pull_whose_connection_breaks_again_and_again_goes_on_from_its_l
         assert not breaks
         assert all.image("b", 1) == data
         assert fetched.pulled_bytes == SIZE, "no chunk counts twice"
-        assert all.served("a") <= SIZE + 3 * 5 * CHUNK, "the window is what a break costs"
+        assert all.served("a") <= SIZE + 3 * 5 * CHUNK, "a break costs at most the window"
 
 
 # -- memory --
 
 
 def fill(monkeypatch: pytest.MonkeyPatch, store: Path) -> list[int]:
-    """From now on that store has so many bytes free."""
+    """Report this many free bytes for that store from now on."""
     free = [0]
     monkeypatch.setattr(ImageStore, "_free", lambda self: free[0] if self.directory == store else 1 << 40)
     return free
 
 
-async def test_a_host_whose_memory_is_full_says_so_keeps_what_it_has_and_goes_on_when_there_is_room(
+async def test_host_with_full_memory_waits_for_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "ATTEMPTS", 3)
@@ -156,7 +157,7 @@ async def test_a_host_whose_memory_is_full_says_so_keeps_what_it_has_and_goes_on
         assert all.image("b", 2) == new
 
 
-async def test_a_host_without_room_asks_ever_more_seldom(
+async def test_host_without_free_memory_asks_ever_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -178,9 +179,9 @@ async def test_a_host_without_room_asks_ever_more_seldom(
 
 
 @pytest.mark.realprocess
-def test_a_real_file_system_that_is_full_is_told_of_and_what_was_there_stays(tmp_path: Path) -> None:
+def test_full_file_system_is_reported_and_keeps_versions(tmp_path: Path) -> None:
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("a file system of one's own needs root, or a kernel that lends it")
+        pytest.skip("an own file system needs root, or a kernel that allows it")
     command = ["unshare", "--mount", sys.executable, "-m", "tests.actors.weights.small_memory", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -189,7 +190,7 @@ def test_a_real_file_system_that_is_full_is_told_of_and_what_was_there_stays(tmp
     assert done.stdout.endswith("DONE\n")
 
 
-async def test_nobody_is_blamed_for_the_full_memory_of_another(
+async def test_source_is_not_blamed_for_receiver_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "ATTEMPTS", 3)
@@ -214,7 +215,7 @@ async def test_nobody_is_blamed_for_the_full_memory_of_another(
     assert [message.excluded for message in of_c] == [()] * len(of_c)
 
 
-async def test_an_image_whose_note_finds_no_room_is_served_all_the_same(
+async def test_image_without_space_for_its_note_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = Path.write_bytes
@@ -232,14 +233,14 @@ async def test_an_image_whose_note_finds_no_room_is_served_all_the_same(
         life = all.agents["b"]
         await all.fetch("b", 1, root)
         assert all.image("b", 1) == data
-        assert all.agents["b"] is life, "it lives"
+        assert all.agents["b"] is life, "the agent is alive"
         assert [path.name for path in (tmp_path / "b").rglob("*")] == ["v000000001", "model.safetensors"]
 
 
 # -- deltas --
 
 
-async def test_a_delta_that_is_damaged_where_it_is_made_gives_way_to_the_whole_image(
+async def test_damaged_delta_falls_back_to_the_full_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with hosts(tmp_path, "abc") as all:
@@ -256,10 +257,10 @@ async def test_a_delta_that_is_damaged_where_it_is_made_gives_way_to_the_whole_i
         fetched = await all.fetch("b", 2, roots[1])
         assert (all.image("b", 2), fetched.deltas) == (new, 0)
         fetched = await all.fetch("b", 3, await all.publish(3, third))
-        assert (all.image("b", 3), fetched.deltas) == (third, 1), "the next one is sound"
+        assert (all.image("b", 3), fetched.deltas) == (third, 1), "the next delta is sound"
 
 
-async def test_a_chain_that_lacks_a_link_gives_way_to_the_whole_image(tmp_path: Path) -> None:
+async def test_broken_chain_falls_back_to_the_full_image(tmp_path: Path) -> None:
     async with hosts(tmp_path, "ab") as all:
         data = os.urandom(SIZE)
         await all.fetch("b", 1, await all.publish(1, data))
@@ -273,14 +274,12 @@ async def test_a_chain_that_lacks_a_link_gives_way_to_the_whole_image(tmp_path: 
         assert (all.image("b", 3), fetched.deltas, fetched.pulled_bytes) == (data, 0, SIZE)
 
 
-# -- what is there at a time --
+# -- versions in memory at a time --
 
 
-async def test_a_version_that_made_way_is_held_by_nobody_who_pulled_it_or_passed_it_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_evicted_version_is_held_by_no_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow_links(monkeypatch)
-    gc.disable()  # what a circle holds is held, until somebody collects those
+    gc.disable()  # a reference cycle keeps its memory until a collection
     try:
         async with hosts(tmp_path, "abc", **SLOW, delta=False) as all:
             for version in range(1, 6):
@@ -295,7 +294,7 @@ async def test_a_version_that_made_way_is_held_by_nobody_who_pulled_it_or_passed
         gc.enable()
 
 
-async def test_a_chunk_whose_image_is_sealed_in_this_moment_is_asked_for_again() -> None:
+async def test_chunk_of_a_sealing_image_is_requested_again() -> None:
     server, memory = BulkServer(), memoryview(bytearray(range(64)))
     await server.start()
     partial = PartialContent(memory)
@@ -312,7 +311,7 @@ async def test_a_chunk_whose_image_is_sealed_in_this_moment_is_asked_for_again()
     assert into == bytes(range(64))
 
 
-async def test_in_a_storm_of_versions_and_deaths_a_receiver_has_two_images_and_the_one_that_comes(
+async def test_storm_of_versions_and_deaths_keeps_memory_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_links(monkeypatch)
@@ -323,7 +322,7 @@ async def test_in_a_storm_of_versions_and_deaths_a_receiver_has_two_images_and_t
         async def look() -> None:
             while True:
                 for store in stores:
-                    with contextlib.suppress(FileNotFoundError):  # one is renamed in this moment
+                    with contextlib.suppress(FileNotFoundError):  # an image is being renamed
                         most[0] = max(most[0], sum(image.stat().st_size for image in store.glob("*/model*")))
                 await asyncio.sleep(0.002)
 

@@ -1,5 +1,6 @@
-"""What goes wrong on a version's way between real processes: they are killed, their memory is scribbled on,
-new versions come. Who pulls ends with what was published, and pulls nothing again that it has."""
+"""Faults of weight transfers between real processes: kills, corrupted memory, new versions.
+
+A receiver ends with the published version, and pulls nothing again that it has."""
 
 import asyncio
 import os
@@ -29,7 +30,7 @@ from tests.actors.weights.real_hosts import (
     forks,
     real_hosts,
 )
-from tests.actors.weights.test_actors_weights_faults import lies
+from tests.actors.weights.test_actors_weights_faults import falsify
 from tests.actors.weights.weight_hosts import changed
 from tests.actors.weights.weight_hosts import hosts as hosts_in_here
 
@@ -43,9 +44,7 @@ def forked() -> Iterator[Forks]:
         yield started
 
 
-async def test_a_publisher_that_is_killed_in_the_middle_of_a_wave_and_comes_back_sends_only_what_lacks(
-    tmp_path: Path, forked: Forks
-) -> None:
+async def test_killed_publisher_resends_only_missing_chunks(tmp_path: Path, forked: Forks) -> None:
     async with real_hosts(tmp_path, forked, "abc", **CHAINS, **SLOW) as hosts:
         fetch, pulls = await hosts.hit("a", "bc")
         had = sum(hosts.chunks(name, fetch.version) for name in "bc")
@@ -60,9 +59,7 @@ async def test_a_publisher_that_is_killed_in_the_middle_of_a_wave_and_comes_back
         assert served <= 2 * SIZE - had * CHUNK + resumed * WINDOW * CHUNK
 
 
-async def test_a_receiver_that_is_killed_in_the_middle_pulls_no_chunk_again_that_it_left(
-    tmp_path: Path, forked: Forks
-) -> None:
+async def test_killed_receiver_pulls_no_kept_chunk_again(tmp_path: Path, forked: Forks) -> None:
     async with real_hosts(tmp_path, forked, "ab", **SLOW) as hosts:
         fetch, pulls = await hosts.hit("b", "b")
         pulls["b"].cancel()
@@ -74,9 +71,7 @@ async def test_a_receiver_that_is_killed_in_the_middle_pulls_no_chunk_again_that
         assert fetched.pulled_bytes == SIZE - left * CHUNK
 
 
-async def test_a_relay_whose_memory_was_scribbled_on_is_left_by_its_child_and_serves_nobody_any_more(
-    tmp_path: Path, forked: Forks
-) -> None:
+async def test_relay_with_corrupted_memory_is_abandoned(tmp_path: Path, forked: Forks) -> None:
     async with real_hosts(tmp_path, forked, "ab", **CHAINS) as hosts:
         fetch = await hosts.publish(1, os.urandom(SIZE))
         await hosts.pull("b", fetch)
@@ -86,18 +81,18 @@ async def test_a_relay_whose_memory_was_scribbled_on_is_left_by_its_child_and_se
             image.write(os.urandom(SIZE // 2))
         hosts.start("d", **CHAINS, pull_limit_bytes_s=CHUNK)
         await hosts.up("d")
-        slot = asyncio.create_task(hosts.pull("d", fetch))  # the publisher has one
+        slot = asyncio.create_task(hosts.pull("d", fetch))  # the publisher has one slot
         await hosts.until(lambda: hosts.chunks("d", 1), "the slot is taken")
         hosts.start("c", **CHAINS)
         await hosts.up("c")
         pull = asyncio.create_task(hosts.pull("c", fetch))
-        await hosts.until(lambda: "wrong ones in a row" in hosts.log("c"), "it finds out")
+        await hosts.until(lambda: "wrong ones in a row" in hosts.log("c"), "c detects the relay")
         hosts.kill("d")
         slot.cancel()
         fetched = await pull
         assert hosts.image("c", 1) == hosts.published[1]
-        assert fetched.pulled_bytes == SIZE, "what was right stays"
-        assert (await hosts.figures("c"))["chunks_pulled_again"] >= 3, "who looks sees that somebody lied"
+        assert fetched.pulled_bytes == SIZE, "correct chunks are kept"
+        assert (await hosts.figures("c"))["chunks_pulled_again"] >= 3, "the count shows a false source"
         before = (await hosts.figures("b"))["served_bytes"]
         assert before >= SIZE // 2
         hosts.start("e", **CHAINS)
@@ -107,9 +102,7 @@ async def test_a_relay_whose_memory_was_scribbled_on_is_left_by_its_child_and_se
         assert (await hosts.figures("b"))["served_bytes"] == before
 
 
-async def test_of_three_versions_in_quick_succession_the_newest_comes_and_none_is_mixed_with_another(
-    tmp_path: Path, forked: Forks
-) -> None:
+async def test_newest_of_three_quick_versions_arrives_unmixed(tmp_path: Path, forked: Forks) -> None:
     async with real_hosts(tmp_path, forked, "a", **CHAINS) as hosts:
         for name in "bc":
             hosts.start(name, **CHAINS, pull_limit_bytes_s=CHUNK)
@@ -118,7 +111,7 @@ async def test_of_three_versions_in_quick_succession_the_newest_comes_and_none_i
         first = await (await hosts.hand_over(1, data)).known()
         old = Fetch(version=1, root=first.root, sources=("a/transfer",))
         overtaken = [asyncio.create_task(hosts.pull(name, old)) for name in "bc"]
-        await hosts.until(lambda: all(hosts.chunks(name, 1) for name in "bc"), "some of it")
+        await hosts.until(lambda: all(hosts.chunks(name, 1) for name in "bc"), "both have a part")
         handed = [await hosts.hand_over(version, changed(data, every=version)) for version in (2, 3, 4)]
         newest = await handed[-1].known()
         fetch = Fetch(version=4, root=newest.root, sources=("a/transfer",))
@@ -135,13 +128,11 @@ async def test_of_three_versions_in_quick_succession_the_newest_comes_and_none_i
         assert [hosts.image(name, 4) for name in "bc"] == [hosts.published[4]] * 2
 
 
-async def test_who_joins_while_others_change_over_has_the_new_version_as_they_do(
-    tmp_path: Path, forked: Forks
-) -> None:
+async def test_host_that_joins_meanwhile_gets_the_new_version(tmp_path: Path, forked: Forks) -> None:
     async with real_hosts(tmp_path, forked, "abc", **CHAINS, **SLOW) as hosts:
         first = await hosts.publish(1, os.urandom(SIZE))
         await asyncio.gather(*(hosts.pull(name, first) for name in "bc"))
-        served = [Lease(hosts.path(name, 1)) for name in "bc"]  # as an engine holds it
+        served = [Lease(hosts.path(name, 1)) for name in "bc"]  # as an engine leases it
         second = await hosts.publish(2, os.urandom(SIZE))
         pulls = [asyncio.create_task(hosts.pull(name, second)) for name in "bc"]
         await hosts.until(lambda: hosts.chunks("c", 2), "they change over")
@@ -151,19 +142,21 @@ async def test_who_joins_while_others_change_over_has_the_new_version_as_they_do
         await asyncio.gather(*pulls)
         assert late.pulled_bytes == SIZE
         assert [hosts.image(name, 2) for name in "bcd"] == [hosts.published[2]] * 3
-        assert [hosts.image(name, 1) for name in "bc"] == [hosts.published[1]] * 2, "who serves it still does"
+        assert [hosts.image(name, 1) for name in "bc"] == [hosts.published[1]] * 2, (
+            "version 1 is still served"
+        )
         for lease in served:
             lease.close()
 
 
 def points() -> list[int]:
-    """Where connections are cut: at the borders of headers and chunks and one byte beside them, and drawn."""
+    """The cut points: at and beside the borders of headers and chunks, and random ones."""
     borders = [0, 1, ANSWER_BYTES, ANSWER_BYTES + 1, ANSWER_BYTES + CHUNK - 1, ANSWER_BYTES + CHUNK]
     rng = random.Random(7)
     return [*borders, *(rng.randrange(2 * CHUNK) for _ in range(20 - len(borders)))]
 
 
-async def test_a_connection_may_be_cut_after_any_byte_and_what_came_whole_is_not_sent_again(
+async def test_cut_connection_resends_no_complete_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finding, "RETRY_S", 0.01)
@@ -171,7 +164,7 @@ async def test_a_connection_may_be_cut_after_any_byte_and_what_came_whole_is_not
         data = os.urandom(weight_hosts.SIZE)
         root = await hosts.publish(1, data)
         async with cutting(hosts.agents["a"]._server.endpoint, points()) as proxy:
-            lies(hosts, "a", lambda offered: msgspec.structs.replace(offered, endpoint=proxy.endpoint))
+            falsify(hosts, "a", lambda offered: msgspec.structs.replace(offered, endpoint=proxy.endpoint))
             fetched = await hosts.fetch("b", 1, root)
             assert proxy.cuts == len(points())
         assert hosts.image("b", 1) == data
@@ -181,9 +174,9 @@ async def test_a_connection_may_be_cut_after_any_byte_and_what_came_whole_is_not
 
 @pytest.mark.alone
 @pytest.mark.long
-def test_full_shared_memory_and_a_full_disk_cost_what_finds_no_room_and_nothing_else(tmp_path: Path) -> None:
+def test_full_memory_and_disk_cost_only_unfit_versions(tmp_path: Path) -> None:
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("a file system of one's own needs root, or a kernel that lends it")
+        pytest.skip("an own file system needs root, or a kernel that allows it")
     command = ["unshare", "--mount", sys.executable, "-m", "tests.actors.weights.full_hosts", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

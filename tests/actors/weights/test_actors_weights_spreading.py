@@ -1,5 +1,6 @@
-"""Versions that spread over hosts: as deltas to who is a version behind, from receiver to receiver, whole
-where anything else fails; what is served is bit for bit what was published, whatever dies or lies."""
+"""Spread of versions over hosts: deltas, relays, and full images as the fallback.
+
+A served image equals the published one bit for bit, whatever component dies or is false."""
 
 import asyncio
 import os
@@ -25,7 +26,7 @@ from gleaner.transport.carrier import Connection
 from tests.actors.weights.weight_hosts import CHUNK, SIZE, SLOW, TENSORS, changed, hosts, slow_links
 
 
-async def test_who_is_a_version_behind_pulls_what_changed_and_no_more(tmp_path: Path) -> None:
+async def test_host_one_version_behind_pulls_only_changes(tmp_path: Path) -> None:
     async with hosts(tmp_path, "ab") as all:
         old = os.urandom(SIZE)
         new = changed(old, every=100)
@@ -36,9 +37,7 @@ async def test_who_is_a_version_behind_pulls_what_changed_and_no_more(tmp_path: 
         assert fetched.pulled_bytes < SIZE / 20, "one element of a hundred changed"
 
 
-async def test_deltas_are_made_and_applied_on_the_threads_that_a_host_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_deltas_use_the_threads_of_their_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, set[str]] = {"made": set(), "applied": set()}
     encode, put = delta.encode_chunk, delta.apply_chunk
 
@@ -63,7 +62,7 @@ async def test_deltas_are_made_and_applied_on_the_threads_that_a_host_gives(
         assert all(name.startswith("delta_") for name in names), names
 
 
-async def test_who_missed_versions_gets_a_chain_of_deltas(tmp_path: Path) -> None:
+async def test_host_that_missed_versions_gets_a_delta_chain(tmp_path: Path) -> None:
     async with hosts(tmp_path, "ab") as all:
         data = os.urandom(SIZE)
         await all.fetch("b", 1, await all.publish(1, data))
@@ -74,7 +73,7 @@ async def test_who_missed_versions_gets_a_chain_of_deltas(tmp_path: Path) -> Non
         assert (all.image("b", 3), fetched.deltas) == (data, 2)
 
 
-async def test_where_most_has_changed_or_deltas_are_off_the_whole_image_comes(tmp_path: Path) -> None:
+async def test_full_image_is_pulled_without_a_useful_delta(tmp_path: Path) -> None:
     for number, settings in enumerate(({}, {"delta": False}, {"kept_delta_bytes": 0})):
         async with hosts(tmp_path / str(number), "ab", **settings) as all:
             old = os.urandom(SIZE)
@@ -84,16 +83,16 @@ async def test_where_most_has_changed_or_deltas_are_off_the_whole_image_comes(tm
             assert (all.image("b", 2), fetched.deltas, fetched.pulled_bytes) == (new, 0, SIZE)
 
 
-async def test_who_asks_for_a_version_that_changed_everywhere_waits_for_no_delta(
+async def test_pull_waits_for_no_delta_of_full_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_sample, "SAMPLED", 1.0)  # this image is smaller than what it is for
+    monkeypatch.setattr(delta_sample, "SAMPLED", 1.0)  # this image is too small for the sample
     monkeypatch.setattr(agent, "DELTA_LATE_S", 3600.0)
     may_end = threading.Event()
 
     def long(*_: object, **how: object) -> object:
-        assert may_end.wait(60.0), "somebody waited for it"
-        raise AssertionError("a chunk of it was encoded")
+        assert may_end.wait(60.0), "a pull waited for the delta"
+        raise AssertionError("a chunk of the delta was encoded")
 
     monkeypatch.setattr(delta, "encode_chunk", long)
     async with hosts(tmp_path, "ab") as all:
@@ -106,9 +105,7 @@ async def test_who_asks_for_a_version_that_changed_everywhere_waits_for_no_delta
 
 
 @pytest.mark.parametrize("rotten", [5, 15], ids=["where it changes", "where it does not"])
-async def test_a_delta_onto_a_base_that_has_rotted_gives_way_to_the_whole_image(
-    tmp_path: Path, rotten: int
-) -> None:
+async def test_rotten_base_falls_back_to_the_full_image(tmp_path: Path, rotten: int) -> None:
     async with hosts(tmp_path, "ab") as all:
         old = os.urandom(SIZE)
         new = changed(old[: 9 * CHUNK], every=100) + old[9 * CHUNK :]
@@ -120,7 +117,7 @@ async def test_a_delta_onto_a_base_that_has_rotted_gives_way_to_the_whole_image(
         assert (all.image("b", 2), fetched.deltas) == (new, 0)
 
 
-async def test_an_agent_that_lost_its_deltas_gives_the_whole_image(tmp_path: Path) -> None:
+async def test_agent_without_its_deltas_serves_the_full_image(tmp_path: Path) -> None:
     async with hosts(tmp_path, "ab") as all:
         old = os.urandom(SIZE)
         new = changed(old, every=100)
@@ -132,12 +129,12 @@ async def test_an_agent_that_lost_its_deltas_gives_the_whole_image(tmp_path: Pat
         assert (all.image("b", 2), fetched.deltas) == (new, 0)
 
 
-async def test_a_receiver_that_was_killed_goes_on_from_what_it_had(tmp_path: Path) -> None:
+async def test_killed_receiver_continues_with_its_chunks(tmp_path: Path) -> None:
     async with hosts(tmp_path, "ab") as all:
         data = os.urandom(SIZE)
         root = await all.publish(1, data)
         had = bytearray(data[: 10 * CHUNK] + bytes(SIZE - 10 * CHUNK))
-        had[3 * CHUNK] ^= 1  # it was in the midst of it
+        had[3 * CHUNK] ^= 1  # the pull was in the middle of this chunk
         left = tmp_path / "b" / "v000000001.7.beef.draft"
         left.mkdir()
         (left / FILE).write_bytes(header(TENSORS, SIZE) + had)
@@ -146,7 +143,7 @@ async def test_a_receiver_that_was_killed_goes_on_from_what_it_had(tmp_path: Pat
         assert fetched.pulled_bytes == SIZE - 9 * CHUNK
 
 
-async def test_each_chunk_that_was_damaged_after_a_crash_is_found_before_it_is_passed_on_or_served(
+async def test_damaged_chunks_are_found_before_they_are_served(
     tmp_path: Path,
 ) -> None:
     async with hosts(tmp_path, "ab") as all:
@@ -161,12 +158,10 @@ async def test_each_chunk_that_was_damaged_after_a_crash_is_found_before_it_is_p
         (left / FILE).write_bytes(header(TENSORS, SIZE) + had)
         fetched = await all.fetch("b", 1, root)
         assert all.image("b", 1) == data
-        assert fetched.pulled_bytes == len(rotten) * CHUNK, "all else was right, and stayed"
+        assert fetched.pulled_bytes == len(rotten) * CHUNK, "all other chunks were correct and kept"
 
 
-async def test_what_was_found_right_after_a_crash_and_what_was_pulled_is_read_for_its_hash_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_kept_and_pulled_bytes_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = {"found": 0, "pulled": 0}
     digest, hasher = xxhash.xxh3_128_digest, xxhash.xxh3_128
 
@@ -200,7 +195,7 @@ async def test_what_was_found_right_after_a_crash_and_what_was_pulled_is_read_fo
         assert all.image("b", 1) == all.image("c", 1) == data
 
 
-async def test_receivers_serve_receivers_while_they_pull_and_the_publisher_gives_about_one_copy(
+async def test_receivers_relay_and_publisher_sends_about_one_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_links(monkeypatch)
@@ -209,7 +204,7 @@ async def test_receivers_serve_receivers_while_they_pull_and_the_publisher_gives
         root = await all.publish(1, data)
         await asyncio.gather(*(all.fetch(name, 1, root) for name in "bcd"))
         assert [all.image(name, 1) for name in "bcd"] == [data] * 3
-        assert all.served("a") < 2 * SIZE, "a star would have given three"
+        assert all.served("a") < 2 * SIZE, "a star would have sent three copies"
         assert sum(all.served(name) for name in "bcd") > SIZE
 
 
@@ -222,7 +217,7 @@ async def test_deltas_are_relayed_too(tmp_path: Path, monkeypatch: pytest.Monkey
         return source
 
     async def looks_up(server: BulkServer, connection: Connection, *args: Any) -> Any:
-        while not all(has_source.values()):  # the first one pulls until the other one has a source
+        while not all(has_source.values()):  # the first receiver pulls until the other one has a source
             await connection.on_loop(asyncio.sleep(0.01))
         return await look_up(server, connection, *args)
 
@@ -240,10 +235,10 @@ async def test_deltas_are_relayed_too(tmp_path: Path, monkeypatch: pytest.Monkey
         fetched = await asyncio.gather(*(three.fetch(name, 2, root) for name in "bc"))
         assert [one.deltas for one in fetched] == [1, 1]
         assert [three.image(name, 2) for name in "bc"] == [new] * 2
-        assert three.served("b") + three.served("c") > before, "one of them got it from the other"
+        assert three.served("b") + three.served("c") > before, "one receiver pulled from the other"
 
 
-async def test_a_relay_that_dies_in_the_middle_costs_what_was_in_flight(
+async def test_relay_death_costs_only_chunks_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_links(monkeypatch)
@@ -260,10 +255,10 @@ async def test_a_relay_that_dies_in_the_middle_costs_what_was_in_flight(
         pulls[0].cancel()
         fetched = await pulls[1]
         assert all.image("c", 1) == data
-        assert fetched.pulled_bytes == SIZE, "nothing that had come was pulled again"
+        assert fetched.pulled_bytes == SIZE, "no received chunk was pulled again"
 
 
-async def test_a_publisher_that_dies_in_the_middle_of_a_wave_costs_what_was_in_flight(
+async def test_publisher_death_costs_only_chunks_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_links(monkeypatch)
@@ -279,10 +274,10 @@ async def test_a_publisher_that_dies_in_the_middle_of_a_wave_costs_what_was_in_f
         all.start("a")
         fetched = await asyncio.gather(*pulls)
         assert [all.image(name, 1) for name in "bc"] == [data] * 2
-        assert [one.pulled_bytes for one in fetched] == [SIZE] * 2, "nothing that had come was pulled again"
+        assert [one.pulled_bytes for one in fetched] == [SIZE] * 2, "no received chunk was pulled again"
 
 
-async def test_who_is_sent_to_nobody_for_long_goes_to_the_publisher(
+async def test_receiver_without_a_source_falls_back_to_publisher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Sources, "find", lambda *_: "")
@@ -293,7 +288,7 @@ async def test_who_is_sent_to_nobody_for_long_goes_to_the_publisher(
         assert all.image("b", 1) == data
 
 
-async def test_a_newer_version_takes_the_place_of_one_that_has_hardly_begun(
+async def test_newer_version_replaces_one_that_hardly_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_links(monkeypatch)
@@ -310,17 +305,19 @@ async def test_a_newer_version_takes_the_place_of_one_that_has_hardly_begun(
         await newer
         assert all.image("b", 2) == new
         assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["v000000002"]
-        again = await all.fetch("b", 1, roots[0])  # who wants the older one all the same gets it
+        again = await all.fetch("b", 1, roots[0])  # a repeated request for the older version gets it
         assert (all.image("b", 1), again.pulled_bytes) == (old, SIZE)
 
 
-async def test_who_lies_is_left_and_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_false_relay_is_abandoned_and_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow_links(monkeypatch)
     async with hosts(tmp_path, "abcd", **SLOW) as all:
         data = os.urandom(SIZE)
         root = await all.publish(1, data)
         await all.fetch("b", 1, root)
-        with ImageStore(tmp_path / "b").path(1).open("r+b") as image:  # what it serves from here on is wrong
+        with ImageStore(tmp_path / "b").path(1).open("r+b") as image:  # wrong from here on
             for at in range(0, SIZE, CHUNK):
                 image.seek(at - SIZE, os.SEEK_END)
                 image.write(b"a lie")
@@ -330,10 +327,10 @@ async def test_who_lies_is_left_and_not_asked_again(tmp_path: Path, monkeypatch:
         await other
         assert all.image("c", 1) == data
         assert fetched.pulled_bytes == SIZE
-        assert all.served("b") <= 3 * 4 * CHUNK, "a chunk's three tries, and the window with them"
+        assert all.served("b") <= 3 * 4 * CHUNK, "a chunk's three tries, each with its window"
 
 
-async def test_between_datacenters_one_copy_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_copy_travels_between_datacenters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow_links(monkeypatch)
     async with hosts(tmp_path, "abcd", far="bcd") as all:
         data = os.urandom(SIZE)
@@ -343,9 +340,7 @@ async def test_between_datacenters_one_copy_travels(tmp_path: Path, monkeypatch:
         assert all.served("a") == SIZE
 
 
-async def test_nobody_is_sent_to_a_host_that_has_notice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_host_with_notice_gets_no_receivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow_links(monkeypatch)
     async with hosts(tmp_path, "abcd", **SLOW) as all:
         data = os.urandom(SIZE)
@@ -355,4 +350,4 @@ async def test_nobody_is_sent_to_a_host_that_has_notice(
         await asyncio.sleep(0.1)
         await asyncio.gather(*(all.fetch(name, 1, root) for name in "cd"))
         assert all.image("d", 1) == data
-        assert all.served("b") == 0, "one of them had the publisher's slot, the other one pulled from it"
+        assert all.served("b") == 0, "one had the publisher's slot, the other pulled from it"

@@ -1,4 +1,4 @@
-"""Hosts with TransferAgents for tests: the publisher "a", and receivers with a letter each."""
+"""Hosts with TransferAgents for tests: the publisher "a", and receivers by letters."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ CHUNK = 64 * 1024
 CHUNKS = 24
 SIZE = CHUNKS * CHUNK
 TENSORS = (TensorSpec("w", "bfloat16", (SIZE // 2,), 0, SIZE),)
-SLOW = {"link_bytes_s": 1e5}  # so that the image is worth a chain: a host serves one other
+SLOW = {"link_bytes_s": 1e5}  # so that the image is worth a chain, where a host serves one other
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Hosts:
     far: str = ""  # hosts in another datacenter
 
     def start(self, name: str) -> None:
-        weights = {"chunk_bytes": CHUNK, "require_finite": False, **self.settings}  # bytes at random
+        weights = {"chunk_bytes": CHUNK, "require_finite": False, **self.settings}  # random bytes
         config = from_tree({"weights": weights}, "test")
         store = self.directory / name
 
@@ -64,7 +64,7 @@ class Hosts:
         return bytes(ImageStore(self.directory / name).content(version))
 
     def served(self, name: str) -> int:
-        """Bytes that its agent, of this life, has given to others."""
+        """Bytes that its agent has sent to others in this life."""
         return int(self.agents[name].summary()["served_bytes"])
 
 
@@ -82,7 +82,7 @@ async def hosts(directory: Path, names: str, *, far: str = "", **settings: objec
 
 
 def changed(data: bytes, *, every: int) -> bytes:
-    """One element of so many is another one."""
+    """The data with one element of each `every` changed."""
     new = bytearray(data)
     for at in range(0, len(new), 2 * every):
         new[at] ^= 1
@@ -90,7 +90,7 @@ def changed(data: bytes, *, every: int) -> bytes:
 
 
 def slow_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every chunk takes a while, so that pulls overlap."""
+    """Delay every chunk, so that pulls overlap."""
     look_up = BulkServer._look_up
 
     async def slowly(server: BulkServer, connection: Connection, *args: object) -> object:

@@ -1,4 +1,4 @@
-"""Control pages: what they say comes back, nobody sees half of one, and a dead writer's is repaired."""
+"""Control pages: exact contents, no torn reads, repair after a dead writer."""
 
 import os
 import struct
@@ -45,7 +45,7 @@ def path() -> Iterator[Path]:
 
 
 @given(PAGES, st.integers(0, 2**63 - 1).map(lambda half: 2 * half))
-def test_what_a_page_says_comes_back(page: Page, seq: int) -> None:
+def test_written_page_is_decoded_unchanged(page: Page, seq: int) -> None:
     data = encode(page, seq)
     assert len(data) == PAGE_BYTES
     assert decode(data) == page
@@ -53,9 +53,7 @@ def test_what_a_page_says_comes_back(page: Page, seq: int) -> None:
 
 
 @given(PAGES, PAGES, st.integers(0, PAGE_BYTES // 8))
-def test_no_part_of_one_page_with_the_rest_of_another_is_taken_for_a_page(
-    old: Page, new: Page, stored: int
-) -> None:
+def test_mixed_halves_of_two_pages_are_refused(old: Page, new: Page, stored: int) -> None:
     before, after = encode(old, 2), encode(new, 4)
     mixed = after[: 8 * stored] + before[8 * stored :]
     if mixed in (before, after):
@@ -65,12 +63,12 @@ def test_no_part_of_one_page_with_the_rest_of_another_is_taken_for_a_page(
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_whatever_number_was_left_the_next_page_has_another_that_is_even(seq: int) -> None:
+def test_next_sequence_number_is_new_and_even(seq: int) -> None:
     assert next_seq(seq) % 2 == 0
     assert next_seq(seq) != seq
 
 
-def test_every_field_lies_where_the_document_says() -> None:
+def test_every_field_is_where_the_document_specifies() -> None:
     page = Page(State.LOAD_FAILED, 11, 12, 13, ROOT, 14, ROOT[::-1], 15, bytes(32), 16, 17, 18, "näh")
     data = encode(page, 20)
     document = (Path(__file__).parents[4] / "docs/weights.md").read_text()
@@ -91,12 +89,12 @@ def test_every_field_lies_where_the_document_says() -> None:
         assert f"| {offset} | `{field}` |" in document
 
 
-def test_a_reason_that_is_too_long_is_cut_between_two_letters() -> None:
-    said = decode(encode(Page(why="ä" * WHY_BYTES), 2)).why
-    assert said == "ä" * (WHY_BYTES // 2)
+def test_too_long_reason_is_cut_between_letters() -> None:
+    reason = decode(encode(Page(why="ä" * WHY_BYTES), 2)).why
+    assert reason == "ä" * (WHY_BYTES // 2)
 
 
-def test_a_version_that_fails_is_counted_until_it_or_a_newer_one_is_served() -> None:
+def test_failed_version_is_counted_until_a_load_succeeds() -> None:
     page = Page().begun(1).preparing(1, ROOT).loading().loaded()
     assert (page.state, page.version, page.next_version) == (State.SERVING, 1, -1)
     page = page.preparing(2, ROOT).loading().failed("no\n  room " * 999)
@@ -113,7 +111,7 @@ def test_a_version_that_fails_is_counted_until_it_or_a_newer_one_is_served() -> 
     assert (newer.failed_version, newer.tries, newer.why, newer.failures) == (-1, 0, "", 2)
 
 
-async def test_a_page_has_one_writer_and_the_next_goes_on_from_what_it_left(path: Path) -> None:
+async def test_page_has_one_writer_and_the_next_continues(path: Path) -> None:
     first = ControlFile(path.parent / "weights", "spot-1/engine")
     page = first.left().begun(1).preparing(7, ROOT).loading().failed("it does not fit")
     first.tell(page)
@@ -122,7 +120,7 @@ async def test_a_page_has_one_writer_and_the_next_goes_on_from_what_it_left(path
     with pytest.raises(Held):
         PageWriter(first.path)
     second = ControlFile(path.parent / "weights", "spot-1/engine")
-    second.tell(page.begun(2))  # not possible yet; no problem of who tells
+    second.tell(page.begun(2))  # not possible yet; the caller ignores that
     assert read_page(first.path).incarnation == 1
     await first.closed()
     await first.closed()
@@ -136,7 +134,7 @@ async def test_a_page_has_one_writer_and_the_next_goes_on_from_what_it_left(path
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"", "0 bytes, a control page has 512: it is cut short"),
         (encode(Page(), 2)[:511], "511 bytes"),
@@ -146,11 +144,9 @@ async def test_a_page_has_one_writer_and_the_next_goes_on_from_what_it_left(path
         (encode(Page(), 2)[:-1] + b"!", "checksum"),
     ],
 )
-def test_what_is_no_page_is_refused_by_name_and_repaired_by_the_next_writer(
-    path: Path, content: bytes, says: str
-) -> None:
+def test_invalid_page_is_named_and_repaired_later(path: Path, content: bytes, message: str) -> None:
     path.write_bytes(content)
-    with pytest.raises(BadPage, match=rf"{path}: .*{says}"):
+    with pytest.raises(BadPage, match=rf"{path}: .*{message}"):
         read_page(path)
     writer = PageWriter(path)
     assert writer.left == Page()
@@ -159,7 +155,7 @@ def test_what_is_no_page_is_refused_by_name_and_repaired_by_the_next_writer(
     writer.close()
 
 
-def test_a_writer_that_stands_still_in_the_middle_is_told_from_one_that_died(path: Path) -> None:
+def test_paused_writer_is_distinguished_from_a_dead_one(path: Path) -> None:
     writer = PageWriter(path)
     writer.write(Page())
     path.write_bytes(encode(Page(), 3))  # the same file: its first half is stored
@@ -219,7 +215,7 @@ print(torn, flush=True)
 
 
 @pytest.mark.realprocess
-def test_writers_that_are_killed_in_the_middle_again_and_again_never_show_half_a_page(path: Path) -> None:
+def test_killed_writers_never_show_half_a_page(path: Path) -> None:
     PageWriter(path).close()
     command = [sys.executable, "-c", DRIVER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:

@@ -1,4 +1,4 @@
-"""The way to a version is the cheapest chain that is there, or the whole image."""
+"""Choice of a way to a version: the cheapest available chain or the full image."""
 
 import itertools
 
@@ -36,9 +36,7 @@ def cheapest(offers: list[Offer], most_bytes: float, most_links: int) -> tuple[i
 
 
 @given(OFFERS, st.integers(1, 4))
-def test_no_chain_that_links_and_is_small_enough_is_cheaper_than_the_chosen_one(
-    offers: list[Offer], most_links: int
-) -> None:
+def test_no_allowed_chain_is_cheaper_than_the_choice(offers: list[Offer], most_links: int) -> None:
     chosen = choose(100, ROOTS[0], ROOTS[4], offers, share=0.6, most_links=most_links)
     best = cheapest(offers, 60, most_links)
     if best is None:
@@ -51,19 +49,19 @@ def test_no_chain_that_links_and_is_small_enough_is_cheaper_than_the_chosen_one(
     assert chosen == choose(100, ROOTS[0], ROOTS[4], list(reversed(offers)), share=0.6, most_links=most_links)
 
 
-def test_a_delta_that_is_nearly_the_image_is_not_worth_decoding() -> None:
+def test_nearly_full_delta_is_not_chosen() -> None:
     assert choose(100, ROOTS[0], ROOTS[1], [step(0, 1, 60)]).way == "delta"
     assert choose(100, ROOTS[0], ROOTS[1], [step(0, 1, 61)]) == Choice((), 100)
 
 
-def test_one_delta_over_several_versions_beats_a_chain_that_is_no_smaller() -> None:
+def test_direct_delta_is_chosen_when_no_larger() -> None:
     chain = [step(0, 1, 10), step(1, 2, 10)]
     assert choose(100, ROOTS[0], ROOTS[2], chain).way == "chain"
     assert choose(100, ROOTS[0], ROOTS[2], [*chain, step(0, 2, 20)]).way == "delta"
     assert choose(100, ROOTS[0], ROOTS[2], [*chain, step(0, 2, 25)]).way == "chain"
 
 
-def test_who_holds_nothing_pulls_in_full_and_who_holds_it_pulls_nothing() -> None:
+def test_receiver_without_base_pulls_full_and_current_nothing() -> None:
     offers = [step(0, 1, 1)]
     assert choose(100, None, ROOTS[1], offers).way == "full"
     assert choose(100, ROOTS[3], ROOTS[1], offers).way == "full"
@@ -71,7 +69,7 @@ def test_who_holds_nothing_pulls_in_full_and_who_holds_it_pulls_nothing() -> Non
     assert choose(100, ROOTS[1], ROOTS[1], offers).way == "nothing"
 
 
-def test_a_chain_longer_than_the_limit_is_not_taken() -> None:
+def test_chain_longer_than_the_limit_is_not_chosen() -> None:
     offers = [step(number, number + 1, 1) for number in range(4)]
     assert choose(100, ROOTS[0], ROOTS[4], offers, most_links=3).way == "full"
     assert choose(100, ROOTS[0], ROOTS[4], offers, most_links=4).way == "chain"

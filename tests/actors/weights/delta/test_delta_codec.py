@@ -1,4 +1,4 @@
-"""A chunk's change comes back bit for bit, whatever changed; a damaged one is refused and does no harm."""
+"""Delta codec: exact changes of a chunk, harmless refusal of damaged ones."""
 
 import contextlib
 import sys
@@ -37,7 +37,7 @@ class Pair:
 
 
 def pair(seed: int, size: int, width: int, density: float, *, clustered: bool = False) -> Pair:
-    """Random bytes of which a share of the elements, and perhaps of the tail, changed."""
+    """Random bytes; a share of the elements, and perhaps of the tail, is changed."""
     rng = np.random.default_rng(seed)
     old = rng.integers(0, 256, size, np.uint8)
     new = old.copy()
@@ -65,7 +65,7 @@ PAIRS = st.builds(
 
 
 def applied(codec: int, payload: bytes, into: bytes, width: int, loops: Kernels) -> bytes:
-    """The outcome, of a chunk that lies between guards, which must stay what they are."""
+    """The outcome for a chunk between guards, which must not change."""
     around = bytearray(b"\xa5" * GUARD + into + b"\xa5" * GUARD)
     try:
         apply_chunk(
@@ -78,7 +78,7 @@ def applied(codec: int, payload: bytes, into: bytes, width: int, loops: Kernels)
 
 @settings(deadline=None, max_examples=80)
 @given(PAIRS, st.booleans(), st.sampled_from(LOOPS), st.integers(0, 100))
-def test_every_change_comes_back_bit_for_bit_once_twice_and_after_half_of_it(
+def test_every_change_is_exact_also_when_repeated(
     it: Pair, compress: bool, loops: Kernels, percent: int
 ) -> None:
     codec, payload = encode_chunk(
@@ -94,7 +94,7 @@ def test_every_change_comes_back_bit_for_bit_once_twice_and_after_half_of_it(
 
 @settings(deadline=None, max_examples=80)
 @given(PAIRS, st.booleans())
-def test_compiled_and_plain_loops_write_the_same_bytes_and_read_each_others(it: Pair, compress: bool) -> None:
+def test_compiled_and_plain_loops_are_interchangeable(it: Pair, compress: bool) -> None:
     old, new = memoryview(it.old), memoryview(it.new)
     one, other = (encode_chunk(old, new, it.width, compress=compress, loops=loops) for loops in LOOPS)
     assert one == other
@@ -104,7 +104,7 @@ def test_compiled_and_plain_loops_write_the_same_bytes_and_read_each_others(it: 
 
 @settings(deadline=None, max_examples=30)
 @given(PAIRS)
-def test_images_that_lie_in_step_give_the_same_bytes(it: Pair) -> None:
+def test_images_in_step_give_equal_bytes(it: Pair) -> None:
     old, new = memoryview(it.old), memoryview(it.new)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delta_kernels, "_in_step", lambda old, new: True)
@@ -114,7 +114,7 @@ def test_images_that_lie_in_step_give_the_same_bytes(it: Pair) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=64), st.binary(max_size=64), st.sampled_from([1, 2, 4]), st.integers(0, 3))
-def test_any_bytes_at_any_address_become_any_others(old: bytes, new: bytes, width: int, shift: int) -> None:
+def test_any_bytes_become_any_others_at_any_address(old: bytes, new: bytes, width: int, shift: int) -> None:
     size = min(len(old), len(new))
     moved = bytearray(shift) + bytearray(old[:size])  # off the grid of the elements
     target = memoryview(bytearray(shift) + bytearray(new[:size]))[shift:]
@@ -125,7 +125,7 @@ def test_any_bytes_at_any_address_become_any_others(old: bytes, new: bytes, widt
 
 @settings(deadline=None, max_examples=100)
 @given(PAIRS, st.booleans(), st.sampled_from(LOOPS), st.data())
-def test_damage_is_refused_by_name_or_leaves_another_chunk_and_never_leaves_its_own(
+def test_damage_is_refused_or_stays_within_its_chunk(
     it: Pair, compress: bool, loops: Kernels, data: st.DataObject
 ) -> None:
     codec, payload = encode_chunk(memoryview(it.old), memoryview(it.new), it.width, compress=compress)
@@ -146,7 +146,7 @@ def test_damage_is_refused_by_name_or_leaves_another_chunk_and_never_leaves_its_
 @given(
     st.integers(0, 6), st.binary(max_size=80), st.integers(0, 50), st.sampled_from(LOOPS), st.integers(0, 12)
 )
-def test_payloads_from_nowhere_do_no_harm(
+def test_random_payloads_do_no_harm(
     codec: int, noise: bytes, size: int, loops: Kernels, changed: int
 ) -> None:
     for payload in (noise, changed.to_bytes(4, "little") + noise):
@@ -165,7 +165,7 @@ def test_payloads_from_nowhere_do_no_harm(
     st.sampled_from([1, 2, 4]),
     st.booleans(),
 )
-def test_compiled_and_plain_loops_take_the_same_gaps_to_the_same_places_and_refuse_the_same(
+def test_compiled_and_plain_loops_agree_on_gaps(
     seed: int, count: int, escapes: float, more_values: int, size: int, width: int, sparse: bool
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -177,20 +177,20 @@ def test_compiled_and_plain_loops_take_the_same_gaps_to_the_same_places_and_refu
     for loops in LOOPS:
         into = np.zeros(size + GUARD, f"u{width}")
         placed = (loops.place_sparse if sparse else loops.place)(gaps, values, into[:size])
-        assert not into[size:].any(), "nothing was written behind its end"
+        assert not into[size:].any(), "nothing was written behind the end of the buffer"
         outcomes.append((placed, into.tobytes() if placed else b""))
     assert outcomes[0] == outcomes[1]
 
 
 def halves(density: float) -> tuple[memoryview, memoryview, int]:
-    """Weights in bfloat16 of which a share went to the next number, before and after, and how many."""
+    """Weights in bfloat16 before and after a share went to the next number, and the count of these."""
     rng = np.random.default_rng(5)
     old = (rng.standard_normal(1 << 19, np.float32).view(np.uint32) >> 16).astype(np.uint16)
     hit = rng.random(old.size) < density
     return memoryview(old).cast("B"), memoryview(old + hit.astype(np.uint16)).cast("B"), int(hit.sum())
 
 
-def test_the_codec_follows_from_how_much_changed() -> None:
+def test_codec_follows_from_the_share_of_changes() -> None:
     for density, compress, codec in (
         (0.0, False, Codec.SAME),
         (0.001, False, Codec.VARR),
@@ -203,7 +203,7 @@ def test_the_codec_follows_from_how_much_changed() -> None:
         assert encode_chunk(old, new, 2, compress=compress)[0] is codec
 
 
-def test_a_changed_element_of_two_bytes_in_a_hundred_costs_little_more_than_three_bytes() -> None:
+def test_sparse_change_costs_little_over_three_bytes() -> None:
     old, new, changed = halves(0.01)
     _, payload = encode_chunk(old, new, 2)
     assert 3.0 < len(payload) / changed < 3.1
@@ -211,7 +211,7 @@ def test_a_changed_element_of_two_bytes_in_a_hundred_costs_little_more_than_thre
     assert len(pressed) / changed < 2.7
 
 
-def test_numbers_that_are_equal_and_not_the_same_bits_are_changes() -> None:
+def test_equal_numbers_with_different_bits_are_changes() -> None:
     old = np.array([0.0, np.nan, 1.0, 5e-324, np.inf] * 40, np.float64)
     new = old.copy()
     new[0] = -0.0
@@ -221,7 +221,7 @@ def test_numbers_that_are_equal_and_not_the_same_bits_are_changes() -> None:
     assert applied(codec, payload, old.tobytes(), 4, delta_kernels) == new.tobytes()
 
 
-def test_a_compressed_bomb_is_not_inflated() -> None:
+def test_compressed_bomb_is_not_inflated() -> None:
     from backports import zstd
 
     zeros = zstd.compress(bytes(64 << 20), 1)
@@ -230,13 +230,13 @@ def test_a_compressed_bomb_is_not_inflated() -> None:
         apply_chunk(Codec.G8RZ, memoryview(head + zeros + zeros + bytes(10)), memoryview(bytearray(1000)), 2)
 
 
-def test_what_is_no_chunk_is_refused() -> None:
+def test_invalid_chunk_is_refused() -> None:
     for old, new, width in ((b"ab", b"abc", 1), (b"ab", b"cd", 3), (bytes(MAX_BYTES + 1),) * 2 + (1,)):
         with pytest.raises(ValueError, match="must be equally long"):
             encode_chunk(memoryview(old), memoryview(new), width)
 
 
-def test_the_compiled_loops_are_used_where_numba_is_and_the_plain_ones_where_it_is_not(
+def test_compiled_loops_are_used_only_with_numba(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert delta_codec.kernels() is delta_kernels

@@ -1,4 +1,4 @@
-"""A delta that cannot be small is given up after a look at a hundredth of the images; a small one is not."""
+"""Delta estimate: a sample of a hundredth gives up deltas that cannot be small."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -10,12 +10,12 @@ from gleaner.actors.weights.delta.codec import FULL_SHARE, encode_chunk
 from gleaner.actors.weights.delta.estimate import BLOCK_BYTES, blocks_of, is_hopeless, least_share
 from gleaner.transport.bulk_frames import Chunk
 
-CHUNK = 48 * BLOCK_BYTES + 20  # of no multiple of a block
+CHUNK = 48 * BLOCK_BYTES + 20  # no multiple of a block
 Pair = tuple[memoryview, memoryview, list[Chunk], list[int]]
 
 
 def pair(seed: int, density: float, clustered: bool, width: int, size: int) -> Pair:
-    """Two images, of which that share of the elements changed, everywhere or in stretches; in chunks."""
+    """Two images in chunks; a share of the elements changed, everywhere or in stretches."""
     rng = np.random.default_rng(seed)
     old = rng.integers(0, 256, size, np.uint8)
     hit = rng.random(-(-size // width)) < density
@@ -47,7 +47,7 @@ PAIRS = st.builds(
 
 @settings(deadline=None, max_examples=60)
 @given(PAIRS, st.booleans())
-def test_no_delta_is_smaller_than_what_all_blocks_together_say(images: Pair, compress: bool) -> None:
+def test_no_delta_is_smaller_than_the_full_estimate(images: Pair, compress: bool) -> None:
     old, new, chunks, widths = images
     least = 0.0
     for chunk, width in zip(chunks, widths, strict=True):
@@ -63,27 +63,23 @@ def test_no_delta_is_smaller_than_what_all_blocks_together_say(images: Pair, com
 
 @settings(deadline=None, max_examples=60)
 @given(PAIRS, st.booleans(), st.integers(0, 2**64 - 1), st.integers(1, 600))
-def test_a_delta_that_is_small_enough_is_never_given_up(
-    images: Pair, compress: bool, seed: int, blocks: int
-) -> None:
+def test_small_enough_delta_is_never_given_up(images: Pair, compress: bool, seed: int, blocks: int) -> None:
     fits = payload_bytes(images, compress=compress)
     assert not is_hopeless(*images, fits, seed=seed, compress=compress, blocks=blocks)
 
 
-def test_how_often_a_small_enough_one_is_given_up_is_what_was_allowed_at_most() -> None:
+def test_small_deltas_are_given_up_within_the_limit() -> None:
     images = pair(3, 0.5, True, 4, 4 * CHUNK)
     fits = payload_bytes(images, compress=False)
     wrong = sum(is_hopeless(*images, fits, seed=seed, blocks=9, wrong=0.2) for seed in range(500))
     assert wrong <= 100
     hopeless = [is_hopeless(*images, fits // 8, seed=seed, blocks=40, wrong=0.2) for seed in range(50)]
-    assert all(hopeless), "it can be told at all"
+    assert all(hopeless), "the estimate can detect it at all"
 
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 4]), st.booleans())
-def test_what_changed_everywhere_is_given_up_with_as_many_blocks_as_a_large_image_gets(
-    seed: int, width: int, compress: bool
-) -> None:
+def test_change_everywhere_is_given_up_with_few_blocks(seed: int, width: int, compress: bool) -> None:
     images = pair(seed, 1.0, False, width, 3 * CHUNK)
     most = int(FULL_SHARE * 3 * CHUNK)
     assert is_hopeless(*images, most, seed=seed, compress=compress, blocks=blocks_of(1 << 30))
@@ -91,19 +87,19 @@ def test_what_changed_everywhere_is_given_up_with_as_many_blocks_as_a_large_imag
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(0, 1 << 45))
-def test_less_than_a_hundredth_of_an_image_is_looked_at(total: int) -> None:
+def test_sample_is_less_than_a_hundredth(total: int) -> None:
     assert blocks_of(total) * BLOCK_BYTES <= total / 100
     assert blocks_of(total) <= delta_sample.MOST_BLOCKS
 
 
-def test_an_image_too_small_for_a_sample_and_one_without_a_change_are_left_to_the_encoder() -> None:
+def test_small_and_unchanged_images_are_not_sampled() -> None:
     images = pair(1, 1.0, False, 4, 2 * CHUNK)
     assert not is_hopeless(*images, CHUNK, seed=0)
     old, new, *_ = images
     assert not is_hopeless(old, new, [], [], 0, seed=0, blocks=1000)
 
 
-def test_only_the_chunks_that_changed_are_looked_at() -> None:
+def test_only_changed_chunks_are_sampled() -> None:
     old, new, chunks, widths = pair(5, 1.0, False, 1, 4 * CHUNK)
     mixed = memoryview(bytes(new[:CHUNK]) + bytes(old[CHUNK:]))
     most = CHUNK // 2

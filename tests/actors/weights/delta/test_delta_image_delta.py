@@ -1,4 +1,4 @@
-"""A delta of an image leads from one version to the next bit for bit, or says by name why it does not."""
+"""Image deltas: exact steps between versions, or a refusal with its reason."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ SPECS = [
     TensorSpec("single", "float32", (3000,), 12096, 12000),
     TensorSpec("eighth", "float8_e4m3fn", (5, 999), 24128, 4995),
 ]
-SIZE = 29123  # of which the last chunk is a part, of no multiple of 4
+SIZE = 29123  # the last chunk is partial, and no multiple of 4
 
 
 def manifest_of(version: int, image: bytes, specs: list[TensorSpec] = SPECS) -> Manifest:
@@ -42,7 +42,7 @@ def manifest_of(version: int, image: bytes, specs: list[TensorSpec] = SPECS) -> 
 
 
 def versions(count: int, density: float, seed: int = 0, size: int = SIZE) -> list[bytes]:
-    """Images of which each changes a share of the bytes of the one before."""
+    """Images, each with a share of the bytes of the one before changed."""
     rng = np.random.default_rng(seed)
     image = rng.integers(0, 256, size, np.uint8)
     found = [image.tobytes()]
@@ -73,7 +73,7 @@ def result(chain: list[Delta], images: list[bytes], first: int, second: int) -> 
     st.integers(2, 5),
     st.booleans(),
 )
-def test_a_chain_of_deltas_ends_where_the_direct_one_does(
+def test_chain_of_deltas_equals_the_direct_delta(
     seed: int, density: float, count: int, compress: bool
 ) -> None:
     images = versions(count, density, seed)
@@ -83,7 +83,7 @@ def test_a_chain_of_deltas_ends_where_the_direct_one_does(
     assert result([built(images, 0, last, compress=compress)], images, 0, last) == images[last]
 
 
-def test_a_delta_is_applied_in_place_and_again_after_half_of_it() -> None:
+def test_delta_is_applied_in_place_and_after_half() -> None:
     images = versions(2, 0.02)
     delta = built(images, 0, 1)
     manifests = [manifest_of(version, image) for version, image in enumerate(images)]
@@ -95,7 +95,7 @@ def test_a_delta_is_applied_in_place_and_again_after_half_of_it() -> None:
         assert bytes(memory) == images[1]
 
 
-def test_threads_make_the_same_delta_and_the_same_image() -> None:
+def test_threads_make_equal_deltas_and_images() -> None:
     images = versions(2, 0.02, size=200 * CHUNK + 5)
     manifests = [
         Manifest.build(v, memoryview(image), [], chunk_bytes=CHUNK) for v, image in enumerate(images)
@@ -123,7 +123,7 @@ def test_threads_make_the_same_delta_and_the_same_image() -> None:
     assert Delta.build(*views, *manifests, most_bytes=1, each=on_threads(3)) is None
 
 
-def test_threads_are_those_that_were_asked_for_and_none_for_one() -> None:
+def test_threads_are_started_only_for_two_or_more() -> None:
     seen = set()
 
     def where(number: int) -> int:
@@ -133,10 +133,10 @@ def test_threads_are_those_that_were_asked_for_and_none_for_one() -> None:
     assert on_threads(1) is map
     assert list(on_threads(2)(where, range(200))) == list(range(200))
     assert seen == {"delta"}
-    assert not [one for one in threading.enumerate() if one.name.startswith("delta_")], "all have ended"
+    assert not [one for one in threading.enumerate() if one.name.startswith("delta_")], "all ended"
 
 
-def test_equal_images_give_an_empty_delta_and_only_changed_chunks_have_rows() -> None:
+def test_equal_images_give_an_empty_delta() -> None:
     image = versions(1, 0.0)[0]
     assert built([image, image], 0, 1).table.nbytes == 0
     assert result([built([image, image], 0, 1)], [image, image], 0, 1) == image
@@ -147,7 +147,7 @@ def test_equal_images_give_an_empty_delta_and_only_changed_chunks_have_rows() ->
     assert delta.table.nbytes < 32
 
 
-def test_bundles_are_no_larger_than_what_travels_and_hold_whole_chunks() -> None:
+def test_bundles_are_bounded_and_contain_whole_chunks() -> None:
     chunk_bytes, size = 1 << 20, (21 << 20) + 7
     rng = np.random.default_rng(2)
     images = [rng.integers(0, 256, size, np.uint8).tobytes() for _ in range(2)]
@@ -164,7 +164,7 @@ def test_bundles_are_no_larger_than_what_travels_and_hold_whole_chunks() -> None
     assert listed == list(delta.table.rows)
 
 
-def test_a_delta_that_grows_too_large_is_given_up() -> None:
+def test_too_large_delta_is_given_up() -> None:
     images = versions(2, 0.9)
     manifests = [manifest_of(version, image) for version, image in enumerate(images)]
     views = [memoryview(image) for image in images]
@@ -172,13 +172,13 @@ def test_a_delta_that_grows_too_large_is_given_up() -> None:
     assert Delta.build(*views, *manifests, most_bytes=SIZE * 2) is not None
 
 
-def test_a_delta_of_which_a_sample_says_that_it_will_be_too_large_is_not_begun(
+def test_delta_that_a_sample_rejects_is_not_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     images = versions(3, 0.99)
     manifests = [manifest_of(version, image) for version, image in enumerate(images)]
     views = [memoryview(image) for image in images]
-    monkeypatch.setattr(delta_sample, "SAMPLED", 100.0)  # these images are smaller than what it is for
+    monkeypatch.setattr(delta_sample, "SAMPLED", 100.0)  # these images are too small for the sample
     encoded = []
     encode = delta.encode_chunk
     monkeypatch.setattr(delta, "encode_chunk", lambda *args, **how: encoded.append(1) or encode(*args, **how))
@@ -188,12 +188,12 @@ def test_a_delta_of_which_a_sample_says_that_it_will_be_too_large_is_not_begun(
     assert encoded
 
 
-def test_the_width_of_a_chunk_is_that_of_the_tensors_in_it() -> None:
+def test_chunk_width_is_that_of_its_tensors() -> None:
     manifest = manifest_of(0, versions(1, 0.0)[0])
     assert chunk_widths(manifest) == [1, 1, 1, 4, 4, 1, 1, 1]  # where tensors of two widths meet: 1
 
 
-def test_a_delta_for_another_base_or_without_a_link_is_refused_and_nothing_is_written() -> None:
+def test_wrong_base_or_missing_link_writes_nothing() -> None:
     images = versions(4, 0.02)
     first, second, third = (built(images, version, version + 1) for version in range(3))
     manifests = [manifest_of(version, image) for version, image in enumerate(images)]
@@ -211,7 +211,7 @@ def test_a_delta_for_another_base_or_without_a_link_is_refused_and_nothing_is_wr
     assert into == bytes(SIZE)
 
 
-def test_images_with_their_tensors_in_other_places_have_no_delta() -> None:
+def test_images_with_moved_tensors_have_no_delta() -> None:
     images = versions(2, 0.02)
     old = manifest_of(0, images[0])
     views = [memoryview(image) for image in images]
@@ -223,7 +223,7 @@ def test_images_with_their_tensors_in_other_places_have_no_delta() -> None:
             Delta.build(*views, old, new)
 
 
-def test_a_base_that_is_not_what_it_claims_is_found_by_the_digest_of_what_came_out() -> None:
+def test_false_base_is_found_by_the_final_digest() -> None:
     images = versions(2, 0.02)
     manifests = [manifest_of(version, image) for version, image in enumerate(images)]
     delta = built(images, 0, 1)
@@ -239,9 +239,7 @@ def test_a_base_that_is_not_what_it_claims_is_found_by_the_digest_of_what_came_o
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 255), st.booleans())
-def test_a_damaged_bundle_is_found_before_anything_is_made_of_it(
-    where: int, flip: int, compress: bool
-) -> None:
+def test_damaged_bundle_is_found_before_it_is_used(where: int, flip: int, compress: bool) -> None:
     images = versions(2, 0.02)
     delta = built(images, 0, 1, compress=compress)
     bundle = bytearray(delta.bundles[0])
@@ -253,7 +251,7 @@ def test_a_damaged_bundle_is_found_before_anything_is_made_of_it(
         result([Delta(delta.table, [])], images, 0, 1)
 
 
-def test_a_table_that_lies_with_a_right_root_gives_a_typed_error() -> None:
+def test_false_table_with_a_valid_root_is_refused() -> None:
     images = versions(2, 0.02)
     delta = built(images, 0, 1)
     table = delta.table
@@ -273,12 +271,12 @@ def test_a_table_that_lies_with_a_right_root_gives_a_typed_error() -> None:
 
 
 def sealed(table: DeltaTable, **changes: object) -> DeltaTable:
-    """With a root that fits, so that only the change itself is wrong."""
+    """The table with a matching root, so that only the change itself is wrong."""
     changed = msgspec.structs.replace(table, **changes)
     return msgspec.structs.replace(changed, root=changed.expected_root())
 
 
-def test_a_table_that_contradicts_itself_is_refused_by_name() -> None:
+def test_contradictory_table_is_refused_by_name() -> None:
     table = built(versions(2, 0.02), 0, 1).table
     rows, (bundle,) = table.rows, table.bundles
     for wrong, words in (

@@ -1,4 +1,4 @@
-"""Deltas that several owners make, each of its chunks, are one delta under one table, or none."""
+"""Sharded deltas: those of several owners join under one table, or are refused."""
 
 from dataclasses import dataclass
 
@@ -62,9 +62,7 @@ def parts(owners: list[int], density: float = 0.01, seed: int = 0) -> Parts:
     st.sampled_from([0.0, 0.0001, 0.01, 0.9]),
     st.integers(0, 99),
 )
-def test_what_owners_made_is_one_delta_whichever_chunks_are_whose(
-    owners: list[int], density: float, seed: int
-) -> None:
+def test_deltas_of_owners_join_into_one_delta(owners: list[int], density: float, seed: int) -> None:
     one = parts(owners, density, seed)
     made = one.deltas()
     table = DeltaTable.join({owner: delta.table for owner, delta in made.items()})
@@ -77,15 +75,15 @@ def test_what_owners_made_is_one_delta_whichever_chunks_are_whose(
     payload = b"".join(map(bytes, bundles))
     for owner, delta in made.items():
         at, own = own_part(table, delta.table, owner), b"".join(map(bytes, delta.bundles))
-        assert payload[at : at + len(own)] == own, "each finds its own where the table says"
+        assert payload[at : at + len(own)] == own, "each bundle is where the table has it"
 
 
-def test_a_table_of_one_publisher_is_what_it_was_before_there_were_owners() -> None:
+def test_table_of_one_publisher_has_no_owners() -> None:
     [made] = parts([0] * CHUNKS).deltas().values()
     assert b"owners" not in made.table.encode()
 
 
-def test_parts_of_different_deltas_or_of_the_same_chunks_are_not_joined() -> None:
+def test_parts_of_different_deltas_are_not_joined() -> None:
     owners = [0, 1] * (CHUNKS // 2)
     mine, theirs = (parts(owners, seed=seed).deltas() for seed in (1, 2))
     for tables, words in (
@@ -97,7 +95,7 @@ def test_parts_of_different_deltas_or_of_the_same_chunks_are_not_joined() -> Non
             DeltaTable.join(tables)
 
 
-def test_an_owner_does_not_serve_under_a_table_that_is_not_of_its_part() -> None:
+def test_owner_refuses_a_table_without_its_part() -> None:
     made = parts([0, 1] * (CHUNKS // 2)).deltas()
     table = DeltaTable.join({owner: delta.table for owner, delta in made.items()})
     with pytest.raises(BadDelta, match="not made of 1's"):
@@ -106,7 +104,7 @@ def test_an_owner_does_not_serve_under_a_table_that_is_not_of_its_part() -> None
         own_part(table, made["1"].table, "2")
 
 
-def test_owners_that_do_not_share_all_bundles_are_refused() -> None:
+def test_owners_that_leave_out_bundles_are_refused() -> None:
     made = parts([0, 1] * (CHUNKS // 2)).deltas()
     table = DeltaTable.join({owner: delta.table for owner, delta in made.items()})
     for owners in (

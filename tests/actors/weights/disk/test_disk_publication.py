@@ -1,4 +1,4 @@
-"""What a job publishes is on a shared file system too, where an engine of another system finds it."""
+"""Publication of a job's versions on a shared file system for foreign engines."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ class Trainer:
         return self.directory / "shared"
 
     def start(self) -> None:
-        weights = {"disk_whole_every": self.whole_every, "require_finite": False}  # bytes at random
+        weights = {"disk_whole_every": self.whole_every, "require_finite": False}  # random bytes
         config = from_tree({"weights": weights}, "test")
         store = ImageStore(self.directory / "store")
 
@@ -52,7 +52,7 @@ class Trainer:
         self.system.spawn("a/transfer", made)
 
     async def publish(self, version: int, data: bytes) -> None:
-        """And wait until it is on disk."""
+        """Publish, and wait until the version is on disk."""
         with ImageStore(self.directory / "store").create(version, len(data)) as draft:
             draft.view[:] = data
             draft.seal()
@@ -60,7 +60,7 @@ class Trainer:
         await self.system.ask("a/transfer", message, Published)
 
     async def written(self, version: int) -> dict[str, str]:
-        """What its index says, once it is there."""
+        """The metadata of the version's index, once the index exists."""
         path = self.shared / f"weight_v{version:06d}" / INDEX
         await become(path.exists)
         about: dict[str, str] = json.loads(path.read_text())["metadata"]
@@ -91,7 +91,7 @@ def versions(count: int) -> list[bytes]:
     return found
 
 
-async def test_an_engine_elsewhere_follows_the_versions_of_a_job(tmp_path: Path) -> None:
+async def test_foreign_engine_follows_the_versions_of_a_job(tmp_path: Path) -> None:
     async with trainer(tmp_path) as job:
         datas = versions(3)
         for version, data in enumerate(datas):
@@ -102,7 +102,7 @@ async def test_an_engine_elsewhere_follows_the_versions_of_a_job(tmp_path: Path)
         assert published_reader.tensors(tmp_path / "engine") == {"w": datas[2]}
 
 
-async def test_an_agent_that_comes_back_goes_on_with_what_changed(tmp_path: Path) -> None:
+async def test_restarted_agent_continues_with_differences(tmp_path: Path) -> None:
     async with trainer(tmp_path) as job:
         first, second = versions(2)
         await job.publish(7, first)
@@ -113,7 +113,7 @@ async def test_an_agent_that_comes_back_goes_on_with_what_changed(tmp_path: Path
         assert (await job.written(8))["base_version"] == "000007"
 
 
-async def test_what_the_folder_never_had_is_not_differed_from(tmp_path: Path) -> None:
+async def test_version_missing_in_the_folder_is_no_base(tmp_path: Path) -> None:
     async with trainer(tmp_path) as job:
         datas = versions(3)
         await job.publish(1, datas[0])
@@ -124,16 +124,16 @@ async def test_what_the_folder_never_had_is_not_differed_from(tmp_path: Path) ->
         assert published_reader.tensors(tmp_path / "engine") == {"w": datas[2]}
 
 
-async def test_older_versions_go_when_nobody_begins_with_them_any_more(tmp_path: Path) -> None:
+async def test_older_versions_are_removed_when_unneeded(tmp_path: Path) -> None:
     async with trainer(tmp_path, whole_every=2) as job:
         for version, data in enumerate(versions(6)):
             await job.publish(version, data)
             await job.written(version)
         left = sorted(path.name for path in job.shared.iterdir())
-        assert left == [f"weight_v{version:06d}" for version in (2, 3, 4, 5)], "4 is whole, and 2 before it"
+        assert left == [f"weight_v{version:06d}" for version in (2, 3, 4, 5)], "4 and 2 are whole"
 
 
-async def test_the_folder_of_another_run_is_left_as_it_is(tmp_path: Path) -> None:
+async def test_folder_of_another_run_is_left_unchanged(tmp_path: Path) -> None:
     DiskWriter(tmp_path / "shared", encoding="xor", checksum="xxh3-128").write_whole(
         1, memoryview(bytes(SIZE)), TENSORS, b"another"
     )
@@ -144,6 +144,6 @@ async def test_the_folder_of_another_run_is_left_as_it_is(tmp_path: Path) -> Non
         assert sorted(job.shared.rglob("*")) == before
 
 
-def test_stitch_is_not_given_what_it_cannot_read() -> None:
+def test_stitch_layout_refuses_encodings_it_cannot_read() -> None:
     with pytest.raises(ConfigError, match="disk_encoding"):
         from_tree({"weights": {"disk_layout": "stitch", "disk_encoding": "overwrite"}}, "test")

@@ -1,4 +1,4 @@
-"""Images that hold what is no number, and tensors that are others than before."""
+"""Checks of images: values that are not finite, and changes of the tensor layout."""
 
 import numpy as np
 import pytest
@@ -27,15 +27,15 @@ def image_of(*tensors: torch.Tensor) -> tuple[memoryview, tuple[TensorSpec, ...]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_an_image_is_finite_exactly_where_torch_says_so(dtype: str, seed: int) -> None:
+def test_image_is_finite_exactly_where_torch_agrees(dtype: str, seed: int) -> None:
     bits = np.random.default_rng(seed).integers(0, 256, 64, np.uint8)
     tensor = torch.from_numpy(bits).view(getattr(torch, dtype))
-    said = not_finite(*image_of(torch.zeros(3), tensor))
-    assert said == ("" if bool(torch.isfinite(tensor.to(torch.float64)).all()) else "t1")
+    name = not_finite(*image_of(torch.zeros(3), tensor))
+    assert name == ("" if bool(torch.isfinite(tensor.to(torch.float64)).all()) else "t1")
 
 
 @pytest.mark.parametrize("place", [0, 1, (1 << 19) - 1, 1 << 19, (1 << 20) + 4])
-def test_a_nan_is_found_wherever_it_is_and_in_the_own_runs_alone(place: int) -> None:
+def test_nan_is_found_anywhere_within_the_own_runs(place: int) -> None:
     tensor = torch.zeros((1 << 20) + 5, dtype=torch.bfloat16)
     tensor[place] = torch.nan
     image, specs = image_of(torch.zeros(2), tensor, torch.zeros(0), torch.arange(4))
@@ -45,7 +45,7 @@ def test_a_nan_is_found_wherever_it_is_and_in_the_own_runs_alone(place: int) -> 
     assert not_finite(image, specs, [Run(0, at), Run(at + 2, len(image) - at - 2)]) == ""
 
 
-def test_where_tensors_lie_and_in_which_order_is_no_change() -> None:
+def test_order_and_place_of_tensors_are_no_change() -> None:
     one, two = TensorSpec("a", "float32", (2, 3), 0, 24), TensorSpec("b", "float32", (1,), 24, 4)
     moved = TensorSpec("a", "float32", (2, 3), 4, 24), TensorSpec("b", "float32", (1,), 0, 4)
     assert layout_change((one, two), moved[::-1]) == ""

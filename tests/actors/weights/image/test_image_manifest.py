@@ -1,4 +1,4 @@
-"""A manifest describes one image and finds every departure from it."""
+"""Manifest: describes one image and finds every departure from it."""
 
 import msgspec
 import pytest
@@ -31,7 +31,7 @@ def built(image: bytes = IMAGE, **changes: object) -> Manifest:
 
 
 def sealed(manifest: Manifest, **changes: object) -> Manifest:
-    """With a root that fits, so that only the change itself is wrong."""
+    """The manifest with a matching root, so that only the change itself is wrong."""
     changed = msgspec.structs.replace(manifest, **changes)
     return msgspec.structs.replace(changed, root=changed.expected_root())
 
@@ -42,7 +42,7 @@ def test_chunks_tile_the_image() -> None:
     assert len({len(chunk.digest) for chunk in chunks}) == 1
 
 
-def test_the_image_that_was_described_is_verified_and_no_other() -> None:
+def test_only_the_described_image_is_verified() -> None:
     manifest = built()
     manifest.verify(memoryview(IMAGE))
     for position in (0, 4095, 4096, len(IMAGE) - 1):
@@ -55,7 +55,7 @@ def test_the_image_that_was_described_is_verified_and_no_other() -> None:
         manifest.verify(memoryview(IMAGE[:9000]))
 
 
-def test_an_interrupted_pull_has_only_the_missing_chunks_left() -> None:
+def test_interrupted_pull_lacks_only_the_missing_chunks() -> None:
     manifest = built()
     half = bytearray(len(IMAGE))
     half[4096:8192] = IMAGE[4096:8192]
@@ -64,7 +64,7 @@ def test_an_interrupted_pull_has_only_the_missing_chunks_left() -> None:
     assert manifest.missing(memoryview(b"")) == list(manifest.chunks)
 
 
-def test_equal_weights_of_one_version_have_one_root_and_any_difference_another() -> None:
+def test_root_identifies_the_weights_of_one_version() -> None:
     root = built().root
     assert built().root == root
     assert built(bytes(10240)).root != root
@@ -72,18 +72,18 @@ def test_equal_weights_of_one_version_have_one_root_and_any_difference_another()
     assert Manifest.build(3, memoryview(IMAGE), SPECS[:1], chunk_bytes=CHUNK, base_version=2).root != root
 
 
-def test_a_manifest_survives_its_encoding() -> None:
+def test_manifest_survives_its_encoding() -> None:
     assert Manifest.decode(built().encode()) == built()
     assert built().encode() == Manifest.decode(built().encode()).encode()
 
 
-def test_the_root_of_what_one_publisher_has_is_what_it_was_before_there_were_owners() -> None:
+def test_root_of_one_publisher_does_not_include_owners() -> None:
     assert built().root.hex() == "e8484621993bab59d021643f0e095e24b26aa9c400d459bea8bb4645438db0b1"
     assert b"owners" not in built().encode()
 
 
 def shared(*runs: tuple[str, int, int]) -> Manifest:
-    """An image that several sources publish: who, from where, how many bytes."""
+    """An image that several sources publish, each as (source, offset, bytes)."""
     shares = {
         source: hashed(memoryview(IMAGE), cut([Run(offset, length)], CHUNK))
         for source, offset, length in runs
@@ -91,7 +91,7 @@ def shared(*runs: tuple[str, int, int]) -> Manifest:
     return Manifest.join(3, SPECS, shares, base_version=2)
 
 
-def test_sources_that_have_hashed_their_parts_describe_the_image_together() -> None:
+def test_sources_with_hashed_parts_describe_the_image_together() -> None:
     manifest = shared(("a/transfer", 0, 5000), ("b/transfer", 5000, 5240))
     assert Manifest.decode(manifest.encode()) == manifest
     manifest.verify(memoryview(IMAGE))
@@ -100,7 +100,7 @@ def test_sources_that_have_hashed_their_parts_describe_the_image_together() -> N
     assert built().shares() == {}
 
 
-def test_parts_that_do_not_make_the_image_are_refused() -> None:
+def test_parts_that_leave_gaps_or_overlap_are_refused() -> None:
     with pytest.raises(BadManifest, match="chunk 1 at 4200"):
         shared(("a", 0, 4096), ("b", 4200, 6040))
     with pytest.raises(BadManifest, match="chunk 1 at 4000"):
@@ -134,12 +134,12 @@ def test_parts_that_do_not_make_the_image_are_refused() -> None:
         (sealed(built(), owners=(Owner("", (Run(0, 10240),)),)), "an owner is named twice, or not at all"),
     ],
 )
-def test_a_manifest_that_contradicts_itself_is_refused_by_name(manifest: Manifest, words: str) -> None:
+def test_contradictory_manifest_is_refused_by_name(manifest: Manifest, words: str) -> None:
     with pytest.raises(BadManifest, match=words):
         Manifest.decode(manifest.encode())
 
 
-def test_chunks_out_of_range_are_refused() -> None:
+def test_chunk_sizes_out_of_range_are_refused() -> None:
     with pytest.raises(BadManifest, match="chunk_bytes is 100"):
         Manifest.build(1, memoryview(IMAGE), SPECS, chunk_bytes=100)
     with pytest.raises(BadManifest, match="0 bytes cannot be"):

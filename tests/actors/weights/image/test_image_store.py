@@ -1,4 +1,4 @@
-"""Images in shared memory: whole or invisible, bounded in number, clear when full."""
+"""ImageStore in shared memory: atomic, bounded in number, explicit when full."""
 
 import errno
 import mmap
@@ -34,7 +34,7 @@ def put(store: ImageStore, version: int, data: bytes) -> None:
         draft.seal()
 
 
-def test_what_was_sealed_is_what_is_opened(directory: Path) -> None:
+def test_sealed_image_is_opened_unchanged(directory: Path) -> None:
     store = ImageStore(directory)
     put(store, 7, b"weights" * 1000)
     with store.open(7) as image:
@@ -43,7 +43,7 @@ def test_what_was_sealed_is_what_is_opened(directory: Path) -> None:
     assert ImageStore(directory).versions() == [7]
 
 
-def test_an_image_is_invisible_until_it_is_sealed(directory: Path) -> None:
+def test_image_is_invisible_until_sealed(directory: Path) -> None:
     store = ImageStore(directory)
     with store.create(1, 100) as draft:
         draft.view[:4] = b"half"
@@ -52,7 +52,7 @@ def test_an_image_is_invisible_until_it_is_sealed(directory: Path) -> None:
     assert list(directory.iterdir()) == [], "an abandoned draft leaves nothing"
 
 
-def test_the_oldest_unused_version_makes_way(directory: Path) -> None:
+def test_oldest_unused_version_is_evicted(directory: Path) -> None:
     store = ImageStore(directory, keep=2)
     put(store, 1, b"one")
     put(store, 2, b"two")
@@ -64,7 +64,7 @@ def test_the_oldest_unused_version_makes_way(directory: Path) -> None:
     assert store.versions() == [3, 4]
 
 
-def test_versions_that_are_read_are_never_evicted(directory: Path) -> None:
+def test_versions_in_use_are_never_evicted(directory: Path) -> None:
     store = ImageStore(directory, keep=2)
     put(store, 1, b"one")
     put(store, 2, b"two")
@@ -77,14 +77,14 @@ def test_versions_that_are_read_are_never_evicted(directory: Path) -> None:
             store.create(4, 5)
         assert store.versions() == [1, 2, 3]
     put(store, 4, b"four")
-    assert store.versions() == [3, 4], "what was held beyond the number goes as soon as nobody reads it"
+    assert store.versions() == [3, 4], "a surplus version goes when its last reader closes it"
 
 
 def inode(store: ImageStore, version: int) -> int:
     return store.path(version).stat().st_ino
 
 
-def test_the_memory_of_a_version_that_makes_way_is_used_again(directory: Path) -> None:
+def test_memory_of_an_evicted_version_is_reused(directory: Path) -> None:
     store = ImageStore(directory, keep=2)
     put(store, 1, b"first" * 2000)
     store.note(1, b"manifest", b"{}")
@@ -101,7 +101,7 @@ def test_the_memory_of_a_version_that_makes_way_is_used_again(directory: Path) -
     assert (inode(store, 4), len(store.content(4)), store.path(4).stat().st_size) == (before, 1, 4097)
 
 
-def test_the_memory_of_a_version_that_is_read_is_left_alone_until_all_that_was_made_of_it_is_gone(
+def test_memory_in_use_is_not_reused_until_released(
     directory: Path,
 ) -> None:
     store = ImageStore(directory, keep=2)
@@ -126,7 +126,7 @@ time.sleep(60)
 """
 
 
-def test_a_reader_in_another_process_is_respected_until_it_dies(directory: Path) -> None:
+def test_reader_in_another_process_counts_until_it_dies(directory: Path) -> None:
     store = ImageStore(directory, keep=2, held=0)
     put(store, 1, b"one")
     put(store, 2, b"two")
@@ -148,7 +148,7 @@ def test_a_reader_in_another_process_is_respected_until_it_dies(directory: Path)
         reader.stdout.close() if reader.stdout else None
 
 
-def test_who_has_patience_waits_for_a_reader_to_let_go(directory: Path) -> None:
+def test_create_with_patience_waits_for_a_reader(directory: Path) -> None:
     store = ImageStore(directory, keep=2, held=0)
     put(store, 1, b"one")
     put(store, 2, b"two")
@@ -161,7 +161,7 @@ def test_who_has_patience_waits_for_a_reader_to_let_go(directory: Path) -> None:
     second.close()
 
 
-def test_what_is_being_written_cannot_be_leased_nor_a_version_that_went(directory: Path) -> None:
+def test_drafts_and_removed_versions_cannot_be_leased(directory: Path) -> None:
     store = ImageStore(directory)
     put(store, 1, b"one")
     file = store.path(1)
@@ -181,7 +181,7 @@ def test_what_is_being_written_cannot_be_leased_nor_a_version_that_went(director
         Lease(file)
 
 
-def test_a_version_is_a_checkpoint_that_is_read_without_a_copy(directory: Path) -> None:
+def test_version_is_a_checkpoint_read_without_a_copy(directory: Path) -> None:
     store = ImageStore(directory)
     numbers = np.arange(15, dtype=np.float32)
     specs = [
@@ -200,14 +200,14 @@ def test_a_version_is_a_checkpoint_that_is_read_without_a_copy(directory: Path) 
     assert tensors["model.a"].tolist() == numbers[:12].reshape(3, 4).tolist()
     assert tensors["model.c"].tolist() == [13.0, 14.0]
     assert len(tensors) == 3
-    with store.path(1).open("r+b") as file:  # what is written there is seen: the tensors are the file
+    with store.path(1).open("r+b") as file:  # writes to the file are visible because the tensors are the file
         file.seek(-60, os.SEEK_END)
         file.write(np.float32(77).tobytes())
     assert tensors["model.a"][0, 0] == 77.0
     assert (store.path(1).stat().st_size - 60) % mmap.PAGESIZE == 0
 
 
-def test_bytes_of_no_tensor_are_declared_as_padding(directory: Path) -> None:
+def test_bytes_outside_tensors_are_declared_as_padding(directory: Path) -> None:
     store = ImageStore(directory)
     with store.create(1, 100, [TensorSpec("w", "int32", (2,), 64, 8)]) as draft:
         draft.seal()
@@ -223,15 +223,13 @@ def test_bytes_of_no_tensor_are_declared_as_padding(directory: Path) -> None:
         TensorSpec("w", "float32", (2,), 8, 8),
     ],
 )
-def test_tensors_that_no_header_can_declare_are_refused_and_leave_nothing(
-    directory: Path, spec: TensorSpec
-) -> None:
+def test_undeclarable_tensors_are_refused_and_leave_nothing(directory: Path, spec: TensorSpec) -> None:
     with pytest.raises(NotSafetensors):
         ImageStore(directory).create(1, 12, [spec])
     assert list(directory.iterdir()) == []
 
 
-def test_an_array_made_from_the_view_outlives_the_image(directory: Path) -> None:
+def test_array_of_the_view_outlives_the_image(directory: Path) -> None:
     store = ImageStore(directory, keep=2)
     put(store, 1, b"\x01\x02\x03\x04")
     image = store.open(1)
@@ -241,7 +239,7 @@ def test_an_array_made_from_the_view_outlives_the_image(directory: Path) -> None
     assert array.tolist() == [1, 2, 3, 4]
 
 
-def test_a_version_is_sealed_with_one_content_only(directory: Path) -> None:
+def test_version_is_sealed_with_one_content_only(directory: Path) -> None:
     store = ImageStore(directory)
     put(store, 1, b"same")
     put(store, 1, b"same")
@@ -266,7 +264,7 @@ def test_notes_live_and_die_with_their_version(directory: Path) -> None:
         store.note(2, b"of nothing")
 
 
-def test_an_image_larger_than_what_is_free_is_refused_at_once(directory: Path) -> None:
+def test_image_beyond_free_memory_is_refused_at_once(directory: Path) -> None:
     store = ImageStore(directory)
     stat = os.statvfs(directory)
     needed = stat.f_bavail * stat.f_frsize + 2**30
@@ -275,9 +273,7 @@ def test_an_image_larger_than_what_is_free_is_refused_at_once(directory: Path) -
     assert list(directory.iterdir()) == []
 
 
-def test_memory_that_runs_out_while_it_is_taken_leaves_no_litter(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_exhaustion_leaves_no_litter(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(fd: int, offset: int, length: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -298,7 +294,7 @@ time.sleep(60)
 """
 
 
-def test_a_killed_writers_draft_is_gone_on_with_and_a_living_ones_is_left_alone(directory: Path) -> None:
+def test_draft_of_a_killed_writer_is_continued(directory: Path) -> None:
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE)
     try:
         assert writer.stdout is not None
@@ -319,7 +315,7 @@ def test_a_killed_writers_draft_is_gone_on_with_and_a_living_ones_is_left_alone(
         writer.stdout.close() if writer.stdout else None
 
 
-def test_of_what_dead_writers_left_one_is_kept_until_something_else_is_written(
+def test_one_dead_draft_is_kept_until_another_write(
     directory: Path,
 ) -> None:
     def leave(version: int) -> None:

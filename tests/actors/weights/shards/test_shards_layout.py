@@ -1,5 +1,6 @@
-"""Whatever way a trainer has cut a model, its parts make the checkpoint's image, and an engine finds in the
-chunks that it needs the tensors that it loads, bit for bit."""
+"""Shard layouts: the parts of any trainer form the image of the checkpoint.
+
+An engine finds its tensors in the chunks that it needs, bit for bit."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def names(tied: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield f"{at}.self_attn.{which}_proj.bias", (count,)
         yield f"{at}.self_attn.o_proj.weight", (HIDDEN, 32)
         yield f"{at}.self_attn.q_norm.weight", (2,)
-        if layer == 0:  # a dense one first, as DeepSeek has it
+        if layer == 0:  # a dense layer first, as in DeepSeek
             yield f"{at}.mlp.gate_proj.weight", (FFN, HIDDEN)
             yield f"{at}.mlp.up_proj.weight", (FFN, HIDDEN)
             yield f"{at}.mlp.down_proj.weight", (HIDDEN, FFN)
@@ -84,8 +85,10 @@ def held(pp: int, stage: int, ep: int, expert: int) -> Held:
 
 
 def megatron_tensors(model: Model, tp: int, index: int) -> dict[str, Words]:
-    """What tensor-parallel rank `index` holds, by the recipe of Megatron's checkpoint converters: reshaped by
-    groups, fused, split. Written without rows of the image in mind, so that it can be the reference."""
+    """The tensors of tensor-parallel rank `index`, by the recipe of Megatron's checkpoint converters.
+
+    They are reshaped by groups, fused and split. The code ignores rows of the image, so that it can be the
+    reference."""
     found: dict[str, Words] = {}
     per_group, elements = HEADS.queries // HEADS.groups, HEADS.elements
     for name, value in model.weights.items():
@@ -126,7 +129,7 @@ def bytes_of(part: Part, mine: dict[str, Words]) -> bytes:
 
 
 def write(image: bytearray, runs: tuple[Run, ...], data: bytes, before: int = 0) -> None:
-    """Into the runs, one after the other; what they have besides, between and before tensors, stays zero."""
+    """Write into the runs in turn; their bytes between and before tensors stay zero."""
     at = 0
     for run in runs:
         begin = max(run.offset, before)
@@ -141,7 +144,7 @@ sizes = st.tuples(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2]), st.sam
 
 @settings(deadline=None, max_examples=25)
 @given(sizes, sizes, st.booleans(), st.sampled_from([0, 96]), st.integers(70, 900))
-def test_what_any_layout_of_ranks_holds_makes_the_image_and_any_engine_finds_its_tensors(
+def test_any_rank_layout_serves_any_engine_layout(
     source: tuple[int, int, int], target: tuple[int, int, int], tied: bool, before: int, chunk_bytes: int
 ) -> None:
     model = a_model(tied=tied, before=before)
@@ -168,7 +171,7 @@ def test_what_any_layout_of_ranks_holds_makes_the_image_and_any_engine_finds_its
     shares = {host: hashed(memoryview(made), cut(runs, chunk_bytes)) for host, runs in hosts.items()}
     manifest = Manifest.decode(Manifest.join(1, model.tensors, shares).encode())
     manifest.verify(memoryview(model.image))
-    assert manifest.shares() == (shares if len(shares) > 1 else {}), "nothing where one has all"
+    assert manifest.shares() == (shares if len(shares) > 1 else {}), "no shares where one rank has all"
     _, pp, ep = target
     for stage in range(pp):
         for expert in range(ep):
@@ -201,7 +204,7 @@ def engine_finds_its_tensors(model: Model, manifest: Manifest, here: Held, tied:
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 9), st.integers(100, 900))
-def test_ranks_of_fsdp2_make_the_image_with_uneven_last_shards(ranks: int, chunk_bytes: int) -> None:
+def test_fsdp2_ranks_form_the_image_with_uneven_shards(ranks: int, chunk_bytes: int) -> None:
     model = a_model()
     whole, made = len(model.image), bytearray(len(model.image))
     owners = {}
@@ -220,7 +223,7 @@ def test_ranks_of_fsdp2_make_the_image_with_uneven_last_shards(ranks: int, chunk
     Manifest.join(1, model.tensors, shares).verify(memoryview(model.image))
 
 
-def test_an_engine_needs_the_rows_of_its_experts_of_a_stacked_tensor() -> None:
+def test_engine_needs_its_experts_rows_of_stacked_tensors() -> None:
     spec = TensorSpec("model.layers.0.mlp.experts.gate_up_proj", "bfloat16", (8, 4, 6), 0, 384)
     here = Held(range(1), even(8, 1, 4), first=True, last=True)
     assert engine_parts([spec], here) == (Part(spec.name, 2, 4),)
@@ -229,7 +232,7 @@ def test_an_engine_needs_the_rows_of_its_experts_of_a_stacked_tensor() -> None:
         megatron_parts([spec], HEADS, here, TensorRank(0, 1))
 
 
-def test_ranks_that_share_rows_hold_few_runs_together_and_many_apart() -> None:
+def test_ranks_with_shared_rows_form_few_runs_together() -> None:
     spec = TensorSpec("model.layers.0.self_attn.o_proj.weight", "bfloat16", (4096, 64), 0, 4096 * 128)
     here = Held(range(1), range(0), first=True, last=True)
     parts = [megatron_parts([spec], HEADS, here, TensorRank(index, 8)) for index in range(8)]
@@ -260,12 +263,12 @@ def test_scalars_and_empty_tensors_have_their_place() -> None:
         (Part("w", 0, 1, 2, 9), "does not lie in"),
     ],
 )
-def test_parts_that_cannot_be_are_refused_by_name(part: Part, words: str) -> None:
+def test_impossible_parts_are_refused_by_name(part: Part, words: str) -> None:
     with pytest.raises(LayoutError, match=words):
         runs_of([part], [TensorSpec("w", "bfloat16", (4, 8), 0, 64)], 64)
 
 
-def test_models_that_cannot_be_cut_like_that_are_refused_by_name() -> None:
+def test_indivisible_models_are_refused_by_name() -> None:
     model = a_model()
     with pytest.raises(LayoutError, match="16 tensor-parallel ranks"):
         megatron_parts(model.tensors, HEADS, held(1, 0, 1, 0), TensorRank(0, 16))

@@ -1,4 +1,4 @@
-"""Who pulls a version from whom: chains behind the origin, whatever peers do."""
+"""Wave: the source of each receiver in chains behind the origin, whatever peers do."""
 
 from collections import Counter
 
@@ -32,7 +32,7 @@ def parents(made: Wave, receivers: int, now_s: float = 0.0) -> list[str | None]:
 
 
 def turn(made: Wave, now_s: float) -> dict[str, str | None]:
-    """All ask, and again: who has another parent now than before."""
+    """All receivers ask twice; returns the new parents of those whose parent changed."""
     receivers = [peer.name for peer in made.peers() if not peer.origin]
     before = {name: made.parent_of(name) for name in receivers}
     for _ in range(2):
@@ -41,7 +41,7 @@ def turn(made: Wave, now_s: float) -> dict[str, str | None]:
     return {name: made.parent_of(name) for name in receivers if made.parent_of(name) != before[name]}
 
 
-def test_the_origin_serves_as_many_as_it_can_at_their_full_rate_and_a_relay_one() -> None:
+def test_origin_fills_its_slots_and_relays_serve_one() -> None:
     made = wave(12)
     assert made.slots("origin") == 4
     given = parents(made, 12)
@@ -50,13 +50,13 @@ def test_the_origin_serves_as_many_as_it_can_at_their_full_rate_and_a_relay_one(
     assert "origin" not in given[4:]
 
 
-def test_what_the_origin_can_give_to_all_in_half_a_second_is_given_by_it_alone() -> None:
+def test_small_payload_is_served_by_the_origin_alone() -> None:
     small = wave(30, payload=400_000_000)
     assert set(parents(small, 30)) == {"origin"}
     assert set(parents(wave(30, payload=450_000_000), 30)) != {"origin"}
 
 
-def test_asking_again_gives_the_same_parent_and_a_complete_one_needs_nobody() -> None:
+def test_repeated_question_keeps_parent_and_complete_needs_none() -> None:
     made = wave(6)
     first = parents(made, 6)
     assert parents(made, 6, 1.0) == first
@@ -65,7 +65,7 @@ def test_asking_again_gives_the_same_parent_and_a_complete_one_needs_nobody() ->
     assert turn(made, 2.0) == {}
 
 
-def test_a_late_joiner_pulls_from_the_tail_that_has_most() -> None:
+def test_late_joiner_pulls_from_the_fullest_tail() -> None:
     made = wave(8)
     parents(made, 8)
     for number in range(4):
@@ -75,7 +75,7 @@ def test_a_late_joiner_pulls_from_the_tail_that_has_most() -> None:
     assert made.ask(joined(made, "late"), 0.5) == "r4"
 
 
-def test_who_has_the_whole_version_serves_two() -> None:
+def test_peer_with_the_whole_version_serves_two() -> None:
     made = wave(4)
     parents(made, 4)
     joined(made, "whole", have=PAYLOAD)
@@ -84,7 +84,7 @@ def test_who_has_the_whole_version_serves_two() -> None:
     assert None not in late
 
 
-def test_the_child_of_a_dead_relay_takes_its_place_and_keeps_its_children() -> None:
+def test_child_of_a_dead_relay_takes_its_place() -> None:
     made = wave(12)
     given = parents(made, 12)
     child = f"r{given.index('r0')}"
@@ -94,7 +94,7 @@ def test_the_child_of_a_dead_relay_takes_its_place_and_keeps_its_children() -> N
     assert made.parent_of(grandchild) == child
 
 
-def test_whom_a_receiver_could_not_reach_is_not_given_to_it_again() -> None:
+def test_unreachable_parent_is_not_given_again() -> None:
     made = wave(5)
     parents(made, 5)
     dead = made.parent_of("r4")
@@ -102,11 +102,11 @@ def test_whom_a_receiver_could_not_reach_is_not_given_to_it_again() -> None:
     other = made.ask("r4", 1.0, exclude=[dead])
     assert other not in (dead, None)
     assert other != dead
-    made.progress(dead, PAYLOAD // 2, 1.0)  # it lives, and has most
+    made.progress(dead, PAYLOAD // 2, 1.0)  # the peer is alive and has most
     assert made.ask("r4", 1.0, exclude=[str(other)]) not in (dead, other, None)
 
 
-def test_the_slot_of_one_that_its_child_gave_up_is_free_and_nobody_is_sent_to_it_until_it_is_heard() -> None:
+def test_given_up_peer_gets_children_after_it_reports() -> None:
     made = wave(8)
     given = parents(made, 8)
     child = f"r{given.index('r0')}"
@@ -118,14 +118,14 @@ def test_the_slot_of_one_that_its_child_gave_up_is_free_and_nobody_is_sent_to_it
     assert "r0" in late
 
 
-def test_an_origin_that_could_not_be_reached_is_left_out_only_once() -> None:
+def test_unreachable_origin_is_excluded_only_once() -> None:
     made = wave(1)
     assert made.ask("r0", 0.0) == "origin"
     assert made.ask("r0", 1.0, exclude=["origin"]) is None
     assert made.ask("r0", 2.0) == "origin"
 
 
-def test_a_liar_is_asked_by_nobody_again_even_after_it_came_back() -> None:
+def test_false_peer_is_never_asked_again() -> None:
     made = wave(5)
     parents(made, 5)
     liar = str(made.parent_of("r4"))
@@ -138,7 +138,7 @@ def test_a_liar_is_asked_by_nobody_again_even_after_it_came_back() -> None:
         assert made.ask(joined(made, f"late{number}"), 1.0) != liar
 
 
-def test_the_other_child_of_a_liar_leaves_it_too() -> None:
+def test_false_peer_loses_its_other_child_too() -> None:
     made = wave(4)
     parents(made, 4)
     joined(made, "whole", have=PAYLOAD)
@@ -149,7 +149,7 @@ def test_the_other_child_of_a_liar_leaves_it_too() -> None:
     assert set(turn(made, 0.0)) == {"one", "other"}
 
 
-def test_an_accuser_is_believed_once_and_an_origin_is_never_banned() -> None:
+def test_accuser_counts_once_and_origin_is_never_banned() -> None:
     made = wave(6)
     parents(made, 6)
     for liar in ("r0", "r1", "r2", "origin"):
@@ -158,19 +158,19 @@ def test_an_accuser_is_believed_once_and_an_origin_is_never_banned() -> None:
     assert made.ask("r5", 1.0) not in ("r0", "r1", "r2")
 
 
-def test_children_of_a_host_that_will_leave_move_and_it_gets_no_other() -> None:
+def test_children_of_a_leaving_host_move() -> None:
     made = wave(8)
     given = parents(made, 8)
     child = f"r{given.index('r1')}"
     made.drain("r1")
-    assert made.parent_of(child) == "r1", "it is kept until there is another"
-    assert turn(made, 1.0) == {child: "origin", "r1": None}, "it pulls no longer, for nobody needs it"
+    assert made.parent_of(child) == "r1", "the parent is kept until there is another"
+    assert turn(made, 1.0) == {child: "origin", "r1": None}, "no peer needs r1, so it no longer pulls"
     assert made.ask("r1", 1.0) is None
     for number in range(9):
         assert made.ask(joined(made, f"late{number}"), 1.0) != "r1"
 
 
-def test_a_slow_receiver_is_a_leaf_and_takes_nobodys_place() -> None:
+def test_slow_receiver_is_a_leaf_and_displaces_none() -> None:
     made = wave()
     joined(made, "slow", rate=1e9)
     for number in range(8):
@@ -182,10 +182,10 @@ def test_a_slow_receiver_is_a_leaf_and_takes_nobodys_place() -> None:
     chained = wave(8)
     parents(chained, 8)
     tail = chained.ask(joined(chained, "slow", rate=1e9), 0.0)
-    assert tail in {"r4", "r5", "r6", "r7"}, "where it holds up no chain"
+    assert tail in {"r4", "r5", "r6", "r7"}, "the tail, where it delays no chain"
 
 
-def test_a_parent_that_gives_less_than_half_for_a_second_is_left() -> None:
+def test_parent_below_half_rate_is_left_after_a_second() -> None:
     made = wave(5)
     parents(made, 5)
     weak = str(made.parent_of("r4"))
@@ -196,11 +196,11 @@ def test_a_parent_that_gives_less_than_half_for_a_second_is_left() -> None:
     assert turn(made, 1.0).get("r4") not in (weak, None)
 
 
-def test_a_parent_that_has_nothing_new_is_kept() -> None:
+def test_parent_that_has_nothing_new_is_kept() -> None:
     made = wave(9)
     given = parents(made, 9)
     child = f"r{given.index('r0')}"
-    for tenth in range(21):  # r0 itself gets little; whoever serves it is to blame
+    for tenth in range(21):  # r0 itself gets little because its own parent is slow
         for number in range(9):
             share = 0.3 if f"r{number}" in ("r0", child) or given[number] == child else 1.0
             made.progress(f"r{number}", int(share * RECEIVER * tenth / 10), tenth / 10)
@@ -208,13 +208,13 @@ def test_a_parent_that_has_nothing_new_is_kept() -> None:
     assert made.parent_of(child) == "r0"
 
 
-def test_a_receiver_of_a_silent_host_has_that_hosts_place_within_a_second() -> None:
+def test_child_replaces_its_silent_parent_within_a_second() -> None:
     made = wave(8)
     given = parents(made, 8)
     child = f"r{given.index('r0')}"
     for now_s, held_s in ((0.5, 0.5), (1.0, 0.7)):
         if now_s == 0.5:
-            made.progress("r0", int(RECEIVER * held_s), now_s)  # it dies at 0.7 s, and nobody says so
+            made.progress("r0", int(RECEIVER * held_s), now_s)  # it dies at 0.7 s, unreported
         made.progress(child, int(RECEIVER * held_s), now_s)
         assert made.ask(child, now_s) == "r0"
     made.progress(child, int(RECEIVER * 0.7), 1.5)
@@ -222,21 +222,21 @@ def test_a_receiver_of_a_silent_host_has_that_hosts_place_within_a_second() -> N
     assert made.ask(joined(made, "late"), 1.5) != "r0"
 
 
-def test_receivers_that_starve_behind_a_death_further_up_keep_their_parents() -> None:
+def test_receivers_starving_behind_a_death_keep_their_parents() -> None:
     made = wave(12)
     given = parents(made, 12)
     child = f"r{given.index('r0')}"
     grandchild = f"r{given.index(child)}"
     for half in range(1, 6):
         now_s = half / 2
-        held_s = min(now_s, 0.7) + max(0.0, now_s - 1.5)  # between 0.7 and 1.5 s nothing comes
+        held_s = min(now_s, 0.7) + max(0.0, now_s - 1.5)  # nothing arrives between 0.7 and 1.5 s
         for name in (child, grandchild):
             made.progress(name, int(RECEIVER * held_s), now_s)
         assert made.ask(child, now_s) == ("r0" if now_s < 1.5 else "origin")
         assert made.ask(grandchild, now_s) == child
 
 
-def test_who_starves_behind_a_live_parent_goes_to_who_has_more_and_blames_nobody() -> None:
+def test_starving_receiver_moves_without_blaming_a_live_parent() -> None:
     made = wave(8)
     given = parents(made, 8)
     child = f"r{given.index('r0')}"
@@ -248,24 +248,24 @@ def test_who_starves_behind_a_live_parent_goes_to_who_has_more_and_blames_nobody
         moved = turn(made, half / 2)
         if half < 3:
             assert moved == {}
-    assert moved[child] not in ("r0", None), "to one that gets on"
+    assert moved[child] not in ("r0", None), "the child moves to a peer with progress"
     parent = made.peers()[1]
     assert (parent.name, parent.suspected, parent.serves) == ("r0", False, True)
     starved = next(peer for peer in made.peers() if peer.name == child)
-    assert starved.avoided == {}, "r0 may serve it again"
+    assert starved.avoided == {}, "r0 may serve the child again"
 
 
-def test_who_starves_stays_where_nobody_has_more_and_stays_when_it_gets_on() -> None:
+def test_starving_receiver_stays_when_no_peer_has_more() -> None:
     made = wave(3, payload=PAYLOAD)
     made.join("origin", up_bytes_s=RECEIVER, down_bytes_s=RECEIVER, origin=True)
     assert parents(made, 3) == ["origin", "r0", "r1"]
     for now_s in (0.5, 1.0, 1.5, 2.0):
         for number in range(3):
             made.progress(f"r{number}", CHUNK, now_s)
-        assert turn(made, now_s) == {}, "all are heard, and hold the same"
+        assert turn(made, now_s) == {}, "all report and have equally much"
 
 
-def test_who_is_silent_far_above_loses_its_place_to_whoever_starves() -> None:
+def test_silent_ancestor_loses_its_place_to_starving_receiver() -> None:
     made = wave(4)
     made.join("origin", up_bytes_s=RECEIVER, down_bytes_s=RECEIVER, origin=True)
     assert parents(made, 4) == ["origin", "r0", "r1", "r2"]
@@ -275,7 +275,7 @@ def test_who_is_silent_far_above_loses_its_place_to_whoever_starves() -> None:
     assert made.ask("r3", 1.5) == "origin"
 
 
-def test_who_is_weak_behind_two_parents_is_slow_itself_and_serves_nobody() -> None:
+def test_receiver_weak_behind_two_parents_serves_none() -> None:
     made = wave(9)
     given = parents(made, 9)
     assert given[0] == "origin"
@@ -289,7 +289,7 @@ def test_who_is_weak_behind_two_parents_is_slow_itself_and_serves_nobody() -> No
     assert made.parent_of(child) != "r0"
 
 
-def test_one_of_a_site_pulls_across_and_the_others_from_each_other() -> None:
+def test_one_peer_of_a_site_pulls_across_sites() -> None:
     made = wave(8)
     parents(made, 8)
     far = [made.ask(joined(made, f"far{number}", site="far"), 0.0) for number in range(6)]
@@ -298,7 +298,7 @@ def test_one_of_a_site_pulls_across_and_the_others_from_each_other() -> None:
     assert not far[0].startswith("far")
 
 
-def test_when_the_one_that_pulled_across_dies_who_has_most_takes_its_place() -> None:
+def test_fullest_peer_replaces_a_dead_cross_site_puller() -> None:
     made = wave()
     for number in range(4):
         made.ask(joined(made, f"far{number}", site="far"), 0.0)
@@ -306,11 +306,11 @@ def test_when_the_one_that_pulled_across_dies_who_has_most_takes_its_place() -> 
         made.progress(f"far{number}", (10 - number) * CHUNK, 0.5)
     made.lose("far0")
     made.lose("far1")
-    assert made.ask(joined(made, "far9", site="far"), 1.0) is None, "it would pull across what far2 has"
+    assert made.ask(joined(made, "far9", site="far"), 1.0) is None, "far9 would pull across what far2 has"
     assert turn(made, 1.0) == {"far2": "origin", "far9": "far3"}
 
 
-def test_a_site_that_has_the_version_pulls_nothing_across() -> None:
+def test_site_with_the_version_pulls_nothing_across() -> None:
     made = wave()
     joined(made, "far0", site="far", have=PAYLOAD)
     late = [made.ask(joined(made, f"late{number}", site="far"), 0.0) for number in range(4)]
@@ -318,14 +318,14 @@ def test_a_site_that_has_the_version_pulls_nothing_across() -> None:
     assert late[0] == "far0"
 
 
-def test_a_tracker_that_began_anew_leaves_receivers_where_they_are() -> None:
+def test_restarted_tracker_keeps_the_parents_of_receivers() -> None:
     made = wave(6)
     assert made.ask("r5", 0.0) == "origin"
     assert made.ask("r4", 0.0, current="r5") == "r5"
     assert made.ask("r3", 0.0, current="r5") == "origin", "that slot is taken"
 
 
-def test_impossible_figures_and_strangers_are_refused_by_name() -> None:
+def test_impossible_figures_and_unknown_peers_are_refused() -> None:
     made = wave(1)
     with pytest.raises(NotInWave, match="nobody is not in the wave"):
         made.ask("nobody", 0.0)
@@ -384,7 +384,7 @@ class Play:
         self.check()
 
     def tick(self, share: float = 1.0) -> None:
-        """Each edge carries some of what its parent has and its child lacks."""
+        """Each edge carries some of the bytes that its parent has and its child lacks."""
         self.now_s += 0.3
         before = {peer.name: peer.have_bytes for peer in self.wave.peers()}
         for peer in self.wave.peers():
@@ -410,7 +410,7 @@ class Play:
                 seen.add(at.name)
                 at = at.parent
             assert peer.parent is None or peer.parent in peers
-            assert peer.parent is None or not peer.parent.banned, "a liar is pulled from"
+            assert peer.parent is None or not peer.parent.banned, "a banned peer is a parent"
 
 
 rates = st.lists(st.sampled_from([1.0, 6.0, 8.0, 40.0]), min_size=3, max_size=6)
@@ -425,7 +425,7 @@ events = st.lists(
 
 @settings(deadline=None, max_examples=150)
 @given(rates, events)
-def test_no_cycle_no_slot_too_many_and_all_complete_while_the_origin_lives(
+def test_wave_completes_without_cycles_or_excess_slots(
     rates: list[float], events: list[tuple[str, int]]
 ) -> None:
     play = Play(rates)
