@@ -1,4 +1,4 @@
-"""FleetPolicy: which hosts run, by trace and N_prem, and what no fleet policy may do."""
+"""FleetPolicy: which hosts run by trace and N_prem, and its laws."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

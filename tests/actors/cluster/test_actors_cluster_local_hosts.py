@@ -1,4 +1,4 @@
-"""LocalHosts on a pretended machine: which ends of node agents are reported as restarts."""
+"""LocalHosts on a pretended machine: ends of node agents that count as restarts."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Scheduler with fake provider, controller and agents: one job, one report a host, durable plans."""
+"""Scheduler with a fake provider, controller and node agents.
+
+One job runs at a time, each host is reported once, and plans are durable.
+"""
 
 import asyncio
 from collections.abc import Callable

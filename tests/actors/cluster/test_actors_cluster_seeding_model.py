@@ -1,4 +1,4 @@
-"""ModelPolicy in a toy cluster: near the best step, quick after a change, and safe."""
+"""ModelPolicy in a toy cluster: near the best step, quick after a change, safe."""
 
 import math
 from dataclasses import dataclass, replace

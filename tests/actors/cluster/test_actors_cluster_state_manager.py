@@ -1,4 +1,4 @@
-"""StateManager: durable checkpoints behind the trainer, one record per step, recorded rewinds."""
+"""StateManager: durable checkpoints, one record per step, recorded rewinds."""
 
 import asyncio
 import shutil

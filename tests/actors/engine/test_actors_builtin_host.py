@@ -1,4 +1,4 @@
-"""BuiltinHost: refuses only the requests that it cannot serve, whatever was sent with them."""
+"""BuiltinHost: refuses only the requests of a message that it cannot serve."""
 
 from array import array
 from pathlib import Path

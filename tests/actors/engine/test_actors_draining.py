@@ -1,6 +1,8 @@
-"""`engine.drain_s`: running requests end under their weights, or continue under newer weights.
+"""`engine.drain_s`: running requests when newer weights arrive.
 
-A request that continues keeps the tokens that it has."""
+They end under their weights, or continue under the newer ones. A request that continues keeps the tokens
+that it has.
+"""
 
 import asyncio
 from array import array

@@ -1,4 +1,4 @@
-"""Exact decoding: the bits of a request do not depend on its batch or on how often it moves."""
+"""Exact decoding: the bits of a request depend neither on its batch nor on moves."""
 
 from __future__ import annotations
 

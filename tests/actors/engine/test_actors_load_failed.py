@@ -1,4 +1,7 @@
-"""Failed loads: the old weights are still served, the load is retried, finally the instance ends."""
+"""Failed loads of weights.
+
+The old weights are still served and the load is retried; finally the instance ends.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Redirects of a server are not followed: no request for it goes to another server."""
+"""Redirects of a server: they are not followed to another server."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""TakesWeights: every engine changes its weights in the same way: stage, commit, version."""
+"""TakesWeights: stage, commit and version in the same way for every engine."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Runs of bytes: tile an image exactly or are refused by name; needed bytes are rounded out to chunks."""
+"""Runs of bytes: exact tilings of an image, and needed bytes in whole chunks."""
 
 import random
 from itertools import pairwise

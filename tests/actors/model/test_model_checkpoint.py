@@ -1,4 +1,7 @@
-"""Damaged checkpoint directories; `test_model_qwen3` compares sound ones with transformers."""
+"""Damaged checkpoint directories.
+
+`test_model_qwen3` compares sound ones with transformers.
+"""
 
 from __future__ import annotations
 

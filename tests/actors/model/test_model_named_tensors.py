@@ -1,4 +1,4 @@
-"""Tensors of any trainer as an image: bit for bit under their names, or refused before any write."""
+"""Tensors of any trainer as an image: exact, or refused before any write."""
 
 import json
 import os
@@ -47,7 +47,7 @@ STATE = {
 }
 
 
-def test_every_dtype_and_shape_is_written_bit_for_bit() -> None:
+def test_every_dtype_and_shape_is_written_exactly() -> None:
     source = of_state(STATE)
     assert written(source) == {name: raw(tensor) for name, tensor in STATE.items()}
     wide_first = sorted(STATE.items(), key=lambda named: -named[1].element_size())

@@ -1,7 +1,8 @@
-"""A misbehaving instance: `python bad_instance.py ENDPOINT SECONDS` misbehaves in all ways at once.
+"""A misbehaving instance: `python bad_instance.py ENDPOINT SECONDS`.
 
 It floods the manager's stream port with whole frames of an unknown instance. It sends half of a frame and
-holds the connection, and it sends hellos without reading an answer. It prints "ready" when all of that runs.
+holds the connection, and it sends hellos without reading an answer. It prints "ready" when all of that
+runs.
 """
 
 import socket

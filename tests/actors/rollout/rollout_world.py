@@ -1,6 +1,7 @@
-"""Engines around a `RolloutState` for tests; they decode a known function of (request, position).
+"""Engines around a `RolloutState` for tests.
 
-The tokens are known in advance, so a gap, an overlap or a token of another request in a log is found at once.
+They decode a known function of (request, position). The tokens are known in advance, so a gap, an overlap
+or a token of another request in a log is found at once.
 """
 
 import random

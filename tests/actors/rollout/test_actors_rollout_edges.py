@@ -1,6 +1,7 @@
-"""Odd messages to manager and balancer: each is answered or refused, and ends neither component.
+"""Odd messages to manager and balancer: answered or refused without a crash.
 
-The next life of the manager, which replays the journal, survives them too."""
+The next life of the manager, which replays the journal, survives them too.
+"""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""A manager with a full disk: begins nothing new, gives the reason, and loses nothing."""
+"""A manager with a full disk: begins nothing new, gives the reason, loses nothing."""
 
 import asyncio
 from pathlib import Path

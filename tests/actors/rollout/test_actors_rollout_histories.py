@@ -1,4 +1,4 @@
-"""Laws of the rollout state over random histories: no loss, no duplicate, replay equals live."""
+"""Laws of RolloutState over random histories: no loss, no duplicate, exact replay."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Isolation: a stuck instance delays neither the manager nor the streams of other instances."""
+"""Isolation: a stuck instance delays neither the manager nor other streams."""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Memory of the manager: at most 16 bytes per token and 1 KiB per request in flight."""
+"""Memory of the manager: 16 bytes per token and 1 KiB per request at most.
+
+The limit per request is for requests in flight.
+"""
 
 import gc
 import tracemalloc

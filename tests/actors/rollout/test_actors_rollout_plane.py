@@ -1,4 +1,7 @@
-"""The rollout plane in one process: manager, balancer, transfer agents, real engines and data sockets."""
+"""The rollout plane in one process, with real engines and data sockets.
+
+It has a manager, a balancer and transfer agents.
+"""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""Statistics of pulled versions: each pull of an instance counts once, summed over a run."""
+"""Statistics of pulled versions: each pull counts once, summed over a run."""
 
 from gleaner.actors.protocol.instances import Pulled, RegisterInstance, Serving
 from gleaner.actors.rollout.fleet.instance_table import Instances

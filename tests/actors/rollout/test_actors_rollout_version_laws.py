@@ -1,4 +1,4 @@
-"""Laws of versions: no token violates its gate, and every span has the version that generated it."""
+"""Laws of versions: tokens within their gates, spans with the right version."""
 
 import random
 

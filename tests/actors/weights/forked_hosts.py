@@ -1,4 +1,4 @@
-"""`python -m tests.actors.weights.forked_hosts`: forks `transfer` processes of hosts.
+"""Forks of `transfer` processes: `python -m tests.actors.weights.forked_hosts`.
 
 Each line that it reads is a command line as words in JSON; it forks one process and prints the pid. The
 imports, which take a second, are done once. All forked processes end with it, and it ends with its parent.

@@ -1,7 +1,7 @@
-"""`python -m tests.actors.weights.full_hosts DIRECTORY`: real hosts with full tmpfs.
+"""Hosts with a full tmpfs: `python -m tests.actors.weights.full_hosts DIRECTORY`.
 
-It runs in its own mount namespace. Shared memory and the folder of versions are real tmpfs without free space
-at first, and with free space a little later. It prints DONE when all versions arrived as expected.
+It runs in its own mount namespace. Shared memory and the folder of versions are real tmpfs without free
+space at first, and with free space a little later. It prints DONE when all versions arrived as expected.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Hosts with real `transfer` processes for tests: real sockets, real shared memory.
+"""Hosts with real `transfer` processes, sockets and shared memory for tests.
 
 Processes are killed by pid. The head (registry, scheduler, manager) and the trainer are in the test's own
 process. The state of a version on a host is read from outside, in the host's memory.

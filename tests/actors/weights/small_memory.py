@@ -1,7 +1,7 @@
-"""`python -m tests.actors.weights.small_memory DIRECTORY`: a receiver with a full tmpfs.
+"""A full tmpfs: `python -m tests.actors.weights.small_memory DIRECTORY`.
 
-It runs in its own mount namespace. The receiver's shared memory is a real tmpfs with space for one and a half
-images, and a little later for more. It prints the refusal, then DONE.
+It runs in its own mount namespace. The receiver's shared memory is a real tmpfs with space for one and a
+half images, and a little later for more. It prints the refusal, then DONE.
 """
 
 import asyncio

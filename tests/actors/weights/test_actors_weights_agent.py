@@ -1,4 +1,4 @@
-"""TransferAgents by their messages: versions published once, pulled whole or not at all."""
+"""TransferAgents by their messages: versions published once and pulled whole."""
 
 import asyncio
 import os

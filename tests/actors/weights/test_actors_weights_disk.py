@@ -1,4 +1,4 @@
-"""Versions on a shared file system: slime's readers apply ours, and we read theirs."""
+"""Versions on a shared file system: slime reads ours, and we read those of slime."""
 
 import json
 import shutil

@@ -1,6 +1,7 @@
-"""Faults of weight transfers between real processes: kills, corrupted memory, new versions.
+"""Faults of weight transfers between real processes: kills, bad memory, races.
 
-A receiver ends with the published version, and pulls nothing again that it has."""
+A receiver ends with the published version, and pulls nothing again that it has.
+"""
 
 import asyncio
 import os

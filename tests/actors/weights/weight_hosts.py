@@ -1,4 +1,4 @@
-"""Hosts with TransferAgents for tests: the publisher "a", and receivers by letters."""
+"""Hosts with TransferAgents for tests: publisher "a", and receivers by letters."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Logit filters: what top-k, top-p, min-p and forbidden ends keep, and what the engine samples from it."""
+"""Logit filters of sampling: top-k, top-p, min-p and forbidden ends."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Model folders and a server in this process, for the tests of the engine behind SGLang's protocol."""
+"""Model folders and a server in this process, for tests of the engine server."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,7 @@
-"""Builtin engine server in this process: the effect of each route of SGLang's protocol on requests."""
+"""Builtin engine server in this process: effects of each route on requests.
+
+The routes are those of SGLang's protocol.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""SGLang's protocol byte for byte: requests of real clients are read, answers are written as by SGLang."""
+"""SGLang's protocol byte for byte: requests of real clients, answers as by SGLang."""
 
 from pathlib import Path
 

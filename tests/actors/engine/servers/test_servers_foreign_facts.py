@@ -1,4 +1,4 @@
-"""ModelCheck: whether two engines serve the same model, by the facts that they report."""
+"""ModelCheck: whether two engines serve the same model, by their reported facts."""
 
 from dataclasses import replace
 

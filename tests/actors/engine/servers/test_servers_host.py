@@ -1,4 +1,7 @@
-"""RemoteHost: the host of a remote engine server, driven as by its worker, with a scripted server."""
+"""RemoteHost with a scripted server: the host of a remote engine server.
+
+The tests drive it as its worker does.
+"""
 
 import asyncio
 import time

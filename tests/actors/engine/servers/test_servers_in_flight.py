@@ -1,6 +1,7 @@
-"""Requests in a server during a weight change: the end of the older weights is counted.
+"""Requests in a server during a weight change: their older tokens are counted.
 
-A request that cannot be counted is handed over."""
+A request that cannot be counted is handed over.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""Requirements of an engine: each missing environment or server is named with its remedy."""
+"""Requirements of an engine: missing environments and servers, with remedies."""
 
 import os
 import socket

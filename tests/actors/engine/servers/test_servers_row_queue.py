@@ -1,4 +1,7 @@
-"""RowExchange: rows of several streams form one turn unless that delays a first or last token."""
+"""RowExchange: rows of several streams in one turn.
+
+Gathering never delays a first or a last token.
+"""
 
 import asyncio
 from array import array

@@ -1,4 +1,4 @@
-"""Server detection: the kind of a server by its answers, in whatever segments the answers arrive."""
+"""Server detection: the kind of a server by its answers, in any segments."""
 
 import json
 from collections.abc import AsyncIterator, Callable

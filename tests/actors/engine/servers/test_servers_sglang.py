@@ -1,4 +1,4 @@
-"""The wire of SGLang without SGLang: requests, answers, the folder that it loads, and broken processes."""
+"""The wire of SGLang without SGLang: requests, answers, folders, processes."""
 
 import asyncio
 import json

@@ -1,6 +1,7 @@
-"""Weights of an SGLang server, with a small server that loads as SGLang does and has our loader in it.
+"""Weights of an SGLang server, with a small server that loads as SGLang does.
 
-`tests/engines` does the same with real ones."""
+The small server has our loader in it. `tests/engines` does the same with real ones.
+"""
 
 import base64
 import importlib.util

@@ -1,4 +1,4 @@
-"""The wire of a vLLM server, with a small server that speaks the protocol of vLLM's releases.
+"""The wire of a vLLM server, with a small server that speaks vLLM's protocol.
 
 `tests/engines` compares the protocol with vLLM's own classes, and the whole with real servers.
 """

@@ -1,6 +1,8 @@
-"""`engine.in_flight = "kept"`: requests stay on their instance while its weights change, a span per version.
+"""Requests that stay on their instance while weights change (`engine.in_flight`).
 
-A request that no newer weights may continue, or that the manager does not allow, is handed over."""
+With `engine.in_flight = "kept"` a response has a span for each version. A request that no newer weights
+may continue, or that the manager does not allow, is handed over.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Start of a server while its first weights are pulled, with the model of these weights."""
+"""Start of a server while its first weights are pulled, with their model."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""CriticalPath: the stages of the last response of a step, for which the trainer waited."""
+"""CriticalPath: stages of the response for which the end of a step waited."""
 
 from dataclasses import astuple
 

@@ -1,4 +1,4 @@
-"""Dropped groups with a real manager and real engines: freed slots, refills and remade samples."""
+"""Dropped groups with real engines: freed slots, refills and remade samples."""
 
 import asyncio
 from pathlib import Path

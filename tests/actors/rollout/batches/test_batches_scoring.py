@@ -1,4 +1,4 @@
-"""Scoring: concurrent requests for verdicts, full proxies, and failures that are no scores."""
+"""Scoring: concurrent requests for verdicts, full proxies, failed verifications."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Instances that share a device: the turns in which they get requests, and the capacity of a device."""
+"""Instances that share a device: turns of dispatch, and the device's capacity."""
 
 import os
 

@@ -1,4 +1,7 @@
-"""The handover of a dispatch: the silence of an instance counts, a pause of its manager does not."""
+"""Handover of a dispatch: when an instance is given up.
+
+Silence of the instance counts, a pause of its manager does not.
+"""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Migration with real engines and data sockets: moves are carried out, also when a component dies."""
+"""Migration with real engines and data sockets, also when a component dies."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Moves between instances: the cases of Algorithm 2, lines 13-27, and the laws of every round."""
+"""Moves between instances: Algorithm 2, lines 13-27, and laws of every round."""
 
 from dataclasses import replace
 

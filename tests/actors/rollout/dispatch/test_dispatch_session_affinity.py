@@ -1,4 +1,7 @@
-"""Session affinity: the last instance of a conversation gets the next request while a slot is free."""
+"""Session affinity: the last instance of a conversation gets its next request.
+
+It does so only while it has a free slot.
+"""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Suspects: requests that kill engines are found and ended, the requests beside them are not."""
+"""Suspects: requests that kill engines are ended, the requests beside them not."""
 
 import asyncio
 from array import array

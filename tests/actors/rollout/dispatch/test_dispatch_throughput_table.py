@@ -1,4 +1,4 @@
-"""Profile: recovers the measured model from few points, and agrees with the paper's definitions."""
+"""Profile: the measured model from few points, by the paper's definitions."""
 
 import numpy as np
 import pytest

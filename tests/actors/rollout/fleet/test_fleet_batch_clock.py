@@ -1,4 +1,4 @@
-"""BatchClock: the times that Algorithm 1 needs, worked out by hand, and their laws."""
+"""BatchClock: the times for Algorithm 1, worked out by hand, and their laws."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The manager's books: committed events are restored, and the replay stays bounded within a batch."""
+"""The manager's books: restored events, and a bounded replay within a batch."""
 
 import zlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Streamed single requests: what a follower receives across deaths, cancellation, sampling parameters."""
+"""Followers of single requests: tokens across deaths, cancel, sampling parameters."""
 
 import asyncio
 from pathlib import Path

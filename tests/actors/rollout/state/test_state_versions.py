@@ -1,4 +1,4 @@
-"""Versions over real data sockets: changes during generation, gates, single requests, deadlines."""
+"""Versions over real data sockets: changes, gates, single requests, deadlines."""
 
 import asyncio
 import hashlib

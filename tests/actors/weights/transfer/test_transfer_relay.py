@@ -1,4 +1,4 @@
-"""Wave: the source of each receiver in chains behind the origin, whatever peers do."""
+"""Wave: sources of receivers in chains behind the origin, whatever peers do."""
 
 from collections import Counter
 
@@ -185,7 +185,7 @@ def test_slow_receiver_is_a_leaf_and_displaces_none() -> None:
     assert tail in {"r4", "r5", "r6", "r7"}, "the tail, where it delays no chain"
 
 
-def test_parent_below_half_rate_is_left_after_a_second() -> None:
+def test_parent_below_half_rate_is_left() -> None:
     made = wave(5)
     parents(made, 5)
     weak = str(made.parent_of("r4"))
