@@ -1,6 +1,6 @@
 """Spread of versions over hosts: deltas, relays, and full images as the fallback.
 
-A served image equals the published one bit for bit, whatever component dies or is false."""
+A served image equals the published one bit for bit, whatever component dies or sends wrong data."""
 
 import asyncio
 import os
@@ -83,7 +83,7 @@ async def test_full_image_is_pulled_without_a_useful_delta(tmp_path: Path) -> No
             assert (all.image("b", 2), fetched.deltas, fetched.pulled_bytes) == (new, 0, SIZE)
 
 
-async def test_pull_waits_for_no_delta_of_full_change(
+async def test_pull_of_full_change_waits_for_no_delta(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_sample, "SAMPLED", 1.0)  # this image is too small for the sample

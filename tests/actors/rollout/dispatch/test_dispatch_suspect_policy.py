@@ -1,4 +1,4 @@
-"""Suspects: requests that kill engines are ended, the requests beside them not."""
+"""Suspects: requests that kill engines are ended, and no others."""
 
 import asyncio
 from array import array

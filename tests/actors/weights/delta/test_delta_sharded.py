@@ -104,7 +104,7 @@ def test_owner_refuses_a_table_without_its_part() -> None:
         own_part(table, made["1"].table, "2")
 
 
-def test_owners_that_leave_out_bundles_are_refused() -> None:
+def test_owners_must_cover_all_bundles() -> None:
     made = parts([0, 1] * (CHUNKS // 2)).deltas()
     table = DeltaTable.join({owner: delta.table for owner, delta in made.items()})
     for owners in (
