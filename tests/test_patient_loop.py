@@ -11,18 +11,18 @@ from gleaner.supervisor.journal.sqlite import SqliteJournal
 from gleaner.supervisor.testing import TestSystem
 
 
-async def test_every_test_runs_on_it() -> None:
+async def test_every_test_runs_on_the_patient_loop() -> None:
     assert isinstance(asyncio.get_running_loop(), PatientLoop)
 
 
-def test_what_runs_a_loop_of_its_own_runs_on_it_too() -> None:
+def test_asyncio_run_uses_the_patient_loop_too() -> None:
     async def which() -> type[asyncio.AbstractEventLoop]:
         return type(asyncio.get_running_loop())
 
     assert asyncio.run(which()) is PatientLoop
 
 
-async def test_a_process_that_stands_still_misses_no_deadline() -> None:
+async def test_paused_process_misses_no_deadline() -> None:
     loop = asyncio.get_running_loop()
     answered = loop.create_future()
     loop.call_later(0.1, answered.set_result, None)
@@ -33,14 +33,14 @@ async def test_a_process_that_stands_still_misses_no_deadline() -> None:
         await answered
 
 
-async def test_an_idle_loop_keeps_real_time_or_is_late_and_never_early() -> None:
+async def test_idle_loop_is_never_early() -> None:
     real_s, own_s = time.monotonic(), asyncio.get_running_loop().time()
     await asyncio.sleep(0.1)
     assert asyncio.get_running_loop().time() - own_s >= 0.1
     assert time.monotonic() - real_s >= 0.1 - 1e-3
 
 
-async def test_whoever_is_ready_has_its_turn_before_a_timer_that_is_longer_than_a_turn() -> None:
+async def test_ready_task_runs_before_a_longer_timer() -> None:
     turns = 0
 
     async def work() -> None:
@@ -56,9 +56,7 @@ async def test_whoever_is_ready_has_its_turn_before_a_timer_that_is_longer_than_
     assert turns >= 0.2 / (2 * TURN_S) - 1
 
 
-async def test_a_journal_that_takes_long_makes_nobody_else_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_journal_makes_no_other_task_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with TestSystem(tmp_path) as system:
         store = system.system._journals
         assert isinstance(store, SqliteJournal)

@@ -29,24 +29,24 @@ THREE = Cell(kind="static", model="14b", seed=1, variant="tiny", hosts=3, limit=
 
 
 @pytest.mark.parametrize("name", ["A", "B", "C"])
-def test_a_made_segment_has_the_statistics_of_the_papers_table(name: str) -> None:
+def test_synthetic_segment_has_the_statistics_of_the_paper(name: str) -> None:
     made, wanted = segments.statistics_of(segments.made(name)), segments.TABLE_5[name]
     assert made.mean == pytest.approx(wanted.mean, rel=segments.NEAR)
     assert (made.allocations, made.preemptions) == (wanted.allocations, wanted.preemptions)
     assert segments.made(name) == segments.made(name) != segments.made(name, seed=1)
 
 
-def test_cells_have_names_of_their_own() -> None:
+def test_cell_names_are_unique() -> None:
     cells = [*colocated(["8b", "14b"], [1, 2]), *segment_cells(["8b"], "AB", [1], ["gleaner", "algorithm-1"])]
     assert len({cell.name for cell in [*cells, ALONE, THREE]}) == len(cells) + 2 == 10
 
 
-def test_settings_differ_where_cells_do() -> None:
+def test_cell_settings_differ_where_cells_differ() -> None:
     cells = [*segment_cells(["8b", "14b"], "AB", [1, 2], ["gleaner", "no-seeding"]), ALONE, THREE]
     assert len({settings_hash(cell, setting(cell, AROUND)) for cell in cells}) == len(cells)
 
 
-def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_sweep_continues_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, so that a Ctrl-C can come between the two cells."""
     simulated: list[Cell] = []
     stops = [1]
@@ -73,7 +73,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch
     assert store.read(THREE) == both[1]
 
 
-def test_results_of_other_code_or_settings_do_not_count(tmp_path: Path) -> None:
+def test_results_of_other_code_or_settings_are_ignored(tmp_path: Path) -> None:
     made = setting(ALONE, AROUND)
     store = Store(tmp_path, AROUND)
     fields = dict(
@@ -89,7 +89,7 @@ def test_results_of_other_code_or_settings_do_not_count(tmp_path: Path) -> None:
     assert Store(tmp_path, other, any_code=True).read(ALONE) is None
 
 
-def test_the_table_holds_a_segment_against_the_colocated_run_of_its_seed() -> None:
+def test_table_compares_segment_with_colocated_run_of_same_seed() -> None:
     assert table([]).row_count == 0
 
 
@@ -134,7 +134,7 @@ def example() -> Results:
     return Results([*alone, *hosts])
 
 
-def test_throughput_and_money_of_the_segments_are_held_against_the_paper() -> None:
+def test_segment_throughput_and_cost_are_compared_with_paper() -> None:
     claims = {claim.what: claim for claim in all_claims(example())}
     speed = claims["14B: throughput over veRL, mean of A, B, C"]
     assert (speed.id, speed.ours, speed.paper) == ("R1", [2.0], 1.97)
@@ -150,7 +150,7 @@ def test_throughput_and_money_of_the_segments_are_held_against_the_paper() -> No
     assert not [claim for claim in claims.values() if claim.what.startswith("8B")]
 
 
-def test_the_page_names_every_figure_that_is_far_off(tmp_path: Path) -> None:
+def test_page_names_every_figure_far_from_the_paper(tmp_path: Path) -> None:
     file = tmp_path / "evaluation.md"
     results = example()
     page.write(file, results, all_claims(results))
@@ -164,7 +164,7 @@ def test_the_page_names_every_figure_that_is_far_off(tmp_path: Path) -> None:
     assert text.count(": begin -->") == text.count(": end -->") == 6
 
 
-def test_a_sweep_is_held_against_the_paper_with_as_many_instances_as_were_chosen() -> None:
+def test_sweep_is_compared_with_paper_at_chosen_instance_count() -> None:
     choosing = Cell(kind="chosen", model="14b", seed=1, limit=5000, hosts=10, steps=6)
     found = result(choosing, 200.0, hosts=10.0)  # all ten stay, six are wanted
     (there,) = grid.second([found])
@@ -176,7 +176,7 @@ def test_a_sweep_is_held_against_the_paper_with_as_many_instances_as_were_chosen
     assert claims["14B, responses of at most 5,000: instances"] == [6.0]
 
 
-def test_what_happens_in_a_step_follows_from_when_it_begins() -> None:
+def test_step_events_depend_on_the_start_time() -> None:
     calm = [result(cell, 100.0, steps=5) for cell in undisturbed([1, 2])]
     after = list(grid.second(calm))
     assert {cell.kind for cell in after} == {"kill", "join", "restart"}
@@ -197,7 +197,7 @@ def test_recorded_lengths_are_those_of_the_run() -> None:
         law.scaled(0.5)
 
 
-def test_a_rehearsal_makes_the_machine_as_slow_as_the_whole_job_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rehearsal_machine_is_as_slow_as_whole_job(monkeypatch: pytest.MonkeyPatch) -> None:
     (model,) = [one.steps[0] for one in [result(ALONE, 1.0, steps=1)]]
 
     def predicted(config: object, machine: Machine, lengths: object) -> list[StepLine]:
@@ -227,7 +227,7 @@ def test_a_rehearsal_makes_the_machine_as_slow_as_the_whole_job_is(monkeypatch: 
     assert slow.trainer.micro_batch_s == pytest.approx(0.5 * factor)
 
 
-def test_processes_that_share_cores_take_longer_together() -> None:
+def test_processes_sharing_cores_take_longer() -> None:
     crowd = Crowd(Crowding(turns=(1.0, 1.5), beside_training=(1.2, 2.0), training=(1.0, 1.1, 1.6)))
     assert [crowd.enter() for _ in range(4)] == [1.0, 1.5, 2.25, 3.0]
     for _ in range(3):
@@ -240,7 +240,7 @@ def test_processes_that_share_cores_take_longer_together() -> None:
     assert Crowd().enter() == Crowd().enter(trains=True) == 1.0
 
 
-def test_the_controllers_are_compared_seed_by_seed_in_throughput_and_money() -> None:
+def test_controllers_are_compared_by_seed_in_throughput_and_cost() -> None:
     (ours,) = segment_cells(["14b"], "A", [1], ["gleaner"])
     (theirs,) = segment_cells(["14b"], "A", [1], ["algorithm-1"])
     (alone,) = segment_cells(["14b"], "B", [1], ["gleaner"])

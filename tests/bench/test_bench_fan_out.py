@@ -14,7 +14,7 @@ from bench.weights.wave_world import Event, World
 COARSE = replace(PLAIN, chunk_bytes=125_000_000)  # 128 chunks; with smaller ones waves are faster
 
 
-def test_flows_share_what_is_scarce_evenly_and_take_what_others_leave() -> None:
+def test_flows_share_bottleneck_evenly_and_use_free_capacity() -> None:
     flows = {"a": ["up", "narrow"], "b": ["up", "wide"], "c": ["up", "wide"]}
     shares = max_min(flows, {"up": 10.0, "narrow": 2.0, "wide": 100.0})
     assert shares == {"a": 2.0, "b": 4.0, "c": 4.0}
@@ -25,7 +25,7 @@ WORST = [case for case in cases() if case.name == "64, three hosts silent, of th
 
 
 @pytest.mark.parametrize("case", SMALL + WORST, ids=lambda case: case.name)
-def test_every_wave_is_within_its_bound_with_larger_chunks_too(case: Case) -> None:
+def test_every_wave_stays_within_its_bound_with_larger_chunks(case: Case) -> None:
     if case.world.payload_bytes == PLAIN.payload_bytes:
         (case,) = coarse([case], 62_500_000)
     told = tell(case)
@@ -33,7 +33,7 @@ def test_every_wave_is_within_its_bound_with_larger_chunks_too(case: Case) -> No
     assert not told.star_s or told.outcome.last_s <= 1.02 * told.star_s
 
 
-def test_sixteen_and_sixty_four_receivers_take_little_longer_than_one() -> None:
+def test_wave_to_64_receivers_takes_little_longer_than_one() -> None:
     world = replace(PLAIN, chunk_bytes=62_500_000)
     alone_s = spread(world, joining(1)).last_s
     assert alone_s == pytest.approx(2.56, abs=0.01)
@@ -42,13 +42,13 @@ def test_sixteen_and_sixty_four_receivers_take_little_longer_than_one() -> None:
     assert spread(replace(world, star=True), joining(64)).last_s == pytest.approx(16 * alone_s, rel=0.01)
 
 
-def test_a_wave_follows_its_closed_form() -> None:
+def test_wave_time_follows_its_closed_form() -> None:
     world = replace(COARSE, hop_s=0.002)
     pipeline_s = 3 * (world.chunk_bytes / 6.25e9 + world.hop_s)
     assert spread(world, joining(16)).last_s == pytest.approx(2.56 + pipeline_s, abs=0.01)
 
 
-def test_the_dead_cost_what_was_on_its_way_and_each_byte_arrives_once() -> None:
+def test_killed_receivers_waste_only_chunks_in_flight() -> None:
     events = (*joining(8), Event(0.7, "kill", "r0"), Event(1.1, "vanish", "r1"))
     outcome = spread(COARSE, events)
     assert set(outcome.done_s) == {f"r{number}" for number in range(2, 8)}
@@ -57,25 +57,25 @@ def test_the_dead_cost_what_was_on_its_way_and_each_byte_arrives_once() -> None:
     assert 6 * COARSE.payload_bytes <= pulled <= 8 * COARSE.payload_bytes
 
 
-def test_a_liar_costs_two_chunks_before_nobody_asks_it() -> None:
+def test_corrupt_source_wastes_two_chunks_and_is_avoided() -> None:
     outcome = spread(COARSE, (*joining(8), Event(0.7, "lie", "r0")))
     assert outcome.wasted_bytes <= 2 * COARSE.chunk_bytes
     late = [parent for at_s, _, parent in outcome.edges if at_s > 0.7]
     assert "r0" not in late
 
 
-def test_a_model_of_the_same_wave_says_the_same_again() -> None:
+def test_wave_model_is_deterministic() -> None:
     events = (*joining(12), Event(0.7, "vanish", "r2"), Event(1.0, "join", "late"))
     assert spread(COARSE, events) == spread(COARSE, events)
 
 
-def test_a_wave_whose_receivers_get_nothing_is_an_error() -> None:
+def test_wave_without_any_receiver_served_is_an_error() -> None:
     dead = World(chunk_bytes=125_000_000, origin_bytes_s=1e-3)
     with pytest.raises(StandsStill, match="r0"):
         spread(dead, joining(1))
 
 
-def test_the_page_has_a_row_for_each_case_and_the_picture_stands_alone() -> None:
+def test_page_has_a_row_per_case_and_self_contained_picture() -> None:
     told = [tell(case) for case in coarse(cases()[:3], COARSE.chunk_bytes)]
     page = fan_out.page(told)
     assert [line for line in page.splitlines() if line.startswith("| 16 receivers | 2.6")]

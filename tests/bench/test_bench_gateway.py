@@ -26,12 +26,12 @@ def test_figures_are_those_of_the_load() -> None:
     assert shown[3:] == ("500", "505 ms", "1,000 ms", "250.0", "5")
 
 
-def test_nothing_that_came_is_no_division_by_zero() -> None:
+def test_empty_load_gives_nan_instead_of_division_error() -> None:
     shown = cells(figures("s", "f", 1, Seen(seconds=1.0, errors=["gone"]), 0.1, killed=False))
     assert shown[3:] == ("0", "nan ms", "nan ms", "nan", "1")
 
 
-def test_each_event_of_the_fake_server_holds_those_before_it() -> None:
+def test_fake_server_event_holds_all_earlier_ones() -> None:
     told = [event.removeprefix(b"data: ").strip() for event in events(3)]
     metas = [msgspec.json.decode(event, type=Event).meta_info for event in told]
     assert [len(json.loads(event)["output_ids"]) for event in told] == [1, 2, 3]
@@ -46,13 +46,13 @@ def test_each_event_of_the_fake_server_holds_those_before_it() -> None:
 @pytest.mark.parametrize(
     ("interval", "count", "told"), [(1, 4, [1, 2, 3, 4]), (3, 8, [1, 4, 7, 8]), (9, 2, [1, 2])]
 )
-def test_the_fake_server_tells_the_first_token_at_once_and_then_as_many_as_it_may_gather(
+def test_fake_server_sends_first_token_at_once_then_batches(
     interval: int, count: int, told: list[int]
 ) -> None:
     assert [at for at in range(1, count + 1) if is_told(at, count, interval)] == told
 
 
-def test_goals_compare_the_fronts_at_the_most_streams() -> None:
+def test_goals_compare_fronts_at_highest_concurrency() -> None:
     def of(
         front: str, together: int, speed: float, ttft_s: float, cpu: float, killed: bool = False
     ) -> Figures:

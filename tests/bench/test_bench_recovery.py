@@ -45,7 +45,7 @@ def killed_at_work() -> Resumption:
     return seen
 
 
-def test_the_first_and_the_last_request_of_a_dead_instance_are_timed_by_their_next_tokens() -> None:
+def test_requests_of_dead_instance_are_timed_by_next_token() -> None:
     seen = killed_at_work()
     resumed = seen.resumed
     assert resumed is not None
@@ -59,7 +59,7 @@ def test_the_first_and_the_last_request_of_a_dead_instance_are_timed_by_their_ne
     assert (resumed.count, resumed.gone, resumed.dispatched, resumed.first, resumed.last) == (2, 4, 6, 7, 8)
 
 
-def test_a_request_that_ended_with_the_last_frames_of_the_dead_is_not_waited_for() -> None:
+def test_request_ended_by_last_frames_is_not_waited_for() -> None:
     seen = killed_at_work()
     resumed = seen.resumed
     assert resumed is not None
@@ -70,7 +70,7 @@ def test_a_request_that_ended_with_the_last_frames_of_the_dead_is_not_waited_for
     assert (resumed.count, resumed.last) == (1, 6.0)
 
 
-def test_what_was_taken_back_is_nobodys() -> None:
+def test_revoked_ticket_belongs_to_no_instance() -> None:
     seen = killed_at_work()
     seen.see(TicketsRevoked(instance="a", incarnation=1, tickets=(1,)), 3.0)
     assert seen.busy("a") == 1
@@ -87,7 +87,7 @@ def results() -> tuple[Deaths, list[Return]]:
     )
 
 
-def test_the_slowest_recoveries_decide() -> None:
+def test_slowest_recoveries_decide_the_verdict() -> None:
     verdicts = {goal.what: goal.met for goal in goals(*results())}
     assert verdicts == {
         "an engine killed, until the first resumed token, median": True,
@@ -101,7 +101,7 @@ def test_the_slowest_recoveries_decide() -> None:
     }
 
 
-def test_the_section_has_a_line_for_each_kind_of_death() -> None:
+def test_section_has_a_line_per_kind_of_death() -> None:
     deaths, came = results()
     written = {
         "began": "now",
@@ -119,7 +119,7 @@ def test_the_section_has_a_line_for_each_kind_of_death() -> None:
     assert "busy" not in text
 
 
-def test_a_manager_that_is_killed_comes_back_to_its_instances_and_loses_nothing(tmp_path) -> None:
+def test_killed_manager_recovers_its_instances_without_loss(tmp_path) -> None:
     (one,) = returns.measure(tmp_path, 40, 1, 0.02, 0.3, lambda line: None)
     assert one.tokens > 0
     assert 0 < one.first_s <= one.all_s

@@ -23,26 +23,26 @@ def samples_of(name: str, metric: str, **by_system: float) -> dict[str, dict[str
     return {name: {system: {metric: [value]} for system, value in by_system.items()}}
 
 
-def test_a_percentile_is_a_sample_that_was_seen() -> None:
+def test_percentile_is_an_observed_sample() -> None:
     assert percentile([5.0, 1.0, 3.0], 0.5) == 3.0
     assert percentile(array("d", range(1, 101)), 0.99) == 99.0
     assert percentile([7.0], 0.99) == 7.0
     assert math.isnan(percentile([], 0.5))
 
 
-def test_a_payload_has_a_hundred_bytes_and_bears_its_number() -> None:
+def test_payload_has_100_bytes_and_its_number() -> None:
     assert len(payload(123_456)) == 100
     assert task.number_of(payload(123_456)) == 123_456
 
 
-def test_what_comes_out_of_turn_or_twice_is_counted() -> None:
+def test_reordered_and_duplicate_messages_are_counted() -> None:
     sink = Sink()
     for number in (0, 1, 2, 2, 5, 6):
         sink.take(payload(number))
     assert (sink.count, sink.disordered) == (6, 2)
 
 
-def test_an_ask_without_an_answer_is_lost_and_a_late_one_does_not_count_for_the_rate(tmp_path) -> None:
+def test_unanswered_ask_is_lost_and_late_reply_not_rated(tmp_path) -> None:
     for process in ("one", "two"):
         storm = Storm(asked=4)
         storm.answer(True, 0.001, True)
@@ -56,7 +56,7 @@ def test_an_ask_without_an_answer_is_lost_and_a_late_one_does_not_count_for_the_
     assert figures["p99_ms"] == 3.0
 
 
-def test_systems_take_turns_and_every_other_round_goes_the_other_way() -> None:
+def test_systems_alternate_and_every_second_round_is_reversed() -> None:
     order = list(turns([row("ask_1"), row("tell"), row("killed")], ["pyzmq", OURS, "ray"], 2))
     pair = [(turn.round, turn.system, turn.rows) for turn in order if turn.group == "pair"]
     both = ("ask_1", "tell")
@@ -71,7 +71,7 @@ def test_systems_take_turns_and_every_other_round_goes_the_other_way() -> None:
     assert {turn.system for turn in order if turn.group == "death"} == {OURS, "ray"}
 
 
-def test_rows_that_are_measured_again_replace_the_old_ones_and_are_dated() -> None:
+def test_remeasured_rows_replace_old_ones_with_a_date() -> None:
     one = {
         "sizes": {"seconds": 2.0},
         "rounds": 5,
@@ -95,7 +95,7 @@ def test_rows_that_are_measured_again_replace_the_old_ones_and_are_dated() -> No
         replaced(earlier, {**later, "rounds": 1})
 
 
-def test_a_median_of_rounds_most_of_which_never_saw_it_is_never() -> None:
+def test_median_is_nan_when_most_rounds_never_saw_it() -> None:
     nan = float("nan")
     assert middle({"frozen": {"ray": {"seconds": [nan, 1.0, nan]}}}, "frozen", "ray", "seconds") is not None
     assert math.isnan(middle({"frozen": {"ray": {"seconds": [nan, 1.0, nan]}}}, "frozen", "ray", "seconds"))
@@ -104,19 +104,19 @@ def test_a_median_of_rounds_most_of_which_never_saw_it_is_never() -> None:
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [(150.0, True), (150.1, False)])
-def test_a_relative_goal_is_held_against_what_was_measured_in_the_run(ours: float, verdict: bool) -> None:
+def test_relative_goal_uses_the_figure_of_the_same_run(ours: float, verdict: bool) -> None:
     assert met(row("ask_1"), samples_of("ask_1", "p50_us", gleaner=ours, pyzmq=100.0)) is verdict
 
 
-def test_a_goal_without_the_figure_that_it_is_relative_to_has_no_verdict() -> None:
+def test_relative_goal_without_its_figure_has_no_verdict() -> None:
     assert met(row("ask_1"), samples_of("ask_1", "p50_us", gleaner=50.0)) is None
 
 
-def test_a_goal_that_is_missed_already_needs_no_peer_to_be_missed() -> None:
+def test_missed_goal_needs_no_peer_to_be_missed() -> None:
     assert met(row("restart"), samples_of("restart", "ms", gleaner=25.0)) is False
 
 
-def test_faster_than_every_peer_means_the_fastest_of_them() -> None:
+def test_goal_faster_than_peers_means_the_fastest_peer() -> None:
     storm = samples_of("storm", "per_s", gleaner=100.0, ray=10.0, xoscar=100.0)
     storm["storm"][OURS]["lost"] = [0.0]
     assert met(row("storm"), storm) is False
@@ -126,21 +126,21 @@ def test_faster_than_every_peer_means_the_fastest_of_them() -> None:
     assert met(row("storm"), storm) is False
 
 
-def test_a_bound_that_was_configured_comes_from_the_run() -> None:
+def test_configured_bound_comes_from_the_run() -> None:
     frozen = {"frozen": {OURS: {"seconds": [2.5], "bound_s": [3.0]}}}
     assert met(row("frozen"), frozen) is True
     frozen["frozen"][OURS]["seconds"] = [float("nan")]
     assert met(row("frozen"), frozen) is False
 
 
-def test_every_goal_speaks_of_a_figure_of_its_row() -> None:
+def test_every_goal_uses_a_figure_of_its_row() -> None:
     for spec in ROWS:
         for goal in spec.goals:
             assert spec.metric(goal.metric)
             assert not goal.of or goal.of in (*SYSTEMS, "every peer")
 
 
-def test_a_row_that_a_system_cannot_do_or_never_ends_is_asked_for_once() -> None:
+def test_unsupported_or_endless_row_is_run_once() -> None:
     results = Results()
     results.add(
         "ray", {"version": "ray 1", "found": {"frozen": {"seconds": math.nan}}, "notes": {"spawn": "no"}}
@@ -170,7 +170,7 @@ def results_of_a_run() -> dict[str, object]:
     }
 
 
-def test_the_page_says_what_was_measured_what_was_missed_and_why(tmp_path) -> None:
+def test_page_shows_results_missed_goals_and_reasons(tmp_path) -> None:
     words = {"rules": "Rules.", "how": dict.fromkeys(SYSTEMS, "Somehow."), "reasons": {"ask_1": "The moon."}}
     text = page.text(results_of_a_run(), words)
     assert "| ask between two processes, one outstanding | p50, us | 100 | 160 | 600 | - | - | - |" in text
@@ -181,16 +181,16 @@ def test_the_page_says_what_was_measured_what_was_missed_and_why(tmp_path) -> No
     assert "Abacus" in text
 
 
-def test_the_page_has_words_for_every_system(tmp_path) -> None:
+def test_page_has_text_for_every_system(tmp_path) -> None:
     written = page.write(results_of_a_run(), tmp_path)
     assert all(f"**{system}**" in written.read_text() for system in SYSTEMS)
 
 
-def test_the_plot_has_a_panel_for_each_row_that_was_measured(tmp_path) -> None:
+def test_plot_has_a_panel_per_measured_row(tmp_path) -> None:
     assert figure.write(results_of_a_run(), tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_system_without_its_environment_is_skipped_aloud(tmp_path, monkeypatch) -> None:
+def test_system_without_environment_is_skipped_with_a_message(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(harness, "ENVIRONMENTS", tmp_path)
     said: list[str] = []
     assert harness.available(SYSTEMS, said.append) == ["pyzmq", OURS]
@@ -198,14 +198,14 @@ def test_a_system_without_its_environment_is_skipped_aloud(tmp_path, monkeypatch
     assert all("SKIPPED" in line for line in said)
 
 
-def test_a_program_that_fails_says_so_and_leaves_nothing_behind() -> None:
+def test_failing_program_is_reported_and_leaves_no_process() -> None:
     results = Results()
     problem = run_program(Turn(0, "pyzmq", "no such group", ("ask_1",)), ["ask_1"], TINY, results)
     assert "KeyError" in problem
     assert results.samples == {}
 
 
-def test_what_a_program_left_running_is_ended_by_its_mark() -> None:
+def test_leftover_processes_are_ended_by_their_mark() -> None:
     environment = {**os.environ, task.MARK: "left-behind"}
     code = "import time; print('up', flush=True); time.sleep(60)"
     left = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
@@ -216,7 +216,7 @@ def test_what_a_program_left_running_is_ended_by_its_mark() -> None:
     assert left.wait(60) < 0
 
 
-def test_our_own_rows_and_the_limit_are_measured_from_end_to_end() -> None:
+def test_own_rows_and_limit_are_measured_end_to_end() -> None:
     said: list[str] = []
     specs = [spec for spec in ROWS if spec.name not in ("frozen", "restart_process")]  # these take seconds
     results = measure(specs, ["pyzmq", OURS], 1, TINY, said.append)

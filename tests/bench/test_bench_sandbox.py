@@ -8,12 +8,12 @@ from bench.reward import sandbox
 
 
 @pytest.mark.parametrize("call", ["f", ""])
-def test_programs_without_isolation_do_the_same_tests(call: str) -> None:
+def test_unisolated_programs_run_the_same_tests(call: str) -> None:
     told = json.loads(sandbox.forked(sandbox.payload(call, 3)))
     assert [text.strip() for _, text, _ in told] == ["2", "4", "6"]
 
 
-def test_every_way_is_called_as_often_and_its_first_round_warms() -> None:
+def test_every_isolation_runs_equally_often_after_a_warm_up() -> None:
     called: list[str] = []
 
     def way(name: str) -> sandbox.Runs:

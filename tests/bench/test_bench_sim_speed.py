@@ -17,14 +17,14 @@ def cluster_of(instances: int) -> Speed:
     return measure("growth", rlboost(instances, boot_s=1.0), instances, from_s=100.0, window_s=20.0)
 
 
-def test_an_instance_takes_no_more_callbacks_in_a_cluster_of_32_than_in_one_of_8() -> None:
+def test_instance_costs_no_more_callbacks_in_larger_cluster() -> None:
     small, large = cluster_of(8), cluster_of(32)
     assert large.turns > 1.5 * small.turns, "there are four times as many instances, and they do something"
     assert small.turns <= MOST_PER_S * small.virtual_s
     assert large.instance_turns <= GROWS_BY * small.instance_turns
 
 
-def test_the_curve_is_drawn(tmp_path: Path) -> None:
+def test_speed_curve_is_drawn(tmp_path: Path) -> None:
     file = write([Point(8, 300.0, 0.4, 50.0), Point(32, 70.0, 0.5, 51.0)], 300.0, 8, tmp_path)
     assert file == tmp_path / NAME
     assert file.stat().st_size > 1000

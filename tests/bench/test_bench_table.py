@@ -20,7 +20,7 @@ def test_rows_are_printed_and_written_with_their_ratio(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_peer_that_measured_nothing_has_no_ratio(tmp_path, monkeypatch, capsys) -> None:
+def test_peer_without_measurement_has_no_ratio(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["bench"])
     table.run("demo", "A demonstration", lambda: [Row("walk", "km/h", 6.0, "run", 0.0)])
     assert "nan" in capsys.readouterr().out

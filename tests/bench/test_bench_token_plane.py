@@ -32,14 +32,14 @@ def results() -> dict[str, object]:
     }
 
 
-def test_goals_are_held_against_what_the_same_run_measured() -> None:
+def test_goals_use_figures_of_the_same_run() -> None:
     verdicts = [goal.met for goal in goals([found(OURS, 2e6), found(PARSED, 5e4), found(PASSED, 5e5)])]
     assert verdicts == [True, False, True]
     assert [goal.met for goal in goals([found(OURS, 9e5)])] == [None, None, False]
     assert goals([found(OURS, 2e6, rows=1)]) == []
 
 
-def test_the_section_says_what_was_measured_and_that_the_machine_was_busy() -> None:
+def test_section_shows_results_and_that_machine_was_busy() -> None:
     text = page.text(results())
     assert "| 64 | gleaner | 2,000,000 | 1.00 | - | 20.0 | 30.0 | - | - |" in text
     assert "| 20 times the parsed path | 2,000,000 | 1,000,000 | met |" in text
@@ -48,11 +48,11 @@ def test_the_section_says_what_was_measured_and_that_the_machine_was_busy() -> N
     assert "refused: too many" in text
 
 
-def test_the_plot_shows_a_line_for_each_system(tmp_path) -> None:
+def test_plot_has_a_line_per_system(tmp_path) -> None:
     assert drawing.write(results(), tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
-def test_each_bench_replaces_its_own_section_of_the_page_and_keeps_the_others(tmp_path) -> None:
+def test_bench_replaces_only_its_section_of_the_page(tmp_path) -> None:
     file = tmp_path / "benchmarks.md"
     file.write_text("# Page\n")
     page_sections.put(file, "one", "first")
@@ -66,7 +66,7 @@ def test_each_bench_replaces_its_own_section_of_the_page_and_keeps_the_others(tm
     assert "# Page" not in page_sections.kept(file)
 
 
-def test_an_event_of_the_fake_worker_is_one_token_in_a_chunk_of_its_own() -> None:
+def test_fake_worker_event_is_one_token_in_one_chunk() -> None:
     before, behind = event(3)
     size, _, rest = (before + STAMP % 12345 + behind).partition(b"\r\n")
     chunk = rest.removesuffix(b"\r\n")
@@ -77,19 +77,19 @@ def test_an_event_of_the_fake_worker_is_one_token_in_a_chunk_of_its_own() -> Non
     assert answer["meta_info"]["sent_ns"] - STAMP_ZERO == 12345
 
 
-def test_a_router_without_an_environment_is_none(tmp_path, monkeypatch) -> None:
+def test_router_without_environment_is_none(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GLEANER_BENCH_ROUTER", str(tmp_path / "python"))
     assert router.environment() is None
 
 
-def test_the_state_of_a_request_in_flight_is_weighed() -> None:
+def test_memory_of_a_request_in_flight_is_measured() -> None:
     held = memory.measure(64)
     assert not held.refused
     assert 100 < held.bytes_per_request < 100_000
     assert 7.9 < held.bytes_per_token < 100  # a token id and a log-prob, four bytes each
 
 
-def test_a_manager_of_production_absorbs_what_every_instance_pours(tmp_path) -> None:
+def test_production_manager_absorbs_tokens_of_all_instances(tmp_path) -> None:
     (one,) = ours.measure(replace(Sizes.quick(), rows=(16,)), tmp_path)
     assert (one.system, one.rows) == (OURS, 16)
     assert one.tokens_per_s > 0

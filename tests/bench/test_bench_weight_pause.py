@@ -31,21 +31,21 @@ def two_requests() -> Timeline:
     return timeline
 
 
-def test_the_pause_is_the_longest_silence_of_any_one_request() -> None:
+def test_pause_is_the_longest_silence_of_one_request() -> None:
     timeline = two_requests()
     assert timeline.longest_gap_s(3.0, 5.0) == 4.0  # of a, although b went on before
     assert timeline.longest_gap_s(0.0, 1.5) == pytest.approx(1.0)
     assert timeline.longest_gap_s(8.0, 9.0) == 0
 
 
-def test_it_is_the_silence_of_all_where_one_request_ends_before_it_and_the_next_begins_after_it() -> None:
+def test_pause_is_of_all_when_requests_do_not_overlap() -> None:
     timeline = Timeline()
     timeline.add(1.0, "a", 1, "1")
     timeline.add(4.0, "b", 1, "2")
     assert timeline.longest_gap_s(0.0, 9.0) == 3.0
 
 
-def test_the_lag_ends_with_the_first_token_of_the_version() -> None:
+def test_lag_ends_with_the_first_token_of_the_version() -> None:
     timeline = two_requests()
     assert timeline.first_s("2") == 5.0
     assert timeline.first_s("2", since=5) == 6.0
@@ -53,7 +53,7 @@ def test_the_lag_ends_with_the_first_token_of_the_version() -> None:
     assert timeline.rate(1.05, 5.0) == pytest.approx(4 * 2 / 3.95)
 
 
-def test_the_model_is_a_gibibyte_and_its_versions_differ_by_as_much_as_they_shall() -> None:
+def test_model_is_one_gib_and_versions_differ_as_set() -> None:
     assert Layout.of(GIB).nbytes == pytest.approx(1 << 30, rel=0.01)
     layout = Layout.of(TINY)
     one, two = bytearray(layout.nbytes), bytearray(layout.nbytes)
@@ -66,7 +66,7 @@ def test_the_model_is_a_gibibyte_and_its_versions_differ_by_as_much_as_they_shal
         assert changed.mean() == pytest.approx(share, rel=0.1)
 
 
-def test_the_page_has_a_line_for_each_way_and_each_engine_that_joined() -> None:
+def test_page_has_a_line_per_way_and_joined_engine() -> None:
     flips = [Flip("sglang", "all changed", pause, 0.2, 3.0, 10.0, 8.0, still_s=0.5) for pause in (1, 2, 9)]
     results = {
         "began": "now",
@@ -82,7 +82,7 @@ def test_the_page_has_a_line_for_each_way_and_each_engine_that_joined() -> None:
 
 
 @pytest.mark.realprocess
-def test_a_version_comes_to_a_host_that_decodes_and_each_way_says_how_long_it_was_silent() -> None:
+def test_each_way_reports_its_pause_on_a_decoding_host() -> None:
     sizes = Sizes(
         model=TINY,
         versions=1,

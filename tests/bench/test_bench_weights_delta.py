@@ -10,7 +10,7 @@ from bench.weights import change_rates, delta_codec, delta_codec_page, job_delta
 from bench.weights.simulated_adam import bfloat16, versions
 
 
-def test_simulated_weights_are_rounded_as_torch_rounds_and_change_more_at_higher_rates() -> None:
+def test_simulated_weights_round_like_torch_and_follow_change_rate() -> None:
     numbers = np.random.default_rng(1).standard_normal(10_000, np.float32)
     there = torch.from_numpy(numbers).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
     assert np.array_equal(bfloat16(numbers), there)
@@ -21,7 +21,7 @@ def test_simulated_weights_are_rounded_as_torch_rounds_and_change_more_at_higher
     assert 0 < shares[0] < shares[1] < shares[2] < 0.5
 
 
-def test_every_way_gives_the_new_image_and_the_page_tells_bytes_and_speeds_of_each() -> None:
+def test_every_codec_gives_new_image_and_page_shows_figures() -> None:
     *_, before, after = versions(delta_codec_page.AT, 1 << 18, 6, seed=1)
     old, new = delta_codec.image(before.size), delta_codec.image(before.size)
     old[:], new[:] = before, after
@@ -42,12 +42,12 @@ def test_every_way_gives_the_new_image_and_the_page_tells_bytes_and_speeds_of_ea
     assert all(rate > 0 for rate in parts.values())
 
 
-def test_how_long_it_takes_to_give_a_delta_up_is_measured_by_sample_and_by_encoding() -> None:
+def test_time_to_reject_a_delta_is_measured_both_ways() -> None:
     found = delta_codec.given_up(8 << 20, rounds=1)
     assert len(found.sampled_s) == len(found.encoded_s) == 1
 
 
-def test_a_way_that_loses_a_change_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codec_that_loses_a_change_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     lossy = delta_codec.Way("lossy", lambda old, new: b"", lambda payload, into: None, len)
     monkeypatch.setattr(delta_codec, "WAYS", (lossy,))
     old, new = delta_codec.image(1 << 12), delta_codec.image(1 << 12)
@@ -56,7 +56,7 @@ def test_a_way_that_loses_a_change_is_not_measured(monkeypatch: pytest.MonkeyPat
         delta_codec.at_rate(1e-6, old, new, rounds=1)
 
 
-def test_a_change_is_counted_between_versions_that_far_apart() -> None:
+def test_changes_are_counted_at_the_given_version_distance() -> None:
     first = np.zeros(1000, np.uint16)
     images = [first + np.uint16(step) * (np.arange(1000) < 10 * step).astype(np.uint16) for step in range(4)]
     near = change_rates.compared("made", 1.0, "bfloat16", images, 1, False)
@@ -73,7 +73,7 @@ def test_a_change_is_counted_between_versions_that_far_apart() -> None:
     assert begun.delta < far.delta < 0.1
 
 
-def test_the_table_of_a_job_says_what_was_pulled_of_what_images_would_have_been() -> None:
+def test_job_table_compares_pulled_bytes_with_full_images() -> None:
     row = job_deltas.Row(1e-6, "bfloat16", 9, 1_000_000, 1, 4_000_000, 40_000_000)
     assert row.spared == 0.875
     results = {"began": "then", "took_s": 1, "steps": 12, "rows": [asdict(row)]}

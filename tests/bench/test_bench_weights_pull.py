@@ -19,7 +19,7 @@ FOUND = [
 
 
 @pytest.mark.realprocess
-def test_ours_and_the_limit_move_an_image_and_each_transfer_is_looked_at() -> None:
+def test_own_and_limit_transfers_move_and_verify_an_image() -> None:
     ways = (Way(OURS, 2), Way(LIMIT, 2))
     ours, limit = pull.measure(64, 1, ways)
     assert (len(ours.rates), len(limit.rates)) == (1, 1)
@@ -27,11 +27,11 @@ def test_ours_and_the_limit_move_an_image_and_each_transfer_is_looked_at() -> No
     assert set(pull.shares([ours, limit])) == {2}
 
 
-def test_a_share_is_the_median_over_rounds_of_ours_over_the_limit_of_the_same_round() -> None:
+def test_share_is_median_over_rounds_against_same_round_limit() -> None:
     assert pull.shares(FOUND) == {1: 0.8, 2: 0.5}
 
 
-def test_a_peer_without_its_environment_says_how_to_make_it(
+def test_peer_without_environment_shows_how_to_make_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bench.weights.pull_pairs.ENVIRONMENTS", tmp_path)
@@ -39,7 +39,7 @@ def test_a_peer_without_its_environment_says_how_to_make_it(
         open_pair(Way(MOONCAKE, 0), tmp_path, tmp_path)
 
 
-def test_the_page_tells_every_way_why_one_did_not_run_and_which_goals_are_met(tmp_path: Path) -> None:
+def test_page_shows_why_ways_failed_and_goals_met(tmp_path: Path) -> None:
     lines = pull_page.lines(FOUND)
     assert "| gleaner | 1 | 4.00 | 3.00 to 5.00 | 0.500 |" in lines
     assert "| iperf3 | 1 | iperf3 is not installed | - | - |" in lines

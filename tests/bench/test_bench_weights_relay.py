@@ -21,7 +21,7 @@ def waves() -> list[Wave]:
     ]
 
 
-def test_a_case_is_told_by_its_median_relay_beside_star_and_against_one_receiver_alone() -> None:
+def test_case_compares_median_relay_with_star_and_single() -> None:
     found = medians(waves())
     assert rows(found) == [
         ("1", "1.10", "1.10", "1.00", "1.00", "1.00", "1.00"),
@@ -52,7 +52,7 @@ assert 2_000_000 <= first < 2_200_000 and other < 10_000, (first, other)
 """
 
 
-def test_a_card_lets_out_what_it_carries_and_counts_it() -> None:
+def test_network_card_sends_its_rate_and_counts_it() -> None:
     if why := why_not():
         pytest.skip(why)
     command = ["unshare", "--net", sys.executable, "-c", SEND]

@@ -182,7 +182,7 @@ def carried_out(*faults: AnyFault) -> tuple[list[str], Faults, FakeCluster]:
     return cluster.run(), armed, cluster
 
 
-def test_what_breaks_for_a_time_heals_when_it_is_over() -> None:
+def test_temporary_fault_heals_when_it_is_over() -> None:
     done, armed, _ = carried_out(
         Freeze(at_s=1, host="head", process="rollout", for_s=2),
         Zombie(at_s=2, host="@preemptible/1", process="engine", for_s=12),
@@ -207,7 +207,7 @@ def test_what_breaks_for_a_time_heals_when_it_is_over() -> None:
     assert not armed.missed
 
 
-def test_a_process_that_hangs_is_not_woken_and_counts_by_what_it_is() -> None:
+def test_hung_process_is_not_woken_and_counts_by_kind() -> None:
     done, armed, _ = carried_out(
         Hang(at_s=1, host="@head", process="rollout"),
         Hang(at_s=2, host="@reserved", process="agent"),
@@ -222,7 +222,7 @@ def test_a_process_that_hangs_is_not_woken_and_counts_by_what_it_is() -> None:
     assert armed.shapes == {"hang: manager": 1, "hang: reserved node agent": 1, "hang: engine": 1}
 
 
-def test_a_reserved_host_always_comes_back_and_a_preemptible_one_by_its_provider() -> None:
+def test_reserved_host_always_returns_preemptible_by_its_provider() -> None:
     done, _, cluster = carried_out(
         KillHost(at_s=1, host="@reserved", back_s=0.0),
         KillHost(at_s=2, host="spot-1"),
@@ -238,7 +238,7 @@ def test_a_reserved_host_always_comes_back_and_a_preemptible_one_by_its_provider
     assert "spot-1" not in cluster.up
 
 
-def test_a_fault_without_its_target_is_missed_and_not_fired() -> None:
+def test_fault_without_target_is_missed_not_fired() -> None:
     done, armed, _ = carried_out(
         KillHost(at_s=1, host="spot-1"),
         KillHost(at_s=2, host="spot-2"),
@@ -253,7 +253,7 @@ def test_a_fault_without_its_target_is_missed_and_not_fired() -> None:
     assert armed.missed == {"kill_process": 2, "partition": 1, "reset": 1}
 
 
-def test_what_lies_in_wait_counts_when_it_strikes() -> None:
+def test_armed_fault_counts_when_it_strikes() -> None:
     _, armed, cluster = carried_out(
         KillOnMessage(
             at_s=1, host="head", process="rollout", message="TakeGroups", count=3, moment="replied"
@@ -272,7 +272,7 @@ def test_what_lies_in_wait_counts_when_it_strikes() -> None:
     assert armed.shapes == {"kill_on_message: replied": 1, "kill_in_commit: torn": 1, "bad_scorer: lie": 1}
 
 
-def test_a_notice_is_the_cluster_s_to_carry_out_and_a_storm_strikes_again_and_again() -> None:
+def test_notice_is_left_to_cluster_and_storm_strikes_repeatedly() -> None:
     done, armed, _ = carried_out(
         Notice(at_s=1, host="spot-2", notice_s=30),
         RestartStorm(at_s=2, host="spot-1", process="engine", kills=3, every_s=0.5),
@@ -283,7 +283,7 @@ def test_a_notice_is_the_cluster_s_to_carry_out_and_a_storm_strikes_again_and_ag
     assert armed.shapes == {"notice: 30 s": 1}
 
 
-def test_a_notice_that_is_taken_back_is_the_cluster_s_too_in_both_shapes() -> None:
+def test_withdrawn_notice_is_left_to_cluster_in_both_shapes() -> None:
     done, armed, _ = carried_out(
         FalseNotice(at_s=1, host="spot-2", notice_s=30, back_s=4),
         FalseNotice(at_s=2, host="spot-1", notice_s=30, back_s=5, hint=True),
@@ -293,7 +293,7 @@ def test_a_notice_that_is_taken_back_is_the_cluster_s_too_in_both_shapes() -> No
     assert FalseNotice(at_s=1, host="spot-2", notice_s=30, back_s=4).over_s == 5
 
 
-def test_the_other_kinds_reach_the_cluster_and_stays_are_left_to_the_provider() -> None:
+def test_other_kinds_reach_cluster_and_stays_the_provider() -> None:
     done, armed, _ = carried_out(
         ClockJump(at_s=1, host="head", by_s=-3600),
         KillZone(at_s=2, zone="a"),

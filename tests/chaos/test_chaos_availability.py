@@ -34,7 +34,7 @@ def fleet_of(count: int, length_s: float) -> Trace:
 
 
 @given(st.integers(1, 40), st.floats(0.5, 30), st.integers(1, 5), st.floats(0, 20), st.floats(1, 40))
-def test_a_few_hosts_see_the_changes_of_a_large_fleet_and_never_more_at_a_time(
+def test_stays_of_few_hosts_are_a_subset_of_fleet(
     count: int, length_s: float, hosts: int, from_s: float, for_s: float
 ) -> None:
     found = stays(fleet_of(count, length_s), from_s=from_s, for_s=for_s, speed=2.0, hosts=hosts)
@@ -48,7 +48,7 @@ def test_a_few_hosts_see_the_changes_of_a_large_fleet_and_never_more_at_a_time(
         assert found == whole
 
 
-def test_of_hosts_that_come_together_those_that_go_first_are_seen() -> None:
+def test_simultaneous_hosts_are_chosen_by_earliest_removal() -> None:
     trace = Trace(
         "two",
         (
@@ -60,7 +60,7 @@ def test_of_hosts_that_come_together_those_that_go_first_are_seen() -> None:
     assert [stay.host for stay in stays(trace, from_s=0.0, for_s=60.0, speed=1.0, hosts=1)] == ["b"]
 
 
-def test_a_stay_fires_when_the_trace_takes_its_host_away_and_when_it_gives_notice(tiny: Loaded) -> None:
+def test_stay_fires_when_trace_removes_host_or_gives_notice(tiny: Loaded) -> None:
     """Killed by its trace, told by its trace, killed by something else, there to the end."""
     schedule = Schedule(
         seed=5,
@@ -82,7 +82,7 @@ def test_a_stay_fires_when_the_trace_takes_its_host_away_and_when_it_gives_notic
     assert STAY not in run(tiny, 5, killed).fired
 
 
-def test_hosts_that_are_told_together_leave_without_keeping_the_manager_busy(
+def test_simultaneous_notices_drain_without_keeping_manager_busy(
     tiny: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two withdrawals at once woke each other for as long as their grace lasted: nobody else got a turn."""
@@ -93,14 +93,14 @@ def test_hosts_that_are_told_together_leave_without_keeping_the_manager_busy(
         assert (told.broken, told.ended, told.fired) == ((), "done", {STAY: 2})
 
 
-def test_a_job_whose_preemptible_hosts_all_go_ends_alone(tiny: Loaded) -> None:
+def test_job_ends_alone_when_all_preemptible_hosts_leave(tiny: Loaded) -> None:
     told = run(tiny, 6, Schedule(seed=6, faults=(Stay(host="n1", at_s=0.0, for_s=2.0),)))
     assert (told.broken, told.ended) == ((), "done")
     assert told.fired == {STAY: 1}
     assert told.counts["steps.colocated"] > 0
 
 
-def test_traces_that_a_user_names_are_followed_in_every_run(tmp_path: Path) -> None:
+def test_user_traces_are_followed_in_every_run(tmp_path: Path) -> None:
     for name, instance in (("one", "x"), ("two", "y")):
         (tmp_path / f"{name}.csv").write_text(f"{HEADER}0,add,{instance}\n4000,remove,{instance}\n")
     loaded = load(TINY, [str(tmp_path)])
@@ -124,7 +124,7 @@ def test_traces_that_a_user_names_are_followed_in_every_run(tmp_path: Path) -> N
         ({"a.csv": f"{HEADER}0,add,head\n"}, "", "head is the name of another host"),
     ],
 )
-def test_a_trace_that_cannot_be_followed_says_what_is_wrong(
+def test_invalid_trace_is_refused_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     files: dict[str, str], named: str, says: str,
 ) -> None:  # fmt: skip
@@ -141,7 +141,7 @@ def test_a_trace_that_cannot_be_followed_says_what_is_wrong(
     assert says in capsys.readouterr().err
 
 
-def test_two_traces_of_one_name_are_told_apart_by_whoever_named_them(tmp_path: Path) -> None:
+def test_traces_of_same_name_are_distinguished_by_origin(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "spot.csv").write_text(f"{HEADER}0,add,n1\n")
@@ -149,7 +149,7 @@ def test_two_traces_of_one_name_are_told_apart_by_whoever_named_them(tmp_path: P
         load(TINY, [str(tmp_path / "a"), str(tmp_path / "b")])
 
 
-def test_a_replay_never_writes_over_a_trace_of_availability(
+def test_replay_never_overwrites_an_availability_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gleaner.chaos.commands import sim
@@ -163,7 +163,7 @@ def test_a_replay_never_writes_over_a_trace_of_availability(
 
 
 @pytest.mark.timeout(300)  # a process of its own, with all imports
-def test_the_command_follows_a_trace_and_tells_how_to_replay_it(
+def test_command_follows_trace_and_prints_replay_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gleaner.chaos.commands import sim
@@ -184,7 +184,7 @@ def test_the_command_follows_a_trace_and_tells_how_to_replay_it(
 
 
 @pytest.mark.skipif(not SPOT.is_dir(), reason=f"{SPOT} is not there: no real traces to read")
-def test_real_traces_are_taken_as_they_are() -> None:
+def test_real_traces_are_taken_unchanged() -> None:
     loaded = load(TINY, [str(SPOT)])
     assert len(loaded.traces) >= 9
     for file in sorted(SPOT.glob("*.csv")):

@@ -26,7 +26,7 @@ def loaded(**fields: object) -> Loaded:
     return Loaded(name="test", campaign=campaign, config=Config(), traces={})
 
 
-def test_every_campaign_of_the_package_can_be_loaded_and_drawn_from() -> None:
+def test_every_packaged_campaign_loads_and_draws() -> None:
     assert set(names()) == {
         "ci",
         "gang",
@@ -67,7 +67,7 @@ def test_every_campaign_of_the_package_can_be_loaded_and_drawn_from() -> None:
         ("[[", "not valid TOML"),
     ],
 )
-def test_a_campaign_that_cannot_be_run_says_what_is_wrong(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_campaign_is_refused_with_the_reason(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(text)
     with pytest.raises(BadCampaign) as refused:
@@ -76,7 +76,7 @@ def test_a_campaign_that_cannot_be_run_says_what_is_wrong(tmp_path: Path, text: 
     assert str(tmp_path) in str(refused.value)
 
 
-def test_a_campaign_that_does_not_exist_is_named_with_those_that_do() -> None:
+def test_unknown_campaign_error_lists_the_known_ones() -> None:
     with pytest.raises(
         BadCampaign,
         match="there are ci, gang, hunt, hunt-ahead, hunt-kept, hunt-sampling, hunt-singles, hunt-unscored, "
@@ -85,7 +85,7 @@ def test_a_campaign_that_does_not_exist_is_named_with_those_that_do() -> None:
         load("nope")
 
 
-def test_a_campaign_is_valid_only_when_every_wanted_fault_fired_and_every_path_was_taken() -> None:
+def test_campaign_is_valid_only_with_every_fault_and_path() -> None:
     plan = loaded(faults=["reset", "freeze"], paths=["migration", "link re-send"])
     runs = [
         RunTold(seed=1, fired={"reset": 2}, counts={"requests.migrated_tokens": 3}),
@@ -100,7 +100,7 @@ def test_a_campaign_is_valid_only_when_every_wanted_fault_fired_and_every_path_w
     assert tally(plan, "0:2", runs[:1], 1.0, whole=False).valid
 
 
-def test_a_kind_that_never_came_in_one_of_its_shapes_makes_a_campaign_invalid() -> None:
+def test_campaign_is_invalid_when_a_fault_shape_never_came() -> None:
     plan = loaded(faults=["partition"])
     one_way = RunTold(seed=0, fired={"partition": 3}, shapes={"partition: one way": 3})
     assert tally(plan, "0:1", [one_way], 1.0).never_fired == ["partition: both ways"]
@@ -110,7 +110,7 @@ def test_a_kind_that_never_came_in_one_of_its_shapes_makes_a_campaign_invalid() 
     assert whole.shapes == {"partition: both ways": 1, "partition: one way": 3}
 
 
-def test_a_violation_of_any_run_fails_the_campaign_and_no_run_is_no_success() -> None:
+def test_violation_fails_campaign_and_no_run_is_no_success() -> None:
     broken = RunTold(seed=4, broken=(Broken(check="I2", at_s=3.0, text="lost"),))
     told = tally(loaded(), "4:6", [broken, RunTold(seed=5)], 1.0)
     assert not told.ok
@@ -118,7 +118,7 @@ def test_a_violation_of_any_run_fails_the_campaign_and_no_run_is_no_success() ->
     assert not tally(loaded(), "4:6", [], 1.0).ok
 
 
-def test_the_hash_of_a_campaign_tells_two_histories_apart_and_not_their_order_of_arrival() -> None:
+def test_campaign_hash_distinguishes_histories_not_arrival_order() -> None:
     one, other = RunTold(seed=1, trace_hash="aa"), RunTold(seed=2, trace_hash="bb")
     plan = loaded()
     assert (
@@ -128,7 +128,7 @@ def test_the_hash_of_a_campaign_tells_two_histories_apart_and_not_their_order_of
     assert hash_of([one, other]) != hash_of([one, changed])
 
 
-def test_the_first_seed_of_each_broken_check_is_shrunk() -> None:
+def test_first_seed_of_each_broken_check_is_shrunk() -> None:
     def run(seed: int, check: str) -> RunTold:
         return RunTold(seed=seed, broken=(Broken(check=check, at_s=0.0, text=""),))
 
@@ -136,7 +136,7 @@ def test_the_first_seed_of_each_broken_check_is_shrunk() -> None:
     assert [(it.seed, it.broken[0].check) for it in first_broken(runs)] == [(3, "I1"), (5, "I8"), (6, "I2")]
 
 
-def test_the_json_has_the_tally_and_the_minimal_schedules() -> None:
+def test_json_has_tally_and_minimal_schedules() -> None:
     schedule = Schedule(seed=3, faults=(KillProcess(at_s=1.0, host="head", process="rollout"),))
     raw = as_json(
         tally(loaded(), "0:1", [RunTold(seed=0)], 1.0), [Minimal(3, "I1", schedule, 12, minimal=True)]
@@ -147,7 +147,7 @@ def test_the_json_has_the_tally_and_the_minimal_schedules() -> None:
     assert tree["results"][0]["seed"] == 0
 
 
-def test_paths_have_names_of_their_own_and_a_path_is_taken_by_any_of_its_counts() -> None:
+def test_path_names_are_unique_and_any_count_takes_one() -> None:
     assert len(BY_NAME) == len(PATHS)
     assert len({name for path in PATHS for name in path.counts}) >= len(PATHS)
     path = PATHS[0]
@@ -179,7 +179,7 @@ DIES_AT_TWO = (
 )
 
 
-async def test_a_worker_answers_one_order_after_the_other() -> None:
+async def test_worker_handles_one_order_after_the_other() -> None:
     worker = Tame(ANSWERS)
     told = [await worker.ask(Order(campaign="x", seed=seed)) for seed in range(3)]
     await worker.end()
@@ -187,7 +187,7 @@ async def test_a_worker_answers_one_order_after_the_other() -> None:
     assert all(run.ok for run in told)
 
 
-async def test_a_worker_that_dies_is_told_with_its_last_words_and_replaced() -> None:
+async def test_dead_worker_is_reported_with_last_output_and_replaced() -> None:
     worker = Tame(DIES_AT_TWO)
     told = [await worker.ask(Order(campaign="x", seed=seed)) for seed in range(1, 4)]
     await worker.end()
@@ -200,7 +200,7 @@ async def test_a_worker_that_dies_is_told_with_its_last_words_and_replaced() -> 
     ("code", "says"),
     [("import time; time.sleep(600)", "blocked for"), ("while True: pass", "of processor time")],
 )
-async def test_a_worker_that_hangs_is_killed_and_its_run_is_broken(
+async def test_hung_worker_is_killed_and_its_run_broken(
     monkeypatch: pytest.MonkeyPatch, code: str, says: str
 ) -> None:
     for limit_s in ("START_S", "BLOCKED_S", "LOOK_S"):
@@ -228,13 +228,13 @@ def test_hang_detector_finds_a_run_that_is_blocked_without_progress() -> None:
     assert "blocked for 3 s" in found[2]
 
 
-async def test_a_campaign_needs_a_worker() -> None:
+async def test_campaign_without_a_worker_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         async for _ in run_all([], count=0, run_s=1.0):
             await asyncio.sleep(0)
 
 
-def test_each_run_has_one_of_the_drawn_settings_by_its_seed(tmp_path: Path) -> None:
+def test_run_settings_are_drawn_by_its_seed(tmp_path: Path) -> None:
     file = tmp_path / "drawn.toml"
     text = 'about = "x"\n[draws.rollout]\nstaleness = [0, 1, 2]\n'
     file.write_text(text)

@@ -70,7 +70,7 @@ def judged(*facts: Fact, check: str = "work conservation", max_pending: int = 2)
     return [found.text for found in jury.found if found.check == check]
 
 
-def test_a_free_slot_beside_a_queue_is_found_after_its_time() -> None:
+def test_free_slot_beside_a_queue_is_found_after_limit() -> None:
     story = [*begun(3), dispatched(0.1, 1), decoding(0.2, 1)]
     assert judged(*story, *until(3.0)) == []
     (found,) = judged(*story, *until(6.0))
@@ -90,16 +90,16 @@ def test_a_free_slot_beside_a_queue_is_found_after_its_time() -> None:
         Said(0.1, "head/rollout", "local", "reply", BALANCER, MANAGER, Placed(instances=[ONE])),
     ],
 )
-def test_a_free_slot_is_none_where_nothing_may_come_to_it(excuse: Fact) -> None:
+def test_slot_is_not_free_while_an_excuse_holds(excuse: Fact) -> None:
     assert judged(*begun(3), excuse, *until(6.0)) == []
 
 
-def test_a_manager_that_stands_still_leaves_no_slot_free() -> None:
+def test_stalled_manager_leaves_no_slot_free() -> None:
     late = commit(30.0)
     assert judged(*begun(3), *until(1.0), late) == []
 
 
-def test_a_store_of_requests_in_an_instance_is_found() -> None:
+def test_stock_of_requests_in_an_instance_is_found() -> None:
     assert judged(*begun(9), dispatched(0.1, 8), *until(1.0)) == [], "Θ grows to four times with the speed"
     (found,) = judged(*begun(9), dispatched(0.1, 9), *until(1.0))
     assert found == f"9 requests wait in {ONE}, at most 8 may"
@@ -126,7 +126,7 @@ def window(plan_s: float, served_s: float, closed_s: float, late_s: float = 0.0)
     ]
 
 
-def test_a_window_that_outlasts_its_plan_beside_an_instance_that_serves_is_found() -> None:
+def test_seeding_window_beyond_plan_beside_serving_instance_is_found() -> None:
     (found,) = judged(*window(1.0, 0.7, 3.0), check="seeding window")
     assert found == (
         "a window of 1.00 s was open for 2.00 s, 1.00 s longer than planned with an instance that serves"
@@ -144,5 +144,5 @@ def test_a_window_that_outlasts_its_plan_beside_an_instance_that_serves_is_found
         window(0.0, 9.0, 8.0),  # nothing was left
     ],
 )
-def test_a_window_that_is_as_long_as_planned_is_sound(sound: list[Fact]) -> None:
+def test_seeding_window_of_planned_length_passes(sound: list[Fact]) -> None:
     assert judged(*sound, check="seeding window") == []

@@ -38,12 +38,12 @@ SCHEDULES = st.builds(
 
 
 @given(SCHEDULES)
-def test_a_schedule_comes_back_equal_from_toml(schedule: Schedule) -> None:
+def test_schedule_survives_a_toml_round_trip(schedule: Schedule) -> None:
     assert load(dump(schedule), "written") == schedule
 
 
 @given(SCHEDULES, st.randoms())
-def test_the_order_of_a_schedule_does_not_tell_how_it_was_made(schedule: Schedule, rng: object) -> None:
+def test_schedule_order_is_independent_of_its_construction(schedule: Schedule, rng: object) -> None:
     shuffled = list(schedule.faults)
     rng.shuffle(shuffled)  # type: ignore[attr-defined]
     assert schedule.with_faults(shuffled) == schedule
@@ -51,7 +51,7 @@ def test_the_order_of_a_schedule_does_not_tell_how_it_was_made(schedule: Schedul
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_a_form_in_json_that_names_it(kind: str) -> None:
+def test_every_kind_has_a_json_form_with_its_name(kind: str) -> None:
     fields = {
         "host": "@preemptible/0", "a": "head", "b": "reserved-1", "process": "rollout", "for_s": 20.0,
         "factor": 2.0, "zone": "a", "message": "Dispatch", "by_s": -5.0, "how": "hang", "kills": 3,
@@ -69,7 +69,7 @@ def test_every_kind_has_a_form_in_json_that_names_it(kind: str) -> None:
     assert issubclass(cls, Fault)
 
 
-def test_a_fault_with_a_length_is_over_when_that_has_passed() -> None:
+def test_timed_fault_is_over_after_its_duration() -> None:
     assert Zombie(at_s=3.0, host="head", process="rollout", for_s=12.0).over_s == 15.0
     schedule = Schedule(faults=(KillProcess(at_s=40.0, host="head", process="rollout"),))
     assert schedule.over_s == 40.0
@@ -87,7 +87,7 @@ def test_a_fault_with_a_length_is_over_when_that_has_passed() -> None:
         ("[[", "not TOML"),
     ],
 )
-def test_a_schedule_that_cannot_be_read_says_where_and_why(text: str, says: str) -> None:
+def test_unreadable_schedule_error_gives_place_and_reason(text: str, says: str) -> None:
     with pytest.raises(BadSchedule) as refused:
         load(text, "bad.toml")
     assert str(refused.value).startswith("bad.toml: ")

@@ -50,15 +50,13 @@ NAMES = [
 ]
 
 
-def test_every_target_is_tried_here(targets: dict[str, Target]) -> None:
+def test_every_fuzz_target_is_tried(targets: dict[str, Target]) -> None:
     assert sorted(targets) == sorted(NAMES)
     assert {folder.name for folder in CORPUS.iterdir()} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_decoder_takes_what_is_whole_and_refuses_what_is_almost_right_by_name(
-    name: str, targets: dict[str, Target]
-) -> None:
+def test_decoder_accepts_valid_input_and_names_near_misses(name: str, targets: dict[str, Target]) -> None:
     target = targets[name]
     seeds = target.seeds()
     assert all(target.accepts(seed) for seed in seeds)
@@ -71,9 +69,7 @@ def test_a_decoder_takes_what_is_whole_and_refuses_what_is_almost_right_by_name(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_inputs_that_once_broke_a_decoder_or_reached_far_into_it_do_no_harm(
-    name: str, targets: dict[str, Target]
-) -> None:
+def test_corpus_inputs_do_no_harm(name: str, targets: dict[str, Target]) -> None:
     for data in corpus.inputs(CORPUS, name):
         targets[name].accepts(data)
 
@@ -81,11 +77,11 @@ def test_inputs_that_once_broke_a_decoder_or_reached_far_into_it_do_no_harm(
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300))
-def test_bytes_from_nowhere_do_no_harm(name: str, data: bytes, targets: dict[str, Target]) -> None:
+def test_random_bytes_do_no_harm(name: str, data: bytes, targets: dict[str, Target]) -> None:
     targets[name].accepts(data)
 
 
-def test_a_decoder_that_breaks_its_word_is_found() -> None:
+def test_decoder_that_breaks_its_contract_is_found() -> None:
     def forgets(data: bytes) -> None:
         if len(data) < 4:
             raise Truncated("short")
@@ -104,14 +100,14 @@ def test_a_decoder_that_breaks_its_word_is_found() -> None:
                 target.accepts(data)
 
 
-def test_the_same_seed_gives_the_same_mutations_and_none_is_endless() -> None:
+def test_mutations_are_deterministic_and_bounded() -> None:
     first = list(mutations([b"abc", bytes(300)], 2000, seed=7))
     assert first == list(mutations([b"abc", bytes(300)], 2000, seed=7))
     assert len(set(first)) > 1000
     assert max(map(len, first)) <= MAX_BYTES
 
 
-def test_the_corpus_keeps_every_find_and_a_bounded_rest(tmp_path: Path) -> None:
+def test_corpus_keeps_every_find_and_bounded_rest(tmp_path: Path) -> None:
     kept = [corpus.keep(tmp_path, "envelope", bytes([n]), find=False) for n in range(corpus.MAX_KEPT + 5)]
     assert kept.count(None) == 5
     assert corpus.keep(tmp_path, "envelope", bytes(corpus.MAX_INPUT_BYTES + 1), find=False) is None

@@ -174,7 +174,7 @@ def judged(facts: Iterable[Fact], staleness: int = 0) -> list[Found]:
     return jury.found
 
 
-def test_a_whole_story_breaks_nothing() -> None:
+def test_whole_story_breaks_no_invariant() -> None:
     assert judged(whole_story()) == []
 
 
@@ -223,16 +223,16 @@ def stayed_under_two_versions(newer: int = 1) -> list[Fact]:
     return [*facts[:3], published, commit(frame(2, [SEED + 4], last=True)), *facts[6:]]
 
 
-def test_a_request_that_stays_while_weights_change_has_tokens_of_both() -> None:
+def test_request_kept_over_weight_update_has_both_versions() -> None:
     assert judged(stayed_under_two_versions(), staleness=1) == []
 
 
-def test_a_request_never_goes_on_under_weights_that_nobody_published() -> None:
+def test_request_never_continues_under_unpublished_weights() -> None:
     said = judged(stayed_under_two_versions(newer=7), staleness=1)
     assert any("went on under version 7, which the trainer has not" in str(fault) for fault in said)
 
 
-def test_tokens_within_the_bound_are_those_of_the_weights_that_made_them() -> None:
+def test_tokens_within_staleness_bound_match_their_weights() -> None:
     assert judged(under_two_versions(), staleness=1) == []
 
 
@@ -399,23 +399,23 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
 
 
 @pytest.mark.parametrize(("check", "says", "facts"), BROKEN, ids=[f"{it[0]} {it[1]}" for it in BROKEN])
-def test_a_broken_promise_is_named_by_its_check(check: str, says: str, facts: list[Fact]) -> None:
+def test_broken_promise_is_named_by_its_check(check: str, says: str, facts: list[Fact]) -> None:
     found = judged(facts)
     assert [it.check for it in found if says in it.text] == [check], found
 
 
-def test_a_process_that_stands_still_may_be_ended_by_name_or_by_something_else() -> None:
+def test_hung_process_may_end_by_name_or_otherwise() -> None:
     named = "SIGKILL (no heartbeat for 10.4 s)"
     assert judged([StoodStill(9.0, "head/rollout", 14.9, 15.0)]) == []
     assert judged([StoodStill(9.0, "head/rollout", 11.0, 15.0, named)]) == []
     assert judged([StoodStill(9.0, "head/rollout", 2.0, 15.0, "SIGKILL", "the end of its parent")]) == []
 
 
-def test_a_host_that_is_gone_or_could_not_be_heard_may_be_declared_dead_after_a_pause() -> None:
+def test_lost_host_may_be_declared_dead_after_a_pause() -> None:
     assert judged([DeclaredDead(9.0, "spot-1", 12.0, False)]) == []
 
 
-def test_a_verdict_behind_the_drop_of_its_group_does_not_count() -> None:
+def test_score_after_drop_of_its_group_is_ignored() -> None:
     story = whole_story()[:8]  # finished, not scored
     dropped = commit(GroupsDropped(batch="step-1", groups=(0,), why="surplus"), incarnation=2)
     late = commit(Scored(request=R, score=1.0), incarnation=2)
@@ -424,7 +424,7 @@ def test_a_verdict_behind_the_drop_of_its_group_does_not_count() -> None:
     assert [it.check for it in judged([*story, late, released])] == ["I7"]
 
 
-def test_a_job_that_stands_still_is_told_with_its_oldest_waits() -> None:
+def test_stalled_job_is_reported_with_its_oldest_waits() -> None:
     jury = jury_of(None)
     jury.see(commit(StepFinished(step=1), stream="training/controller"))
     late = Ending(
@@ -441,14 +441,14 @@ def test_a_job_that_stands_still_is_told_with_its_oldest_waits() -> None:
     assert "700 s after the last fault" in stands.text
 
 
-def test_the_end_of_a_run_brings_the_audit_under_its_own_names() -> None:
+def test_audit_findings_appear_under_their_own_names() -> None:
     jury = jury_of(None)
     evidence = Evidence(steps=2, requests_per_step=1, complete=True, finished=[1], fences={"a": [5, 4]})
     found = jury.close(evidence, ENDED)
     assert {it.check for it in found} == {"I4", "I5"}
 
 
-def test_a_run_that_breaks_everything_tells_no_more_than_a_bounded_number() -> None:
+def test_violations_of_a_broken_run_are_bounded() -> None:
     jury = jury_of(None)
     for number in range(500):
         jury.see(Failed(float(number), "p", f"problem {number}"))
@@ -456,7 +456,7 @@ def test_a_run_that_breaks_everything_tells_no_more_than_a_bounded_number() -> N
     assert jury.found[0].at_s == 0.0
 
 
-def test_every_check_says_what_it_promises_and_what_a_failure_means() -> None:
+def test_every_check_documents_promise_and_failure() -> None:
     for check in CHECKS:
         assert check.name
         assert check.promise
@@ -467,7 +467,7 @@ def test_every_check_says_what_it_promises_and_what_a_failure_means() -> None:
     assert jury.found == []
 
 
-def test_a_name_is_a_new_incarnation_s_from_its_grant_on() -> None:
+def test_name_belongs_to_new_incarnation_from_its_grant() -> None:
     def found(at_s: float, answer: Resolved) -> Said:
         return Said(at_s, "head/agent", "out", "reply", "registry", "$system", answer)
 
@@ -491,7 +491,7 @@ def test_a_name_is_a_new_incarnation_s_from_its_grant_on() -> None:
         ]
 
 
-def test_a_version_that_is_given_up_too_early_is_told() -> None:
+def test_version_given_up_too_early_is_reported() -> None:
     def said(message: NotLoaded | Serving) -> Said:
         return Said(1.0, "head/rollout", "in", "ask", message.instance, "rollout/manager", message)
 

@@ -21,13 +21,13 @@ from gleaner.chaos.plan import load
 from gleaner.chaos.schedule import dump
 
 
-def test_there_are_enough_of_them_and_each_has_a_name() -> None:
+def test_mutations_are_enough_and_named() -> None:
     assert len(MUTATIONS) >= 15
     assert len(BY_NAME) == len(MUTATIONS)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_planted_bug_fits_the_source_and_compiles(mutation: Mutation) -> None:
+def test_planted_bug_fits_source_and_compiles(mutation: Mutation) -> None:
     by_module: dict[str, list[Edit]] = {}
     for edit in mutation.edits:
         by_module.setdefault(edit.module, []).append(edit)
@@ -41,7 +41,7 @@ def test_a_planted_bug_fits_the_source_and_compiles(mutation: Mutation) -> None:
     assert not (mutation.lead and mutation.faults)
 
 
-def test_an_edit_that_fits_no_longer_says_so() -> None:
+def test_edit_that_no_longer_fits_is_reported() -> None:
     with pytest.raises(CannotPlant, match="stands there 0 times"):
         changed("a = 1\n", [Edit("m", "b = 2", "b = 3")])
     with pytest.raises(CannotPlant, match="stands there 2 times"):
@@ -50,18 +50,18 @@ def test_an_edit_that_fits_no_longer_says_so() -> None:
         source_of("gleaner.chaos.nowhere")
 
 
-def test_a_bug_that_does_not_fit_the_source_is_not_hunted() -> None:
+def test_bug_that_does_not_fit_source_is_not_hunted() -> None:
     unfit = replace(MUTATIONS[0], edits=(Edit("gleaner.transport.token_ring", "no such text", ""),))
     with pytest.raises(CannotPlant, match="stands there 0 times"):
         asyncio.run(hunt(unfit, seeds=1))
 
 
-def test_a_module_that_is_imported_already_is_not_changed() -> None:
+def test_imported_module_is_not_changed() -> None:
     with pytest.raises(CannotPlant, match="is imported already"):
         plant([Edit("gleaner.chaos.mutate", "class CannotPlant", "class Cannot")])
 
 
-def test_a_planted_bug_changes_what_is_imported_and_nothing_on_disk() -> None:
+def test_planted_bug_changes_imports_and_nothing_on_disk() -> None:
     before, path = source_of("gleaner.transport.token_ring")
     code = (
         "from gleaner.chaos.mutate import plant\n"
@@ -80,7 +80,7 @@ def test_a_planted_bug_changes_what_is_imported_and_nothing_on_disk() -> None:
 
 
 @pytest.mark.parametrize("name", LEADS)
-def test_a_lead_is_one_schedule_a_seed_and_is_over_in_time(name: str) -> None:
+def test_lead_gives_one_bearable_schedule_per_seed(name: str) -> None:
     options = load("hunt").campaign.options
     drawn = {dump(lead(name, seed)) for seed in range(5)}
     assert len(drawn) == 5
@@ -93,7 +93,7 @@ def test_a_lead_is_one_schedule_a_seed_and_is_over_in_time(name: str) -> None:
     assert name in {mutation.lead for mutation in MUTATIONS}
 
 
-def test_a_hunt_breaks_what_leads_to_its_bug_and_nothing_else() -> None:
+def test_hunt_uses_only_faults_that_lead_to_bug() -> None:
     loaded = load("hunt")
     narrowed = focused(loaded, 1, BY_NAME["believe every chunk"])
     assert {kind_of(fault) for fault in narrowed.faults} == {"corrupt_chunk"}
@@ -102,7 +102,7 @@ def test_a_hunt_breaks_what_leads_to_its_bug_and_nothing_else() -> None:
     assert focused(loaded, 1, led) == lead(led.lead, 1)
 
 
-def test_the_table_tells_what_was_not_caught() -> None:
+def test_table_shows_uncaught_bugs() -> None:
     first, second, third = MUTATIONS[:3]
     found = {
         first.name: Caught(name=first.name, seeds=3, check="I4", seed=2),
@@ -115,7 +115,7 @@ def test_the_table_tells_what_was_not_caught() -> None:
     assert "| everything | not hunted yet | - |" in text
 
 
-def test_what_was_caught_is_kept_and_the_older_catch_of_a_bug_is_replaced(tmp_path: Path) -> None:
+def test_catch_is_kept_and_replaces_the_older_one(tmp_path: Path) -> None:
     file = tmp_path / "caught.toml"
     first, second = MUTATIONS[1].name, MUTATIONS[0].name
     write([Caught(name=first, seeds=9, check="I1", seed=8, at_s=1.5, text='a "word"')], file)
@@ -126,7 +126,7 @@ def test_what_was_caught_is_kept_and_the_older_catch_of_a_bug_is_replaced(tmp_pa
     assert kept[first].check == "I2"
 
 
-def test_a_table_stands_between_its_marks_and_a_page_without_them_is_refused() -> None:
+def test_table_is_between_marks_and_missing_marks_are_refused() -> None:
     page = "above\n<!-- hunt: begin -->\nold\n<!-- hunt: end -->\nbelow\n"
     made = put_in(page, "new\n")
     assert taken_out(made) == "new\n"
@@ -136,5 +136,5 @@ def test_a_table_stands_between_its_marks_and_a_page_without_them_is_refused() -
         put_in("nothing here", "new\n")
 
 
-def test_the_page_shows_what_was_caught() -> None:
+def test_page_shows_what_was_caught() -> None:
     assert taken_out(PAGE.read_text(encoding="utf-8")) == table(read())

@@ -42,9 +42,7 @@ def listening(host: Host, output: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_hosts_reach_each_other_until_they_are_cut_and_again_when_healed(
-    switch: Switch, tmp_path: Path
-) -> None:
+def test_hosts_reach_each_other_until_cut_and_after_healing(switch: Switch, tmp_path: Path) -> None:
     one, other, third = switch.host("one"), switch.host("other"), switch.host("third")
     server = listening(other, tmp_path / "heard")
     try:
@@ -64,7 +62,7 @@ def test_hosts_reach_each_other_until_they_are_cut_and_again_when_healed(
     assert 0 < other.received_bytes() < 1 << 20  # of its own wire, not of the machine's
 
 
-def test_a_host_has_shared_memory_of_its_own(switch: Switch) -> None:
+def test_host_has_its_own_shared_memory(switch: Switch) -> None:
     one, other = switch.host("one"), switch.host("other")
     mark = SHARED_MEMORY / f"gleaner-netns-{os.getpid()}"
     assert one.run(["touch", str(mark)], 10.0).returncode == 0
@@ -73,7 +71,7 @@ def test_a_host_has_shared_memory_of_its_own(switch: Switch) -> None:
     assert not mark.exists()
 
 
-def test_nothing_is_left_even_when_the_process_that_made_it_is_killed(tmp_path: Path) -> None:
+def test_nothing_is_left_when_creating_process_is_killed(tmp_path: Path) -> None:
     script = (
         "import time; from gleaner.chaos.netns import Switch; s = Switch(); s.host('one');"
         "print(s._space.pid, flush=True); time.sleep(60)"

@@ -27,9 +27,7 @@ def sound(packet: bytes) -> bool:
 
 
 @given(st.binary(min_size=LARGE_BYTES, max_size=1448), st.integers())
-def test_a_flipped_bit_changes_one_bit_of_the_payload_and_tcp_does_not_see_it(
-    payload: bytes, seed: int
-) -> None:
+def test_flipped_bit_changes_payload_unseen_by_tcp(payload: bytes, seed: int) -> None:
     packet = segment(payload)
     assert sound(packet)
     changed = flip(packet, random.Random(seed))
@@ -40,7 +38,7 @@ def test_a_flipped_bit_changes_one_bit_of_the_payload_and_tcp_does_not_see_it(
 
 
 @given(st.binary(max_size=LARGE_BYTES - 1))
-def test_small_packets_and_what_is_no_tcp_stay_as_they_are(payload: bytes) -> None:
+def test_small_and_non_tcp_packets_stay_unchanged(payload: bytes) -> None:
     rng = random.Random(0)
     assert flip(segment(payload), rng) == segment(payload)
     udp = bytearray(segment(b"x" * 1400))
@@ -52,7 +50,7 @@ def test_small_packets_and_what_is_no_tcp_stay_as_they_are(payload: bytes) -> No
 @given(
     st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.1), st.floats(0, 0.1), st.integers(0, 5), st.integers()
 )
-def test_every_packet_is_lost_or_arrives_no_sooner_and_no_later_than_it_may(
+def test_packet_is_lost_or_arrives_within_its_delay(
     loss: float, duplicate: float, delay_s: float, jitter_s: float, flips: int, seed: int
 ) -> None:
     wire = Wire(Quality(loss, duplicate, delay_s, jitter_s, flips), str(seed))
@@ -67,7 +65,7 @@ def test_every_packet_is_lost_or_arrives_no_sooner_and_no_later_than_it_may(
     assert counts.flipped == min(flips, 200 - counts.lost)
 
 
-def test_a_wire_without_faults_keeps_the_order_and_loses_nothing() -> None:
+def test_faultless_wire_keeps_order_and_loses_nothing() -> None:
     wire = Wire(Quality(delay_s=0.05), "any")
     sent = [b"%d" % number for number in range(1000)]
     for number, packet in enumerate(sent):
@@ -76,7 +74,7 @@ def test_a_wire_without_faults_keeps_the_order_and_loses_nothing() -> None:
     assert wire.due(10.0) == sent
 
 
-def test_the_same_seed_has_the_same_fate_in_store() -> None:
+def test_packet_fate_is_deterministic_for_a_seed() -> None:
     def fate(seed: str) -> list[bytes]:
         wire = Wire(Quality(0.3, 0.3, 0.01, 0.01), seed)
         for number in range(300):
@@ -87,7 +85,7 @@ def test_the_same_seed_has_the_same_fate_in_store() -> None:
     assert fate("1/there") != fate("1/back")
 
 
-def test_what_waits_on_a_wire_is_bounded() -> None:
+def test_packets_waiting_on_a_wire_are_bounded() -> None:
     wire = Wire(Quality(delay_s=60.0), "any")
     for _ in range(MAX_WAITING + 50):
         wire.put(b"x", 0.0)

@@ -24,7 +24,7 @@ def everything() -> Campaign:
     return read(f'on = "processes"\nname = "all"\n[weights]\n{weights}\n', "all")
 
 
-def test_every_campaign_of_the_package_can_be_used() -> None:
+def test_every_packaged_campaign_can_be_used() -> None:
     assert {"real-ci", "real-10min", "real-nightly"} <= set(campaigns.names())
     for name in campaigns.names():
         assert load(name).name == name
@@ -49,14 +49,14 @@ def test_every_campaign_of_the_package_can_be_used() -> None:
         (MINIMAL.replace("kill_process = 1", "").replace("reset = 3", "reset = 0"), "no fault has a weight"),
     ],
 )
-def test_a_campaign_with_a_mistake_is_refused_with_its_name_and_the_reason(text: str, said: str) -> None:
+def test_faulty_campaign_is_refused_with_name_and_reason(text: str, said: str) -> None:
     with pytest.raises(BadCampaign) as refused:
         read(text, "my.toml")
     assert str(refused.value).startswith("my.toml: ")
     assert said in str(refused.value)
 
 
-def test_what_is_left_out_is_never_drawn_and_need_not_fire() -> None:
+def test_excluded_kinds_are_never_drawn_nor_required() -> None:
     smaller = everything().leaving_out(["reset", "bad_link"])
     left = set(KINDS) - {"reset", "bad_link"}
     assert set(smaller.must_fire) == left
@@ -67,18 +67,18 @@ def test_what_is_left_out_is_never_drawn_and_need_not_fire() -> None:
             everything().leaving_out(kinds)
 
 
-def test_a_campaign_that_is_nowhere_is_refused_with_those_that_are_there() -> None:
+def test_missing_campaign_error_lists_existing_ones() -> None:
     with pytest.raises(BadCampaign, match="real-ci"):
         load("nonesuch")
 
 
-def test_one_seed_gives_one_series_and_another_seed_another() -> None:
+def test_fault_series_is_determined_by_the_seed() -> None:
     campaign = everything()
     assert first(60, 7, campaign) == first(60, 7, campaign)
     assert first(60, 7, campaign) != first(60, 8, campaign)
 
 
-def test_the_series_does_not_depend_on_the_hashes_of_a_process() -> None:
+def test_fault_series_is_independent_of_hash_seed() -> None:
     script = (
         "import itertools; from gleaner.chaos.real.plan import Plan;"
         "from gleaner.chaos.real.campaign import load;"
@@ -95,14 +95,14 @@ def test_the_series_does_not_depend_on_the_hashes_of_a_process() -> None:
     assert "host=" in told.pop()
 
 
-def test_every_wanted_kind_comes_before_any_comes_again() -> None:
+def test_every_wanted_kind_comes_before_any_repeats() -> None:
     campaign = everything()
     for seed in range(20):
         kinds = [kind_of(fault) for fault in first(len(KINDS), seed, campaign)]
         assert sorted(kinds) == sorted(KINDS)
 
 
-def test_faults_strike_hosts_that_are_there_and_never_for_longer_than_a_campaign_can_bear() -> None:
+def test_faults_strike_existing_hosts_for_bearable_times() -> None:
     for fault in first(2000, 1, everything()):
         assert set(places(fault)) <= {HEAD, RESERVED, *SPOTS}
         assert len(set(places(fault))) == len(places(fault))
@@ -110,7 +110,7 @@ def test_faults_strike_hosts_that_are_there_and_never_for_longer_than_a_campaign
         assert all(place in words(fault) for place in places(fault))
 
 
-def test_weights_say_how_often_a_kind_comes() -> None:
+def test_weights_set_how_often_a_kind_comes() -> None:
     drawn = first(1200, 5, read(MINIMAL, "small"))
     share = sum(kind_of(fault) == "reset" for fault in drawn) / len(drawn)
     assert 0.7 < share < 0.8

@@ -51,7 +51,7 @@ KILL = KillProcess(at_s=1.0, host="spot-1", process="engine")
 RESET = Reset(at_s=9.0, a="head", b="spot-1")
 
 
-def test_a_cluster_that_has_everything_and_works_is_well() -> None:
+def test_complete_working_cluster_is_recovered() -> None:
     assert missing(SOUND, WELL, BEFORE, gone=[3]) == []
 
 
@@ -81,7 +81,7 @@ def test_a_cluster_that_has_everything_and_works_is_well() -> None:
         (replace(WELL, instances=-1), "the manager knows 0 of 1 instances"),
     ],
 )
-def test_whatever_is_missing_is_named(seen: Seen, lacking: str) -> None:
+def test_missing_part_of_recovery_is_named(seen: Seen, lacking: str) -> None:
     assert missing(SOUND, seen, BEFORE, gone=[3]) == [lacking]
 
 
@@ -97,7 +97,7 @@ def verdict(account: Account, *jobs: JobTold, migrations: int = 3) -> CampaignTo
     return judge(CAMPAIGN, 7, account, jobs or [JOB], {"migration": migrations}, 60.0)
 
 
-def test_a_campaign_with_every_fault_and_path_and_no_violation_is_good() -> None:
+def test_campaign_with_all_faults_and_no_violation_is_good() -> None:
     told = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)))
     assert (told.ok, told.violations, told.invalid) == (True, (), ())
     assert told.fired == {"kill_process": 1, "reset": 1}
@@ -108,7 +108,7 @@ def test_a_campaign_with_every_fault_and_path_and_no_violation_is_good() -> None
     assert page.count("<svg") == 2
 
 
-def test_a_fault_that_was_missed_is_not_counted_and_makes_the_campaign_invalid() -> None:
+def test_missed_fault_is_not_counted_and_invalidates_campaign() -> None:
     told = verdict(account(well(1.0, KILL, 4.0), Struck(RESET, 9.0, missed="no connection")))
     assert not told.ok
     assert told.missed == {"reset": 1}
@@ -116,12 +116,12 @@ def test_a_fault_that_was_missed_is_not_counted_and_makes_the_campaign_invalid()
     assert "does not count" in page_of(told)
 
 
-def test_a_path_that_was_never_taken_makes_the_campaign_invalid() -> None:
+def test_untaken_path_makes_campaign_invalid() -> None:
     told = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)), migrations=0)
     assert told.invalid == ("the path 'migration' was never taken",)
 
 
-def test_a_violation_of_a_job_is_one_of_the_campaign_and_is_escaped_on_its_page() -> None:
+def test_job_violation_counts_for_campaign_and_is_escaped() -> None:
     bad = JobTold(
         number=1, run_id="chaos-1", exit_code=1, steps=1, tokens=1, migrated=0, violations=("I1: <b>",)
     )
@@ -130,7 +130,7 @@ def test_a_violation_of_a_job_is_one_of_the_campaign_and_is_escaped_on_its_page(
     assert "I1: &lt;b&gt;" in page_of(told)
 
 
-def test_paths_are_read_from_the_history_and_the_logs() -> None:
+def test_paths_are_read_from_history_and_logs() -> None:
     nodes = [("joined", "spot-1"), ("killed", "spot-1"), ("joined", "spot-1"), ("drained", "spot-1")]
     records = [
         *(Node(t_s=1.0, node=node, role="preemptible", event=event) for event, node in nodes),  # type: ignore[arg-type]
@@ -153,9 +153,7 @@ def test_paths_are_read_from_the_history_and_the_logs() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(1, 100))
-def test_a_percentile_is_a_measured_value_that_this_share_does_not_exceed(
-    values: list[float], share: float
-) -> None:
+def test_percentile_is_a_measured_value_covering_its_share(values: list[float], share: float) -> None:
     found = percentile(values, share)
     assert found is not None
     assert found in values
@@ -163,14 +161,14 @@ def test_a_percentile_is_a_measured_value_that_this_share_does_not_exceed(
     assert percentile([], share) is None
 
 
-def test_a_long_campaign_is_thinned_and_keeps_its_end() -> None:
+def test_long_campaign_is_thinned_and_keeps_its_end() -> None:
     pace = [(float(n), n * 10) for n in range(50_000)]
     assert len(thinned(pace)) <= MAX_PACE + 1
     assert thinned(pace)[-1] == (49_999.0, 499_990)
     assert all(rate == pytest.approx(10.0) for rate in rates_of(tuple(thinned(pace)))[1][:-1])
 
 
-def test_a_time_without_tokens_is_drawn_as_one() -> None:
+def test_time_without_tokens_is_drawn_as_a_gap() -> None:
     pace = [(float(at_s), 10 * at_s) for at_s in range(40)] + [
         (100.0 + at_s, 400 + 10 * at_s) for at_s in range(40)
     ]

@@ -35,7 +35,7 @@ def campaign(tmp_path: Path) -> Path:
     return file
 
 
-def test_whatever_ends_a_campaign_nothing_of_it_is_left(campaign: Path, tmp_path: Path) -> None:
+def test_interrupted_campaign_leaves_nothing_behind(campaign: Path, tmp_path: Path) -> None:
     ends = {signal.SIGINT: 130, signal.SIGKILL: -9}  # side by side, each in namespaces of its own
     roots = {number: tmp_path / number.name for number in ends}
     processes = {

@@ -25,7 +25,7 @@ def written(host: Host, name: str) -> bool:
     return host.run(["sh", "-c", f"head -c 100000 /dev/zero >/dev/shm/{name}"], 30.0).returncode == 0
 
 
-def test_nothing_fits_into_full_memory_until_it_is_mended(host: Host) -> None:
+def test_full_memory_takes_nothing_until_freed(host: Host) -> None:
     assert written(host, "before")
     strike = fill_memory(host, MemoryFull(at_s=0, host="one", for_s=1.0))
     assert not written(host, "meanwhile")
@@ -34,7 +34,7 @@ def test_nothing_fits_into_full_memory_until_it_is_mended(host: Host) -> None:
     assert written(host, "after")
 
 
-def test_an_image_that_is_being_written_is_seen_and_one_that_is_whole_is_not(host: Host) -> None:
+def test_unfinished_image_is_seen_and_whole_one_not(host: Host) -> None:
     memory = host.path(SHARED_MEMORY)
     for folder in ("v000000001", "v000000002.7.ab.draft"):
         (memory / "gleaner-run-spot-1" / "weights" / folder).mkdir(parents=True)

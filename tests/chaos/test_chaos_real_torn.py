@@ -34,7 +34,7 @@ def rows_of(file: Path) -> int:
 
 
 @pytest.mark.parametrize("rows", [1, 5, 11, 23, 40])
-def test_what_was_committed_before_a_torn_write_is_all_there(tmp_path: Path, rows: int) -> None:
+def test_commits_before_a_torn_write_survive(tmp_path: Path, rows: int) -> None:
     file = tmp_path / "journal" / "job" / "rollout.sqlite"
     file.parent.mkdir(parents=True)
     before = killed_writer(file, rows)
@@ -46,7 +46,7 @@ def test_what_was_committed_before_a_torn_write_is_all_there(tmp_path: Path, row
     assert rows_of(file) == rows
 
 
-def test_a_torn_write_is_left_where_a_writer_would_go_on(tmp_path: Path) -> None:
+def test_torn_write_is_where_a_writer_would_continue(tmp_path: Path) -> None:
     file = tmp_path / "agent.sqlite"
     log = killed_writer(file, 3)
     left = torn_write(log)
@@ -56,7 +56,7 @@ def test_a_torn_write_is_left_where_a_writer_would_go_on(tmp_path: Path) -> None
     assert 24 < len(data) < 24 + 4096
 
 
-def test_an_empty_or_foreign_file_is_left_alone(tmp_path: Path) -> None:
+def test_empty_or_foreign_file_is_left_alone(tmp_path: Path) -> None:
     assert torn_write(b"") is None
     assert torn_write(os.urandom(64)) is None
     (tmp_path / "other.sqlite-wal").write_bytes(b"")

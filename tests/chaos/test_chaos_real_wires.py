@@ -109,7 +109,7 @@ def heard(one: Host, other: Host, count: int) -> int:
     return got
 
 
-def test_a_one_way_cut_stops_one_way_and_leaves_the_other(switch: Switch) -> None:
+def test_one_way_cut_stops_only_one_direction(switch: Switch) -> None:
     one, other = switch.host("one"), switch.host("other")
     switch.wires.block(one, other)
     assert heard(one, other, 20) == 0
@@ -119,7 +119,7 @@ def test_a_one_way_cut_stops_one_way_and_leaves_the_other(switch: Switch) -> Non
     assert heard(one, other, 20) == 20
 
 
-def test_a_pulled_cable_stops_everything_and_connections_outlive_it(switch: Switch) -> None:
+def test_pulled_cable_stops_traffic_but_connections_survive(switch: Switch) -> None:
     one, other = switch.host("one"), switch.host("other")
     echo = Script(other, ECHO, other.address)
     ask = Script(one, ASK, other.address)
@@ -132,7 +132,7 @@ def test_a_pulled_cable_stops_everything_and_connections_outlive_it(switch: Swit
     echo.end()
 
 
-def test_a_reset_breaks_every_connection_at_once_and_new_ones_can_be_made(switch: Switch) -> None:
+def test_reset_breaks_all_connections_and_allows_new_ones(switch: Switch) -> None:
     one, other = switch.host("one"), switch.host("other")
     echo = Script(other, ECHO, other.address)
     ask = Script(one, ASK, other.address)
@@ -147,7 +147,7 @@ def test_a_reset_breaks_every_connection_at_once_and_new_ones_can_be_made(switch
     echo.end()
 
 
-def test_a_slow_link_takes_its_time_until_it_is_quick_again(switch: Switch) -> None:
+def test_slow_link_delays_until_it_heals(switch: Switch) -> None:
     one, other = switch.host("one"), switch.host("other")
     echo = Script(other, ECHO, other.address)
     ask = Script(one, ASK, other.address)
@@ -163,7 +163,7 @@ def test_a_slow_link_takes_its_time_until_it_is_quick_again(switch: Switch) -> N
     echo.end()
 
 
-def test_a_bad_wire_delays_loses_and_doubles_and_goes_without_a_trace(switch: Switch) -> None:
+def test_bad_wire_delays_loses_and_duplicates_without_trace(switch: Switch) -> None:
     one, other = switch.host("one"), switch.host("other")
     echo = Script(other, ECHO, other.address)
     ask = Script(one, ASK, other.address)
@@ -189,7 +189,7 @@ def test_a_bad_wire_delays_loses_and_doubles_and_goes_without_a_trace(switch: Sw
     wires.undo()
 
 
-def test_a_wire_that_lies_gets_past_tcp(switch: Switch) -> None:
+def test_corrupting_wire_gets_past_tcp(switch: Switch) -> None:
     one, other = switch.host("one"), switch.host("other")
     echo = Script(other, ECHO, other.address)
     ask = Script(one, ASK, other.address)
@@ -203,7 +203,7 @@ def test_a_wire_that_lies_gets_past_tcp(switch: Switch) -> None:
     echo.end()
 
 
-def test_what_this_machine_cannot_break_is_known_before_and_said_with_its_reason(
+def test_faults_impossible_here_are_listed_with_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for tool in (*TOOLS, "sh", "cat"):  # and neither `tc` nor `ss`
@@ -215,7 +215,7 @@ def test_what_this_machine_cannot_break_is_known_before_and_said_with_its_reason
     assert "no reset: " in told(lacking)
 
 
-def test_hosts_see_the_disks_of_their_switch_and_nobody_else_does(
+def test_host_sees_the_disks_of_its_switch_only(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("disk")

@@ -34,7 +34,7 @@ def said(message: Message, direction: str = "in") -> Said:
     return Said(1.0, "head/rollout", direction, "ask", "a", "b", message)
 
 
-def test_the_last_reading_of_each_life_stands_and_lives_add_up() -> None:
+def test_last_reading_per_life_counts_and_lives_add_up() -> None:
     found = Recoveries()
     found.shown("head/rollout#1", state(resent=2, again=1, restarts=1, twice=3))
     found.shown("head/rollout#1", state(resent=5, again=1, restarts=1, twice=4))
@@ -50,7 +50,7 @@ def test_the_last_reading_of_each_life_stands_and_lives_add_up() -> None:
     }
 
 
-def test_messages_and_commits_tell_of_moves_resumes_and_rewinds() -> None:
+def test_messages_and_commits_show_moves_resumes_and_rewinds() -> None:
     found = Recoveries()
     work = [
         Work(ticket=n, prompt=b"", prefix=b"x" * n, seed=1, max_new_tokens=1, temperature=1.0) for n in (0, 4)

@@ -10,7 +10,7 @@ from gleaner.chaos.shrink import shrink
 
 
 @given(st.integers(1, 60), st.data())
-def test_what_is_left_fails_and_would_not_with_any_one_less(count: int, data: st.DataObject) -> None:
+def test_shrunk_set_fails_and_no_subset_one_smaller(count: int, data: st.DataObject) -> None:
     items = list(range(count))
     needed = data.draw(st.sets(st.sampled_from(items), max_size=5))
 
@@ -25,7 +25,7 @@ def test_what_is_left_fails_and_would_not_with_any_one_less(count: int, data: st
 
 
 @given(st.integers(1, 9), st.data())
-def test_the_law_holds_for_failures_of_any_shape(count: int, data: st.DataObject) -> None:
+def test_shrinking_law_holds_for_failures_of_any_shape(count: int, data: st.DataObject) -> None:
     """Such as two faults that hide each other: more faults may fail less."""
     answers: dict[tuple[int, ...], bool] = {tuple(range(count)): True}
 
@@ -39,7 +39,7 @@ def test_the_law_holds_for_failures_of_any_shape(count: int, data: st.DataObject
         assert not fails(shrunk.items[:index] + shrunk.items[index + 1 :])
 
 
-def test_no_set_is_asked_about_twice_and_a_single_cause_takes_few_questions() -> None:
+def test_no_set_is_tried_twice_and_single_cause_quickly() -> None:
     asked: list[tuple[int, ...]] = []
 
     def fails(kept: Sequence[int]) -> bool:
@@ -52,7 +52,7 @@ def test_no_set_is_asked_about_twice_and_a_single_cause_takes_few_questions() ->
     assert shrunk.questions < 30
 
 
-def test_a_search_that_runs_out_of_questions_says_so_and_what_it_has_fails() -> None:
+def test_exhausted_search_reports_it_and_its_result_fails() -> None:
     def fails(kept: Sequence[int]) -> bool:
         return {3, 17, 40, 41} <= set(kept)
 
@@ -63,10 +63,10 @@ def test_a_search_that_runs_out_of_questions_says_so_and_what_it_has_fails() -> 
     assert len(shrunk.items) < 50
 
 
-def test_what_does_not_fail_is_not_shrunk() -> None:
+def test_passing_schedule_is_not_shrunk() -> None:
     with pytest.raises(ValueError, match="nothing to shrink"):
         shrink([1, 2], lambda kept: False)
 
 
-def test_a_run_that_fails_without_any_fault_shrinks_to_none() -> None:
+def test_run_failing_without_faults_shrinks_to_none() -> None:
     assert shrink([1, 2, 3], lambda kept: True).items == ()

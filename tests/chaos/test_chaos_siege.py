@@ -148,7 +148,7 @@ def believed_nothing(target: Besieged, well: IAmWell, state: SystemState) -> boo
     return True
 
 
-def test_a_process_under_attack_on_every_port_lives_answers_and_believes_nothing(besieged: Besieged) -> None:
+def test_attacked_process_lives_answers_and_believes_nothing(besieged: Besieged) -> None:
     first, well, state = siege(besieged, lambda: pelt(besieged, seed=1))
     assert held_out(first)
     assert first.asks > 3, "it was asked all the while"
@@ -174,7 +174,7 @@ def test_a_process_under_attack_on_every_port_lives_answers_and_believes_nothing
         assert state.refused.keys() == {"handshake"}  # nobody came further
 
 
-def test_a_trusted_member_that_lies_is_refused_by_reason_and_speaks_for_nobody_else(tmp_path: Path) -> None:
+def test_lying_member_is_refused_and_speaks_only_for_itself(tmp_path: Path) -> None:
     member = NodeKeys.generate()
     keys_dir = tmp_path / "keys"
     own = NodeKeys.generate()
@@ -193,7 +193,7 @@ def test_a_trusted_member_that_lies_is_refused_by_reason_and_speaks_for_nobody_e
         target.close()
 
 
-def test_nobody_guesses_the_routing_id_under_which_another_gets_its_answers() -> None:
+def test_routing_id_of_another_client_is_not_guessed() -> None:
     ids = {owned_routing_id("friend#1#2a.1", None) for _ in range(1000)}
     assert len(ids) == 1000
     assert all(re.fullmatch(rb"gl1#friend#1#2a\.1\.[0-9a-f]{16}#", routing_id) for routing_id in ids)

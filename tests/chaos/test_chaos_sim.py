@@ -40,7 +40,7 @@ def _with_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gleaner.rlctl.extensions.announced", lambda: [sim])
 
 
-def test_one_seed_and_schedule_is_one_history_whoever_watches(tiny: Loaded) -> None:
+def test_seed_and_schedule_give_one_history_with_any_observer(tiny: Loaded) -> None:
     once, again = run(tiny, 3, KILLS), run(tiny, 3, KILLS)
     assert once.broken == ()
     assert (once.ended, once.steps) == ("done", tiny.config.job.steps)
@@ -52,7 +52,7 @@ def test_one_seed_and_schedule_is_one_history_whoever_watches(tiny: Loaded) -> N
     assert run(tiny, 4, KILLS).trace_hash != once.trace_hash
 
 
-def test_requests_that_stay_while_weights_change_keep_every_promise_under_kills(tmp_path: Path) -> None:
+def test_kept_requests_keep_every_promise_under_kills(tmp_path: Path) -> None:
     kept = '[settings.engine]\nin_flight = "kept"\n[settings.rollout]\nstaleness = 1\n'
     file = tmp_path / "kept.toml"
     longer = Path(TINY).read_text().replace("steps = 2", "steps = 4").replace("tokens = 48", "tokens = 96")
@@ -62,7 +62,7 @@ def test_requests_that_stay_while_weights_change_keep_every_promise_under_kills(
     assert told.counts["requests.kept"] > 0
 
 
-def test_a_replay_writes_every_message_down_and_ends_as_the_run_did(tiny: Loaded, tmp_path: Path) -> None:
+def test_replay_records_every_message_and_ends_the_same(tiny: Loaded, tmp_path: Path) -> None:
     trace = tmp_path / "trace.txt"
     told = replay(tiny, 3, KILLS, trace=trace)
     assert told.run.trace_hash == run(tiny, 3, KILLS).trace_hash
@@ -71,7 +71,7 @@ def test_a_replay_writes_every_message_down_and_ends_as_the_run_did(tiny: Loaded
     assert told.tail == ()
 
 
-def test_the_command_replays_a_schedule_and_shows_the_end_of_its_trace(
+def test_command_replays_a_schedule_and_shows_trace_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "kills.toml"
@@ -88,9 +88,7 @@ def test_the_command_replays_a_schedule_and_shows_the_end_of_its_trace(
 
 
 @pytest.mark.timeout(300)  # a process of its own, with all imports
-def test_the_command_runs_a_campaign_and_writes_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_runs_a_campaign_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "told.json"
     code = command_line.main(
         ["sim", "run", "--seeds", "0:1", "--json", str(file), "--jobs", "1", "--minimal", str(tmp_path)]
@@ -103,21 +101,21 @@ def test_the_command_runs_a_campaign_and_writes_json(
     assert len(told["trace_hash"]) == 32
 
 
-def test_the_command_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_lists_campaigns(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["sim", "list"]) == 0
     out = capsys.readouterr().out
     for word in ("nightly", "kill_on_message", "no silent wait", "partial re-pull"):
         assert word in out
 
 
-def test_a_seed_or_campaign_that_makes_no_sense_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_seed_or_campaign_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["sim", "run", "--seeds", "5:2"]) == 2
     assert command_line.main(["sim", "run", "--campaign", "nope"]) == 2
     names = "hunt, hunt-ahead, hunt-kept, hunt-sampling, hunt-singles, hunt-unscored, nightly, singles, soak"
     assert f"there are ci, gang, {names}" in capsys.readouterr().err
 
 
-def test_an_instance_that_comes_anew_while_others_load_serves_what_was_published(tiny: Loaded) -> None:
+def test_instance_restarted_during_update_serves_published_version(tiny: Loaded) -> None:
     """It dies as it is told of newer weights, and registers while the other one loads them."""
     moment = {"process": "engine", "message": "ServeWeights"}
     told = run(
@@ -136,7 +134,7 @@ def test_an_instance_that_comes_anew_while_others_load_serves_what_was_published
     assert told.counts["restarts.one_for_one"] >= 2
 
 
-def test_a_host_without_room_for_newer_weights_waits_for_it_and_the_job_goes_on(tiny: Loaded) -> None:
+def test_host_without_memory_for_weights_waits_while_job_continues(tiny: Loaded) -> None:
     faults = BY_PATH["no room"].compose(random.Random(3), "spot-1", 7.0)
     told = run(tiny, 3, Schedule(seed=3, faults=faults))
     assert (told.broken, told.ended, told.steps) == ((), "done", tiny.config.job.steps)

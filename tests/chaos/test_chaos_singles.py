@@ -101,7 +101,7 @@ def judged(facts: Sequence[Fact]) -> list[str]:
     return [found.text for found in jury.found]
 
 
-def test_a_request_that_is_asked_for_again_and_again_has_one_answer() -> None:
+def test_repeated_single_request_has_one_answer() -> None:
     rest = replace(WHOLE, start=1, tokens=TOKENS[4:], logprobs=b"\0" * 4)
     story = [
         *ENDED, got(None), got(WHOLE), got(WHOLE, replace(ASK, attempt=2)), got(rest, REST),
@@ -139,24 +139,24 @@ WRONGS: list[tuple[str, Sequence[Fact]]] = [
 
 
 @pytest.mark.parametrize(("says", "story"), WRONGS, ids=lambda value: value if isinstance(value, str) else "")
-def test_an_answer_that_breaks_the_contract_is_told(says: str, story: Sequence[Fact]) -> None:
+def test_answer_that_breaks_the_contract_is_reported(says: str, story: Sequence[Fact]) -> None:
     found = judged(story)
     assert any(says in text for text in found), found
 
 
-def test_tokens_outside_of_the_gate_are_told() -> None:
+def test_tokens_outside_the_gate_are_reported() -> None:
     made = [asked(LATER), *MADE[1:], *ENDED[len(MADE) :], got(WHOLE, LATER)]
     assert any("has tokens of version 0; asked for was 1 or later" in text for text in judged(made))
 
 
-def test_a_closed_gate_is_no_violation() -> None:
+def test_closed_gate_is_no_violation() -> None:
     assert judged([asked(LATER), got(CLOSED, LATER)]) == []
     newest = commit(VersionPublished(version=2, root=NEW, sources=("t",)))
     replaced = VersionNotReady(target=1, exact=True, applied=2, retryable=False)
     assert judged([asked(EXACT), newest, got(replaced, EXACT)]) == []
 
 
-def test_a_request_without_an_answer_long_after_its_time_is_told() -> None:
+def test_overdue_single_request_is_reported() -> None:
     def left(virtual_s: float, *more: Fact) -> list[str]:
         jury = jury_of(response_of, 1)
         for fact in [*MADE, *more]:
@@ -172,7 +172,7 @@ def test_a_request_without_an_answer_long_after_its_time_is_told() -> None:
     assert left(200.0, due, got(replace(WHOLE, status="deadline"))) == []
 
 
-def test_a_request_whose_time_was_up_before_its_first_token_is_answered_without_any() -> None:
+def test_request_expired_before_first_token_is_answered_empty() -> None:
     none = replace(
         WHOLE, status="deadline", tokens=b"", logprobs=b"", versions=(), version_start=None,
         version_end=None, sha256=hashlib.sha256(b"").digest(),
@@ -181,7 +181,7 @@ def test_a_request_whose_time_was_up_before_its_first_token_is_answered_without_
     assert judged([asked(), commit(begun()), due, got(none)]) == []
 
 
-def test_recoveries_of_single_requests_are_counted_from_what_callers_get() -> None:
+def test_single_request_recoveries_are_counted_from_callers() -> None:
     found = Recoveries()
     lifes: list[Callable[[], None]] = [
         lambda: found.committed(commit(begun())),
@@ -205,7 +205,7 @@ def test_recoveries_of_single_requests_are_counted_from_what_callers_get() -> No
     }
 
 
-def test_where_callers_are_their_messages_and_their_line_are_broken_too() -> None:
+def test_callers_messages_and_links_are_broken_too() -> None:
     kinds = {kind for _, kind, _ in CALLED}
     assert kinds == {"Generate", "PublishVersion"} <= set(known_kinds())
     singles, ci = load("singles"), load("ci")
@@ -216,7 +216,7 @@ def test_where_callers_are_their_messages_and_their_line_are_broken_too() -> Non
     assert not kinds & {fault.message for fault in others if isinstance(fault, KillOnMessage)}
 
 
-def test_callers_get_what_they_asked_for_over_the_death_of_their_manager() -> None:
+def test_callers_get_answers_after_manager_death() -> None:
     faults = (
         KillOnMessage(
             at_s=6.0, host="head", process="rollout", message="Generate", count=3, moment="replied"

@@ -24,7 +24,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "curve"])
-def test_a_node_agent_that_is_pelted_holds_out_and_tells_what_it_refused(
+def test_fuzzed_node_agent_survives_and_reports_refusals(
     keyed: bool, nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--role", "head"]
@@ -41,5 +41,5 @@ def test_a_node_agent_that_is_pelted_holds_out_and_tells_what_it_refused(
     assert "Traceback" not in nodes.output("head")
 
 
-def test_where_no_agent_runs_there_is_nothing_to_pelt(tmp_path: Path) -> None:
+def test_fuzzing_without_an_agent_is_refused(tmp_path: Path) -> None:
     assert socket_fuzz.main(["--state-dir", str(tmp_path)]) != 0

@@ -39,7 +39,7 @@ ASK = Generate(id="a", prompt=b"", max_new_tokens=8)
 WORK = Work(ticket=3, prompt=b"p" * 40, prefix=b"", seed=7, max_new_tokens=9, temperature=1.0)
 
 
-def test_a_message_tells_who_and_what_and_its_long_fields_only_by_their_size() -> None:
+def test_message_line_shows_actors_and_sizes_of_long_fields() -> None:
     message = Dispatch(epoch="1.2", version=4, work=[WORK])
     line = line_of(Said(12.5, "head/rollout", "out", "tell", "rollout/manager", "spot-1/engine", message))
     assert line.startswith(
@@ -80,7 +80,7 @@ FACTS: list[tuple[Fact, str]] = [
 
 
 @pytest.mark.parametrize(("fact", "says"), FACTS)
-def test_every_kind_of_fact_has_a_line_of_its_own(fact: Fact, says: str) -> None:
+def test_every_kind_of_fact_has_its_own_line(fact: Fact, says: str) -> None:
     line = line_of(fact)
     assert line.startswith("    1.000000 ")
     assert says in line
@@ -94,13 +94,13 @@ def test_no_kind_of_fact_is_left_out() -> None:
     assert {type(fact).__name__ for fact, _ in FACTS} == kinds - {"Fact"}
 
 
-def test_faults_and_violations_stand_out() -> None:
+def test_faults_and_violations_are_emphasised() -> None:
     kill = KillProcess(at_s=3.0, host="head", process="rollout")
     assert "FAULT fires: at     3.00 s  kill_process" in line_of_fault(3.0, kill, "fires")
     assert line_of_found(Found("I2", 4.0, "lost")) == "    4.000000 VIOLATION of I2: lost"
 
 
-def test_what_becomes_of_processes_hosts_and_disks_is_told_and_messages_only_once() -> None:
+def test_process_host_and_disk_events_are_shown_once() -> None:
     assert line_of_note("7.5 disk full ('head',)\n") == "    7.500000 disk full ('head',)"
     assert line_of_note("7.5 net (4, 7.6, 200, 1)\n") == ""
     assert line_of_note("7.5 events ('head', 'x', 'y', 3, b'')\n") == ""
@@ -118,7 +118,7 @@ class NobodyRegisters(Check):
 
 
 @pytest.mark.parametrize("go_on", [False, True])
-def test_a_replay_ends_with_the_first_violation_unless_it_is_to_go_on(
+def test_replay_ends_with_first_violation_unless_continued(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, go_on: bool
 ) -> None:
     monkeypatch.setattr("gleaner.chaos.sim_run.jury_of", lambda *_: Jury((NobodyRegisters(),), Shadow()))

@@ -48,7 +48,7 @@ TRACE = parse(
 
 @given(SEEDS)
 @settings(max_examples=60)
-def test_a_seed_draws_the_same_schedule_each_time(seed: int) -> None:
+def test_seed_draws_the_same_schedule_each_time(seed: int) -> None:
     once = draw(seed, Terrain(), Options(), Bounds(), {"two": TRACE})
     assert dump(once) == dump(draw(seed, Terrain(), Options(), Bounds(), {"two": TRACE}))
     assert once.seed == seed
@@ -56,7 +56,7 @@ def test_a_seed_draws_the_same_schedule_each_time(seed: int) -> None:
 
 @given(SEEDS, st.integers(0, 4), st.booleans())
 @settings(max_examples=150)
-def test_everything_is_over_by_the_horizon_and_the_host_that_stays_comes_back(
+def test_faults_end_by_horizon_and_reserved_host_returns(
     seed: int, preemptible: int, head_returns: bool
 ) -> None:
     options = Options(calm=0.0, share_on=0.6, gap_s=(0.5, 4.0))
@@ -73,7 +73,7 @@ def test_everything_is_over_by_the_horizon_and_the_host_that_stays_comes_back(
             assert "preemptible" not in dump(schedule)
 
 
-def test_every_kind_is_drawn_by_some_seed_and_the_options_differ_from_seed_to_seed() -> None:
+def test_every_kind_is_drawn_and_options_vary_by_seed() -> None:
     drawn = [draw(seed, Terrain(), Options(), Bounds(), {"two": TRACE}) for seed in range(200)]
     seen = {kind_of(fault) for schedule in drawn for fault in schedule.faults}
     assert seen == set(KINDS) - {FAIL_LOAD}
@@ -82,7 +82,7 @@ def test_every_kind_is_drawn_by_some_seed_and_the_options_differ_from_seed_to_se
     assert any(not schedule.faults for schedule in drawn)
 
 
-def test_every_shape_of_every_kind_is_drawn_by_some_seed() -> None:
+def test_every_shape_of_every_kind_is_drawn() -> None:
     terrain = Terrain(head_returns=True)
     drawn = [draw(seed, terrain, Options(), Bounds()) for seed in range(400)]
     seen = {shape for schedule in drawn for fault in schedule.faults for shape in named(fault)}
@@ -91,7 +91,7 @@ def test_every_shape_of_every_kind_is_drawn_by_some_seed() -> None:
     assert len(wanted(("kill_host", "reset"), head_returns=False)) == 2
 
 
-def test_a_run_may_have_an_aim_beside_what_is_drawn_and_it_is_over_when_it_says() -> None:
+def test_aim_adds_faults_that_end_in_its_time() -> None:
     plain = Options(calm=0.0, horizon_s=45.0)
     for aim in AIMS:
         options = msgspec.structs.replace(plain, aims=(aim.path,), aim_share=1.0)
@@ -109,7 +109,7 @@ def test_a_run_may_have_an_aim_beside_what_is_drawn_and_it_is_over_when_it_says(
         Options(aims=("levitation",))
 
 
-def test_an_aim_strikes_the_hosts_that_come_and_go_where_there_is_a_trace() -> None:
+def test_aim_strikes_preemptible_hosts_when_there_is_a_trace() -> None:
     options = Options(
         calm=0.0, aims=("give up",), aim_share=1.0, trace_share=1.0, kinds=("stay", "restart_storm")
     )
@@ -123,7 +123,7 @@ def test_an_aim_strikes_the_hosts_that_come_and_go_where_there_is_a_trace() -> N
     assert named_hosts == {"n1", "n2"}
 
 
-def test_only_the_kinds_that_are_asked_for_are_drawn() -> None:
+def test_only_requested_kinds_are_drawn() -> None:
     options = Options(kinds=("reset", "disk_full"), calm=0.0)
     drawn = [draw(seed, Terrain(), options, Bounds()) for seed in range(30)]
     assert {kind_of(fault) for schedule in drawn for fault in schedule.faults} == {"reset", "disk_full"}
@@ -141,7 +141,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
     st.lists(st.floats(0, 200), max_size=3),
     st.lists(st.tuples(st.floats(0, 200), st.integers(2, 6)), max_size=3),
 )
-def test_a_host_that_stays_never_loses_more_processes_than_its_supervisors_take(
+def test_reserved_host_deaths_stay_within_restart_intensity(
     kills: list[float], lurking: list[float], storms: list[tuple[float, int]]
 ) -> None:
     bounds = Bounds(kills=4, within_s=60.0)
@@ -171,18 +171,18 @@ def test_a_host_that_stays_never_loses_more_processes_than_its_supervisors_take(
     assert len(kept) - len(reserved) == 2 * len(kills)
 
 
-def test_the_bounds_of_a_job_leave_one_restart_to_spare() -> None:
+def test_job_bounds_leave_one_restart_to_spare() -> None:
     config = Config(fleet=Fleet(restarts=7, restarts_within_s=30.0))
     assert bounds_of(config) == Bounds(kills=6, within_s=30.0)
 
 
-def test_the_messages_at_which_processes_are_killed_exist() -> None:
+def test_messages_that_trigger_kills_exist() -> None:
     moments = [*GOT.values(), *SENT.values()]
     unknown = {message for messages in moments for message in messages} - set(known_kinds())
     assert not unknown
 
 
-def test_a_trace_becomes_stays_and_comes_back_as_the_same_trace() -> None:
+def test_trace_becomes_stays_and_back() -> None:
     found = stays(TRACE, from_s=0.0, for_s=2000.0, speed=10.0, hosts=2)
     assert found[0] == Stay(host="n1", at_s=0.0, for_s=70.0, notice_s=10.0)
     back = as_trace(found, "back")
@@ -199,7 +199,7 @@ def test_a_trace_becomes_stays_and_comes_back_as_the_same_trace() -> None:
         max_size=12,
     )
 )
-def test_stays_always_make_a_trace_that_production_takes(
+def test_stays_always_make_a_valid_production_trace(
     found: list[tuple[str, float, float, float]],
 ) -> None:
     made = as_trace([Stay(host=h, at_s=at, for_s=n, notice_s=told) for h, at, n, told in found], "made")
@@ -210,7 +210,7 @@ def test_stays_always_make_a_trace_that_production_takes(
     assert len(parse(f"t_seconds,event,instance_id\n{rows}", "made.csv").events) == len(made.events)
 
 
-def test_real_traces_become_schedules_in_which_hosts_come_and_go() -> None:
+def test_real_traces_become_schedules_of_stays() -> None:
     folder = Path(__file__).parents[2] / "configs" / "traces"
     for path in sorted(folder.glob("*.csv")):
         trace = Trace(path.stem, parse(path.read_text(), path.name).events)
@@ -218,6 +218,6 @@ def test_real_traces_become_schedules_in_which_hosts_come_and_go() -> None:
         assert len(found) == sum(event.event is Event.ADD for event in trace.events)
 
 
-def test_a_schedule_survives_msgpack_as_workers_get_it() -> None:
+def test_schedule_survives_the_round_trip_to_workers() -> None:
     schedule = draw(7, Terrain(), Options(calm=0.0), Bounds(), {"two": TRACE})
     assert msgspec.json.decode(msgspec.json.encode(schedule), type=type(schedule)) == schedule

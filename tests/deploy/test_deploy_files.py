@@ -48,7 +48,7 @@ def option_of_chart() -> list[str]:
 @pytest.mark.parametrize(
     "file", ["slurm/cluster.sbatch", "slurm/preemptible.sbatch", "skypilot/preemptible.yaml"]
 )
-def test_every_start_of_a_node_agent_is_one_that_it_understands(file: str) -> None:
+def test_every_node_agent_command_is_understood(file: str) -> None:
     found = commands((DEPLOY / file).read_text())
     assert len(found) == (2 if "cluster" in file else 1)
     for words in found:
@@ -58,7 +58,7 @@ def test_every_start_of_a_node_agent_is_one_that_it_understands(file: str) -> No
         assert args.bulk == ("loopback" if args.role == "head" else "clear")
 
 
-def test_the_chart_s_options_are_the_node_agent_s_and_the_pod_s_grace_is_the_agent_s() -> None:
+def test_chart_uses_agent_options_and_its_grace() -> None:
     options = option_of_chart()
     assert {"--role", "--listen", "--join", "--keys", "--grace", "--notices", "--metrics"} <= set(options)
     values = {"--role": "preemptible", "--notices": "gcp", "--bulk": "clear", "--grace": "30"}
@@ -69,7 +69,7 @@ def test_the_chart_s_options_are_the_node_agent_s_and_the_pod_s_grace_is_the_age
     assert "--grace={{ $values.graceSeconds }}" in text
 
 
-def test_the_schema_of_the_values_knows_all_of_them_and_no_others() -> None:
+def test_values_schema_knows_exactly_the_values() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = (CHART / "values.yaml").read_text()
     known = set(schema["properties"]) - {"global"}
@@ -87,13 +87,13 @@ def test_the_schema_of_the_values_knows_all_of_them_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_every_script_is_one_that_bash_reads(script: Path) -> None:
+def test_every_script_parses_in_bash(script: Path) -> None:
     assert len(SCRIPTS) >= 3
     subprocess.run(["bash", "-n", str(script)], check=True, timeout=60.0)
 
 
 @pytest.mark.parametrize("name", ["cluster", "preemptible"])
-def test_directives_of_slurm_are_sbatch_s_options_and_come_before_the_first_command(name: str) -> None:
+def test_slurm_directives_are_sbatch_options_before_first_command(name: str) -> None:
     lines = (DEPLOY / "slurm" / f"{name}.sbatch").read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
     directives = [line for line in lines if line.startswith("#SBATCH")]
@@ -103,7 +103,7 @@ def test_directives_of_slurm_are_sbatch_s_options_and_come_before_the_first_comm
     assert ("#SBATCH --requeue" in directives) == (name == "preemptible")
 
 
-def test_keys_come_through_a_secret_and_the_init_container_as_they_were(tmp_path: Path) -> None:
+def test_keys_pass_unchanged_through_secret_and_init_container(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     assert rlctl(["keygen", str(keys), "--node", "head", "--node", "spot", "--node", "laptop"]) == 0
     made = subprocess.run(
@@ -126,7 +126,7 @@ def test_keys_come_through_a_secret_and_the_init_container_as_they_were(tmp_path
     assert NodeKeys.load(copied) == NodeKeys.load(keys / "spot")
 
 
-def test_a_secret_of_what_is_no_key_directory_is_refused(tmp_path: Path) -> None:
+def test_secret_from_a_non_key_directory_is_refused(tmp_path: Path) -> None:
     refused = subprocess.run(
         [str(DEPLOY / "key_secrets.sh"), str(tmp_path), "head"],
         capture_output=True,

@@ -85,7 +85,7 @@ def run(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_the_page_shows_a_whole_fault_and_a_whole_check() -> None:
+def test_page_shows_a_whole_fault_and_whole_check() -> None:
     files = [step.file for step in steps()]
     for name in ("faults", "drawing", "apply_sim", "invariants/catalogue", "mutations/training"):
         assert f"chaos/{name}.py" in files
@@ -93,20 +93,20 @@ def test_the_page_shows_a_whole_fault_and_a_whole_check() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_newcomer_s_fault_and_check_pass_their_tests_at_the_first_try(followed: Path) -> None:
+def test_newcomers_fault_and_check_pass_at_first_try(followed: Path) -> None:
     rooms = [f"tests/chaos/test_chaos_{name}.py" for name in
              ("apply", "faults", "swarm", "invariants", "mutations")]  # fmt: skip
     chosen = "slow_disk or every_kind or sense or window or story or every_check or cluster"
     out = run(followed, "pytest", "-rA", "-p", "no:cacheprovider", "-k", chosen, *rooms)
     passed = [line.partition("::")[2] for line in out.splitlines() if line.startswith("PASSED ")]
-    assert "test_a_slow_disk_is_as_fast_again_when_its_time_is_over" in passed
-    assert "test_every_kind_has_a_form_in_json_that_names_it[slow_disk]" in passed
-    assert "test_a_plan_that_makes_no_sense_is_told" in passed
-    assert "test_a_planted_bug_fits_the_source_and_compiles[a window below nothing]" in passed
+    assert "test_slow_disk_is_fast_again_after_its_time" in passed
+    assert "test_every_kind_has_a_json_form_with_its_name[slow_disk]" in passed
+    assert "test_plan_without_sense_is_reported" in passed
+    assert "test_planted_bug_fits_source_and_compiles[a window below nothing]" in passed
 
 
 @pytest.mark.timeout(300)
-def test_a_newcomer_sees_the_fault_happen(followed: Path) -> None:
+def test_newcomer_sees_the_fault_happen(followed: Path) -> None:
     replay = ("sim", "replay", "3", "--schedule", "slow.toml", "--trace", "trace.txt")
     out = run(followed, "gleaner.rlctl", *replay)
     assert "slow_disk 1" in out
@@ -116,13 +116,13 @@ def test_a_newcomer_sees_the_fault_happen(followed: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_newcomer_s_check_catches_its_planted_bug(followed: Path) -> None:
+def test_newcomers_check_catches_its_planted_bug(followed: Path) -> None:
     out = run(followed, "gleaner.chaos.hunt", "a window below nothing", "--seeds", "3")
     row = next(line for line in out.splitlines() if line.startswith("| a window below nothing"))
     assert "| sane plans |" in row
 
 
-def test_a_page_that_names_a_line_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_page_that_names_a_missing_line_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("one = 1\ntwo = 2\n")
     Step("a.py", " one = 1\n+half = 1.5\n", new=False).do(tmp_path)
     assert (tmp_path / "a.py").read_text() == "one = 1\nhalf = 1.5\ntwo = 2\n"

@@ -8,7 +8,7 @@ from gleaner.rlctl.command_list import COMMANDS
 TEXT = command_document.PAGE.read_text(encoding="utf-8")
 
 
-def test_cli_page_is_what_is_made_from_the_parsers() -> None:
+def test_cli_page_is_generated_from_the_parsers() -> None:
     made = command_document.page()
     assert made == TEXT, "docs/cli.md is behind the code: run `python -m gleaner.rlctl.command_document`"
 
@@ -19,7 +19,7 @@ def test_cli_page_has_a_section_for_every_command() -> None:
     assert {"rlctl sim replay", "rlctl model new", "nodeagent start"} <= headings
 
 
-def test_cli_page_has_every_option_that_the_usage_lines_name() -> None:
+def test_cli_page_has_every_option_of_usage_lines() -> None:
     for usage in (parser(["generate"]), words.parser()):
         children, _ = command_document._children(usage)
         for name, child in children.items():
@@ -30,5 +30,5 @@ def test_cli_page_has_every_option_that_the_usage_lines_name() -> None:
                 assert all(f"`{word}" in section or f", {word}" in section for word in named), child.prog
 
 
-def test_cli_page_shows_brackets_as_text_and_code_as_it_is() -> None:
+def test_cli_page_escapes_brackets_and_keeps_code() -> None:
     assert command_document._prose("runs/<id>/ and `<node>`") == "runs/&lt;id>/ and `<node>`"

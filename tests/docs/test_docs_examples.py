@@ -23,7 +23,7 @@ def write_examples(page: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["architecture.md", "actors.md"])
-def test_the_examples_of_a_page_pass_as_they_stand(page: str, tmp_path: Path) -> None:
+def test_examples_of_a_page_pass_unchanged(page: str, tmp_path: Path) -> None:
     write_examples(page, tmp_path)
     # In a process of its own: its message kinds must not meet those of other tests.
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
@@ -37,7 +37,7 @@ def test_the_examples_of_a_page_pass_as_they_stand(page: str, tmp_path: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_program_of_the_page_on_actors_counts_over_crashes_and_over_its_own_end(tmp_path: Path) -> None:
+def test_example_actor_counts_over_crashes_and_restart(tmp_path: Path) -> None:
     write_examples("actors.md", tmp_path)
     for total in (2, 4):
         done = subprocess.run(
@@ -51,7 +51,7 @@ def test_the_program_of_the_page_on_actors_counts_over_crashes_and_over_its_own_
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_and_every_named_source_leads_to_a_file(page: Path) -> None:
+def test_every_link_and_named_source_exists(page: Path) -> None:
     text = page.read_text()
     missing = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
     missing += [path for path in SOURCE.findall(text) if not (ROOT / path).exists()]

@@ -10,11 +10,11 @@ MAKE = "run `python -m gleaner.rlctl.protocol_document`"
 TEXT = protocol_document.PAGE.read_text()
 
 
-def test_the_page_is_what_is_made_from_the_structs() -> None:
+def test_page_is_generated_from_the_structs() -> None:
     assert protocol_document.updated(TEXT) == TEXT, f"docs/protocol.md is behind the code: {MAKE}"
 
 
-def test_every_kind_is_on_the_page_with_every_field() -> None:
+def test_page_has_every_kind_with_every_field() -> None:
     blocks = {
         block.split("**")[1]: block
         for block in re.findall(r"^\*\*\w+\*\*.*?(?=^\*\*|^#|\Z)", TEXT, re.M | re.S)
@@ -27,7 +27,7 @@ def test_every_kind_is_on_the_page_with_every_field() -> None:
             assert set(re.findall(r"^\| `(\w+)` \|", blocks[name], re.M)) == set(cls.__struct_fields__), name
 
 
-def test_every_actor_is_on_the_page_with_what_it_understands() -> None:
+def test_page_has_every_actor_with_its_messages() -> None:
     overview = {
         line.split("`")[1]: set(re.findall(r"\w+", line.split("|")[2]))
         for line in TEXT[TEXT.index("made: overview") :].splitlines()
@@ -39,7 +39,7 @@ def test_every_actor_is_on_the_page_with_what_it_understands() -> None:
         assert own <= overview[conversations.NAMES[actor.__name__]]
 
 
-def test_who_says_what_and_what_answers_it_is_read_from_the_code() -> None:
+def test_senders_and_replies_are_read_from_the_code() -> None:
     lines = {
         (line.to, line.kind.__name__): line
         for own in conversations.conversations().lines.values()
@@ -54,7 +54,7 @@ def test_who_says_what_and_what_answers_it_is_read_from_the_code() -> None:
     assert not unsaid, f"nobody says {unsaid}: are they still needed?"
 
 
-def test_a_fact_that_the_code_does_not_tell_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undocumented_fact_is_requested_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(conversations.LATER, "TakeGroups")
     with pytest.raises(conversations.Unsaid, match="TakeGroups is answered later: say with what"):
         conversations.conversations()
@@ -63,6 +63,6 @@ def test_a_fact_that_the_code_does_not_tell_is_asked_for_by_name(monkeypatch: py
         conversations.conversations()
 
 
-def test_a_page_without_a_slot_is_refused() -> None:
+def test_page_without_a_slot_is_refused() -> None:
     with pytest.raises(protocol_document.NoSlot, match="written"):
         protocol_document.updated(TEXT.replace("<!-- made: written -->", ""))

@@ -20,7 +20,7 @@ def test_python_blocks_of_the_readme_compile() -> None:
         compile(text, "README.md", "exec")
 
 
-def test_shell_blocks_of_the_readme_parse_and_hold_no_python() -> None:
+def test_shell_blocks_of_readme_parse_without_python() -> None:
     for text in blocks("bash"):
         done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr

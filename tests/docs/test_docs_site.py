@@ -48,7 +48,7 @@ def test_api_pages_name_objects_that_exist() -> None:
             assert getattr(import_module(module), name).__doc__, path
 
 
-def test_api_page_has_everything_that_gleaner_exports() -> None:
+def test_api_page_has_everything_gleaner_exports() -> None:
     text = (DOCS / "api_client.md").read_text()
     for name in gleaner.__all__:
         own = getattr(gleaner, name)
@@ -66,7 +66,7 @@ def test_link_out_of_docs_becomes_text_without_a_repository(hook: ModuleType) ->
     assert "[README](https://example.org/g/blob/main/README.md#x)" in linked
 
 
-def test_link_to_a_file_that_is_gone_ends_the_build(hook: ModuleType) -> None:
+def test_link_to_a_missing_file_fails_the_build(hook: ModuleType) -> None:
     with pytest.raises(hook.BrokenLink, match=r"index.md: the link to ../GONE.md leads to no file"):
         hook.rewritten("[x](../GONE.md)", "index.md", ROOT, str(DOCS), "")
 
@@ -79,5 +79,5 @@ def test_link_to_a_file_that_is_gone_ends_the_build(hook: ModuleType) -> None:
         ("The same bits, whatever dies", "the-same-bits-whatever-dies"),
     ],
 )
-def test_anchor_of_a_heading_is_that_of_github(hook: ModuleType, heading: str, anchor: str) -> None:
+def test_heading_anchor_matches_github(hook: ModuleType, heading: str, anchor: str) -> None:
     assert hook.anchor(heading, "-") == anchor

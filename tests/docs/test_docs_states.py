@@ -14,17 +14,17 @@ def listed(title: str) -> set[Transition]:
 
 
 @pytest.mark.timeout(120)
-def test_request_and_group_states_change_as_the_page_lists() -> None:
+def test_request_and_group_states_match_the_page() -> None:
     requests, groups = state_walks.request_and_group_transitions()
     assert requests == listed("Request")
     assert groups == listed("Group")
 
 
-async def test_instance_states_change_as_the_page_lists() -> None:
+async def test_instance_states_match_the_page() -> None:
     assert await state_walks.instance_transitions() == listed("Instance")
 
 
-def test_version_states_change_as_the_page_lists() -> None:
+def test_version_states_match_the_page() -> None:
     assert state_walks.version_transitions() == listed("Weight version")
 
 

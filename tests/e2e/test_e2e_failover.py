@@ -58,7 +58,7 @@ def whole(job: Job) -> None:
     assert [record.step for record in job.records() if isinstance(record, Step)] == list(range(1, STEPS + 1))
 
 
-def test_a_head_that_dies_in_mid_step_is_followed_by_its_standby_without_loss_or_repetition(
+def test_standby_takes_over_mid_step_without_loss_or_repetition(
     cluster: FailoverCluster,
 ) -> None:
     job = cluster.job(f"job.steps={STEPS}")
@@ -76,7 +76,7 @@ def test_a_head_that_dies_in_mid_step_is_followed_by_its_standby_without_loss_or
 
 
 @pytest.mark.long
-def test_a_database_that_restarts_costs_a_moment_and_a_head_that_is_cut_off_its_place(
+def test_database_restart_is_harmless_and_isolated_head_is_replaced(
     cluster: FailoverCluster,
 ) -> None:
     cluster.stand_by(HEADS[0])

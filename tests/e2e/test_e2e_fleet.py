@@ -19,9 +19,7 @@ def trace(folder: Path, *events: str) -> str:
     return f"fleet.trace={file}"
 
 
-def test_an_instance_with_notice_hands_over_and_a_run_that_loses_all_others_goes_on_colocated(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_noticed_instance_drains_and_run_continues_colocated(make_run: MakeRun, tmp_path: Path) -> None:
     added = [f"0,add,spot-{number}" for number in (1, 2, 3)]
     events = ["3,notice,spot-1", "5,remove,spot-2", "6,remove,spot-3", "33,remove,spot-1"]
     run = make_run(OPEN_ENDED, "fleet.n_prem_max=3", trace(tmp_path, *added, *events))
@@ -41,7 +39,7 @@ def test_an_instance_with_notice_hands_over_and_a_run_that_loses_all_others_goes
 
 
 @pytest.mark.long
-def test_an_instance_that_hung_is_fenced_when_it_comes_back_and_works_again(make_run: MakeRun) -> None:
+def test_hung_instance_is_fenced_and_works_again(make_run: MakeRun) -> None:
     run = make_run(OPEN_ENDED, *ALIVE)
     run.start()
     run.wait(lambda: run.steps(), "the first step")

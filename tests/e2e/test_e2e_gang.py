@@ -55,7 +55,7 @@ def strike(run: RealRun, number: signal.Signals) -> list[Restart]:
     return [one for one in run.look()[told:] if isinstance(one, Restart)]
 
 
-def test_a_gang_that_loses_a_rank_in_a_step_goes_on_and_does_every_step_once(make_run: MakeRun) -> None:
+def test_gang_continues_after_losing_a_rank_mid_step(make_run: MakeRun) -> None:
     run = make_run(*SETTINGS)
     run.start()
     run.wait(lambda: run.steps(), "the first step")

@@ -46,7 +46,7 @@ def ask(url: str, rid: str) -> Iterator[dict[str, object]]:
                 yield json.loads(line.removeprefix(b"data: "))
 
 
-def test_a_stream_continues_over_the_death_of_engine_and_manager_with_the_same_tokens(
+def test_stream_continues_after_engine_and_manager_death(
     make_run: MakeRun,
 ) -> None:
     # One long step, all of it under the initial weights: what is compared is made under version 0.

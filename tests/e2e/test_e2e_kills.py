@@ -37,7 +37,7 @@ def kill_host(run: RealRun, node: str) -> None:
     run.wait(lambda: run.events("killed", node) == 1, f"word of the end of {node}")
 
 
-def test_run_keeps_its_promises_whichever_of_its_processes_is_killed(make_run: MakeRun) -> None:
+def test_run_keeps_promises_when_a_process_is_killed(make_run: MakeRun) -> None:
     run = make_run(OPEN_ENDED)
     run.start()
     run.wait(lambda: run.steps(), "the first step")

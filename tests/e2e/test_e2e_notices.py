@@ -68,9 +68,7 @@ def status(root: Path, name: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, timeout=60.0, check=False).stdout
 
 
-def test_a_host_with_a_notice_drains_and_leaves_and_one_whose_notice_is_withdrawn_serves_on(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_noticed_host_drains_and_withdrawn_notice_keeps_serving(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(OPEN_ENDED, "fleet.n_prem_max=0", "rollout.prompts=8")
     run.start()
     run.wait(lambda: run.events("joined", "reserved-1"), "a head to join")

@@ -27,7 +27,7 @@ def add(run: RealRun, amount: int) -> TallyIs:
     return asyncio.run(ask())
 
 
-def test_an_own_actor_answers_clients_and_goes_on_from_its_journal_after_a_kill(
+def test_own_actor_answers_and_resumes_from_journal_after_kill(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))

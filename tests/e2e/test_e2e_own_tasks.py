@@ -17,7 +17,7 @@ SMALL = (
 )  # fmt: skip
 
 
-def test_a_job_trains_on_three_tasks_with_a_verifier_each(tmp_path: Path) -> None:
+def test_job_trains_on_three_tasks_with_own_verifiers(tmp_path: Path) -> None:
     run = RealRun(tmp_path, EXAMPLE, SMALL)
     try:
         run.start()

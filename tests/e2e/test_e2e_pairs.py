@@ -44,7 +44,7 @@ def generated(run: RealRun) -> Generated:
     return asyncio.run(ask())
 
 
-def test_run_one_step_ahead_keeps_its_promises_when_processes_die_in_pairs(make_run: MakeRun) -> None:
+def test_run_ahead_keeps_promises_when_pairs_die(make_run: MakeRun) -> None:
     run = make_run(OPEN_ENDED, *AHEAD)
     run.start()
     run.wait(lambda: run.steps(), "the first step")

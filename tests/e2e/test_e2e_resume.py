@@ -22,7 +22,7 @@ def kill_in_the_middle_of_a_step(run: RealRun) -> None:
     assert broken(run.run, complete=False) == []
 
 
-def test_a_killed_run_is_resumed_and_does_every_step_once(make_run: MakeRun) -> None:
+def test_killed_run_resumes_and_does_every_step_once(make_run: MakeRun) -> None:
     run = make_run(f"job.steps={STEPS}")
     run.start()
     run.wait(lambda: len(run.steps()) >= 2, "two steps")
@@ -44,7 +44,7 @@ def test_a_killed_run_is_resumed_and_does_every_step_once(make_run: MakeRun) -> 
 
 
 @pytest.mark.long
-def test_a_run_whose_host_lost_its_memory_goes_on_from_the_last_checkpoint(make_run: MakeRun) -> None:
+def test_run_resumes_from_checkpoint_when_host_lost_memory(make_run: MakeRun) -> None:
     run = make_run("job.steps=4")
     run.start()
     run.wait(lambda: len(run.steps()) >= 2, "two steps")

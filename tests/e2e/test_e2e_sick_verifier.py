@@ -28,7 +28,7 @@ DEEDS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("deed", DEEDS)
-def test_a_run_whose_verifier_is_broken_ends_with_its_text(
+def test_run_with_broken_verifier_ends_with_its_text(
     deed: str, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(BROKEN))
@@ -107,7 +107,7 @@ def own(tmp_path: Path, model_dir: Path, request: pytest.FixtureRequest) -> Iter
     ],
     indirect=["own"],
 )
-def test_a_run_whose_own_function_is_broken_ends_with_its_text(own: RealRun, status: str, text: str) -> None:
+def test_run_with_broken_function_ends_with_its_text(own: RealRun, status: str, text: str) -> None:
     own.start()
     assert own.ends() == UNSCORED, own.story()
     said = own.output.read_text(errors="replace")

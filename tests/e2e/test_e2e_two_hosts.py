@@ -49,7 +49,7 @@ def refused_by_head(cluster: Cluster) -> Counter[str]:
     return Counter(json.loads(shown.stdout)["processes"][0]["refused"])
 
 
-def test_a_host_without_keys_listens_to_no_network_and_is_told_nothing(cluster: Cluster) -> None:
+def test_host_without_keys_has_no_network_and_no_data(cluster: Cluster) -> None:
     stranger = cluster.switch.host("naked")
     here = f"tcp://{stranger.address}:7701"
     for role in (("--join", cluster.head), ("--role", "head")):
@@ -62,7 +62,7 @@ def test_a_host_without_keys_listens_to_no_network_and_is_told_nothing(cluster: 
     assert f"the process at {cluster.head} does not admit us" in shown.stderr
 
 
-def test_a_job_trains_over_the_wire_across_hosts_where_strangers_get_nothing(cluster: Cluster) -> None:
+def test_job_trains_across_hosts_while_strangers_get_nothing(cluster: Cluster) -> None:
     made = rlctl("keygen", str(cluster.root / "foreign"), "--node", "mallory")
     assert made.returncode == 0, made.stderr
     foreign = cluster.root / "foreign" / "mallory"
@@ -122,7 +122,7 @@ def test_a_job_trains_over_the_wire_across_hosts_where_strangers_get_nothing(clu
     assert not (cluster.state(REMOTE) / "journal" / job.run.id / "rollout.sqlite").exists()
 
 
-def test_a_host_that_was_cut_off_is_fenced_and_comes_back_as_another(cluster: Cluster) -> None:
+def test_isolated_host_is_fenced_and_returns_as_another(cluster: Cluster) -> None:
     job = cluster.job()
     job.wait(lambda: job.step() >= 2, "the second step")
     cut_s = time.monotonic()
@@ -160,7 +160,7 @@ def connections_between(home: Host, away: Host) -> int:
 
 
 @pytest.mark.long
-def test_a_host_that_is_revoked_is_cut_off_by_every_process_and_works_again_when_trusted(
+def test_revoked_host_is_cut_off_until_trusted_again(
     cluster: Cluster,
 ) -> None:
     trusting = ("head", "reserved-1")
@@ -192,7 +192,7 @@ def test_a_host_that_is_revoked_is_cut_off_by_every_process_and_works_again_when
     assert max(first) <= alone < min(last)
 
 
-def test_a_head_that_is_killed_and_comes_back_goes_on_with_its_job_and_lets_a_host_with_notice_go(
+def test_restarted_head_continues_job_and_noticed_host_leaves(
     cluster: Cluster,
 ) -> None:
     job = cluster.job("job.steps=8")

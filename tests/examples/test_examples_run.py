@@ -49,7 +49,7 @@ def test_every_example_is_in_the_list() -> None:
     }
 
 
-def test_own_actor_keeps_its_budget_when_its_process_ends(tmp_path: Path) -> None:
+def test_own_actor_keeps_its_budget_over_restart(tmp_path: Path) -> None:
     script = EXAMPLES / "own_actor" / "budget.py"
     crash = "spend -1: the actor crashed and was restarted"
     assert run(script, tmp_path) == ["spend 4: 6 left", crash, "spend 0: 6 left"]
@@ -58,7 +58,7 @@ def test_own_actor_keeps_its_budget_when_its_process_ends(tmp_path: Path) -> Non
     assert run(script, tmp_path) == [refusal, crash, "spend 0: 2 left"]
 
 
-def test_own_actor_refuses_more_than_is_left() -> None:
+def test_own_actor_refuses_more_than_its_budget() -> None:
     budget = load("own_actor/budget.py")
 
     def spend(hours: int) -> Message:
@@ -73,7 +73,7 @@ def test_own_actor_refuses_more_than_is_left() -> None:
 
 
 @pytest.mark.parametrize(("name", "scores"), [("own_reward", {"sums"}), ("mixed", {"math", "code", "brief"})])
-def test_own_reward_example_passes_the_check_of_its_data(
+def test_own_reward_example_passes_its_data_check(
     name: str,
     scores: set[str],
     tmp_path: Path,
@@ -89,7 +89,7 @@ def test_own_reward_example_passes_the_check_of_its_data(
     assert {task["task"] for task in json.loads(capsys.readouterr().out)["tasks"]} == scores
 
 
-async def test_own_trainer_publishes_versions_that_an_instance_serves(world: World) -> None:
+async def test_own_trainer_publishes_versions_an_instance_serves(world: World) -> None:
     model = world.model("mine", 0)
     newest = await asyncio.to_thread(load("own_trainer/train.py").train, world.address, model)
     assert newest == 3
@@ -114,9 +114,7 @@ def test_openai_client_is_answered_by_the_gateway(tmp_path: Path) -> None:
     assert re.fullmatch(r"completion \((stop|length)\): [1-8] tokens", completion)
 
 
-def test_spot_trace_is_replayed_and_its_hosts_take_part(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_spot_trace_is_replayed_with_its_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = EXAMPLES / "spot_trace"
     trace = str(folder / "trace.csv")
     words = ["simulate", str(folder / "job.toml"), "--trace", trace, "--json", "--out", str(tmp_path)]

@@ -35,7 +35,7 @@ def unpacked(data: bytes) -> Any:
     return msgpack.unpackb(data, strict_map_key=False)
 
 
-def test_every_kind_and_every_frame_has_a_golden_entry_and_nothing_else_has() -> None:
+def test_golden_entries_match_kinds_and_frames_exactly() -> None:
     assert len(KINDS) > 100
     missing = sorted((KINDS.keys() | CASES.keys()) - GOLDEN.keys())
     assert not missing, f"no golden bytes of {', '.join(missing)}: {ADD}"
@@ -44,7 +44,7 @@ def test_every_kind_and_every_frame_has_a_golden_entry_and_nothing_else_has() ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_message_is_encoded_to_its_golden_bytes_and_read_back_from_them(kind: str) -> None:
+def test_message_matches_its_golden_bytes_both_ways(kind: str) -> None:
     value, golden = example(KINDS[kind]), GOLDEN[kind]
     assert encode_body(value) == golden.parts[0], (
         f"the bytes of {kind} changed: processes of another release and journals on disk hold the old ones. "
@@ -57,7 +57,7 @@ def test_a_message_is_encoded_to_its_golden_bytes_and_read_back_from_them(kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fields_of_a_newer_minor_version_are_skipped_wherever_they_stand(kind: str) -> None:
+def test_fields_of_newer_minor_version_are_skipped_anywhere(kind: str) -> None:
     def newer(value: Any) -> Any:
         is_map = isinstance(value, dict) and any(key == "key0" or not isinstance(key, str) for key in value)
         if isinstance(value, dict) and not is_map:  # a struct
@@ -71,7 +71,7 @@ def test_fields_of_a_newer_minor_version_are_skipped_wherever_they_stand(kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_an_older_version_a_missing_field_takes_its_default_or_is_refused_by_name(kind: str) -> None:
+def test_missing_field_of_older_version_defaults_or_is_refused(kind: str) -> None:
     golden = unpacked(GOLDEN[kind].parts[0])
     for field in msgspec.structs.fields(KINDS[kind]):
         older = msgpack.packb({key: value for key, value in golden.items() if key != field.encode_name})
@@ -86,7 +86,7 @@ def test_of_an_older_version_a_missing_field_takes_its_default_or_is_refused_by_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_body_that_is_cut_or_named_for_another_kind_is_refused(kind: str) -> None:
+def test_truncated_or_misnamed_body_is_refused(kind: str) -> None:
     whole = GOLDEN[kind].parts[0]
     for end in range(len(whole)):
         with pytest.raises(BadBody):
@@ -96,7 +96,7 @@ def test_a_body_that_is_cut_or_named_for_another_kind_is_refused(kind: str) -> N
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_frame_is_encoded_to_its_golden_bytes_and_read_back_from_them(name: str) -> None:
+def test_frame_matches_its_golden_bytes_both_ways(name: str) -> None:
     case, golden = CASES[name], GOLDEN[name]
     assert tuple(case.parts) == golden.parts, (
         f"the bytes of {name} changed: is that a new minor version, or another major one (transport/)? If it "
@@ -109,19 +109,19 @@ def test_a_frame_is_encoded_to_its_golden_bytes_and_read_back_from_them(name: st
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES.values() if case.packed])
-def test_elements_that_a_newer_minor_version_appends_to_a_frame_are_skipped(name: str) -> None:
+def test_elements_appended_by_newer_minor_version_are_skipped(name: str) -> None:
     case = CASES[name]
     newer = [msgpack.packb([*unpacked(part), "of tomorrow", {"a": [1]}]) for part in GOLDEN[name].parts]
     assert case.decode(newer) == case.value
 
 
-def test_the_header_of_a_token_frame_may_grow_too() -> None:
+def test_token_frame_header_may_grow() -> None:
     header, columns = GOLDEN["TokenFrame"].parts
     newer = [msgpack.packb([*unpacked(header), "of tomorrow"]), columns]
     assert CASES["TokenFrame"].decode(newer) == CASES["TokenFrame"].value
 
 
-def test_the_command_adds_and_removes_entries_but_changes_none_that_it_is_not_told_to(tmp_path: Path) -> None:
+def test_command_adds_removes_and_changes_only_requested_entries(tmp_path: Path) -> None:
     # In a process of its own, on a copy of the files: a class that is defined here would stay known.
     script = f"""
 import shutil, sys

@@ -21,14 +21,14 @@ def findings(source: str) -> str:
     return done.stdout
 
 
-def test_every_folder_of_the_package_leads_to_one_at_the_top() -> None:
+def test_every_package_folder_links_to_a_top_folder() -> None:
     assert FOLDERS == ["actors", "chaos", "configs", "nodeagent", "rlctl", "sim", "supervisor", "transport"]
     for name in FOLDERS:
         assert (ROOT / "gleaner" / name).resolve() == ROOT / name
         assert (ROOT / "gleaner" / name).readlink() == Path("..", name)
 
 
-def test_the_linter_selects_the_rule_and_bans_every_short_name() -> None:
+def test_linter_bans_every_short_import_name() -> None:
     lint = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     assert "TID251" in lint["select"]
     assert sorted(lint["flake8-tidy-imports"]["banned-api"]) == FOLDERS
@@ -39,11 +39,11 @@ def test_the_linter_selects_the_rule_and_bans_every_short_name() -> None:
     "form",
     ["import {0}", "import {0}.one", "from {0} import one", "from {0}.one import two", "import {0} as x"],
 )
-def test_a_planted_short_import_is_found(form: str, name: str) -> None:
+def test_planted_short_import_is_found(form: str, name: str) -> None:
     assert "TID251" in findings(form.format(name))
 
 
-def test_imports_of_the_package_and_of_others_are_left_alone() -> None:
+def test_full_and_foreign_imports_are_allowed() -> None:
     assert "TID251" not in findings(
         "import gleaner.actors\nfrom gleaner import sim\nimport asyncio.transports\n"
     )

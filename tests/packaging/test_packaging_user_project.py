@@ -88,17 +88,17 @@ def run(project: Path, site: Path, program: str, **env: str) -> str:
     return done.stdout
 
 
-def test_pypi_s_supervisor_is_there() -> None:
+def test_pypi_supervisor_is_installed() -> None:
     assert (PYPI_SUPERVISOR / "supervisor" / "options.py").is_file(), "make setup brings it"
 
 
-def test_a_project_with_folders_of_the_same_names_publishes(project: Path, site: Path) -> None:
+def test_project_with_same_folder_names_publishes(project: Path, site: Path) -> None:
     said = run(project, site, PUBLISHES)
     assert said.startswith(f"{site / 'gleaner' / '__init__.py'} ")
     assert "runs" in said
 
 
-def test_a_project_with_folders_of_the_same_names_plugs_into_verl(project: Path, site: Path) -> None:
+def test_project_with_same_folder_names_plugs_into_verl(project: Path, site: Path) -> None:
     for name in STUBS:
         (project / name).mkdir()
         (project / name / "__init__.py").write_text(STUB)
@@ -106,12 +106,12 @@ def test_a_project_with_folders_of_the_same_names_plugs_into_verl(project: Path,
     assert said == f"{site / 'gleaner' / 'rlctl' / 'integrations' / 'verl.py'} gleaner\n"
 
 
-def test_the_command_says_its_version(project: Path, site: Path) -> None:
+def test_command_shows_its_version(project: Path, site: Path) -> None:
     program = "import sys\nfrom gleaner.rlctl.__main__ import main\nsys.exit(main(['--version']))\n"
     assert run(project, site, program).startswith("gleaner ")
 
 
-def test_the_package_alone_loads_nothing(project: Path, site: Path) -> None:
+def test_package_import_loads_nothing_else(project: Path, site: Path) -> None:
     program = (
         "import sys\nbefore = set(sys.modules)\nimport gleaner\n"
         "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))\n"

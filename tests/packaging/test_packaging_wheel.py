@@ -16,12 +16,12 @@ def names(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_the_wheel_holds_one_package_and_nothing_else(names: set[str]) -> None:
+def test_wheel_holds_one_package_and_nothing_else(names: set[str]) -> None:
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"gleaner"}
 
 
-def test_the_wheel_holds_every_module_of_the_checkout(names: set[str]) -> None:
+def test_wheel_holds_every_module_of_the_checkout(names: set[str]) -> None:
     listed = subprocess.run(["git", "ls-files", *FOLDERS], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("no git checkout")
@@ -46,11 +46,11 @@ def test_the_wheel_holds_every_module_of_the_checkout(names: set[str]) -> None:
         "actors/engine/vllm_plugin/gleaner_vllm/__init__.py",
     ],
 )
-def test_the_wheel_holds_what_is_read_beside_modules(file: str, names: set[str]) -> None:
+def test_wheel_holds_data_files_beside_modules(file: str, names: set[str]) -> None:
     assert f"gleaner/{file}" in names
 
 
-def test_the_wheel_has_the_commands_and_those_of_chaos(wheel: Path) -> None:
+def test_wheel_has_all_commands_including_chaos(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entries = "gleaner-0.1.0.dist-info/entry_points.txt"
         text = archive.read(entries).decode()

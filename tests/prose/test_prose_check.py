@@ -47,7 +47,7 @@ def test_every_group_has_a_planted_violation() -> None:
     ],
     ids=["docstring", "comment", "log line", "help", "markdown"],
 )
-def test_check_names_path_and_line_when_a_word_is_above_its_limit(
+def test_check_names_path_and_line_above_the_limit(
     group: str, file: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = project(tmp_path, 1, **{file: form.format(PLANTED[group])})
@@ -102,7 +102,7 @@ def test_documentation_of_attributes_is_read(tmp_path: Path) -> None:
     assert [(it.line, it.text) for it in texts(path)] == [(3, "The limit.")]
 
 
-def test_settings_with_an_unknown_folder_or_without_a_group_are_refused(tmp_path: Path) -> None:
+def test_settings_with_unknown_folder_or_missing_group_are_refused(tmp_path: Path) -> None:
     root = project(tmp_path, 0)
     settings = root / "pyproject.toml"
     settings.write_text(settings.read_text().replace("src =", "source ="))

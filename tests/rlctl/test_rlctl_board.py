@@ -38,7 +38,7 @@ def drawn(what: RenderableType, width: int) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_rates_and_shares_come_from_two_looks_and_a_new_incarnation_begins_anew() -> None:
+def test_rates_use_two_samples_and_restart_per_incarnation() -> None:
     meter = Meter()
     first = meter.observe(
         Processes([process("head", 10.0, 1.0, actor("a", 100, rate=7.0), actor("b", 5))], [])
@@ -51,7 +51,7 @@ def test_rates_and_shares_come_from_two_looks_and_a_new_incarnation_begins_anew(
     assert [line.rate for line in second.actors] == [30.0, 1.0]
 
 
-def test_actors_are_sorted_by_what_was_asked_and_the_rest_is_counted() -> None:
+def test_actors_are_sorted_as_requested_and_rest_counted() -> None:
     rows = [actor(f"a{n}", mailbox=n, restarts=50 - n, rate=float(n % 7), waits=1) for n in range(50)]
     board = Meter().observe(Processes([process("head", 1.0, 0.0, *rows, lag_s=2.0)], ["spot-9/agent"]))
     for sort, first in (("mailbox", "a49"), ("restarts", "a0"), ("rate", "a13"), ("name", "a0")):
@@ -66,7 +66,7 @@ def test_actors_are_sorted_by_what_was_asked_and_the_rest_is_counted() -> None:
     assert "64 MB" in text
 
 
-def test_the_plan_of_the_next_step_stands_beside_what_the_last_one_took() -> None:
+def test_next_plan_is_shown_beside_last_step_times() -> None:
     figures: dict[str, str | int | float] = {
         "state": "running", "t_seed_s": 12.5, "n_prem": 4, "measured_s": 61.0, "predicted_s": 58.0
     }  # fmt: skip
@@ -77,7 +77,7 @@ def test_the_plan_of_the_next_step_stands_beside_what_the_last_one_took() -> Non
 
 
 @given(st.integers(20, 200), st.integers(9, 60), st.integers(0, 30), st.sampled_from(list(SORTS)))
-def test_the_view_fits_any_terminal_and_always_shows_what_it_sorts_by(
+def test_view_fits_any_terminal_and_shows_sort_column(
     width: int, height: int, actors: int, sort: str
 ) -> None:
     rows = [actor(f"rollout/manager-{n}", last_failure="x" * 300) for n in range(actors)]
@@ -89,14 +89,14 @@ def test_the_view_fits_any_terminal_and_always_shows_what_it_sorts_by(
         assert any("▾" in line for line in lines)
 
 
-def test_an_empty_board_is_drawn() -> None:
+def test_empty_board_is_drawn() -> None:
     assert "0 actors" in drawn(render(Board([], []), "rate", 80), 80)[0]
 
 
 COLUMNS = (Column("A"), Column("B", spare=2), Column("C", spare=1), Column("LAST"))
 
 
-def test_columns_are_left_out_in_their_order_and_the_last_one_is_cut() -> None:
+def test_columns_are_dropped_in_order_and_last_is_cut() -> None:
     rows = [("a" * 10, "b" * 10, "c" * 10, "l" * 50)]
     assert drawn(fitted(COLUMNS, rows, 200), 200)[0].split() == ["A", "B", "C", "LAST"]
     assert drawn(fitted(COLUMNS, rows, 50), 50)[0].split() == ["A", "B", "C", "LAST"]
@@ -113,7 +113,7 @@ def test_no_line_is_wider_than_the_terminal(rows: list[list[str]], width: int) -
     assert all(len(line) <= width for line in drawn(fitted(COLUMNS, rows, width), width))
 
 
-def test_cells_keep_their_style_when_they_are_cut_and_hold_no_codes_of_their_own() -> None:
+def test_cut_cells_keep_style_and_hold_no_codes() -> None:
     made = fitted(
         [Column("A"), Column("LAST")], [("漢字", Styled("bad\x1b[2J\n" + "l" * 20, "bold red"))], 20
     )
@@ -122,7 +122,7 @@ def test_cells_keep_their_style_when_they_are_cut_and_hold_no_codes_of_their_own
     assert drawn(made, 20) == made.text(styled=False).splitlines()
 
 
-def test_the_cost_of_a_job_stands_above_its_processes() -> None:
+def test_job_cost_is_shown_above_its_processes() -> None:
     figures = {
         "step": 3,
         "cost": 0.25,

@@ -63,7 +63,7 @@ def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_sound_data_passes(job: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_data_passes(job: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     code, said = checked(capsys, str(job([row(n) for n in range(50)])))
     assert (code, said["settings"]) == (OK, [])
     (task,) = said["tasks"]
@@ -97,7 +97,7 @@ def test_long_prompts_are_found_with_a_tokenizer(
     assert said["tasks"][0]["longest_tokens"] > 400
 
 
-def test_reference_solutions_that_fail_are_found(
+def test_failing_reference_solutions_are_found(
     job: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [row(n) for n in range(20)]
@@ -114,7 +114,7 @@ def test_reference_solutions_that_fail_are_found(
     ]
 
 
-def test_a_reference_program_needs_no_fence_and_its_failing_test_is_named(
+def test_reference_program_needs_no_fence_and_names_failing_test(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tests = [{"call": "f", "args": [n], "expected": 2 * n} for n in range(3)]
@@ -128,7 +128,7 @@ def test_a_reference_program_needs_no_fence_and_its_failing_test_is_named(
     assert texts == ["its reference solution scores 0: test 2 of 3: another value: '1'"] * 5
 
 
-def test_prompts_that_are_held_out_and_trained_on_are_found(
+def test_held_out_prompts_that_are_trained_on_are_found(
     job: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "held.jsonl").write_text(json.dumps(row(3)) + "\n" + json.dumps(row(99)))
@@ -139,14 +139,14 @@ def test_prompts_that_are_held_out_and_trained_on_are_found(
     ]
 
 
-def test_the_table_names_the_rows(job: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_names_the_rows(job: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(job([row(0), {"text": 3}]))]) == USAGE
     said = capsys.readouterr().out
     assert "sums.jsonl: line 2: it has no prompt" in said
     assert "trained on" in said
 
 
-def test_numbers_of_problems_are_those_of_the_data(job: Callable[..., Path]) -> None:
+def test_problem_numbers_are_those_of_the_data(job: Callable[..., Path]) -> None:
     file = job([row(n) for n in range(200)])
     found = counted(load(file)).task[0]
     assert (found.train_problems, found.heldout_problems) == (180, 20)
@@ -164,12 +164,12 @@ def test_numbers_of_problems_are_those_of_the_data(job: Callable[..., Path]) -> 
         ("task.heldout_problems=21", "heldout_problems: expected at most 20"),
     ],
 )
-def test_more_problems_than_there_are_is_refused(job: Callable[..., Path], setting: str, said: str) -> None:
+def test_more_problems_than_available_are_refused(job: Callable[..., Path], setting: str, said: str) -> None:
     with pytest.raises(BadTask, match=said):
         counted(load(job([row(n) for n in range(200)]), [setting]))
 
 
-def test_a_run_with_a_bad_row_ends_before_it_starts(
+def test_run_with_a_bad_row_ends_before_it_starts(
     job: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = job([row(n) for n in range(30)] + ["{oops"])

@@ -78,7 +78,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield client
 
 
-async def test_an_actor_is_asked_by_name_or_by_address(cluster: Cluster) -> None:
+async def test_actor_is_asked_by_name_or_address(cluster: Cluster) -> None:
     assert await cluster.ask("counter", ClientCount(text="to be or not"), expect=Total) == Total(words=4)
     address = await cluster.find("counter")
     assert address.incarnation > 0
@@ -86,19 +86,19 @@ async def test_an_actor_is_asked_by_name_or_by_address(cluster: Cluster) -> None
     assert await cluster.ask(address, ClientCount(text="x"), expect=Total) == Total(words=7)
 
 
-async def test_an_ask_with_a_key_takes_effect_once(cluster: Cluster) -> None:
+async def test_ask_with_a_key_takes_effect_once(cluster: Cluster) -> None:
     for _ in range(3):
         assert await cluster.ask("counter", ClientCount(text="a b"), expect=Total, key="k") == Total(words=2)
 
 
-async def test_refusals_and_unknown_names_are_errors_and_never_silence(cluster: Cluster) -> None:
+async def test_refusals_and_unknown_names_are_errors_never_silence(cluster: Cluster) -> None:
     with pytest.raises(Refused, match="nothing to count"):
         await cluster.ask("counter", ClientCount(text=""), expect=Total)
     with pytest.raises(AskTimeout, match="nobody"):
         await cluster.ask("nobody", ClientCount(text="a"), expect=Done, deadline_s=0.3)
 
 
-async def test_every_process_tells_of_its_actors(cluster: Cluster) -> None:
+async def test_every_process_reports_its_actors(cluster: Cluster) -> None:
     async with asyncio.timeout(60):  # a name is claimed beside the actor's start
         while "counter" not in {address.name for address in await cluster.names()}:
             await asyncio.sleep(0.02)
@@ -108,14 +108,14 @@ async def test_every_process_tells_of_its_actors(cluster: Cluster) -> None:
     assert {actor.name for actor in seen.states[0].actors} == {"registry", "counter"}
 
 
-async def test_a_head_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
+async def test_missing_head_is_reported(tmp_path: Path) -> None:
     async with connect("tcp://127.0.0.1:1") as cluster:
         with pytest.raises(CommandError, match="no head answers at tcp://127.0.0.1:1") as nobody:
             await cluster.probe(deadline_s=0.5)
     assert nobody.value.code == NOTHING
 
 
-async def test_a_head_with_keys_answers_those_whom_it_trusts_alone(tmp_path: Path) -> None:
+async def test_head_with_keys_answers_only_trusted_clients(tmp_path: Path) -> None:
     client, stranger = NodeKeys.generate(), NodeKeys.generate()
     own = NodeKeys.generate()
     keys = NodeKeys(own.public, own.secret, frozenset({client.public}))
@@ -128,7 +128,7 @@ async def test_a_head_with_keys_answers_those_whom_it_trusts_alone(tmp_path: Pat
                     await refused.probe(deadline_s=0.5)
 
 
-async def test_clients_that_begin_in_the_same_millisecond_get_each_their_own_answers(
+async def test_clients_started_together_get_their_own_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.rlctl.client.wall_ms", lambda: 1_700_000_000_000)

@@ -54,7 +54,7 @@ def imported_by(program: str, folder: Path) -> set[str]:
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
-def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == OK
@@ -63,7 +63,7 @@ def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("words", [["--help"], ["ps"], ["kill", "trainer"], ["ps", "--help"]])
-def test_a_command_imports_only_its_own_module_when_nothing_runs(words: list[str], tmp_path: Path) -> None:
+def test_command_imports_only_its_module_when_nothing_runs(words: list[str], tmp_path: Path) -> None:
     loaded = imported_by(
         f"from gleaner.rlctl.__main__ import main\ntry:\n    main({words!r})\nexcept SystemExit:\n    pass",
         tmp_path,
@@ -75,7 +75,7 @@ def test_a_command_imports_only_its_own_module_when_nothing_runs(words: list[str
     assert not (SLOW | {"msgspec", "rich", "supervisor", "transport", "zmq"}) & packages
 
 
-def test_a_look_at_a_cluster_imports_no_slow_package(tmp_path: Path) -> None:
+def test_cluster_inspection_imports_no_slow_package(tmp_path: Path) -> None:
     loaded = imported_by(
         "import gleaner.rlctl.client, gleaner.rlctl.process_table, gleaner.rlctl.commands.kill", tmp_path
     )
@@ -84,7 +84,7 @@ def test_a_look_at_a_cluster_imports_no_slow_package(tmp_path: Path) -> None:
     assert not SLOW & packages
 
 
-def test_the_help_of_a_node_agent_does_not_import_the_daemon(tmp_path: Path) -> None:
+def test_node_agent_help_does_not_import_the_daemon(tmp_path: Path) -> None:
     loaded = imported_by(
         "from gleaner.nodeagent.__main__ import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass",
@@ -120,7 +120,7 @@ def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_teaches(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     told = capsys.readouterr().out
@@ -130,7 +130,7 @@ def test_every_command_teaches(name: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("name", ["ps", "tree", "logs", "report", "audit", "resume"])
-def test_a_folder_without_runs_is_exit_code_3(
+def test_folder_without_runs_gives_exit_code_3(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([name, "--runs-dir", str(tmp_path)]) == NOTHING
@@ -138,7 +138,7 @@ def test_a_folder_without_runs_is_exit_code_3(
 
 
 @pytest.mark.parametrize("command", [["ps"], ["tree"], ["kill", "trainer"], ["preempt", "spot-1"]])
-def test_asking_a_run_that_does_not_run_is_exit_code_3(
+def test_asking_a_stopped_run_gives_exit_code_3(
     command: list[str], run: runs.RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, *at(run)]) == NOTHING
@@ -146,7 +146,7 @@ def test_asking_a_run_that_does_not_run_is_exit_code_3(
     assert f"rlctl resume {run.id}" in capsys.readouterr().err
 
 
-def test_a_bad_setting_is_named_with_what_was_expected(
+def test_bad_setting_is_named_with_the_expected_value(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["run", "quickstart", "--runs-dir", str(tmp_path), "--set", "rollout.prompts=abc"])
@@ -156,7 +156,7 @@ def test_a_bad_setting_is_named_with_what_was_expected(
     assert not list(tmp_path.iterdir()), "nothing is made before everything was checked"
 
 
-def test_every_problem_is_told_before_anything_is_made(
+def test_every_problem_is_reported_before_anything_is_created(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = tmp_path / "trace.csv"
@@ -173,7 +173,7 @@ def test_every_problem_is_told_before_anything_is_made(
     assert not runs_dir.exists()
 
 
-def test_weights_in_clear_beyond_loopback_are_refused_before_a_run(
+def test_unencrypted_weights_beyond_loopback_are_refused_before_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     NodeKeys.generate().save(tmp_path / "keys")
@@ -183,7 +183,7 @@ def test_weights_in_clear_beyond_loopback_are_refused_before_a_run(
     assert not (tmp_path / "runs").exists()
 
 
-def test_too_little_shared_memory_is_told_before_a_run(
+def test_too_little_shared_memory_is_reported_before_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gleaner.rlctl.preflight.MEMORY_SPARE_BYTES", 1 << 60)
@@ -191,13 +191,13 @@ def test_too_little_shared_memory_is_told_before_a_run(
     assert "--shm-size" in capsys.readouterr().err
 
 
-def test_a_key_without_its_head_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_key_without_its_head_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "quickstart", "--keys", str(tmp_path), "--runs-dir", str(tmp_path / "r")]) == USAGE
     assert main(["ps", "--head", "tcp://127.0.0.1:1", "--keys", str(tmp_path)]) == USAGE
     assert "--head-key" in capsys.readouterr().err
 
 
-def test_a_run_that_is_driven_is_not_resumed(run: runs.RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_driven_run_is_not_resumed(run: runs.RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     with run.lock():
         assert run.driven()
         assert main(["resume", run.id, *at(run)]) == FAILED
@@ -207,7 +207,7 @@ def test_a_run_that_is_driven_is_not_resumed(run: runs.RunDir, capsys: pytest.Ca
     assert not run.driven()
 
 
-def test_a_run_that_has_ended_is_not_resumed(run: runs.RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ended_run_is_not_resumed(run: runs.RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     run.history.write_text(
         '{"kind":"end","t_s":1,"tokens_collected":1,"tokens_lost":0,"tokens_generated_twice":0,'
         '"requests_migrated":0,"ok":true}\n'
@@ -216,7 +216,7 @@ def test_a_run_that_has_ended_is_not_resumed(run: runs.RunDir, capsys: pytest.Ca
     assert "has ended" in capsys.readouterr().err
 
 
-def test_runs_are_found_by_id_begin_path_and_age(tmp_path: Path) -> None:
+def test_runs_are_found_by_id_prefix_path_and_age(tmp_path: Path) -> None:
     config = load("quickstart")
     older, newer = (runs.create(tmp_path, config) for _ in range(2))
     os.utime(older.path, (1, 1))
@@ -231,7 +231,7 @@ def test_runs_are_found_by_id_begin_path_and_age(tmp_path: Path) -> None:
     assert older.config() == config
 
 
-def test_the_audit_of_an_empty_run_says_what_is_missing(
+def test_audit_of_an_empty_run_names_missing_evidence(
     run: runs.RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", "--json", *at(run)]) == UNCHECKED
@@ -246,7 +246,7 @@ def test_the_audit_of_an_empty_run_says_what_is_missing(
     assert shown.count("not checked") == 5
 
 
-def test_keys_of_all_nodes_trust_each_other_and_new_ones_are_added(tmp_path: Path) -> None:
+def test_node_keys_trust_each_other_and_new_are_added(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     assert main(["keygen", str(folder), "--node", "head", "--node", "spot-1"]) == OK
     assert main(["keygen", str(folder), "--node", "laptop"]) == OK
@@ -265,7 +265,7 @@ def write_log(run: runs.RunDir, name: str, *lines: str) -> None:
     file.write_text("".join(f"{line}\n" for line in lines))
 
 
-def test_logs_of_all_processes_come_in_the_order_of_time(
+def test_logs_of_all_processes_are_merged_by_time(
     run: runs.RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_log(
@@ -297,7 +297,7 @@ def actor(name: str, pid: int = 0) -> ActorState:
     return ActorState(name=name, state="running", last_failure="", pid=pid, **figures)
 
 
-def test_a_target_is_a_host_an_actor_or_a_process() -> None:
+def test_target_is_a_host_an_actor_or_process() -> None:
     states = [
         state("head", "agent", 1, actor("cluster/scheduler"), actor("rollout", 2), actor("reserved-1", 9)),
         state("head", "rollout", 2, actor("rollout/manager")),

@@ -127,7 +127,7 @@ def host(tmp_path: Path, cluster: LookedAt, monkeypatch: pytest.MonkeyPatch) -> 
         yield Host(tmp_path, cluster, stack)
 
 
-def test_looks_and_kills_at_a_live_head_import_neither_runtime_nor_codec_nor_event_loop(host: Host) -> None:
+def test_inspection_of_live_head_imports_no_runtime(host: Host) -> None:
     host.start()
     host.cluster.run(_spawn(host))
     for words, told in (
@@ -146,9 +146,7 @@ async def _spawn(host: Host) -> None:
     host.cluster.head.spawn("spot-1/agent", lambda: Agent(host.orders))
 
 
-def test_ps_on_the_socket_shows_what_it_shows_over_the_network(
-    host: Host, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ps_shows_the_same_by_socket_and_network(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     def shown(*words: str) -> dict[str, object]:
         assert main(["ps", "--deadline", "1", "--json", *words]) == OK
         told: dict[str, object] = json.loads(capsys.readouterr().out)
@@ -174,7 +172,7 @@ def test_ps_on_the_socket_shows_what_it_shows_over_the_network(
     assert "head/actors  one_for_one" in tree
 
 
-def test_a_caller_that_speaks_nonsense_is_answered_or_cut_off_and_others_are_served(host: Host) -> None:
+def test_malformed_request_is_answered_or_cut_off(host: Host) -> None:
     host.start()
     for nonsense in (b"\xff\x00\n", b"[]\n", b'{"type":"Look"}\n', b'{"type":"Look","deadline_s":-1}\n'):
         line = host.connect()
@@ -191,13 +189,13 @@ def test_a_caller_that_speaks_nonsense_is_answered_or_cut_off_and_others_are_ser
     assert "spot-2/agent" in control.look(host.state_dir, 0.25).silent
 
 
-def test_a_caller_that_sends_nothing_is_cut_off(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_client_is_cut_off(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_socket, "CALLER_S", 0.05)
     host.start()
     assert _end(host.connect())
 
 
-def test_callers_beyond_the_limit_are_turned_away_until_one_leaves(host: Host) -> None:
+def test_clients_beyond_limit_are_refused_until_one_leaves(host: Host) -> None:
     host.start()
     lines = [host.connect() for _ in range(MAX_CALLERS)]
     with pytest.raises(control.NoControl):
@@ -208,7 +206,7 @@ def test_callers_beyond_the_limit_are_turned_away_until_one_leaves(host: Host) -
     assert control.look(host.state_dir, 0.25).states
 
 
-def test_the_socket_is_for_its_user_alone_and_goes_with_the_agent(host: Host) -> None:
+def test_socket_is_private_and_removed_with_the_agent(host: Host) -> None:
     opened = host.start()
     place = host.state_dir / CONTROL_SOCKET
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
@@ -218,7 +216,7 @@ def test_the_socket_is_for_its_user_alone_and_goes_with_the_agent(host: Host) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-def test_another_user_cannot_connect_even_into_an_open_folder(host: Host) -> None:
+def test_another_user_cannot_connect_in_an_open_folder(host: Host) -> None:
     host.start()
     with short_path(host.state_dir) as folder:
         own = int(folder.name)
@@ -232,14 +230,14 @@ def test_another_user_cannot_connect_even_into_an_open_folder(host: Host) -> Non
     assert done.returncode == 7
 
 
-def test_a_socket_of_another_user_is_not_asked(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_of_another_user_is_not_asked(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.start()
     monkeypatch.setattr("gleaner.rlctl.control.os.geteuid", lambda: os.getuid() + 1)
     with pytest.raises(control.NoControl):
         control.look(host.state_dir, 0.25)
 
 
-def test_a_look_at_a_run_without_an_agent_imports_no_client(tmp_path: Path) -> None:
+def test_inspection_without_an_agent_imports_no_client(tmp_path: Path) -> None:
     run = runs.create(tmp_path / "runs", load("quickstart"))
     with run.lock():
         done, packages = in_a_process("ps", "--runs-dir", str(run.path.parent))
@@ -248,7 +246,7 @@ def test_a_look_at_a_run_without_an_agent_imports_no_client(tmp_path: Path) -> N
     assert not SLOW & packages
 
 
-def test_a_path_longer_than_a_socket_address_serves(
+def test_path_longer_than_a_socket_address_works(
     tmp_path: Path, cluster: LookedAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "GREETING_S", PATIENCE_S)
@@ -261,7 +259,7 @@ def test_a_path_longer_than_a_socket_address_serves(
         assert control.look(host.state_dir, 0.25).states
 
 
-def test_a_socket_that_a_dead_head_left_is_passed_over_and_replaced(
+def test_socket_of_a_dead_head_is_skipped_and_replaced(
     host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with short_path(host.state_dir) as folder, socket.socket(socket.AF_UNIX) as dead:
@@ -274,7 +272,7 @@ def test_a_socket_that_a_dead_head_left_is_passed_over_and_replaced(
     assert control.look(host.state_dir, 0.25).states
 
 
-def test_a_head_that_stands_still_is_told_in_the_words_of_the_network(
+def test_hung_head_gives_the_same_error_as_the_network(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The kernel takes a connection for a process that is stopped, and nobody greets."""
@@ -289,7 +287,7 @@ def test_a_head_that_stands_still_is_told_in_the_words_of_the_network(
             assert "no head answers at tcp://127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_an_order_is_sent_once_when_the_head_stops_after_its_greeting(
+def test_order_is_sent_once_when_head_stops_after_greeting(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "SLACK_S", 0.1 - control.DEADLINE_S)
@@ -322,7 +320,7 @@ class NoRegistry(ClusterView):
         raise AssertionError("nobody is asked")
 
 
-def test_a_registry_that_does_not_answer_its_head_is_told_as_over_the_network(host: Host) -> None:
+def test_silent_registry_gives_the_same_error_as_network(host: Host) -> None:
     host.view = NoRegistry(host.cluster.head, [host.cluster.head.wire.local])
     host.start()
     with pytest.raises(
@@ -332,7 +330,7 @@ def test_a_registry_that_does_not_answer_its_head_is_told_as_over_the_network(ho
     assert told.value.code == NOTHING
 
 
-def test_a_node_agent_that_does_not_take_the_order_is_a_failure(host: Host) -> None:
+def test_order_refused_by_node_agent_is_a_failure(host: Host) -> None:
     async def refuses(*_: object, **__: object) -> object:
         raise AskTimeout("spot-9/agent was silent")
 
@@ -343,9 +341,7 @@ def test_a_node_agent_that_does_not_take_the_order_is_a_failure(host: Host) -> N
     assert told.value.code == FAILED
 
 
-def test_where_a_socket_cannot_be_made_the_head_goes_on_without_one(
-    tmp_path: Path, cluster: LookedAt
-) -> None:
+def test_head_continues_when_no_socket_can_be_made(tmp_path: Path, cluster: LookedAt) -> None:
     view = ClusterView(cluster.head, [cluster.head.wire.local])
     assert cluster.run(open_control(tmp_path / "nowhere", view)) is None
 

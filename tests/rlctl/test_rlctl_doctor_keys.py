@@ -49,7 +49,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return look
 
 
-def test_a_key_directory_is_shown_with_whom_it_trusts(keys: Path) -> None:
+def test_key_directory_is_shown_with_its_trusted_keys(keys: Path) -> None:
     [row] = examine_keys(keys, [])
     assert row.verdict == "ok"
     own = fingerprint(NodeKeys.load(keys).public)
@@ -68,19 +68,19 @@ def test_a_key_directory_is_shown_with_whom_it_trusts(keys: Path) -> None:
     ],
     ids=["secret", "damaged", "no key", "open folder", "open file", "no folder"],
 )
-def test_what_is_wrong_with_a_key_directory_is_told(keys: Path, damage, verdict: str, todo: str) -> None:
+def test_problem_of_a_key_directory_is_reported(keys: Path, damage, verdict: str, todo: str) -> None:
     damage(keys)
     [row] = examine_keys(keys, [])
     assert row.verdict == verdict
     assert todo in row.todo
 
 
-def test_a_host_without_keys_is_told_so() -> None:
+def test_host_without_keys_is_reported() -> None:
     [row] = examine_keys(None, [])
     assert (row.what, row.verdict) == ("keys", "ok")
 
 
-def test_a_running_agent_tells_what_is_in_force(keys: Path, running) -> None:
+def test_running_agent_reports_what_is_in_force(keys: Path, running) -> None:
     rows = running(agent(keys, "tcp://127.0.0.1:7700"))
     assert list(rows) == [f"keys {keys}", "allow-list of spot-1", "sockets of spot-1"]
     assert rows["allow-list of spot-1"].found == "2 trusted; changed 1x, last 1 min 05 s ago"
@@ -91,7 +91,7 @@ def test_a_running_agent_tells_what_is_in_force(keys: Path, running) -> None:
     assert running(agent(keys, "tcp://127.0.0.1:7700"), None)["allow-list of spot-1"].verdict == "warn"
 
 
-def test_plain_sockets_are_named_with_who_allowed_them(keys: Path, running) -> None:
+def test_plain_sockets_are_named_with_the_allowing_option(keys: Path, running) -> None:
     row = running(agent(keys, "tcp://10.0.0.7:4000", "clear"))["sockets of spot-1"]
     assert row.verdict == "warn"
     assert "weights plain TCP (signed, hashed), allowed by --bulk clear" in row.found
@@ -101,7 +101,7 @@ def test_plain_sockets_are_named_with_who_allowed_them(keys: Path, running) -> N
     assert "control and tokens plain, weights plain: inside this host" in row.found
 
 
-def test_the_command_looks_at_the_given_directories(
+def test_command_inspects_the_given_directories(
     keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.rlctl.commands.doctor.examine", lambda _runs_dir: [])
@@ -111,9 +111,7 @@ def test_the_command_looks_at_the_given_directories(
     assert row["verdict"] == "missing"
 
 
-def test_an_agent_that_does_not_answer_is_told(
-    keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_agent_is_reported(keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gleaner.rlctl.doctor_keys.ANSWER_S", 0.3)
     lock = StateLock(tmp_path)
     silent = agent(keys, "tcp://127.0.0.1:1")

@@ -17,7 +17,7 @@ def row(monkeypatch: pytest.MonkeyPatch, found: Host | NoSandbox) -> doctor.Row:
     return next(row for row in doctor._isolation() if row.what == "sandbox")
 
 
-def test_doctor_says_which_isolation_works_and_why_not_the_better_one(
+def test_doctor_shows_working_isolation_and_why_not_better(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     best = row(monkeypatch, Host(Isolation.NAMESPACES, 7, "/usr/bin/bwrap"))
@@ -27,7 +27,7 @@ def test_doctor_says_which_isolation_works_and_why_not_the_better_one(
     assert (other.verdict, other.found) == ("ok", f"landlock, Landlock 4 (not better: {why})")
 
 
-def test_doctor_says_that_nothing_can_be_scored_where_no_sandbox_works(
+def test_doctor_reports_that_scoring_needs_a_sandbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     none = row(monkeypatch, NoSandbox("no sandbox works on this host"))

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_folder(tmp_path_factory.mktemp("models") / "a")
 
 
-def test_a_server_starts_streams_and_at_sigterm_gives_what_it_has_and_leaves_its_port(folder: Path) -> None:
+def test_server_starts_streams_and_stops_cleanly_at_sigterm(folder: Path) -> None:
     with Process(folder, "--grace", "0", "--weight-version", "w-1") as server:
         whole = server.post("/generate", text="hello", sampling_params={"max_new_tokens": 4})
         assert whole[0] == 200
@@ -50,7 +50,7 @@ def test_a_server_starts_streams_and_at_sigterm_gives_what_it_has_and_leaves_its
         _free(server.url)
 
 
-def test_a_killed_server_leaves_nothing_and_its_port_free_which_nobody_else_got_meanwhile(
+def test_killed_server_leaves_nothing_and_frees_its_port(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Process(folder) as server:
@@ -91,7 +91,7 @@ def _free(url: str) -> None:
         (["--model", "{tmp}", "--api-key-file", "{tmp}/none"], "none"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(
+def test_unservable_arguments_give_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
 ) -> None:
     argv = [one.format(tmp=tmp_path) for one in arguments]
@@ -102,7 +102,9 @@ def test_what_cannot_be_served_is_one_line(
     assert word in said
 
 
-def test_a_folder_without_its_weights_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_weights_gives_a_one_line_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = make_folder(tmp_path / "model")
     (folder / "model.safetensors").unlink()
     assert main(["engine", "serve", "--listen", "127.0.0.1:0", "--model", str(folder)]) == USAGE

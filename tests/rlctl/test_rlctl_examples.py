@@ -33,7 +33,7 @@ def test_every_solution_of_the_mixed_example_scores_1(capsys: pytest.CaptureFixt
     assert {name: task["solutions"] for name, task in tasks.items()} == {"math": 5, "code": 4, "brief": 4}
 
 
-def test_a_wrong_test_of_an_example_is_found_with_its_line(
+def test_wrong_test_of_an_example_is_found_with_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for file in (EXAMPLES / "mixed").iterdir():

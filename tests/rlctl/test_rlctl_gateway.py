@@ -34,7 +34,7 @@ def settings(*words: str) -> Gateway:
     return settings_of(parser(["gateway"]).parse_args(["gateway", *words])).gateway
 
 
-def test_every_setting_is_taken_from_a_file_and_from_set(tmp_path: Path) -> None:
+def test_every_setting_is_taken_from_file_and_set(tmp_path: Path) -> None:
     tree = msgspec.to_builtins(ALL)
     changed = {name for name, value in tree.items() if value != msgspec.to_builtins(Gateway())[name]}
     assert changed == set(Gateway.__struct_fields__), "the example has every setting"
@@ -53,7 +53,7 @@ def test_every_setting_is_taken_from_a_file_and_from_set(tmp_path: Path) -> None
     assert settings(*words, "--set", "gateway.server_info.dtype=auto") == ALL
 
 
-def test_options_win_over_set_and_set_over_the_file(tmp_path: Path) -> None:
+def test_options_override_set_and_set_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text("[gateway]\nlisten = '127.0.0.1:1'\ndeadline_s = 1.0\nmax_concurrent = 1\n")
     words = ["--config", str(file), "--set", "gateway.deadline_s=2.0", "--set", "gateway.max_concurrent=2"]
@@ -63,11 +63,11 @@ def test_options_win_over_set_and_set_over_the_file(tmp_path: Path) -> None:
     assert settings().listen == LISTEN
 
 
-def test_a_setting_of_a_job_is_refused() -> None:
+def test_job_setting_is_refused() -> None:
     with pytest.raises(CommandError, match=r"\[engine\]: of a job"):
         settings("--set", "engine.threads=3")
 
 
-def test_a_misspelt_setting_names_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_misspelt_setting_error_names_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gateway", "--engine-url", "h:1", "--set", "gateway.max_concurent=3"]) == USAGE
     assert "did you mean gateway.max_concurrent?" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def run(tmp_path: Path, config: Config) -> runs.RunDir:
     return runs.create(tmp_path / "runs", config)
 
 
-async def test_a_head_comes_up_answers_and_ends_with_its_block(run: runs.RunDir, config: Config) -> None:
+async def test_head_starts_answers_and_ends_with_its_block(run: runs.RunDir, config: Config) -> None:
     async with running_head(run, config) as head:
         agent = await head.found()
         assert agent.pid == head.pid
@@ -47,9 +47,7 @@ async def test_a_head_comes_up_answers_and_ends_with_its_block(run: runs.RunDir,
         os.kill(head.pid, 0)
 
 
-async def test_the_end_of_a_killed_head_is_told_without_what_its_log_says_of_its_work(
-    run: runs.RunDir, config: Config
-) -> None:
+async def test_killed_head_is_reported_without_unrelated_log_lines(run: runs.RunDir, config: Config) -> None:
     async with running_head(run, config) as head:
         await head.found()
         os.kill(head.pid, signal.SIGKILL)
@@ -61,9 +59,7 @@ async def test_the_end_of_a_killed_head_is_told_without_what_its_log_says_of_its
     assert "tell of nothing that went wrong" in problem.lines[1]
 
 
-async def test_a_head_that_is_stopped_is_ended_after_its_limit_with_the_cause(
-    run: runs.RunDir, config: Config
-) -> None:
+async def test_stopped_head_is_ended_after_limit_with_cause(run: runs.RunDir, config: Config) -> None:
     async with running_head(run, config) as head:
         await head.found()
         async with connect_to_run(run) as cluster:
@@ -78,7 +74,7 @@ async def test_a_head_that_is_stopped_is_ended_after_its_limit_with_the_cause(
     assert problem.lines[0].startswith(f"the head of {run.id} ended with signal SIGKILL (no heartbeat for 1.")
 
 
-async def test_a_head_that_cannot_start_says_why(run: runs.RunDir, tmp_path: Path) -> None:
+async def test_head_that_cannot_start_reports_why(run: runs.RunDir, tmp_path: Path) -> None:
     config = load("quickstart", [f"network.keys={tmp_path / 'nowhere'}"])
     async with running_head(run, config) as head:
         with pytest.raises(CommandError, match="nowhere") as problem:
@@ -86,7 +82,7 @@ async def test_a_head_that_cannot_start_says_why(run: runs.RunDir, tmp_path: Pat
     assert problem.value.code == USAGE
 
 
-async def test_what_a_run_left_is_killed_and_its_memory_freed(
+async def test_leftovers_of_a_run_are_killed_and_freed(
     run: runs.RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.rlctl.head.VANISH_S", 0.2)

@@ -16,7 +16,7 @@ async def signalled(interrupt: Interrupt, times: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_the_first_signal_asks_and_the_second_hurries() -> None:
+async def test_first_signal_asks_and_second_hurries() -> None:
     interrupt = Interrupt()
     interrupt.listen()
     hurries: list[str] = []
@@ -28,7 +28,7 @@ async def test_the_first_signal_asks_and_the_second_hurries() -> None:
     assert hurries == ["now"]
 
 
-async def test_work_goes_on_until_the_user_asks_for_an_end() -> None:
+async def test_work_continues_until_the_user_requests_an_end() -> None:
     interrupt = Interrupt()
     interrupt.listen()
     cancelled: list[bool] = []

@@ -95,7 +95,7 @@ async def test_inspect_shows_the_streams_of_a_live_journal(
     assert "registry" not in shown
 
 
-async def test_a_long_tail_and_a_newer_version_are_marked(
+async def test_long_tail_and_newer_version_are_marked(
     live: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.rlctl.journals.MAX_TAIL", 0)
@@ -111,7 +111,7 @@ async def test_a_long_tail_and_a_newer_version_are_marked(
     assert "Tossed version 2 was written by a newer program" in capsys.readouterr().out
 
 
-async def test_export_is_read_without_any_class_of_ours(
+async def test_export_is_readable_without_our_classes(
     live: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keeper = SqliteKeeper(live, durable=False, reserve_bytes=0)
@@ -142,7 +142,7 @@ async def test_export_is_read_without_any_class_of_ours(
         ("UPDATE streams SET last_seq=9 WHERE name='coin'", "row of stream coin fails its checksum"),
     ],
 )
-async def test_verify_names_what_is_wrong_and_export_saves_what_is_there(
+async def test_verify_names_damage_and_export_saves_the_rest(
     live: Path, damage: str, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["journal", "verify", str(live), "--json"]) == OK
@@ -161,7 +161,7 @@ async def test_verify_names_what_is_wrong_and_export_saves_what_is_there(
     assert code == (OK if all(line["whole"] for line in lines) else FAILED)
 
 
-def test_what_is_no_journal_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_non_journal_file_gives_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noise = tmp_path / "noise.sqlite"
     noise.write_bytes(b"no journal at all" * 300)
     for action in ("inspect", "verify", "export"):
@@ -174,7 +174,7 @@ def test_what_is_no_journal_is_told_in_a_line(tmp_path: Path, capsys: pytest.Cap
     assert "start the server" in capsys.readouterr().err
 
 
-async def test_a_database_is_looked_at_as_a_file_is(
+async def test_database_is_inspected_like_a_file(
     postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from gleaner.supervisor.journal.postgres import PostgresJournal
@@ -196,7 +196,7 @@ async def test_a_database_is_looked_at_as_a_file_is(
     await store.close()
 
 
-def test_a_snapshot_of_a_kind_that_this_program_does_not_know_is_no_fault(tmp_path: Path) -> None:
+def test_unknown_kind_of_snapshot_is_no_fault(tmp_path: Path) -> None:
     """As the events of such a kind: an audit imports the messages that it reads, not those of every actor."""
     kind, body = "OfAnotherProgram", b"\x90"
     snapshot = Row(3, kind, 1, body, row_checksum("cluster/other", 3, kind, 1, body))

@@ -66,7 +66,7 @@ def drawn(progress: Progress, now_s: float, width: int = 80) -> str:
     return out.getvalue()
 
 
-def test_progress_counts_what_happened() -> None:
+def test_progress_counts_events() -> None:
     progress = observed(STORY)
     assert (progress.steps_done, progress.steps_planned) == (2, 4)
     assert (progress.killed, progress.noticed, progress.restarts) == (1, 1, 1)
@@ -79,7 +79,7 @@ def test_progress_counts_what_happened() -> None:
     assert progress.end == END
 
 
-def test_time_left_shrinks_within_a_step_and_is_unknown_before_the_first() -> None:
+def test_time_left_shrinks_and_is_unknown_before_first_step() -> None:
     assert observed([RUN]).left_s() is None
     progress = observed([RUN, step(1, 15), step(2, 25)])
     assert progress.left_s(25) == 20
@@ -87,14 +87,14 @@ def test_time_left_shrinks_within_a_step_and_is_unknown_before_the_first() -> No
     assert progress.left_s(500) == 10  # a step that lasts too long does not eat the next one's time
 
 
-def test_a_resume_goes_on_where_the_run_stood() -> None:
+def test_resume_continues_from_the_last_progress() -> None:
     progress = observed([*STORY, msgspec.structs.replace(RUN, t_s=60)])
     assert progress.end is None
     assert progress.steps_done == 2
     assert progress.left_s(60) == 20
 
 
-def test_plain_mode_writes_a_line_for_each_step_and_event_and_no_control_codes() -> None:
+def test_plain_mode_writes_lines_without_control_codes() -> None:
     out = io.StringIO()
     show(STORY, "auto", out)  # a StringIO is no terminal
     lines = out.getvalue().splitlines()
@@ -107,13 +107,13 @@ def test_plain_mode_writes_a_line_for_each_step_and_event_and_no_control_codes()
     )
 
 
-def test_violations_are_said_at_the_end() -> None:
+def test_violations_are_shown_at_the_end() -> None:
     broken = msgspec.structs.replace(END, ok=False, violations=["I1: request 3 trained twice"])
     progress = observed([RUN, broken])
     assert "broken: I1: request 3 trained twice" in (plain_line(progress, broken) or "")
 
 
-def test_json_mode_writes_every_record_as_one_object_a_line() -> None:
+def test_json_mode_writes_one_object_per_record() -> None:
     out = io.StringIO()
     show(STORY, "json", out)
     assert [json.loads(line)["kind"] for line in out.getvalue().splitlines()] == [
@@ -121,14 +121,14 @@ def test_json_mode_writes_every_record_as_one_object_a_line() -> None:
     ]
 
 
-def test_live_mode_draws_the_panel_and_leaves_the_outcome_behind() -> None:
+def test_live_mode_draws_panel_and_leaves_the_outcome() -> None:
     out = io.StringIO()
     progress = show(STORY, "live", out)
     assert progress.steps_done == 2
     assert "every invariant held" in out.getvalue()
 
 
-def test_the_panel_fits_a_narrow_terminal_and_says_what_matters() -> None:
+def test_panel_fits_narrow_terminal_and_shows_main_figures() -> None:
     text = drawn(observed(STORY[:-1]), 29)
     for said in (
         *("r-1", "2/4", "about 16 s left", "held-out 0.250", "890/s", "123,456 collected"),
@@ -156,7 +156,7 @@ def test_following_stops_at_the_end_record(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_following_stops_when_the_run_is_gone_but_reads_its_last_words(tmp_path: Path) -> None:
+def test_following_a_gone_run_reads_its_last_records(tmp_path: Path) -> None:
     writer = HistoryWriter(tmp_path / "h.jsonl")
     answers = iter([True, False])
 
@@ -173,7 +173,7 @@ def test_following_stops_when_the_run_is_gone_but_reads_its_last_words(tmp_path:
 
 
 @given(st.lists(st.floats(-1, 1), max_size=90))
-def test_a_sparkline_is_as_long_as_its_values_and_ordered_like_them(values: list[float]) -> None:
+def test_sparkline_keeps_the_length_and_order_of_values(values: list[float]) -> None:
     line = sparkline(values)
     assert len(line) == min(len(values), 40)
     if values:
@@ -182,7 +182,7 @@ def test_a_sparkline_is_as_long_as_its_values_and_ordered_like_them(values: list
 
 
 @given(st.lists(st.sampled_from(STORY), max_size=60))
-def test_any_order_of_records_is_shown_and_remembered_within_bounds(records: list[AnyRecord]) -> None:
+def test_any_order_of_records_is_shown_with_bounded_memory(records: list[AnyRecord]) -> None:
     progress = observed(records)
     assert len(progress.events) <= RECENT_EVENTS
     assert drawn(progress, progress.t_s)

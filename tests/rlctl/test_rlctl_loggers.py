@@ -101,14 +101,14 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def test_held_out_rewards_of_several_tasks_have_a_figure_each() -> None:
+def test_held_out_rewards_have_one_figure_per_task() -> None:
     tasks = {"sums": 0.5, "words": None}
     found = figures_of(Eval(t_s=3.5, step=2, when="last", reward=0.6, problems=8, tasks=tasks))
     assert found is not None
     assert found.values == {"eval/problems": 8.0, "eval/reward": 0.6, "eval/reward/sums": 0.5}
 
 
-def test_steps_stand_over_the_step_and_looks_at_the_fleet_over_seconds() -> None:
+def test_steps_are_logged_by_step_fleet_by_seconds() -> None:
     trained, looked = figures_of(RECORDS[4]), figures_of(RECORDS[3])
     assert trained is not None
     assert looked is not None
@@ -118,7 +118,7 @@ def test_steps_stand_over_the_step_and_looks_at_the_fleet_over_seconds() -> None
     assert figures_of(RECORDS[2]) is None
 
 
-def test_a_logger_that_fails_is_told_once_and_the_others_go_on() -> None:
+def test_failing_logger_is_reported_once_and_others_continue() -> None:
     broken, whole, told = Kept(fails_at=2), Kept(), []
     assert feed(RECORDS, [broken, whole], told.append) == 7
     assert told == ["the service is gone (it gets no more figures)"]
@@ -126,7 +126,7 @@ def test_a_logger_that_fails_is_told_once_and_the_others_go_on() -> None:
     assert whole.closed
 
 
-def test_the_feed_gives_what_is_written_after_it_began_and_ends_with_the_run(tmp_path: Path) -> None:
+def test_feed_gives_new_records_and_ends_with_run(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     writer = HistoryWriter(history)
     for record in RECORDS[:5]:
@@ -144,7 +144,7 @@ def test_the_feed_gives_what_is_written_after_it_began_and_ends_with_the_run(tmp
     assert kept.closed
 
 
-def test_a_logger_that_cannot_be_opened_costs_the_run_nothing(tmp_path: Path) -> None:
+def test_logger_that_cannot_open_does_not_harm_run(tmp_path: Path) -> None:
     def refuse() -> list[Kept]:
         raise SinkFailed("no such project")
 
@@ -155,7 +155,9 @@ def test_a_logger_that_cannot_be_opened_costs_the_run_nothing(tmp_path: Path) ->
     assert told == ["no such project (the run goes on without)"]
 
 
-def test_tensorboard_reads_back_what_the_run_was(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tensorboard_reads_back_the_figures_of_the_run(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -168,7 +170,7 @@ def test_tensorboard_reads_back_what_the_run_was(run_dir: Path, capsys: pytest.C
     assert held_out == [(0, 0.1), (2, 0.6)]
 
 
-def test_wandb_keeps_a_run_of_the_same_id_offline(
+def test_wandb_keeps_an_offline_run_of_same_id(
     run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("wandb")
@@ -185,14 +187,14 @@ def test_wandb_keeps_a_run_of_the_same_id_offline(
 @pytest.mark.parametrize(
     ("arguments", "says"), [([], "name a logger"), (["--wandb", "a project"], "--wandb 'a project'")]
 )
-def test_a_wrong_order_is_explained(
+def test_wrong_order_is_explained(
     run_dir: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["log", *arguments, "--runs-dir", str(run_dir.parent)]) == 2
     assert says in capsys.readouterr().err
 
 
-def test_a_logger_without_its_package_is_refused_before_the_run(
+def test_logger_without_its_package_is_refused_before_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from gleaner.rlctl import preflight

@@ -54,7 +54,7 @@ def line_of(text: str, *words: str) -> str:
     return found[0]
 
 
-def test_ps_shows_every_actor_and_those_that_do_not_answer(look: Look) -> None:
+def test_ps_shows_every_actor_and_unresponsive_ones(look: Look) -> None:
     told = look.text("ps")
     row = line_of(told, "falls")
     assert "0/1024" in row
@@ -65,7 +65,7 @@ def test_ps_shows_every_actor_and_those_that_do_not_answer(look: Look) -> None:
     assert look.json("ps")["silent"] == ["spot-2/agent"]
 
 
-def test_ps_says_which_processes_others_suspect() -> None:
+def test_ps_shows_processes_that_others_suspect() -> None:
     def state(process: str, suspects: dict[str, float]) -> SystemState:
         actor = ActorState(
             name=f"{process}/actor",
@@ -92,7 +92,7 @@ def test_ps_says_which_processes_others_suspect() -> None:
     assert [str(cells[4]) for cells in rows(seen)] == ["running", "suspect"]
 
 
-def test_tree_names_the_host_that_does_not_answer(look: Look) -> None:
+def test_tree_names_the_unresponsive_host(look: Look) -> None:
     told = look.text("tree")
     assert "head/actors  one_for_one" in told
     assert SILENT in told
@@ -111,7 +111,7 @@ def test_top_once_shows_processes_and_sorted_actors(look: Look) -> None:
     assert set(board["rates"]) >= {"falls", "stuck", "asker", "registry"}
 
 
-def test_waits_tell_who_waits_for_what_on_whom(look: Look) -> None:
+def test_waits_show_waiter_subject_and_peer(look: Look) -> None:
     told = look.text("waits")
     row = line_of(told, "asker")
     assert "answer to Ping" in row
@@ -133,7 +133,7 @@ def test_dead_letters_are_counted_by_reason_and_shown(look: Look) -> None:
     assert "no dead letters" in look.text("deadletters", "--reason", "never heard of")
 
 
-def test_an_actor_is_described_with_the_causes_of_its_last_failure(look: Look) -> None:
+def test_actor_is_described_with_causes_of_last_failure(look: Look) -> None:
     told = look.text("describe", "falls")
     assert "Answers, falls, or is stuck" in told.splitlines()[0]
     assert "head/actors" in line_of(told, "supervisor")
@@ -146,12 +146,12 @@ def test_an_actor_is_described_with_the_causes_of_its_last_failure(look: Look) -
     assert [it["on"].partition("#")[0] for it in waiting["waits"]] == ["stuck"]
 
 
-def test_an_actor_that_is_not_there_or_does_not_answer_is_said_to_be(look: Look) -> None:
+def test_missing_or_silent_actor_is_reported(look: Look) -> None:
     assert "did you mean falls?" in look.text("describe", "fals", code=NOTHING)
     assert "does not answer" in look.text("describe", "spot-2/agent", code=FAILED)
 
 
-def test_tap_shows_messages_as_they_pass_and_leaves_no_tap_behind(look: Look, cluster: LookedAt) -> None:
+def test_tap_shows_passing_messages_and_is_removed(look: Look, cluster: LookedAt) -> None:
     def talk() -> None:
         for number in range(3):
             cluster.tell("falls", Ping(text=f"number {number}"))
@@ -168,7 +168,7 @@ def test_tap_shows_messages_as_they_pass_and_leaves_no_tap_behind(look: Look, cl
     assert "(runtime) -> falls tell Ping" in shown
 
 
-def test_a_tap_that_sees_nothing_says_so(look: Look, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tap_that_sees_nothing_reports_it(look: Look, capsys: pytest.CaptureFixture[str]) -> None:
     assert look.text("tap", "--actor", "nobody", "--seconds", "0.2") == ""
 
 
@@ -183,21 +183,19 @@ def test_a_tap_that_sees_nothing_says_so(look: Look, capsys: pytest.CaptureFixtu
         ("top", "--deadline", "0"),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(look: Look, command: tuple[str, ...]) -> None:
+def test_meaningless_numbers_are_refused(look: Look, command: tuple[str, ...]) -> None:
     said = look.text(*command, code=USAGE)
     assert f"{command[1]} " in said
     assert "expected" in said
 
 
-def test_nothing_runs_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_idle_folder_gives_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["top"], ["tap"], ["waits"], ["deadletters"], ["describe", "falls"]):
         assert main([*command, "--runs-dir", str(tmp_path)]) == NOTHING
         assert capsys.readouterr().err.startswith("error: ")
 
 
-def test_the_keys_of_the_live_view_sort_and_leave(
-    look: Look, cluster: LookedAt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_live_view_keys_sort_and_quit(look: Look, cluster: LookedAt, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a terminal of its own, as a person has it."""
     mine, theirs = pty.openpty()
     argv = [sys.executable, "-m", "gleaner.rlctl", "top", "--head", cluster.endpoint, "--interval", "30"]

@@ -53,7 +53,7 @@ def test_each_stage_has_its_mean_and_its_share() -> None:
     assert COLOURS.keys() == STAGES.keys()
 
 
-def test_a_step_that_was_measured_twice_counts_once() -> None:
+def test_step_measured_twice_counts_once() -> None:
     assert [one.stages["decode"] for one in newest([path(1, 1.0), path(2, 3.0), path(2, 2.0)])] == [1.0, 2.0]
 
 
@@ -71,7 +71,7 @@ def test_profile_gives_the_same_as_json(run: Path, capsys: pytest.CaptureFixture
     assert {one["stage"]: one["mean_s"] for one in found["stages"]}["decode"] == 1.5
 
 
-def test_profile_draws_a_picture_that_stands_alone(run: Path, tmp_path: Path) -> None:
+def test_profile_draws_a_self_contained_picture(run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "path.svg"
     assert main(["profile", str(run), "--picture", str(picture)]) == OK
     root = ET.fromstring(picture.read_text())
@@ -82,12 +82,12 @@ def test_profile_draws_a_picture_that_stands_alone(run: Path, tmp_path: Path) ->
     assert "evaluation" not in words, "a stage that no step has gets no row"
 
 
-def test_profile_says_where_it_cannot_write(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_reports_where_it_cannot_write(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", str(run), "--picture", "/nowhere/path.svg"]) == 1
     assert "/nowhere/path.svg: cannot be written" in capsys.readouterr().err
 
 
-def test_a_picture_that_cannot_be_written_leaves_the_file_that_was_there(
+def test_failed_picture_write_keeps_the_existing_file(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = tmp_path / "path.svg"
@@ -101,7 +101,7 @@ def test_a_picture_that_cannot_be_written_leaves_the_file_that_was_there(
     assert picture.read_text() == "mine"
 
 
-def test_profile_of_a_run_without_a_measured_step_says_so(
+def test_profile_reports_a_run_without_measured_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     writer = HistoryWriter(tmp_path / "history.jsonl")
@@ -112,7 +112,7 @@ def test_profile_of_a_run_without_a_measured_step_says_so(
     assert "no step whose path was measured" in capsys.readouterr().err
 
 
-def test_the_report_shows_the_path(run: Path) -> None:
+def test_report_shows_the_path(run: Path) -> None:
     assert [one.stage for one in make(run).critical_path] == list(STAGES)
     page = (run / "report.html").read_text()
     assert "What the end of a step waited for" in page

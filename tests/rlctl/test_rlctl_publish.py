@@ -144,7 +144,7 @@ async def cluster(world: World) -> AsyncIterator[Cluster]:
         yield client
 
 
-def test_the_example_of_the_documentation_is_one() -> None:
+def test_documented_example_has_about_ten_lines() -> None:
     assert 8 <= len(example().splitlines()) <= 12
 
 
@@ -156,7 +156,7 @@ def example() -> str:
     return found[1]
 
 
-async def test_the_example_of_the_documentation_trains_and_what_it_published_is_served(world: World) -> None:
+async def test_documented_example_trains_and_its_version_is_served(world: World) -> None:
     directory = world.model("my-model", 0)
     program = example().replace('"my-model"', repr(str(directory))).replace('"runs"', repr(world.address))
     names: dict[str, object] = {"batches": [torch.tensor([[5, 6, 7, 8]])] * 3}
@@ -171,9 +171,7 @@ async def test_the_example_of_the_documentation_trains_and_what_it_published_is_
         assert head in bytes(image.view)
 
 
-async def test_a_folder_then_another_are_served_one_after_the_other_without_a_restart(
-    world: World, cluster: Cluster
-) -> None:
+async def test_successive_folders_are_served_without_a_restart(world: World, cluster: Cluster) -> None:
     copied: list[int] = []
     handed = await cluster.publish(world.model("a", 1), 4, progress=lambda done, _all: copied.append(done))
     assert handed.host == "box"
@@ -186,7 +184,7 @@ async def test_a_folder_then_another_are_served_one_after_the_other_without_a_re
     assert first.root != second.root
 
 
-async def test_tensors_may_change_as_soon_as_the_call_returns(world: World, cluster: Cluster) -> None:
+async def test_tensors_may_change_after_the_call_returns(world: World, cluster: Cluster) -> None:
     weight = torch.ones(1 << 16)
     handed = await cluster.publish({"w": weight}, 0, config=b"{}")
     weight.zero_()
@@ -195,7 +193,7 @@ async def test_tensors_may_change_as_soon_as_the_call_returns(world: World, clus
         assert bytes(image.view) == torch.ones(1 << 16).numpy().tobytes()
 
 
-async def test_versions_go_up_and_mean_the_same_bytes_for_ever(world: World, cluster: Cluster) -> None:
+async def test_versions_increase_and_keep_their_bytes(world: World, cluster: Cluster) -> None:
     async def publish(value: float, version: int) -> bytes:
         handed = await cluster.publish({"w": torch.full((64,), value)}, version, config=b"{}")
         return (await handed.known()).root
@@ -212,16 +210,14 @@ async def test_versions_go_up_and_mean_the_same_bytes_for_ever(world: World, clu
     await publish(3.0, 6)
 
 
-async def test_what_a_trainer_wrote_and_never_published_does_not_stand_in_its_way(
-    world: World, cluster: Cluster
-) -> None:
+async def test_unpublished_image_does_not_block_a_publish(world: World, cluster: Cluster) -> None:
     with ImageStore(store_dir(world.job, "box")).create(1, 256) as draft:
         draft.view[:] = b"\x01" * 256
         draft.seal()
     await (await cluster.publish({"w": torch.zeros(64)}, 1, config=b"{}")).known()
 
 
-async def test_what_is_wrong_is_said_before_anything_is_written(
+async def test_invalid_publish_is_refused_before_any_write(
     world: World, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(CannotPublish, match="needs config="):
@@ -235,7 +231,7 @@ async def test_what_is_wrong_is_said_before_anything_is_written(
         await cluster.publish({"w": torch.zeros(4)}, 0, config={}, host="nobody", wait_s=0.0)
 
 
-async def test_a_job_that_trains_takes_no_other_weights(world: World, cluster: Cluster) -> None:
+async def test_training_job_takes_no_other_weights(world: World, cluster: Cluster) -> None:
     cell = world.system.cell("box/transfer")
     assert cell is not None
     cell.crash(RuntimeError("by the test"))
@@ -249,7 +245,7 @@ async def in_thread(work: Callable[[], object]) -> object:
     return await asyncio.to_thread(work)
 
 
-async def test_the_blocking_publisher_tells_at_the_next_call_what_went_wrong(world: World) -> None:
+async def test_blocking_publisher_raises_the_error_at_next_call(world: World) -> None:
     def train() -> str:
         with publisher(world.address) as weights:
             weights.publish({"w": torch.zeros(64)}, 1, config=b"{}")
@@ -264,7 +260,7 @@ async def test_the_blocking_publisher_tells_at_the_next_call_what_went_wrong(wor
         publisher(str(world.folder))
 
 
-async def test_the_command_publishes_a_folder_and_waits_until_it_is_served(
+async def test_command_publishes_a_folder_and_waits_until_served(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = world.model("m", 3)
@@ -289,7 +285,7 @@ class Picky(BuiltinHost):
         super().stage(fetched)
 
 
-async def test_the_call_after_a_version_that_instances_could_not_load_raises_once_with_the_reason(
+async def test_failed_load_raises_once_at_the_next_publish(
     world: World, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(served_weights, "LOAD_AGAIN_S", 0.01)
@@ -316,7 +312,7 @@ async def test_the_call_after_a_version_that_instances_could_not_load_raises_onc
     await world.serves(3)
 
 
-async def test_tensors_of_another_model_are_refused_before_anything_is_copied(
+async def test_tensors_of_another_model_are_refused_before_copying(
     world: World, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(tensors: dict[str, torch.Tensor], why: str) -> None:
@@ -336,9 +332,7 @@ async def test_tensors_of_another_model_are_refused_before_anything_is_copied(
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-async def test_weights_that_are_no_numbers_are_never_served(
-    world: World, cluster: Cluster, value: float
-) -> None:
+async def test_non_finite_weights_are_never_served(world: World, cluster: Cluster, value: float) -> None:
     tensors = {"a": torch.zeros(1 << 20), "b": torch.zeros(3, dtype=torch.bfloat16)}
     await (await cluster.publish(tensors, 1, config=b"{}")).known()
     tensors["b"][2] = value

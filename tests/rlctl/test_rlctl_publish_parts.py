@@ -191,7 +191,7 @@ async def root_of(job: Job, version: int, model: Mapping[str, Tensor] = MODEL) -
     return roots.pop()
 
 
-async def test_each_rank_hands_over_its_own_and_receivers_have_the_whole_from_all_owners(job: Job) -> None:
+async def test_each_rank_publishes_its_part_and_receivers_get_all(job: Job) -> None:
     root = await root_of(job, 1)
     assert await job.fetch("x", 1, root) == EXPECTED
     assert all(job.served_bytes(host) > 0 for host in OWNERS)
@@ -201,7 +201,7 @@ async def test_each_rank_hands_over_its_own_and_receivers_have_the_whole_from_al
     assert await job.fetch("x", 2, again) == EXPECTED
 
 
-async def test_a_byte_that_two_ranks_hold_or_none_is_refused_with_whose_it_is(job: Job) -> None:
+async def test_overlapping_or_missing_bytes_are_refused_with_owners(job: Job) -> None:
     twice = dict(enumerate(shares()))
     twice[1] = [*twice[1], Part("a", 0, 10)]
     heard = await publish(job, 1, twice)
@@ -219,7 +219,7 @@ async def test_a_byte_that_two_ranks_hold_or_none_is_refused_with_whose_it_is(jo
     assert await job.fetch("x", 4, await root_of(job, 4)) == EXPECTED, "the next ones are fine"
 
 
-async def test_an_owner_that_comes_back_serves_its_part_again(job: Job) -> None:
+async def test_returning_owner_serves_its_part_again(job: Job) -> None:
     root = await root_of(job, 1)
     job.kill("two")
     pulling = asyncio.create_task(job.fetch("x", 1, root))
@@ -229,7 +229,7 @@ async def test_an_owner_that_comes_back_serves_its_part_again(job: Job) -> None:
     assert await pulling == EXPECTED
 
 
-async def test_what_a_dead_owner_had_comes_from_whoever_has_it(
+async def test_part_of_a_dead_owner_comes_from_other_holders(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owners, "OFFER_DEADLINE_S", 0.5)
@@ -239,7 +239,7 @@ async def test_what_a_dead_owner_had_comes_from_whoever_has_it(
     assert await job.fetch("y", 1, root) == EXPECTED
 
 
-async def test_what_an_owner_rots_is_not_taken_from_it(job: Job) -> None:
+async def test_corrupt_part_is_not_taken_from_its_owner(job: Job) -> None:
     root = await root_of(job, 1)
     path = ImageStore(store_dir(job.spec, "two")).path(1)
     job.kill("two")
@@ -279,9 +279,7 @@ def start_with_disk(job: Job, shared: Path) -> None:
         job.start(host, config)
 
 
-async def test_versions_of_several_hosts_are_written_to_disk_by_the_one_that_joins_them(
-    job: Job, tmp_path: Path
-) -> None:
+async def test_joining_host_writes_multi_host_versions_to_disk(job: Job, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     start_with_disk(job, shared)
     expected = {}
@@ -298,9 +296,7 @@ async def test_versions_of_several_hosts_are_written_to_disk_by_the_one_that_joi
     assert given < sum(map(len, expected.values())), "what changed alone is pulled for it"
 
 
-async def test_an_owner_that_dies_while_its_part_is_pulled_for_the_disk_delays_the_disk(
-    job: Job, tmp_path: Path
-) -> None:
+async def test_owner_death_during_disk_pull_delays_the_disk(job: Job, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     start_with_disk(job, shared)
     await root_of(job, 0, trained(0))
@@ -337,9 +333,7 @@ distributed.destroy_process_group()
 
 @pytest.mark.realprocess
 @pytest.mark.long
-async def test_ranks_in_processes_of_their_own_publish_their_dtensors_on_two_hosts(
-    job: Job, tmp_path: Path
-) -> None:
+async def test_rank_processes_publish_their_dtensors_on_two_hosts(job: Job, tmp_path: Path) -> None:
     torch.save(MODEL, tmp_path / "model")
     arguments = [(host, str(rank)) for rank, host in enumerate(OWNERS)]
     ranks = [

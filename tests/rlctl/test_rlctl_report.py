@@ -96,7 +96,7 @@ def folder_of(tmp_path: Path, records: list[AnyRecord], config: str = "") -> Pat
     return tmp_path
 
 
-def test_a_finished_run_reports_what_its_history_says() -> None:
+def test_finished_run_reports_its_history() -> None:
     report = report_of(WHOLE, CONFIG)
     assert (report.run_id, report.seed, report.steps, report.wall_s) == ("r-1", 5, 3, 3600)
     assert (report.finished, report.ok) == (True, True)
@@ -107,7 +107,7 @@ def test_a_finished_run_reports_what_its_history_says() -> None:
     assert [(one.actor, one.count) for one in report.restarts] == [("trainer", 2), ("reward", 1)]
 
 
-def test_cost_is_the_stay_of_each_host_at_its_price() -> None:
+def test_cost_is_stay_of_each_host_times_price() -> None:
     cost = report_of(WHOLE, CONFIG).cost
     assert cost is not None
     assert cost.reserved == 10.0  # one host, one hour
@@ -118,7 +118,7 @@ def test_cost_is_the_stay_of_each_host_at_its_price() -> None:
     assert cost.currency == "EUR"
 
 
-def test_an_unfinished_run_guesses_nothing() -> None:
+def test_unfinished_run_is_reported_without_guesses() -> None:
     report = report_of(WHOLE[:7], CONFIG)
     assert (report.finished, report.ok, report.reward.last) == (False, None, None)
     assert (report.tokens.lost, report.tokens.generated_twice) == (None, None)
@@ -126,7 +126,7 @@ def test_an_unfinished_run_guesses_nothing() -> None:
     assert report_of(WHOLE[:7], None).cost is None
 
 
-def test_a_resume_ends_every_stay_and_a_repeated_step_counts_once() -> None:
+def test_resume_ends_stays_and_repeated_step_counts_once() -> None:
     records: list[AnyRecord] = [
         run(), node(0, "a", "joined"), step(1, 10), step(2, 20), run(20), node(30, "a", "joined"),
         step(2, 40, reward=0.9), node(50, "a", "killed"), step(3, 60),
@@ -138,11 +138,11 @@ def test_a_resume_ends_every_stay_and_a_repeated_step_counts_once() -> None:
     assert report.resumes == 1
 
 
-def test_an_end_before_a_resume_is_not_the_end() -> None:
+def test_end_before_a_resume_is_not_final() -> None:
     assert report_of([run(), step(1, 5), end(6), run(7), step(2, 9)], None).finished is False
 
 
-def test_a_host_killed_after_its_notice_was_noticed_not_killed() -> None:
+def test_killed_host_counts_as_noticed_after_a_notice() -> None:
     records: list[AnyRecord] = [
         run(), node(0, "a", "joined"), node(1, "a", "noticed"), node(2, "a", "noticed"),
         node(3, "a", "killed"), node(4, "a", "joined"), node(5, "a", "killed"),
@@ -152,7 +152,7 @@ def test_a_host_killed_after_its_notice_was_noticed_not_killed() -> None:
     assert (preemptions.killed, preemptions.noticed) == (1, 1)
 
 
-def test_a_notice_that_came_to_nothing_counts_for_nothing() -> None:
+def test_withdrawn_notice_does_not_count() -> None:
     records: list[AnyRecord] = [
         run(), node(0, "a", "joined"), node(1, "a", "noticed"), node(2, "a", "drained"),
         node(3, "a", "spared"), node(9, "a", "killed"),
@@ -202,7 +202,7 @@ def page_of(folder: Path) -> tuple[str, Outside]:
     return html, outside
 
 
-def test_the_page_stands_alone_and_shows_the_numbers(tmp_path: Path) -> None:
+def test_page_is_self_contained_and_shows_the_numbers(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, WHOLE, dump(CONFIG))
     report = make(folder)
     assert msgspec.convert(json.loads((folder / "report.json").read_text()), type(report)) == report
@@ -222,7 +222,7 @@ def test_the_page_stands_alone_and_shows_the_numbers(tmp_path: Path) -> None:
     assert "prefers-color-scheme: dark" in html
 
 
-def test_violations_are_shown_in_words(tmp_path: Path) -> None:
+def test_violations_are_shown_as_text(tmp_path: Path) -> None:
     make(folder_of(tmp_path, [run(), step(1, 5), end(6, ok=False, violations=("I2: token 3 & 4",))]))
     assert "I2: token 3 & 4" in page_of(tmp_path)[1].text
 
@@ -254,7 +254,7 @@ def test_odd_histories_make_a_page(tmp_path: Path, records: list[AnyRecord]) -> 
     assert any(word in " ".join(page_of(tmp_path)[1].text) for word in ("has not ended", "Ended"))
 
 
-def test_a_long_run_makes_a_page_of_bounded_size(tmp_path: Path) -> None:
+def test_long_run_makes_a_page_of_bounded_size(tmp_path: Path) -> None:
     records: list[AnyRecord] = [run(steps=3000)]
     for index in range(3000):
         t_s = index * 10.0
@@ -269,14 +269,14 @@ def test_a_long_run_makes_a_page_of_bounded_size(tmp_path: Path) -> None:
     page_of(tmp_path)
 
 
-def test_a_folder_without_history_and_a_damaged_config_are_refused(tmp_path: Path) -> None:
+def test_missing_history_and_damaged_config_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="no such file"):
         make(tmp_path)
     with pytest.raises(ConfigError, match=r"config\.toml"):
         make(folder_of(tmp_path, WHOLE, "[job\n"))
 
 
-def test_ids_of_two_pictures_never_meet() -> None:
+def test_ids_of_different_pictures_are_distinct() -> None:
     story = story_of(WHOLE)
     found = [
         set(re.findall(r' id="(p[0-9a-f]+|m[0-9a-f]+)"', picture(story)))
@@ -286,7 +286,7 @@ def test_ids_of_two_pictures_never_meet() -> None:
     assert not (found[0] & found[1] | found[1] & found[2] | found[0] & found[2])
 
 
-def test_durations_read_like_speech() -> None:
+def test_durations_are_readable() -> None:
     assert [duration(s) for s in (0, 59.6, 245, 3599, 3660)] == [
         "0 s",
         "1 min 00 s",
@@ -302,7 +302,7 @@ moments = st.lists(st.tuples(st.floats(0, 50), st.sampled_from("ab"), events) | 
 
 @settings(max_examples=60)
 @given(moments)
-def test_stays_never_overlap_and_never_last_longer_than_the_run(
+def test_stays_never_overlap_nor_outlast_the_run(
     made: list[tuple[float, str, str] | None],
 ) -> None:
     now, records = 0.0, list[AnyRecord]([run()])
@@ -325,7 +325,7 @@ def with_waste() -> list[AnyRecord]:
     return sorted([*WHOLE[:-1], look, last], key=lambda record: record.t_s)
 
 
-def test_the_account_tells_the_price_of_a_step_and_of_a_million_tokens_and_the_waste() -> None:
+def test_account_shows_step_price_token_price_and_waste() -> None:
     account = report_of(with_waste(), CONFIG).account
     assert account is not None
     assert account.cost == pytest.approx(11.25)
@@ -339,7 +339,7 @@ def test_the_account_tells_the_price_of_a_step_and_of_a_million_tokens_and_the_w
     assert set(account.reserved.parts_hours) == parts
 
 
-def test_the_page_has_the_account(tmp_path: Path) -> None:
+def test_page_has_the_account(tmp_path: Path) -> None:
     make(folder_of(tmp_path, with_waste(), dump(CONFIG)))
     page = (tmp_path / "report.html").read_text()
     assert "EUR a million trained tokens" in page
@@ -359,7 +359,7 @@ def pulled(t_s: float, delta: int, whole: int) -> Sample:
     return msgspec.structs.replace(sample(t_s, 0, 0), weights=weights)
 
 
-def test_weights_that_came_as_what_changed_are_summed_over_the_lives_of_the_manager(tmp_path: Path) -> None:
+def test_delta_bytes_are_summed_over_manager_lives(tmp_path: Path) -> None:
     looks = [sample(0.5, 0, 0), pulled(1, 0, 2), pulled(2, 3, 2), pulled(3, 1, 0), pulled(4, 2, 1)]
     found = report_of([run(), *looks], CONFIG).weights
     assert found is not None
@@ -371,7 +371,7 @@ def test_weights_that_came_as_what_changed_are_summed_over_the_lives_of_the_mana
     assert report_of([run(), sample(1, 0, 0)], CONFIG).weights is None
 
 
-def test_steps_are_whole_where_an_older_program_recorded_only_their_last_attempt() -> None:
+def test_step_times_include_gaps_in_older_histories() -> None:
     times = report_of(WHOLE, CONFIG).step_times
     assert [one.step_s for one in times] == [4, 990, 1000], "recorded were 4 s of each"
     assert [one.other_s for one in times] == pytest.approx([0.25, 986.25, 996.25])
@@ -388,7 +388,7 @@ def with_recovery() -> list[AnyRecord]:
     ]  # fmt: skip
 
 
-def test_a_step_keeps_the_restarts_that_it_had_before_a_resume() -> None:
+def test_step_keeps_its_restarts_over_a_resume() -> None:
     report = report_of(with_recovery(), CONFIG)
     assert [(one.step, one.restarts, one.recovery_s) for one in report.step_times] == [
         (1, 0, 0.0),
@@ -399,7 +399,7 @@ def test_a_step_keeps_the_restarts_that_it_had_before_a_resume() -> None:
     assert sum(one.count for one in report.restarts) == 2
 
 
-def test_recovery_has_its_cost_its_colour_and_its_column(tmp_path: Path) -> None:
+def test_recovery_has_cost_colour_and_column(tmp_path: Path) -> None:
     account = report_of(with_recovery(), CONFIG).account
     assert account is not None
     assert account.reserved.parts_hours["recovery"] == pytest.approx(40 / 3600)
@@ -411,7 +411,7 @@ def test_recovery_has_its_cost_its_colour_and_its_column(tmp_path: Path) -> None
     assert "--recovery:" in page, "the colour that the picture names"
 
 
-def test_restarts_are_marked_on_the_timeline_and_over_their_steps() -> None:
+def test_restarts_are_marked_on_timeline_and_steps() -> None:
     story = story_of(with_recovery())
     for picture, names in (
         (plots.fleet_plot(story), ("reserved-1/trainer", "head/rollout", "restarted")),
@@ -424,7 +424,7 @@ def test_restarts_are_marked_on_the_timeline_and_over_their_steps() -> None:
     assert "recovery" not in plots.step_time_plot(calm)
 
 
-def test_the_closing_lines_say_what_recovery_took(tmp_path: Path) -> None:
+def test_closing_lines_show_the_cost_of_recovery(tmp_path: Path) -> None:
     lines = dict(rows(report_of(with_recovery(), CONFIG), runs.RunDir(tmp_path)))
     assert lines["restarts"] == "2; recovery took 40 s (62% of the steps' time)"
     calm = report_of([run(), step(1, 4), step(2, 8)], CONFIG)

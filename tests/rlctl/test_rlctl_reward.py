@@ -62,7 +62,7 @@ def trying(folder: Path, capsys: pytest.CaptureFixture[str]) -> Trying:
     return call
 
 
-def test_a_response_is_shown_with_its_score_parts_times_and_isolation(trying: Trying) -> None:
+def test_response_is_shown_with_score_parts_times_isolation(trying: Trying) -> None:
     code, out, _ = trying("problem.json", "answer.txt", "--config", "job.toml")
     assert code == OK
     lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in out.splitlines()}
@@ -75,7 +75,7 @@ def test_a_response_is_shown_with_its_score_parts_times_and_isolation(trying: Tr
     assert lines["printed"] == "\\x1b[31mseen\\x1b[0m", "nothing of it steers the terminal"
 
 
-def test_json_has_all_of_it(trying: Trying) -> None:
+def test_json_has_every_field(trying: Trying) -> None:
     code, out, _ = trying("problem.json", "answer.txt", "--config", "job.toml", "--json")
     found = json.loads(out)
     assert code == OK
@@ -93,7 +93,7 @@ def test_json_has_all_of_it(trying: Trying) -> None:
         ("reads", UNSCORED, "verifier_failed", "/etc/passwd"),
     ],
 )
-def test_the_exit_code_says_whether_there_is_a_score(
+def test_exit_code_shows_whether_there_is_a_score(
     trying: Trying, folder: Path, response: str, code: int, status: str, words: str
 ) -> None:
     (folder / "answer.txt").write_text(response)
@@ -105,16 +105,14 @@ def test_the_exit_code_says_whether_there_is_a_score(
     assert ("/etc/passwd" in " ".join(found["refused"])) is (response == "reads")
 
 
-def test_standard_input_is_the_response_to_a_problem_of_the_task(
-    trying: Trying, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_is_the_response_to_a_problem(trying: Trying, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"any")))
     code, out, _ = trying("-", "--config", "job.toml", "--index", "0", "--split", "heldout", "--json")
     assert code == OK
     assert json.loads(out)["task"] == "sums"
 
 
-def test_a_verifier_is_tried_without_settings(trying: Trying, folder: Path) -> None:
+def test_verifier_runs_without_settings(trying: Trying, folder: Path) -> None:
     words = ["problem.json", "answer.txt", "--verifier", "python", "--param", "call=rewards_tried:score"]
     assert trying(*words)[0] == OK
     code, out, _ = trying("answer.txt", "--config", "quickstart", "--index", "0", "--json")
@@ -122,7 +120,7 @@ def test_a_verifier_is_tried_without_settings(trying: Trying, folder: Path) -> N
     assert (code, found["verifier"], found["read"]) == (OK, "reasoning-gym", "It is 4")
 
 
-def test_the_program_that_was_run_is_shown(trying: Trying, folder: Path) -> None:
+def test_executed_program_is_shown(trying: Trying, folder: Path) -> None:
     tests = [{"input": "3\n", "output": "6"}, {"input": "4\n", "output": "9"}]
     (folder / "problem.json").write_text(json.dumps({"prompt": "double it", "tests": tests}))
     (folder / "answer.txt").write_text("Here:\n```python\nprint(2 * int(input()))\n```\nDone.")
@@ -135,7 +133,7 @@ def test_the_program_that_was_run_is_shown(trying: Trying, folder: Path) -> None
     assert "test 2 of 2" in found["detail"]
 
 
-def test_a_service_that_is_away_is_no_score(trying: Trying, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_service_gives_no_score(trying: Trying, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_rewards, "MAX_TRIES", 1)
     code, out, _ = trying(
         "problem.json", "answer.txt", "--verifier", "http", "--param", "url=http://127.0.0.1:9/x", "--json"
@@ -166,20 +164,20 @@ def test_a_service_that_is_away_is_no_score(trying: Trying, monkeypatch: pytest.
         ),
     ],
 )
-def test_what_cannot_be_tried_is_refused_with_the_reason(trying: Trying, words: list[str], why: str) -> None:
+def test_invalid_try_is_refused_with_the_reason(trying: Trying, words: list[str], why: str) -> None:
     code, out, err = trying(*words)
     assert (code, out) == (USAGE, "")
     assert why in err
 
 
-def test_a_response_that_is_no_text_is_refused(trying: Trying, folder: Path) -> None:
+def test_non_text_response_is_refused(trying: Trying, folder: Path) -> None:
     (folder / "answer.txt").write_bytes(b"\xff\xfe\x00")
     code, _, err = trying("problem.json", "answer.txt", "--config", "job.toml")
     assert code == USAGE
     assert "expected UTF-8 text, got other bytes at offset 0" in err
 
 
-def test_the_example_scores_each_of_its_problems(trying: Trying, folder: Path) -> None:
+def test_example_scores_each_of_its_problems(trying: Trying, folder: Path) -> None:
     for line in (EXAMPLE / "problems.jsonl").read_text().splitlines()[:3]:
         (folder / "problem.json").write_text(line)
         (folder / "answer.txt").write_text(f"So it is {json.loads(line)['answer']}")
@@ -187,9 +185,7 @@ def test_the_example_scores_each_of_its_problems(trying: Trying, folder: Path) -
         assert (code, json.loads(out)["parts"]["right"]) == (OK, 1.0)
 
 
-def test_the_settings_of_the_example_pass_their_check(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_example_settings_pass_their_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(EXAMPLE / "job.toml"), "--solutions", "--json"]) == OK, capsys.readouterr().out
 
 
@@ -205,7 +201,7 @@ def test_rlctl_check_finds_a_function_that_cannot_be_imported(
         assert problem.startswith("task sums: reward.function: nothing_here:score: it cannot be imported")
 
 
-def test_rlctl_run_refuses_a_function_that_cannot_be_imported_before_anything_is_made(
+def test_rlctl_run_refuses_unimportable_function_before_creating_anything(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "job.toml").write_text(JOB.replace("{module}", "nothing_here"))
@@ -214,7 +210,7 @@ def test_rlctl_run_refuses_a_function_that_cannot_be_imported_before_anything_is
     assert not (folder / "runs").exists()
 
 
-def test_rlctl_check_finds_numbers_of_problems_that_the_data_does_not_have(
+def test_rlctl_check_finds_problem_numbers_beyond_the_data(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "job.toml").write_text(
@@ -224,7 +220,7 @@ def test_rlctl_check_finds_numbers_of_problems_that_the_data_does_not_have(
     assert "heldout_problems: expected at most 2" in json.loads(capsys.readouterr().out)["settings"][0]
 
 
-def test_its_help_imports_nothing_slow(tmp_path: Path) -> None:
+def test_help_imports_nothing_slow(tmp_path: Path) -> None:
     program = """
 import sys
 from gleaner.rlctl.__main__ import main

@@ -17,7 +17,7 @@ def state(node: str, process: str, pid: int, **children: int) -> SystemState:
     )
 
 
-def test_a_child_process_that_does_not_answer_is_named_whether_it_is_registered_or_not() -> None:
+def test_unresponsive_child_process_is_named_even_if_unregistered() -> None:
     states = [
         state("head", "agent", 1, rollout=2, reserved_1=3, spot_1=4),
         state("head", "rollout", 2),

@@ -61,7 +61,7 @@ def ended() -> Simulated:
     return simulate("job", tiny(), Stop(), lambda _: None)
 
 
-def test_a_job_is_held_against_the_same_one_without_preemptible_hosts(
+def test_job_is_compared_with_one_without_preemptible_hosts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "spot.csv"
@@ -92,9 +92,7 @@ def test_a_job_is_held_against_the_same_one_without_preemptible_hosts(
     assert json.loads((tmp_path / "out" / "simulate.json").read_text())["runs"]["job"] == job
 
 
-def test_without_a_folder_the_page_goes_to_a_new_one_and_the_table_says_where(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_page_goes_to_new_folder_named_by_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words_of("job.steps=1"), "--no-baseline", "--runs-dir", str(tmp_path)]) == 0
     (page,) = (tmp_path / "what-if").glob("quickstart-0-*/simulate.html")
     out = capsys.readouterr().out
@@ -129,7 +127,7 @@ def test_without_a_folder_the_page_goes_to_a_new_one_and_the_table_says_where(
         (["quickstart", "--set", "rollout.prompt=3"], 2, "rollout.prompts"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused_in_words_that_help(
+def test_impossible_simulation_is_refused_with_advice(
     argv: list[str], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {
@@ -147,7 +145,7 @@ def test_what_cannot_be_simulated_is_refused_in_words_that_help(
     assert not seen.out
 
 
-def test_ctrl_c_ends_it_and_shows_what_was_computed(
+def test_ctrl_c_ends_it_and_shows_partial_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -168,7 +166,7 @@ def test_ctrl_c_ends_it_and_shows_what_was_computed(
     assert "job: stopped" in (tmp_path / "simulate.html").read_text()
 
 
-def test_a_user_who_stops_it_at_once_gets_a_page_too() -> None:
+def test_immediate_stop_gives_a_page_too() -> None:
     stop = Stop()
     stop.asked = True
     setting = tiny()
@@ -178,7 +176,7 @@ def test_a_user_who_stops_it_at_once_gets_a_page_too() -> None:
     assert any("0 of 2" in line for line in simulate_page.rows_of(asked, [done]))
 
 
-def test_a_process_that_spins_ends_the_run_with_words_and_what_was_computed(
+def test_spinning_process_ends_run_with_partial_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = SimCluster.advance
@@ -195,7 +193,7 @@ def test_a_process_that_spins_ends_the_run_with_words_and_what_was_computed(
     assert "5000001 turns" in done.outcome.reason
 
 
-def test_the_first_step_too_says_how_long_the_run_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_step_already_estimates_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long step has no end to reckon with for minutes; its responses tell."""
     monkeypatch.setattr(
         "gleaner.rlctl.simulate.FASTER", 1.0
@@ -209,7 +207,7 @@ def test_the_first_step_too_says_how_long_the_run_will_take(monkeypatch: pytest.
     assert done.figures.steps == 1
 
 
-def test_progress_says_how_far_it_is_and_from_the_first_step_on_how_long_it_takes() -> None:
+def test_progress_shows_share_done_and_time_left() -> None:
     seen: list[Progress] = []
     simulate("job", tiny("job.steps=3"), Stop(), seen.append)
     assert [at.step for at in seen] == sorted(at.step for at in seen)
@@ -219,7 +217,7 @@ def test_progress_says_how_far_it_is_and_from_the_first_step_on_how_long_it_take
     assert all(later.virtual_s > at.virtual_s for at, later in pairwise(seen))
 
 
-def test_a_longer_machine_list_costs_more_by_the_hour_and_counts_in_the_figures(ended: Simulated) -> None:
+def test_figures_sum_step_parts_and_hourly_prices(ended: Simulated) -> None:
     figures = ended.figures
     assert figures.parts is not None
     parts = figures.parts
@@ -233,7 +231,7 @@ def test_a_longer_machine_list_costs_more_by_the_hour_and_counts_in_the_figures(
     assert values[-1] == pytest.approx(figures.tokens_per_unit)
 
 
-def test_tokens_of_messages_are_told_as_tokens_of_the_model(ended: Simulated) -> None:
+def test_message_tokens_are_converted_to_model_tokens(ended: Simulated) -> None:
     records = in_model_tokens(ended.outcome.history, 10)
     scaled = figures_of(records, ended.outcome.config)
     assert scaled.tokens == 10 * ended.figures.tokens
@@ -242,7 +240,7 @@ def test_tokens_of_messages_are_told_as_tokens_of_the_model(ended: Simulated) ->
     assert scaled.migrations == ended.figures.migrations
 
 
-def test_the_baseline_differs_in_its_hosts_alone() -> None:
+def test_baseline_differs_in_its_hosts_alone() -> None:
     setting = tiny()
     alone = baseline_of(setting)
     assert alone.preemptible_hosts() == []
@@ -257,13 +255,13 @@ def test_machines_are_named_by_device_count_and_group() -> None:
             rig_of("--reserved", wrong)
 
 
-def test_a_model_that_does_not_fit_is_refused_before_anything_runs() -> None:
+def test_model_that_does_not_fit_is_refused_first() -> None:
     words = Words(model="qwen3-32b", reserved="t4", preemptible="t4")
     with pytest.raises(CommandError, match="raise tp or take a larger device"):
         setting_of(load("rlboost-14b"), words)
 
 
-def test_a_token_scale_divides_lengths() -> None:
+def test_token_scale_divides_lengths() -> None:
     config = load("rlboost-14b")
     scaled = scaled_down(config, 64)
     assert scaled.rollout.max_new_tokens * 64 == config.rollout.max_new_tokens
@@ -271,7 +269,7 @@ def test_a_token_scale_divides_lengths() -> None:
         scaled_down(config, 20_000)
 
 
-def test_hosts_that_the_trace_takes_away_are_told_before(tmp_path: Path) -> None:
+def test_hosts_removed_by_the_trace_get_a_notice(tmp_path: Path) -> None:
     file = tmp_path / "spot.csv"
     file.write_text(f"{HEADER}0,add,n1\n10,remove,n1\n")
     setting = setting_of(load("quickstart", [*TINY, f"fleet.trace={file}"]), Words(notice_s=4.0))
@@ -281,7 +279,7 @@ def test_hosts_that_the_trace_takes_away_are_told_before(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_axes_are_in_units_that_people_read() -> None:
+def test_axes_use_readable_units() -> None:
     assert [time_unit(span_s)[1] for span_s in (0.0, 200.0, 3000.0, 20_000.0)] == [
         "seconds", "seconds", "minutes", "hours",
     ]  # fmt: skip
@@ -290,9 +288,7 @@ def test_axes_are_in_units_that_people_read() -> None:
     assert offers(trace.parse(rows, "t.csv"), [0.0, 4.0, 5.0, 9.0]) == [1, 1, 1, 0]
 
 
-def test_a_what_if_goes_on_from_a_run_that_was_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_if_starts_from_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The measured run is a simulated one, on machines three times as slow as those that are assumed."""
     sets = [*TINY, "job.steps=8", "rollout.prompts=8", "rollout.samples=4", "rollout.max_new_tokens=1024"]
     usual = assumptions("cpu_core")

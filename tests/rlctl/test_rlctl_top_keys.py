@@ -10,7 +10,7 @@ import pytest
 from gleaner.rlctl.commands import top
 
 
-async def test_a_closed_terminal_counts_as_quit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closed_terminal_counts_as_quit(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = pty.openpty()
     heard: list[str] = []
     with os.fdopen(slave, "r") as terminal:

@@ -21,7 +21,7 @@ def process(name: str, pid: int, *actors: ActorState) -> SystemState:
     return SystemState("reserved-1", name, pid, "", list(actors), {}, {})
 
 
-def test_the_processes_of_a_gang_hang_below_its_supervisor_and_that_below_its_own() -> None:
+def test_gang_processes_are_below_their_supervisor() -> None:
     states = [
         process(
             "agent",

@@ -34,9 +34,7 @@ def cluster(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-def test_a_key_is_trusted_listed_and_revoked(
-    own: Path, other: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_key_is_trusted_listed_and_revoked(own: Path, other: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trust", other, "--name", "spot-7", "--keys", str(own)]) == OK
     assert f"spot-7 ({fingerprint(other)}) is trusted now" in capsys.readouterr().out
     assert NodeKeys.load(own).trusted == {other}
@@ -48,7 +46,7 @@ def test_a_key_is_trusted_listed_and_revoked(
     assert NodeKeys.load(own).trusted == frozenset()
 
 
-def test_a_file_gives_key_and_name(own: Path, other: str, tmp_path: Path) -> None:
+def test_file_gives_key_and_name(own: Path, other: str, tmp_path: Path) -> None:
     file = tmp_path / "spot-8.public"
     file.write_text(other + "\n")
     assert main(["trust", str(file), "--keys", str(own)]) == OK
@@ -57,14 +55,14 @@ def test_a_file_gives_key_and_name(own: Path, other: str, tmp_path: Path) -> Non
     assert read_trusted(own) == {}
 
 
-def test_a_key_alone_is_known_by_its_fingerprint(own: Path, other: str) -> None:
+def test_key_alone_is_known_by_its_fingerprint(own: Path, other: str) -> None:
     assert main(["trust", other, "--keys", str(own)]) == OK
     assert read_trusted(own) == {fingerprint(other): other}
     assert main(["revoke", fingerprint(other), "--keys", str(own)]) == OK
     assert read_trusted(own) == {}
 
 
-def test_a_folder_of_nodes_is_changed_whole(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_of_nodes_is_changed_as_a_whole(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
     everyone = {path.parent.name: NodeKeys.load(path.parent) for path in cluster.glob("*/node.public")}
     assert {name: set(read_trusted(cluster / name)) for name in everyone} == {
         name: everyone.keys() - {name} for name in everyone
@@ -80,7 +78,7 @@ def test_a_folder_of_nodes_is_changed_whole(cluster: Path, capsys: pytest.Captur
     assert all(spot in NodeKeys.load(cluster / name).trusted for name in ("head", "laptop"))
 
 
-def test_a_node_gets_a_new_key_beside_its_old_one(cluster: Path, tmp_path: Path) -> None:
+def test_node_gets_a_new_key_beside_the_old(cluster: Path, tmp_path: Path) -> None:
     old = NodeKeys.load(cluster / "spot-1").public
     (cluster / "spot-1").rename(tmp_path / "old")
     assert main(["keygen", str(cluster), "--node", "spot-1"]) == OK
@@ -92,7 +90,7 @@ def test_a_node_gets_a_new_key_beside_its_old_one(cluster: Path, tmp_path: Path)
     assert old not in left
 
 
-def test_a_key_is_revoked_under_all_its_names(
+def test_key_is_revoked_under_all_its_names(
     own: Path, other: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("a", "b"):
@@ -104,7 +102,7 @@ def test_a_key_is_revoked_under_all_its_names(
     assert set(read_trusted(own)) == {"c"}
 
 
-def test_what_is_trusted_already_stays_and_a_name_is_never_given_to_another_key(
+def test_trusted_key_stays_and_its_name_is_reserved(
     own: Path, other: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(2):
@@ -116,7 +114,7 @@ def test_what_is_trusted_already_stays_and_a_name_is_never_given_to_another_key(
     assert read_trusted(own) == {"a": other}
 
 
-def test_a_damaged_file_is_shown_replaced_and_removed(
+def test_damaged_file_is_shown_replaced_and_removed(
     own: Path, other: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("bad", "worse"):
@@ -129,7 +127,7 @@ def test_a_damaged_file_is_shown_replaced_and_removed(
     assert read_trusted(own) == {"bad": other}
 
 
-def test_a_reader_sees_the_whole_file_or_none(own: Path, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_sees_the_whole_file_or_none(own: Path, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_fd: int) -> None:
         raise OSError("the disk is full")
 
@@ -161,7 +159,7 @@ def test_a_reader_sees_the_whole_file_or_none(own: Path, other: str, monkeypatch
         (["revoke", "KEY", "--keys", "nowhere"], NOTHING, "rlctl keygen"),
     ],
 )
-def test_bad_input_is_told(
+def test_bad_input_is_reported(
     words: list[str], code: int, says: str, own: Path, other: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

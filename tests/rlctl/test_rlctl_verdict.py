@@ -98,7 +98,7 @@ def closing(report: Report, tmp_path: Path) -> str:
         (0.0, 0.75, 4, "rose"),
     ],
 )
-def test_a_reward_rose_or_fell_only_where_chance_alone_does_not_explain_it(
+def test_reward_changed_only_when_chance_does_not_explain_it(
     first: float, last: float, problems: int, word: str
 ) -> None:
     made = reported(story(first, last, SERVES, END, problems=problems)).outcome
@@ -110,9 +110,7 @@ def test_a_reward_rose_or_fell_only_where_chance_alone_does_not_explain_it(
 @pytest.mark.parametrize(
     ("last", "variance", "word"), [(-30.0, 400.0, "rose"), (-39.0, 400.0, "stayed"), (-39.0, 1.0, "rose")]
 )
-def test_rewards_of_any_range_are_judged_by_their_own_variance(
-    last: float, variance: float, word: str
-) -> None:
+def test_rewards_are_judged_by_their_own_variance(last: float, variance: float, word: str) -> None:
     records = [
         replace(one, variance=variance) if isinstance(one, Eval) else one
         for one in story(-40.0, last, SERVES, END, problems=64)
@@ -122,7 +120,7 @@ def test_rewards_of_any_range_are_judged_by_their_own_variance(
     assert made.reward == word
 
 
-def test_only_a_run_that_reached_everything_is_green(tmp_path: Path) -> None:
+def test_only_a_complete_run_is_green(tmp_path: Path) -> None:
     reached = closing(reported(story(0.3, 0.9, SERVES, END)), tmp_path)
     assert "\x1b[1;32m  the held-out reward rose from 0.300 to 0.900" in reached
     for records in (
@@ -138,7 +136,7 @@ def test_only_a_run_that_reached_everything_is_green(tmp_path: Path) -> None:
     assert "\x1b[1;31m  invariants: 1 broken; the held-out reward rose" in broken
 
 
-def test_an_invariant_that_could_not_be_checked_is_not_called_broken(tmp_path: Path) -> None:
+def test_unchecked_invariant_is_not_called_broken(tmp_path: Path) -> None:
     unchecked = replace(BROKEN, violations=["I2: cannot be checked: no journal"], unchecked=1)
     records = story(0.3, 0.9, SERVES, unchecked)
     made = reported(records)
@@ -152,13 +150,13 @@ def test_an_invariant_that_could_not_be_checked_is_not_called_broken(tmp_path: P
     )
 
 
-def test_steps_in_which_an_instance_worked_are_at_most_the_finished_steps(tmp_path: Path) -> None:
+def test_busy_steps_never_exceed_the_finished_steps(tmp_path: Path) -> None:
     samples = [sample(step) for step in (1, 2, 3)]  # 3: the last evaluation
     records = [*story(0.3, 0.9, SERVES, *samples), *(trained(number) for number in (1, 2)), END]
     assert "at work in 2 of 2 steps" in closing(reported(records), tmp_path)
 
 
-def test_a_run_without_an_instance_says_so_with_its_cause_wherever_it_is_shown(tmp_path: Path) -> None:
+def test_run_without_an_instance_shows_the_cause_everywhere(tmp_path: Path) -> None:
     records = story(0.3, 0.9, NONE, END)
     made = reported(records)
     assert made.instances is not None
@@ -181,14 +179,14 @@ def test_a_run_without_an_instance_says_so_with_its_cause_wherever_it_is_shown(t
     assert f"WARNING: no preemptible instance has served for 300 s: {WHY}" in plain.getvalue()
 
 
-def test_a_run_that_asks_for_no_preemptible_host_misses_none() -> None:
+def test_run_without_requested_preemptible_hosts_misses_none() -> None:
     made = reported(story(0.3, 0.9, END), "fleet.n_prem_max=0")
     assert made.instances is None
     assert made.outcome is not None
     assert made.outcome.reached
 
 
-def test_a_history_of_an_older_program_tells_of_instances_by_its_looks_alone() -> None:
+def test_older_history_shows_instances_by_samples_alone() -> None:
     look = Sample(
         t_s=8, step=3, reserved=1, preemptible=2, serving=3, executing=4, pending=0, tokens_collected=9,
         migrations=0, tokens_per_s=1.0, busy=1,
@@ -198,7 +196,7 @@ def test_a_history_of_an_older_program_tells_of_instances_by_its_looks_alone() -
     assert (made.instances.served, made.instances.busy_steps) == (True, 1)
 
 
-def test_phases_are_named_in_the_panel_the_lines_and_the_records() -> None:
+def test_phases_are_named_in_panel_lines_and_records() -> None:
     plain, records = io.StringIO(), io.StringIO()
     announce("head", "plain", plain)
     announce("head", "json", records)
@@ -215,7 +213,7 @@ def test_phases_are_named_in_the_panel_the_lines_and_the_records() -> None:
     assert "[    2.0 s] evaluating on the held-out problems" in plain.getvalue()
 
 
-def test_an_unfit_host_is_named_with_what_it_lacks() -> None:
+def test_unfit_host_is_named_with_its_missing_need() -> None:
     out = io.StringIO()
     lacks = "engine.environment /srv/sglang: no such folder"
     show([Node(t_s=3, node="spot-1", role="preemptible", event="unfit", cause=lacks)], "plain", out)
@@ -253,7 +251,7 @@ def ran(tmp_path: Path, capsys: pytest.CaptureFixture[str], *sets: str) -> tuple
     return code, json.loads(said.out.splitlines()[-1]), said.err
 
 
-def test_a_run_that_had_no_instance_ends_well_and_says_so(
+def test_run_without_an_instance_ends_well_and_reports_it(
     driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driven(story(0.3, 0.9, NONE, END))
@@ -265,7 +263,7 @@ def test_a_run_that_had_no_instance_ends_well_and_says_so(
     assert str(shown["sentence"]).startswith("no preemptible instance served")
 
 
-def test_a_run_that_had_no_instance_though_it_requires_one_ends_with_a_code_of_its_own(
+def test_run_requiring_an_instance_has_its_own_exit_code(
     driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driven(story(0.3, 0.9, END))  # it was over before it waited for long enough
@@ -275,7 +273,7 @@ def test_a_run_that_had_no_instance_though_it_requires_one_ends_with_a_code_of_i
     assert "rlctl resume" not in said, "it is over"
 
 
-def test_a_job_that_failed_for_want_of_an_instance_ends_with_a_code_of_its_own_and_can_go_on(
+def test_job_failed_without_instance_is_resumable_with_own_code(
     driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driven([story(0.3, 0.9)[0], NONE], unserved("the job failed: no preemptible instance has served"))
@@ -292,7 +290,7 @@ UNJUDGED = Sample(
 NOTHING = "no sample was scored: lost 1, verifier_failed 7: ValueError: nothing"
 
 
-def test_a_run_in_which_no_sample_was_scored_never_ends_well(
+def test_run_without_any_score_never_ends_well(
     driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driven(story(0.3, 0.9, SERVES, UNJUDGED, END))
@@ -311,7 +309,7 @@ def test_a_run_in_which_no_sample_was_scored_never_ends_well(
     }
 
 
-def test_a_job_whose_verifier_stayed_sick_ends_with_a_code_of_its_own_and_can_go_on(
+def test_job_failed_by_verifier_is_resumable_with_own_code(
     driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driven([story(0.3, 0.9)[0], UNJUDGED], unscored("the job failed: the verifier has been sick for 30 s"))
@@ -322,7 +320,7 @@ def test_a_job_whose_verifier_stayed_sick_ends_with_a_code_of_its_own_and_can_go
     assert NOTHING in str(result["outcome"])
 
 
-def test_verdicts_by_status_and_the_last_failure_are_told_at_the_end_and_while_it_runs() -> None:
+def test_verdict_counts_and_last_failure_are_always_shown() -> None:
     scored = replace(UNJUDGED, verdicts={"ok": 1000, "lost": 2}, failure="signal 9 (SIGKILL)")
     report = report_of(story(0.3, 0.9, SERVES, scored, END), None)
     assert report.verdicts is not None
@@ -344,7 +342,7 @@ def test_verdicts_by_status_and_the_last_failure_are_told_at_the_end_and_while_i
     assert "sick: 20 of its last 20" in (plain_line(progress, sick) or "")
 
 
-def test_a_broken_promise_is_told_in_the_result_too(
+def test_broken_promise_is_shown_in_the_result(
     driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driven(story(0.3, 0.9, SERVES, BROKEN), CommandError(FAILED, "no"))

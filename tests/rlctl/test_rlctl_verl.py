@@ -77,7 +77,7 @@ async def until(what: list[object], count: int) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_what_verl_asks_is_said_in_the_words_of_the_gateway() -> None:
+def test_verl_request_is_translated_for_the_gateway() -> None:
     ask = ask_of("r", [1, 2], {**PARAMETERS, "max_tokens": 9, "stop_token_ids": [7]}, response_length=64)
     said = ask.sampling_params
     assert (ask.rid, ask.input_ids, ask.return_logprob, ask.stream) == ("r", [1, 2], True, False)
@@ -90,12 +90,12 @@ def test_what_verl_asks_is_said_in_the_words_of_the_gateway() -> None:
     ("parameters", "word"),
     [({"prompt_logprobs": 5}, "prompt_logprobs"), ({"best_of": 3}, "best_of"), ({"top_p": "x"}, "top_p")],
 )
-def test_what_the_gateway_does_not_offer_is_refused_by_name(parameters: dict[str, object], word: str) -> None:
+def test_unsupported_parameters_are_refused_by_name(parameters: dict[str, object], word: str) -> None:
     with pytest.raises(CannotAsk, match=word):
         ask_of("r", [1], parameters, response_length=64)
 
 
-def test_an_answer_carries_its_tokens_and_the_steps_of_its_weights() -> None:
+def test_answer_carries_tokens_and_steps_of_weights() -> None:
     versions = {"weight_version": "6", "weight_version_start": 5, "weight_version_end": 6}
     tokens = tokens_of(answer([1, 2], "length", **versions), told_steps=None)
     assert (tokens.token_ids, tokens.log_probs) == ([1, 2], [-0.5, -1.0])
@@ -107,7 +107,7 @@ def test_an_answer_carries_its_tokens_and_the_steps_of_its_weights() -> None:
         tokens_of(b'{"text": "no meta"}', None)
 
 
-def test_the_gateway_takes_what_is_asked_and_its_answer_is_read() -> None:
+def test_gateway_accepts_requests_and_its_answer_is_parsed() -> None:
     parameters = {**PARAMETERS, "max_tokens": 9, "stop": ["x"], "seed": 3, "min_tokens": 2}
     asked = msgspec.json.encode(ask_of("r", [1, 2], parameters, response_length=64))
     body = msgspec.json.decode(asked, type=GenerateBody)
@@ -134,7 +134,7 @@ def test_the_gateway_takes_what_is_asked_and_its_answer_is_read() -> None:
     assert msgspec.json.decode(update, type=FromDisk).weight_version == "8"
 
 
-async def test_a_gateway_that_is_away_is_asked_again_for_the_same_request(
+async def test_unavailable_gateway_is_retried_with_same_request(
     gateway: tuple[FakeGateway, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verl_server, "AGAIN_S", 0.001)
@@ -145,7 +145,7 @@ async def test_a_gateway_that_is_away_is_asked_again_for_the_same_request(
     assert [one["rid"] for one in fake.asked] == ["one"] * 3
 
 
-async def test_a_refusal_is_told_in_the_gateways_words_and_not_asked_again(
+async def test_refusal_keeps_the_gateways_text_without_a_retry(
     gateway: tuple[FakeGateway, str],
 ) -> None:
     fake, url = gateway
@@ -155,7 +155,7 @@ async def test_a_refusal_is_told_in_the_gateways_words_and_not_asked_again(
     assert len(fake.asked) == 1
 
 
-async def test_an_answer_beyond_the_limit_is_refused_with_the_limit(
+async def test_answer_beyond_the_limit_is_refused_with_limit(
     gateway: tuple[FakeGateway, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.rlctl.integrations.verl_server.MAX_BODY_BYTES", 100)
@@ -166,7 +166,7 @@ async def test_an_answer_beyond_the_limit_is_refused_with_the_limit(
     assert len(fake.asked) == 1
 
 
-async def test_a_gateway_that_stays_away_ends_the_wait_with_what_was_heard(
+async def test_persistent_gateway_outage_ends_wait_with_last_error(
     gateway: tuple[FakeGateway, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verl_server, "AGAIN_S", 0.001)
@@ -176,7 +176,7 @@ async def test_a_gateway_that_stays_away_ends_the_wait_with_what_was_heard(
         await server_at(url, deadline_s=0.3).generate("one", [5], PARAMETERS)
 
 
-async def test_an_abort_ends_what_is_under_way_here_with_its_tokens_and_holds_what_comes(
+async def test_abort_ends_running_requests_and_holds_new_ones(
     gateway: tuple[FakeGateway, str],
 ) -> None:
     fake, url = gateway
@@ -198,7 +198,7 @@ async def test_an_abort_ends_what_is_under_way_here_with_its_tokens_and_holds_wh
     assert (await held).token_ids == [8]
 
 
-async def test_a_server_that_leaves_tells_late_requests_that_they_are_aborted(
+async def test_leaving_server_aborts_late_requests(
     gateway: tuple[FakeGateway, str],
 ) -> None:
     fake, url = gateway
@@ -221,7 +221,7 @@ async def stream(tensors: dict[str, torch.Tensor]) -> AsyncIterator[tuple[str, t
         yield name, memory[: tensor.numel()].view(tensor.shape)
 
 
-async def test_a_version_is_a_whole_folder_and_two_are_kept(tmp_path: Path) -> None:
+async def test_version_is_a_whole_folder_and_two_are_kept(tmp_path: Path) -> None:
     like = tmp_path / "model"
     like.mkdir()
     (like / "config.json").write_text('{"hidden_size": 4}')

@@ -43,7 +43,7 @@ class Gateway:
         return web.json_response({"success": True})
 
 
-async def test_verl_generates_and_updates_weights_by_way_of_the_gateway() -> None:
+async def test_verl_generates_and_updates_weights_through_the_gateway() -> None:
     gateway = Gateway()
     app = web.Application()
     app.router.add_post("/generate", gateway.generate)

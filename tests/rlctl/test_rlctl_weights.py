@@ -35,7 +35,7 @@ def shared(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_is_exported_is_imported_as_it_was(
+def test_exported_checkpoint_is_imported_unchanged(
     shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
@@ -50,9 +50,7 @@ def test_what_is_exported_is_imported_as_it_was(
     assert json.loads((tmp_path / "merged" / "config.json").read_text())["vocab_size"] == 7
 
 
-def test_only_what_changed_is_exported(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_changes_are_exported(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     third = checkpoint(tmp_path / "step-3", 3)
     arguments = [str(third), str(shared), "--version", "3", "--base", str(tmp_path / "step-2"), "--json"]
@@ -63,7 +61,7 @@ def test_only_what_changed_is_exported(
     assert not list(shared.glob(".*")), "nothing of the work is left"
 
 
-def test_a_wrong_base_is_told_and_makes_nothing(
+def test_wrong_base_is_reported_and_creates_nothing(
     shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = checkpoint(tmp_path / "other", 100)
@@ -75,7 +73,7 @@ def test_a_wrong_base_is_told_and_makes_nothing(
     assert "has no version" in capsys.readouterr().err
 
 
-def test_a_version_or_checkpoint_that_exists_is_not_written_over(
+def test_existing_version_or_checkpoint_is_not_overwritten(
     shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = tmp_path / "step-1"
@@ -84,9 +82,7 @@ def test_a_version_or_checkpoint_that_exists_is_not_written_over(
     assert main(["weights", "import", str(shared), str(first)]) == USAGE
 
 
-def test_pages_say_what_the_instances_of_a_host_serve_and_which_are_no_pages(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pages_show_served_versions_and_non_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["weights", "pages", str(tmp_path)]) == NOTHING
     writer = PageWriter(tmp_path / "engine.control")
     served = Page().begun(3).preparing(7, bytes(32)).loading().loaded()

@@ -50,13 +50,13 @@ def wished_for(seen: Seen) -> int:
     return [record.n_prem for record in seen.outcome.history if isinstance(record, Step)][-1]
 
 
-def test_every_instance_is_wished_for_where_algorithm_1_is_not_asked() -> None:
+def test_every_instance_is_requested_when_algorithm_1_is_off() -> None:
     usual = run("fleet.n_prem_max=12", "fleet.trace=")
     every = run("fleet.n_prem_max=12", "fleet.trace=", "ablation.every_instance=true")
     assert wished_for(usual) < wished_for(every) == 12
 
 
-def test_synchronous_weights_come_with_the_next_step_alone() -> None:
+def test_synchronous_weights_arrive_only_with_the_next_step() -> None:
     late = ("fleet.trace=late", "job.steps=6", "seeding.min_s=4", "seeding.initial_s=4")
     pulled = run(*late, trace=LATE)
     pushed = run(*late, "ablation.synchronous_weights=true", trace=LATE)

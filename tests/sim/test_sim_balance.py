@@ -49,7 +49,7 @@ def moves(outcome: Outcome) -> int:
     return max(record.moves for record in outcome.history if isinstance(record, Sample))
 
 
-def test_an_instance_that_joins_late_takes_its_share_and_the_step_ends_earlier() -> None:
+def test_late_instance_takes_its_share_and_shortens_step() -> None:
     without, balanced = (SimCluster(setting(word)).run() for word in ("false", "true"))
     for outcome in (without, balanced):
         assert (outcome.ended, outcome.findings) == ("done", [])

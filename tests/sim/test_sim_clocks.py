@@ -13,7 +13,7 @@ from gleaner.sim.setting import Setting
 
 
 @pytest.mark.parametrize("host", ["head", "reserved-1"])
-def test_a_node_agent_that_restarts_after_its_clock_went_back_goes_on_with_the_job(host: str) -> None:
+def test_agent_restarted_after_clock_jump_continues_the_job(host: str) -> None:
     """The job's journal has seen newer incarnations than the clock would give."""
     cluster = SimCluster(Setting(load("quickstart", SMALL), seed=5, deadline_s=120.0))
     breaking = Breaking(cluster)
@@ -27,7 +27,7 @@ def test_a_node_agent_that_restarts_after_its_clock_went_back_goes_on_with_the_j
     assert audit(evidence(outcome)) == []
 
 
-def test_processes_that_start_anew_after_their_clock_went_back_begin_above_what_fences_them() -> None:
+def test_restarted_processes_exceed_their_fence_after_clock_jump() -> None:
     """No start of theirs fails for it, and none of their supervisor's patience is used up."""
     cluster = SimCluster(Setting(load("quickstart", SMALL), seed=5, deadline_s=120.0))
     breaking = Breaking(cluster)

@@ -32,7 +32,7 @@ def calm(seed: int) -> Outcome:
     return SimCluster(Setting(small(), seed=seed)).run()
 
 
-def test_a_calm_job_ends_and_keeps_every_promise() -> None:
+def test_calm_job_ends_and_keeps_every_promise() -> None:
     outcome = calm(1)
     assert (outcome.ended, outcome.reason) == ("done", "")
     assert outcome.findings == []
@@ -40,7 +40,7 @@ def test_a_calm_job_ends_and_keeps_every_promise() -> None:
     assert [one.step for one in outcome.checkpoints][-1] == 3
 
 
-def test_the_same_seed_gives_the_same_history_and_another_one_another() -> None:
+def test_history_is_determined_by_the_seed() -> None:
     first, again, other = calm(1), calm(1), calm(2)
     assert (first.trace_hash, first.turns, first.virtual_s) == (
         again.trace_hash,
@@ -50,7 +50,7 @@ def test_the_same_seed_gives_the_same_history_and_another_one_another() -> None:
     assert other.trace_hash != first.trace_hash
 
 
-def test_a_host_that_is_killed_while_it_decodes_costs_no_token() -> None:
+def test_host_killed_while_decoding_costs_no_token() -> None:
     cluster = SimCluster(Setting(small(), seed=1))
     breaking = Breaking(cluster)
     hit: list[bool] = []
@@ -71,14 +71,14 @@ def test_a_host_that_is_killed_while_it_decodes_costs_no_token() -> None:
     assert left.counters.requests_migrated > 0
 
 
-def test_a_prompt_that_no_engine_holds_fails_the_job_at_once_with_the_setting_to_raise() -> None:
+def test_oversized_prompt_fails_job_at_once_with_its_setting() -> None:
     outcome = SimCluster(Setting(small("engine.max_prompt_tokens=8"), seed=1)).run()
     assert outcome.ended == "failed"
     assert "engine.max_prompt_tokens is 8" in outcome.reason
     assert outcome.virtual_s < 60
 
 
-def test_every_host_notes_that_a_job_is_over_and_none_while_it_may_be_resumed() -> None:
+def test_every_host_marks_only_a_finished_job_as_over() -> None:
     cluster = SimCluster(Setting(small("job.steps=1"), seed=1))
     mark = f"/journal/{cluster.job.run_id}/{OVER_FILE}"
 

@@ -29,7 +29,7 @@ def in_another_interpreter(script: str, hash_seed: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_two_interpreters_with_different_hash_seeds_live_the_same_history() -> None:
+def test_history_is_independent_of_the_hash_seed() -> None:
     first, second = (in_another_interpreter("small_system.py", seed) for seed in ("1", "4242"))
     assert len(first) == len(SEEDS)
     assert first == second
@@ -38,7 +38,7 @@ def test_two_interpreters_with_different_hash_seeds_live_the_same_history() -> N
     assert here[2].hash != here[3].hash
 
 
-def test_a_whole_job_under_faults_lives_the_same_history_everywhere() -> None:
+def test_faulty_job_has_the_same_history_everywhere() -> None:
     first, second = (in_another_interpreter("whole_system.py", seed) for seed in ("1", "4242"))
     assert len(set(first)) == len(SEEDS)
     assert all(line.startswith("done 5 faults") for line in first), first
@@ -46,7 +46,7 @@ def test_a_whole_job_under_faults_lives_the_same_history_everywhere() -> None:
     assert history(int(SEEDS[1])) == first[1]
 
 
-def test_the_small_system_really_counts_dies_and_recovers() -> None:
+def test_small_system_really_counts_dies_and_recovers() -> None:
     history = SmallSystem(1).run()
     assert history.faults >= 5
     assert history.counted > 100

@@ -65,7 +65,7 @@ def fact(number: int) -> DiskFact:
     return DiskFact(number=number)
 
 
-def test_an_append_that_is_awaited_ends_the_gathering_of_its_group_but_commits_keep_their_distance() -> None:
+def test_awaited_append_flushes_its_group_within_commit_spacing() -> None:
     machine = Machine()
     process, store = machine.start()
     journal, committed_s = Journal(store, "a", 1), list[float]()
@@ -93,7 +93,7 @@ def test_an_append_that_is_awaited_ends_the_gathering_of_its_group_but_commits_k
     slowness=st.sampled_from([1.0, 20.0]),
     seed=st.integers(0, 1 << 16),
 )
-def test_after_any_crash_a_stream_is_a_prefix_with_everything_acknowledged(
+def test_stream_after_crash_is_prefix_with_everything_acknowledged(
     pauses_ms: list[float],
     dies_ms: float,
     freezes_ms: float | None,
@@ -129,7 +129,7 @@ def test_after_any_crash_a_stream_is_a_prefix_with_everything_acknowledged(
     assert not machine.loop.findings
 
 
-def test_a_write_that_a_kill_cuts_off_happened_or_did_not_as_the_seed_says() -> None:
+def test_write_cut_by_a_kill_follows_the_seed() -> None:
     fates: dict[str, list[int]] = {}
     for seed in range(40):
         machine = Machine(seed)
@@ -151,7 +151,7 @@ def test_a_write_that_a_kill_cuts_off_happened_or_did_not_as_the_seed_says() -> 
     assert fates == {"cut off: kept": [1, 2], "cut off: torn": [], "cut off: lost": []}
 
 
-def test_a_frozen_process_hears_of_its_commit_when_it_goes_on() -> None:
+def test_frozen_process_gets_its_commit_when_it_resumes() -> None:
     machine = Machine()
     process, store = machine.start()
     journal = Journal(store, "a", 1)
@@ -173,7 +173,7 @@ def test_a_frozen_process_hears_of_its_commit_when_it_goes_on() -> None:
     assert heard == [5.0]
 
 
-def test_a_full_disk_refuses_says_so_and_loses_nothing() -> None:
+def test_full_disk_refuses_reports_and_loses_nothing() -> None:
     machine = Machine()
     process, store = machine.start()
     journal = Journal(store, "a", 1)
@@ -205,7 +205,7 @@ def test_a_full_disk_refuses_says_so_and_loses_nothing() -> None:
     assert machine.disk.counts["refused: full"] == 1
 
 
-def test_a_zombie_is_refused_and_nobody_else_with_it() -> None:
+def test_only_the_zombie_write_is_refused() -> None:
     machine = Machine()
     (old, old_store), (new, new_store) = machine.start(), machine.start()
 
@@ -230,7 +230,7 @@ def test_a_zombie_is_refused_and_nobody_else_with_it() -> None:
     assert (machine.replay("a"), machine.replay("b")) == ([1, 2], [4])
 
 
-def test_a_flipped_bit_is_refused_with_the_name_of_the_journal() -> None:
+def test_flipped_bit_is_refused_with_the_journal_name() -> None:
     machine = Machine()
     process, store = machine.start()
 
@@ -258,7 +258,7 @@ Step = tuple[str, str, int, int]
         max_size=14,
     )
 )
-def test_it_keeps_what_sqlite_keeps(steps: list[Step]) -> None:
+def test_simulated_journal_keeps_what_sqlite_keeps(steps: list[Step]) -> None:
     """Whatever is written in which lives: the same rows, sequence numbers, checksums and refusals."""
     with tempfile.TemporaryDirectory() as folder:
         real = SqliteKeeper(Path(folder) / "j.sqlite", durable=False, reserve_bytes=0)
@@ -293,7 +293,7 @@ def _told(keeper: Keeper, steps: list[Step]) -> list[object]:
     return told
 
 
-def test_memory_is_kept_over_processes_and_gone_with_the_host() -> None:
+def test_memory_survives_processes_and_ends_with_the_host() -> None:
     memory = SimMemory()
     memory.write("/dev/shm/job/v1", b"image")
     memory.append("/dev/shm/job/log", b"line\n")

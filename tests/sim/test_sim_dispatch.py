@@ -23,11 +23,11 @@ def places_s(*sets: str) -> list[float]:
 
 
 @pytest.mark.parametrize("instances", [0, 3])
-def test_an_instance_with_free_slots_is_sent_its_share_within_a_round_trip(instances: int) -> None:
+def test_instance_with_free_slots_gets_work_within_round_trip(instances: int) -> None:
     assert max(places_s(f"fleet.n_prem_max={instances}")) < 2 * ROUND_TRIP_S
 
 
-def test_a_limit_of_what_is_pending_alone_keeps_free_slots_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_limit_alone_keeps_free_slots_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: what is pending counts as waiting, whatever slots are free."""
 
     def room(self: Balancer, instance: Instance, each: float) -> int:

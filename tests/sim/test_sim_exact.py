@@ -54,7 +54,7 @@ def harried(seed: int, settings: list[str]) -> tuple[Outcome, int]:
     return cluster.run(), sum(hit)
 
 
-def test_every_step_has_the_weights_of_the_calm_run_whoever_is_killed() -> None:
+def test_exact_weights_equal_calm_run_after_any_kill() -> None:
     calm = steps_of(SimCluster(Setting(load("quickstart", SETTINGS), seed=0)).run())
     assert sorted(calm) == [1, 2, 3]
     kills = 0
@@ -69,7 +69,7 @@ def test_every_step_has_the_weights_of_the_calm_run_whoever_is_killed() -> None:
     assert kills >= SEEDS, "too little was broken: this shows nothing"
 
 
-def test_steps_that_drop_uniform_groups_have_the_same_weights_too() -> None:
+def test_exact_weights_match_when_uniform_groups_are_dropped() -> None:
     calm_run = SimCluster(Setting(load("quickstart", DROPPING), seed=0)).run()
     calm, kills = steps_of(calm_run), 0
     assert evidence(calm_run).counters.groups_dropped > 4, "nothing was dropped: this shows nothing"

@@ -103,7 +103,7 @@ class Trainer:
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["engines go back", "engines die"])
-def test_generation_goes_on_under_the_version_before_where_no_engine_loads_a_published_one(
+def test_generation_keeps_previous_version_when_load_fails(
     monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     loads = fail_to_load(monkeypatch, BAD, dies=dies)
@@ -155,9 +155,7 @@ def test_generation_goes_on_under_the_version_before_where_no_engine_loads_a_pub
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-def test_a_job_whose_trainer_makes_a_version_that_no_engine_loads_ends_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch, staleness: int
-) -> None:
+def test_job_ends_with_reason_when_own_version_fails(monkeypatch: pytest.MonkeyPatch, staleness: int) -> None:
     loads = fail_to_load(monkeypatch, BAD)
     config = load("quickstart", [*SMALL, f"rollout.staleness={staleness}", "job.steps=6"])
     outcome = SimCluster(Setting(config, seed=1)).run()

@@ -12,9 +12,7 @@ from gleaner.sim.setting import Setting
 
 
 @pytest.mark.parametrize(("host", "kind"), [("head", "rollout"), ("reserved-1", "trainer")])
-def test_a_process_that_is_killed_while_its_disk_is_full_waits_for_space_and_the_job_goes_on(
-    host: str, kind: str
-) -> None:
+def test_process_killed_on_full_disk_waits_for_space(host: str, kind: str) -> None:
     cluster = SimCluster(Setting(load("quickstart", SMALL), seed=5, deadline_s=200.0))
     breaking = Breaking(cluster)
     fired: list[bool] = []
@@ -31,7 +29,7 @@ def test_a_process_that_is_killed_while_its_disk_is_full_waits_for_space_and_the
     assert "no space is left" in waited[0][1]
 
 
-def test_children_that_fail_too_often_end_the_job_though_the_scheduler_cannot_write_it_down_yet() -> None:
+def test_repeated_child_failures_end_job_despite_full_disk() -> None:
     cluster = SimCluster(Setting(load("quickstart", SMALL), seed=5, deadline_s=200.0))
     breaking = Breaking(cluster)
     breaking.at(3.0, lambda: breaking.fill_disk("head"))

@@ -27,7 +27,7 @@ GANG = ("rank-1", "rank-2", "trainer")
 
 
 @pytest.mark.parametrize("victim", GANG)
-def test_whichever_process_of_a_gang_is_killed_all_of_them_begin_again(victim: str) -> None:
+def test_all_gang_processes_restart_when_one_is_killed(victim: str) -> None:
     cluster = SimCluster(Setting(load("quickstart", SETTINGS), seed=1))
     breaking = Breaking(cluster)
     before: dict[str, int] = {}

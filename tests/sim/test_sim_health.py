@@ -51,7 +51,7 @@ def causes(outcome: Outcome) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("host", "kind"), CHILDREN)
-def test_a_child_process_that_is_frozen_for_good_is_replaced_within_its_limit(host: str, kind: str) -> None:
+def test_frozen_child_process_is_replaced_within_its_limit(host: str, kind: str) -> None:
     outcome = run(host, kind, 0.0)
     assert (outcome.ended, outcome.reason) == ("done", "")
     assert outcome.findings == []
@@ -64,9 +64,7 @@ def test_a_child_process_that_is_frozen_for_good_is_replaced_within_its_limit(ho
 
 
 @pytest.mark.parametrize(("host", "kind"), AGENTS)
-def test_a_node_agent_that_is_frozen_for_good_is_replaced_by_the_watchdog_of_its_service(
-    host: str, kind: str
-) -> None:
+def test_frozen_node_agent_is_replaced_by_service_watchdog(host: str, kind: str) -> None:
     outcome = run(host, kind, 0.0)
     assert (outcome.ended, outcome.reason) == ("done", "")
     assert outcome.virtual_s < PEACE_S + WATCHDOG_S + START_S
@@ -74,7 +72,7 @@ def test_a_node_agent_that_is_frozen_for_good_is_replaced_by_the_watchdog_of_its
 
 
 @pytest.mark.parametrize(("host", "kind"), AGENTS)
-def test_a_job_goes_on_after_a_freeze_of_a_node_agent_that_ends_at_its_limit(host: str, kind: str) -> None:
+def test_job_continues_after_agent_freeze_up_to_the_limit(host: str, kind: str) -> None:
     outcome = run(host, kind, 20.0)
     assert (outcome.ended, outcome.reason) == ("done", "")
     assert outcome.virtual_s < PEACE_S + WATCHDOG_S + START_S
@@ -82,14 +80,14 @@ def test_a_job_goes_on_after_a_freeze_of_a_node_agent_that_ends_at_its_limit(hos
 
 
 @pytest.mark.parametrize("host", ["head", "reserved-1"])
-def test_a_node_agent_that_was_stopped_itself_kills_none_of_its_children(host: str) -> None:
+def test_stopped_node_agent_kills_none_of_its_children(host: str) -> None:
     """For longer than a child's limit, and less than its own."""
     outcome = run(host, "agent", 15.0)
     assert outcome.ended == "done"
     assert "no heartbeat" not in str(causes(outcome))
 
 
-def test_a_trainer_whose_computation_takes_longer_than_the_limit_is_not_killed() -> None:
+def test_trainer_with_long_computation_is_not_killed() -> None:
     """Its loop turns meanwhile, and says so."""
     limits = ["liveness.dead_s=0.5", "liveness.beat_s=0.1"]  # hung after 1 s
     config = load("quickstart", [*SMALL, "job.steps=2", *limits])
@@ -103,7 +101,7 @@ def test_a_trainer_whose_computation_takes_longer_than_the_limit_is_not_killed()
     assert "no heartbeat" not in str(causes(outcome))
 
 
-def test_a_computation_that_never_returns_ends_its_process_and_the_job_goes_on(
+def test_endless_computation_ends_its_process_and_job_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a CUDA call that hangs: the process's loop turns, and no step ends. The deadline is ten times what
@@ -131,7 +129,7 @@ def test_a_computation_that_never_returns_ends_its_process_and_the_job_goes_on(
 
 
 @pytest.mark.parametrize("kind", ["rollout", "reward"])
-def test_others_wait_for_the_successor_of_a_process_whose_kill_takes_long(kind: str) -> None:
+def test_others_wait_for_successor_when_a_kill_takes_long(kind: str) -> None:
     """Neither are they restarted in its place, nor does the job fail."""
     outcome = run("head", kind, 0.0, "liveness.hung_silences=20")
     assert (outcome.ended, outcome.reason) == ("done", "")
@@ -139,7 +137,7 @@ def test_others_wait_for_the_successor_of_a_process_whose_kill_takes_long(kind: 
     assert list(causes(outcome)) == [f"head/{kind}"]
 
 
-def test_the_restart_of_an_actor_of_the_heads_node_agent_is_in_the_history() -> None:
+def test_actor_restart_in_head_agent_is_in_the_history() -> None:
     config = load("quickstart", [*SMALL, "job.steps=8"])
     cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
     breaking = Breaking(cluster)

@@ -24,7 +24,7 @@ def late(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in lines if line.startswith(("training/", "rollout/", f"{RESERVED}/engine"))]
 
 
-def test_no_wait_of_a_job_of_the_papers_size_is_late_when_one_host_does_all(
+def test_no_wait_is_late_in_single_host_paper_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It rolls out for ten minutes, then trains on all of it at once; nothing is measured before."""
@@ -35,7 +35,7 @@ def test_no_wait_of_a_job_of_the_papers_size_is_late_when_one_host_does_all(
     assert late(caplog) == []
 
 
-def test_a_job_of_the_papers_size_says_what_it_waits_for_when_its_trainer_stands_still(
+def test_stalled_trainer_makes_its_waits_late_in_paper_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """For good, and nobody replaces it: the limits of its waits follow its own times, but there are some."""

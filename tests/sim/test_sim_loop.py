@@ -19,7 +19,7 @@ def loop() -> SimLoop:
 @given(
     delays=st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0.0, 0.1, 0.1, 0.25, 1.0])), max_size=30)
 )
-def test_callbacks_run_by_time_and_ties_by_age_whoever_they_belong_to(
+def test_callbacks_run_by_time_and_ties_by_age(
     delays: list[tuple[int, float]],
 ) -> None:
     loop = SimLoop()
@@ -32,7 +32,7 @@ def test_callbacks_run_by_time_and_ties_by_age_whoever_they_belong_to(
     assert loop.now_s == 2.0
 
 
-def test_what_is_ready_runs_first_in_first_out_across_processes(loop: SimLoop) -> None:
+def test_ready_callbacks_run_in_fifo_order_across_processes(loop: SimLoop) -> None:
     a, b = loop.spawn("a", "h"), loop.spawn("b", "h")
     ran: list[str] = []
 
@@ -48,7 +48,7 @@ def test_what_is_ready_runs_first_in_first_out_across_processes(loop: SimLoop) -
     assert loop.now_s == 0.0
 
 
-def test_an_hour_passes_in_no_time_and_each_process_sees_the_same_clock(loop: SimLoop) -> None:
+def test_virtual_hour_passes_at_once_on_a_shared_clock(loop: SimLoop) -> None:
     a, b = loop.spawn("a", "h"), loop.spawn("b", "g")
     seen: list[float] = []
 
@@ -62,7 +62,7 @@ def test_an_hour_passes_in_no_time_and_each_process_sees_the_same_clock(loop: Si
     assert seen == [1800.0, 3600.0]
 
 
-def test_a_process_runs_on_its_own_loop_and_inherits_no_context(loop: SimLoop) -> None:
+def test_process_runs_on_own_loop_without_inherited_context(loop: SimLoop) -> None:
     hand: contextvars.ContextVar[str] = contextvars.ContextVar("hand", default="empty")
     a, b = loop.spawn("a", "h"), loop.spawn("b", "h")
     seen: list[tuple[asyncio.AbstractEventLoop, str]] = []
@@ -85,7 +85,7 @@ def test_a_process_runs_on_its_own_loop_and_inherits_no_context(loop: SimLoop) -
     assert seen == [(a, "a message"), (b, "empty"), (b, "empty"), (b, "empty")]
 
 
-def test_a_cancelled_timer_does_not_run_and_thousands_of_them_take_no_room(loop: SimLoop) -> None:
+def test_cancelled_timer_does_not_run_or_use_memory(loop: SimLoop) -> None:
     process = loop.spawn("a", "h")
 
     async def asker() -> None:
@@ -124,7 +124,7 @@ def test_freezing_loses_nothing_and_changes_no_order(script: list[str]) -> None:
     assert ran == [step for _, step in sorted(due)]
 
 
-def test_a_frozen_process_does_nothing_and_then_finds_its_deadlines_passed(loop: SimLoop) -> None:
+def test_frozen_process_does_nothing_then_finds_deadlines_passed(loop: SimLoop) -> None:
     process = loop.spawn("a", "h")
     seen: list[str] = []
 
@@ -143,7 +143,7 @@ def test_a_frozen_process_does_nothing_and_then_finds_its_deadlines_passed(loop:
     assert seen == ["still frozen", "late at 30.0"]
 
 
-def test_a_killed_process_says_no_goodbyes(loop: SimLoop) -> None:
+def test_killed_process_runs_no_cleanup(loop: SimLoop) -> None:
     """No `finally`, no timer, no callback of it runs, and the exception that it dies with is nobody's."""
     process = loop.spawn("a", "h")
     said: list[str] = []
@@ -188,7 +188,7 @@ def test_frozen_turns_of_a_killed_process_never_run(loop: SimLoop) -> None:
     assert not process.frozen
 
 
-def test_a_slow_process_takes_its_turns_later_but_in_order(loop: SimLoop) -> None:
+def test_slow_process_takes_turns_later_but_in_order(loop: SimLoop) -> None:
     quick, slow = loop.spawn("quick", "h"), loop.spawn("slow", "h")
     ran: list[tuple[str, int]] = []
 
@@ -210,7 +210,7 @@ def test_a_slow_process_takes_its_turns_later_but_in_order(loop: SimLoop) -> Non
     assert loop.now_s == before
 
 
-def test_an_exception_that_nobody_awaits_is_a_finding(loop: SimLoop) -> None:
+def test_unawaited_exception_is_a_finding(loop: SimLoop) -> None:
     process = loop.spawn("a", "h")
 
     async def fails() -> None:
@@ -230,7 +230,7 @@ def test_an_exception_that_nobody_awaits_is_a_finding(loop: SimLoop) -> None:
     assert "the task" in loop.findings[1].what
 
 
-def test_a_timer_that_is_due_again_at_once_spins_too(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timer_due_again_at_once_counts_as_spinning(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gleaner.sim.loop.MAX_TURNS_AT_ONCE", 1000)
     process = loop.spawn("the spinner", "h")
     turns = 0
@@ -247,7 +247,7 @@ def test_a_timer_that_is_due_again_at_once_spins_too(loop: SimLoop, monkeypatch:
     loop.close()
 
 
-def test_whoever_spins_without_time_passing_is_told(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spinning_process_is_reported_by_name(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gleaner.sim.loop.MAX_TURNS_AT_ONCE", 1000)
     process = loop.spawn("the spinner", "h")
 
@@ -271,14 +271,12 @@ def test_whoever_spins_without_time_passing_is_told(loop: SimLoop, monkeypatch: 
         lambda process: process.subprocess_exec(None),
     ],
 )
-def test_a_simulated_process_has_no_way_out(
-    loop: SimLoop, breaks_out: Callable[[ProcessLoop], object]
-) -> None:
+def test_simulated_process_has_no_way_out(loop: SimLoop, breaks_out: Callable[[ProcessLoop], object]) -> None:
     with pytest.raises(NotSimulated, match="the process"):
         breaks_out(loop.spawn("the process", "h"))
 
 
-def test_what_takes_too_long_is_named(loop: SimLoop) -> None:
+def test_coroutine_that_takes_too_long_is_named(loop: SimLoop) -> None:
     process = loop.spawn("a", "h")
 
     async def answers() -> int:
@@ -291,7 +289,7 @@ def test_what_takes_too_long_is_named(loop: SimLoop) -> None:
     assert loop.now_s == 1.5
 
 
-def test_stop_lets_everything_at_this_instant_run_and_nothing_later(loop: SimLoop) -> None:
+def test_stop_finishes_this_instant_and_nothing_later(loop: SimLoop) -> None:
     process = loop.spawn("a", "h")
     ran: list[str] = []
     process.call_later(1.0, loop.stop)
@@ -303,7 +301,7 @@ def test_stop_lets_everything_at_this_instant_run_and_nothing_later(loop: SimLoo
     assert (ran, loop.now_s) == (["same instant", "later"], 9.0)
 
 
-def test_a_clock_that_jumps_is_its_hosts_alone(loop: SimLoop) -> None:
+def test_clock_jump_affects_its_host_only(loop: SimLoop) -> None:
     start = loop.wall_ms("h")
     loop.call_at(2.0, loop.jump_wall, "h", -3600.0)
     loop.run(until_s=5.0)
@@ -311,7 +309,7 @@ def test_a_clock_that_jumps_is_its_hosts_alone(loop: SimLoop) -> None:
     assert loop.wall_ms("g") == start + 5_000
 
 
-def test_a_hash_tells_two_histories_apart() -> None:
+def test_hash_distinguishes_two_histories() -> None:
     def history(second: str, at_s: float) -> str:
         loop = SimLoop()
         loop.spawn("a", "h")
@@ -325,7 +323,7 @@ def test_a_hash_tells_two_histories_apart() -> None:
     assert history("second", 2.0) == hashes[0]
 
 
-def test_looking_at_the_hash_changes_nothing() -> None:
+def test_reading_the_hash_changes_nothing() -> None:
     calm, watched = SimLoop().trace, SimLoop().trace
     for number in range(1000):
         calm.note("line", number)

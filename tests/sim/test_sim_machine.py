@@ -49,13 +49,13 @@ def thread(rig: Rig) -> SimWorker:
     return worker
 
 
-def test_a_result_comes_when_the_seconds_of_its_work_have_passed(rig: Rig) -> None:
+def test_result_arrives_when_its_work_time_has_passed(rig: Rig) -> None:
     assert rig.loop.complete(rig.process, rig.run(thread(rig), "a", 2.5), WITHIN_S) == "a"
     assert rig.done == [(2.5, "a"), (2.5, "a told")]
     assert rig.meter.spent_s == 2.5
 
 
-def test_work_of_one_thread_is_done_in_the_order_of_the_calls_and_that_of_two_at_once(rig: Rig) -> None:
+def test_one_thread_works_in_order_and_two_in_parallel(rig: Rig) -> None:
     one, two = thread(rig), thread(rig)
     for worker, name, seconds in ((one, "a", 2.0), (one, "b", 1.0), (two, "c", 2.5), (one, "d", 0.0)):
         rig.process.create_task(rig.run(worker, name, seconds))
@@ -64,7 +64,7 @@ def test_work_of_one_thread_is_done_in_the_order_of_the_calls_and_that_of_two_at
     assert effects == [(2.0, "a"), (2.5, "c"), (3.0, "b"), (3.0, "d")]
 
 
-def test_what_work_raises_comes_when_its_seconds_have_passed_and_the_next_goes_on(rig: Rig) -> None:
+def test_work_error_arrives_after_its_time_and_next_continues(rig: Rig) -> None:
     worker = thread(rig)
 
     def fail() -> None:
@@ -82,14 +82,14 @@ def test_what_work_raises_comes_when_its_seconds_have_passed_and_the_next_goes_o
     assert rig.done == [(4.0, "after"), (4.0, "after told")]
 
 
-def test_a_killed_process_has_neither_result_nor_effect(rig: Rig) -> None:
+def test_killed_process_has_neither_result_nor_effect(rig: Rig) -> None:
     rig.process.create_task(rig.run(thread(rig), "a", 2.0))
     rig.loop.call_at(1.0, rig.process.kill)
     rig.loop.run(10.0)
     assert rig.done == []
 
 
-def test_while_a_process_is_frozen_its_work_stands_still(rig: Rig) -> None:
+def test_work_pauses_while_its_process_is_frozen(rig: Rig) -> None:
     rig.process.create_task(rig.run(thread(rig), "a", 2.0))
     for freeze_s, thaw_s in ((1.0, 1.5), (2.25, 7.0)):
         rig.loop.call_at(freeze_s, rig.process.freeze)
@@ -98,14 +98,14 @@ def test_while_a_process_is_frozen_its_work_stands_still(rig: Rig) -> None:
     assert rig.done == [(7.25, "a"), (7.25, "a told")]
 
 
-def test_work_of_a_slow_process_takes_as_many_times_longer(rig: Rig) -> None:
+def test_work_of_a_slow_process_takes_proportionally_longer(rig: Rig) -> None:
     rig.process.slow(4.0)
     rig.process.create_task(rig.run(thread(rig), "a", 2.0))
     rig.loop.run(20.0)
     assert rig.done[0][0] == pytest.approx(8.0, abs=0.01)
 
 
-def test_what_nobody_waits_for_is_not_begun_and_what_has_begun_is_finished(rig: Rig) -> None:
+def test_cancelled_work_is_not_begun_and_begun_work_finishes(rig: Rig) -> None:
     worker = thread(rig)
 
     async def main() -> None:
@@ -124,7 +124,7 @@ def test_what_nobody_waits_for_is_not_begun_and_what_has_begun_is_finished(rig: 
         worker.run(lambda: None)
 
 
-def test_effects_outside_of_any_work_come_at_once_and_its_seconds_are_told_apart(rig: Rig) -> None:
+def test_effects_outside_work_are_immediate_and_counted_apart(rig: Rig) -> None:
     rig.work("on the loop", 1.5)
     assert rig.done == [(0.0, "on the loop")]
     assert (rig.meter.spent_s, rig.meter.beside_s) == (0.0, 1.5)
@@ -132,7 +132,7 @@ def test_effects_outside_of_any_work_come_at_once_and_its_seconds_are_told_apart
         rig.meter.spend(-1.0)
 
 
-def test_its_number_is_the_process_s_and_a_command_that_is_not_there_is_an_oserror(rig: Rig) -> None:
+def test_pid_is_process_number_and_missing_command_an_oserror(rig: Rig) -> None:
     assert rig.machine.pid == rig.process.number
     with pytest.raises(OSError, match="rm"):
         rig.machine.start(ProcessSpec(["rm"], output=None), lambda exit_: None)  # type: ignore[arg-type]

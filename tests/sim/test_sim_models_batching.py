@@ -59,7 +59,7 @@ def collect(output: StepOutput, tokens: dict[int, list[int]], flags: dict[int, i
             tokens[ticket].append(token)
 
 
-def test_each_request_gets_the_tokens_of_its_seed_up_to_its_end() -> None:
+def test_each_request_gets_the_tokens_of_its_seed() -> None:
     engine = batch(slots=3)
     engine.add([entry(ticket, end=5 + ticket) for ticket in range(1, 8)])
     tokens, flags, _ = run(engine)
@@ -70,7 +70,7 @@ def test_each_request_gets_the_tokens_of_its_seed_up_to_its_end() -> None:
 
 @settings(deadline=None)
 @given(st.data())
-def test_a_request_that_moves_again_and_again_ends_as_if_it_had_stayed(data: st.DataObject) -> None:
+def test_repeatedly_moved_request_ends_as_if_unmoved(data: st.DataObject) -> None:
     end = data.draw(st.integers(1, 60))
     made: list[int] = []
     while len(made) < end:
@@ -92,7 +92,7 @@ def test_a_request_that_moves_again_and_again_ends_as_if_it_had_stayed(data: st.
     st.integers(1, 3),
     st.integers(1, 12),
 )
-def test_nothing_is_lost_or_doubled_when_the_cache_runs_out(
+def test_nothing_is_lost_or_doubled_when_cache_is_full(
     requests: list[tuple[int, int, int]], cache: int, frame_rows: int, scale: int, slots: int
 ) -> None:
     engine = batch(slots, cache * scale * 2, frame_rows, scale)
@@ -122,7 +122,7 @@ def test_nothing_is_lost_or_doubled_when_the_cache_runs_out(
     assert total_s > 0
 
 
-def test_a_full_cache_retracts_the_shortest_response_and_pays_a_second_prefill() -> None:
+def test_full_cache_retracts_shortest_response_for_second_prefill() -> None:
     engine = batch(slots=4, cache_tokens=120)
     engine.add([entry(ticket, end=50, prompt=10) for ticket in (1, 2, 3)])
     engine.add([entry(4, end=50, made=20, prompt=10)])
@@ -134,7 +134,7 @@ def test_a_full_cache_retracts_the_shortest_response_and_pays_a_second_prefill()
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=12), st.integers(2, 16))
-def test_merged_frames_take_exactly_the_time_of_their_steps(ends: list[int], frame_rows: int) -> None:
+def test_merged_frames_take_the_time_of_their_steps(ends: list[int], frame_rows: int) -> None:
     one, many = batch(slots=12), batch(slots=12, frame_rows=frame_rows)
     for engine in (one, many):
         engine.add([entry(number, end) for number, end in enumerate(ends)])
@@ -142,7 +142,7 @@ def test_merged_frames_take_exactly_the_time_of_their_steps(ends: list[int], fra
     assert many.counts.tokens_generated == one.counts.tokens_generated
 
 
-def test_a_scaled_token_costs_as_much_as_the_tokens_that_it_stands_for() -> None:
+def test_scaled_token_costs_as_much_as_its_tokens() -> None:
     fine, coarse = batch(slots=4, frame_rows=16), batch(slots=4, token_scale=16)
     fine.add([entry(number, 16 * end, prompt=160) for number, end in enumerate((3, 9, 9, 20))])
     coarse.add([entry(number, end, prompt=10) for number, end in enumerate((3, 9, 9, 20))])
@@ -150,7 +150,7 @@ def test_a_scaled_token_costs_as_much_as_the_tokens_that_it_stands_for() -> None
     assert coarse.counts == fine.counts
 
 
-def test_samples_of_a_group_share_the_prefill_of_their_prompt() -> None:
+def test_samples_of_a_group_share_their_prefill() -> None:
     alone, group = batch(), batch()
     alone.add([entry(number, 5, prompt=100) for number in range(8)])
     group.add([entry(number, 5, prompt=100, group=1) for number in range(8)])
@@ -159,7 +159,7 @@ def test_samples_of_a_group_share_the_prefill_of_their_prompt() -> None:
     assert (alone.counts.tokens_prefilled, group.counts.tokens_prefilled) == (800, 100)
 
 
-def test_aborted_tickets_end_with_one_row_each_known_or_not() -> None:
+def test_aborted_tickets_end_with_one_row_each() -> None:
     engine = batch(slots=1)
     engine.add([entry(1, 50), entry(2, 50)])
     engine.turn()
@@ -172,7 +172,7 @@ def test_aborted_tickets_end_with_one_row_each_known_or_not() -> None:
     assert seconds == 0.0
 
 
-def test_a_frame_never_holds_more_rows_than_the_wire_takes() -> None:
+def test_frame_never_exceeds_the_row_limit_of_wire() -> None:
     engine = batch(slots=1000, frame_rows=64)
     engine.add([entry(number, 64, prompt=1, group=0) for number in range(1000)])
     output, _ = engine.turn()
@@ -181,7 +181,7 @@ def test_a_frame_never_holds_more_rows_than_the_wire_takes() -> None:
     assert engine.counts.tokens_generated == 64_000
 
 
-def test_limits_that_no_frame_could_carry_are_refused() -> None:
+def test_limits_beyond_a_frame_are_refused() -> None:
     with pytest.raises(ValueError, match="too many"):
         batch(slots=MAX_ROWS)
     with pytest.raises(ValueError, match="at least 1"):
@@ -200,6 +200,6 @@ def test_tokens_depend_on_seed_and_position_alone() -> None:
     assert (response(1, 5000, VOCABULARY) > 0).all()
 
 
-def test_other_weights_give_other_tokens_where_that_is_wanted() -> None:
+def test_other_weights_give_other_tokens_when_configured() -> None:
     plain, weighed = response(3, 50, VOCABULARY), response(3, 50, VOCABULARY, b"\x07" * 32)
     assert (plain != weighed).mean() > 0.9

@@ -15,11 +15,11 @@ def test_fitted_latencies_are_met() -> None:
     assert sum(abs(check.off) for check in checks) / len(checks) < 0.05
 
 
-def test_engines_that_nothing_was_fitted_to_are_within_a_third() -> None:
+def test_unfitted_engines_are_within_a_third() -> None:
     checks = [check for check in other_engines() if "newer engine" not in check.what]
     assert all(abs(check.off) < 0.34 for check in checks), checks
     assert abs(named(checks, "cache").off) < 0.05
 
 
-def test_a_newer_engine_is_known_to_be_faster_than_the_one_that_was_fitted() -> None:
+def test_newer_engine_is_faster_than_the_fitted_one() -> None:
     assert 0 < named(list(other_engines()), "newer engine").off < 1

@@ -55,7 +55,7 @@ def run(copies: Copies) -> tuple[dict[int, list[int]], dict[int, int], float]:
     after=st.integers(0, 12),
     drained=st.booleans(),
 )
-def test_every_request_ends_once_told_and_its_tokens_are_its_own(
+def test_every_request_ends_once_with_its_own_tokens(
     ends: list[int], count: int, aborted: list[int], after: int, drained: bool
 ) -> None:
     copies = made(count)
@@ -83,7 +83,7 @@ def test_every_request_ends_once_told_and_its_tokens_are_its_own(
     assert not any(copies.knows(ticket) for ticket in range(len(ends)))
 
 
-def test_copies_decode_side_by_side_and_the_longest_response_is_the_last() -> None:
+def test_copies_decode_in_parallel_and_longest_response_ends_last() -> None:
     one, four = made(1, slots=64), made(4, slots=64)
     for copies in (one, four):
         copies.add(entry(ticket, 400 if ticket == 3 else 40) for ticket in range(16))
@@ -91,13 +91,13 @@ def test_copies_decode_side_by_side_and_the_longest_response_is_the_last() -> No
     assert alone_s < together_s < run(one)[2]
 
 
-def test_requests_are_dealt_to_whoever_has_the_fewest() -> None:
+def test_requests_go_to_the_copy_with_fewest() -> None:
     copies = made(3)
     copies.add(entry(ticket, 9) for ticket in range(7))
     assert [batch.pending for batch in copies.batches] == [3, 2, 2]
 
 
-def test_what_a_drained_turn_had_finished_is_told_as_aborted() -> None:
+def test_finished_request_of_drained_turn_is_reported_aborted() -> None:
     copies = made(2)
     copies.add([entry(0, 5), entry(1, 1)])  # one each; both turns are under way after the first one is over
     first, _ = copies.turn()

@@ -80,13 +80,13 @@ def work(ticket: int, *, prefix: list[int] | None = None, prompt: int = 5, limit
     )
 
 
-def test_without_weights_everything_is_refused() -> None:
+def test_engine_without_weights_refuses_everything() -> None:
     turn = World().host.turn(Orders(adds=[(1, [work(1), work(2)])]))
     assert [refusal.tickets for refusal in turn.refusals] == [[1, 2]]
     assert (turn.version, turn.root, turn.idle) == (None, b"", True)
 
 
-def test_it_serves_what_it_loaded_and_the_load_takes_its_time() -> None:
+def test_engine_serves_loaded_version_after_its_load_time() -> None:
     world = World()
     turn = world.load(1)
     assert (turn.version, turn.root) == (1, b"\x01")
@@ -95,7 +95,7 @@ def test_it_serves_what_it_loaded_and_the_load_takes_its_time() -> None:
     assert "serves version 1, not 2" in refused.refusals[0].why
 
 
-def test_an_image_that_was_damaged_is_not_served() -> None:
+def test_damaged_image_is_not_served() -> None:
     world = World()
     damaged = bytearray(world.memory[Path("/images/1")])
     damaged[5000] ^= 1
@@ -106,7 +106,7 @@ def test_an_image_that_was_damaged_is_not_served() -> None:
         world.load(3)
 
 
-def test_a_response_goes_on_from_its_prefix_on_another_host() -> None:
+def test_response_continues_from_its_prefix_on_another_host() -> None:
     whole, first, second = World(), World(), World()
     for world in (whole, first, second):
         world.load(1)
@@ -118,7 +118,7 @@ def test_a_response_goes_on_from_its_prefix_on_another_host() -> None:
     assert begun + rest == expected
 
 
-def test_loading_ends_what_the_older_version_had_left() -> None:
+def test_loading_ends_the_work_of_the_older_version() -> None:
     world = World()
     world.load(1)
     world.host.turn(Orders(adds=[(1, [work(1), work(2), work(3)])]))
@@ -130,7 +130,7 @@ def test_loading_ends_what_the_older_version_had_left() -> None:
     assert turn.idle
 
 
-def test_other_weights_give_other_tokens_only_where_that_is_wanted() -> None:
+def test_other_weights_give_other_tokens_only_when_configured() -> None:
     def tokens(version: int, follow: bool) -> list[int]:
         world = World(follow=follow)
         world.load(version)
@@ -149,7 +149,7 @@ def test_other_weights_give_other_tokens_only_where_that_is_wanted() -> None:
         (work(1, prompt=60, limit=50), "more than the engine holds"),
     ],
 )
-def test_what_can_never_be_served_is_refused_with_its_ticket(item: Work, why: str) -> None:
+def test_unservable_request_is_refused_with_its_ticket(item: Work, why: str) -> None:
     world = World()
     world.load(1)
     turn = world.host.turn(Orders(adds=[(1, [item])]))
@@ -157,7 +157,7 @@ def test_what_can_never_be_served_is_refused_with_its_ticket(item: Work, why: st
     assert why in turn.refusals[0].why
 
 
-def test_a_ticket_is_served_once_and_the_queue_has_a_limit() -> None:
+def test_ticket_is_served_once_and_queue_is_bounded() -> None:
     world = World()
     world.load(1)
     world.host.turn(Orders(adds=[(1, [work(1)])]))
@@ -167,7 +167,7 @@ def test_a_ticket_is_served_once_and_the_queue_has_a_limit() -> None:
     assert turn.refusals[0].tickets == list(range(10, 20))
 
 
-def test_samples_of_one_prompt_resemble_each_other_in_length() -> None:
+def test_samples_of_one_prompt_have_similar_lengths() -> None:
     world = World(max_pending=1000)
     world.load(1)
     lengths = []
@@ -179,7 +179,7 @@ def test_samples_of_one_prompt_resemble_each_other_in_length() -> None:
     assert spread_within < max(everything) - min(everything)
 
 
-def test_what_is_kept_goes_on_with_the_tokens_of_the_newer_weights() -> None:
+def test_kept_request_continues_with_tokens_of_newer_weights() -> None:
     world, fresh = World(follow=True), World(follow=True)
     world.load(1)
     first = world.host.turn(Orders(adds=[(1, [work(1), work(2), work(3)])]))  # one of them waits

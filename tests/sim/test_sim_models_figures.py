@@ -16,7 +16,7 @@ from gleaner.sim.models.shapes import ModelShape, UnknownModel, model_names, mod
 from gleaner.sim.models.training_cost import Passes, training_cost
 
 
-def test_every_device_names_its_source_and_has_assumptions_that_are_shares() -> None:
+def test_every_device_names_its_source_and_valid_shares() -> None:
     assert {"h100", "h200", "a100", "l40s", "t4", "cpu"} <= set(device_names())
     for name in device_names():
         assert len(device(name).source) > 40
@@ -25,7 +25,7 @@ def test_every_device_names_its_source_and_has_assumptions_that_are_shares() -> 
             assert 0 < getattr(assumed, share) <= 1
 
 
-def test_a_device_s_own_assumption_replaces_the_default() -> None:
+def test_assumption_of_a_device_overrides_the_default() -> None:
     assert assumptions("t4").training_mfu != assumptions("h100").training_mfu
     assert assumptions("t4").link_efficiency == assumptions("h100").link_efficiency
 
@@ -54,33 +54,33 @@ def test_shapes_add_up_to_the_published_parameters(name: str, billions: float) -
     assert model_shape(name).parameters / 1e9 == pytest.approx(billions, rel=2e-3)
 
 
-def test_a_shape_is_made_of_a_job_s_settings() -> None:
+def test_shape_is_built_from_the_settings_of_job() -> None:
     shape = ModelShape.of(Config().model, vocabulary=128)
     assert shape == model_shape("quickstart")
     assert shape.weight_bytes == 4 * shape.parameters
 
 
-def test_cache_bytes_of_a_token_are_split_over_devices_until_heads_are_copied() -> None:
+def test_cache_bytes_are_split_until_heads_are_copied() -> None:
     shape = model_shape("qwen3-8b")
     assert shape.kv_bytes_per_token == 147_456
     assert shape.kv_bytes_per_token_and_device(8) * 8 == shape.kv_bytes_per_token
     assert shape.kv_bytes_per_token_and_device(16) == shape.kv_bytes_per_token_and_device(8)
 
 
-def test_more_devices_hold_more_tokens_than_their_number_tells() -> None:
+def test_token_capacity_grows_faster_than_device_count() -> None:
     shape = model_shape("qwen3-14b")
     held = [kv_capacity_tokens(shape, Rig("h100", tp, tp)) for tp in (1, 2, 4, 8)]
     for fewer, more in pairwise(held):
         assert more > 2 * fewer  # the weights are shared out too
 
 
-def test_weights_that_leave_no_room_are_refused() -> None:
+def test_weights_that_fill_the_memory_are_refused() -> None:
     with pytest.raises(DoesNotFit, match="lacks"):
         kv_capacity_tokens(model_shape("qwen3-14b"), Rig("t4"))
     assert kv_capacity_tokens(model_shape("qwen3-14b"), Rig("t4", 8, 8)) > 0
 
 
-def test_every_named_model_gets_a_cost_on_every_device() -> None:
+def test_every_model_has_a_cost_on_every_device() -> None:
     for name in device_names():
         for model in model_names():
             cost = engine_cost(model_shape(model), Rig(name))
@@ -88,7 +88,7 @@ def test_every_named_model_gets_a_cost_on_every_device() -> None:
             assert cost.decode(64, 64_000) > cost.decode(1, 100)
 
 
-def test_a_faster_memory_and_more_devices_shorten_a_step() -> None:
+def test_faster_memory_and_more_devices_shorten_a_step() -> None:
     shape = model_shape("qwen3-14b")
     steps = [
         engine_cost(shape, rig).decode(64, 64 * 4000)
@@ -105,7 +105,7 @@ def test_tensor_parallelism_pays_less_the_wider_it_is() -> None:
     assert gains == sorted(gains, reverse=True)
 
 
-def test_training_grows_with_what_is_computed_and_shrinks_with_devices() -> None:
+def test_training_time_grows_with_work_and_shrinks_with_devices() -> None:
     shape, lengths = model_shape("qwen3-8b"), [4000.0] * 64
     plain = training_cost(shape, Rig("h100", 8)).micro_batch(lengths)
     all_of_it = Passes(recompute=True, old_logprobs=True, reference=True)
@@ -116,7 +116,7 @@ def test_training_grows_with_what_is_computed_and_shrinks_with_devices() -> None
     assert (few - overhead) / (plain - overhead) == pytest.approx(2.0)
 
 
-def test_a_pull_takes_as_long_as_the_link_needs_for_the_weights() -> None:
+def test_pull_time_is_weight_bytes_over_link_rate() -> None:
     shape, rig = model_shape("qwen3-8b"), Rig("h100")
     assert pull_s(shape, rig, 50e9 / 8) == pytest.approx(16.38e9 / (6.25e9 * 0.85), rel=1e-2)
     assert declared_scale(shape, 2**18) * 2**18 == pytest.approx(shape.weight_bytes)
@@ -124,7 +124,7 @@ def test_a_pull_takes_as_long_as_the_link_needs_for_the_weights() -> None:
 
 
 @pytest.mark.parametrize("model", model_names())
-def test_an_image_has_chunks_enough_for_each_to_come_in_time(model: str) -> None:
+def test_image_has_enough_chunks_for_their_deadline(model: str) -> None:
     plant = Plant.named(model, LengthLaw())
     chunk_bytes = plant.settings(Config()).weights.chunk_bytes
     assert plant.image_bytes % chunk_bytes == 0
@@ -137,7 +137,7 @@ SIZES = ("qwen3-8b", "qwen3-14b", "qwen3-32b")
 
 @pytest.mark.parametrize("model", SIZES)
 @pytest.mark.parametrize("name", ["h100", "h200"])
-def test_the_large_models_run_on_the_large_devices_at_every_width(name: str, model: str) -> None:
+def test_large_models_run_on_large_devices_at_every_width(name: str, model: str) -> None:
     shape = model_shape(model)
     rigs = [Rig(name, tp, tp) for tp in (1, 2, 4, 8)]
     costs = [engine_cost(shape, rig) for rig in rigs]
@@ -168,9 +168,7 @@ def test_the_large_models_run_on_the_large_devices_at_every_width(name: str, mod
         ("cpu_core", "qwen3-0_6b", 1),
     ],
 )
-def test_smaller_devices_hold_the_models_from_the_width_on_that_their_memory_asks_for(
-    name: str, model: str, tp: int
-) -> None:
+def test_small_devices_need_a_minimum_width_for_models(name: str, model: str, tp: int) -> None:
     shape = model_shape(model)
     assert kv_capacity_tokens(shape, Rig(name, tp, tp)) > 1000
     cost = engine_cost(shape, Rig(name, tp, tp))
@@ -180,7 +178,7 @@ def test_smaller_devices_hold_the_models_from_the_width_on_that_their_memory_ask
             kv_capacity_tokens(shape, Rig(name, tp // 2, tp // 2))
 
 
-def test_a_small_batch_waits_for_memory_and_a_large_one_for_arithmetic() -> None:
+def test_small_batch_is_memory_bound_and_large_compute_bound() -> None:
     """The roofline, by hand: Qwen3-8B read at 87 % of 3.35 TB/s, 2 FLOPs a parameter at 60 % of 989 T."""
     shape, rig = model_shape("qwen3-8b"), Rig("h100")
     cost, overhead_s = engine_cost(shape, rig), assumptions("h100").step_overhead_s
@@ -195,7 +193,7 @@ def test_a_small_batch_waits_for_memory_and_a_large_one_for_arithmetic() -> None
     assert cost.decode(8, 64_000) - cost.decode(8, 0) == pytest.approx(cache_s)
 
 
-def test_every_constant_of_the_hardware_has_its_reason_beside_it() -> None:
+def test_every_hardware_constant_has_a_reason_in_comment() -> None:
     """A line of comment above it, or above the table that it stands in."""
     lines = files("gleaner.sim.models").joinpath("hardware.toml").read_text().splitlines()
     begin = lines.index("[assumptions.default]")

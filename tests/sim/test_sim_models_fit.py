@@ -42,14 +42,14 @@ def synthetic(noise: float, count: int = 400) -> list[EngineStep]:
     return steps
 
 
-def test_exact_logs_give_the_constants_back() -> None:
+def test_exact_logs_recover_the_constants() -> None:
     found, error = fit_engine(synthetic(0.0))
     for name in ("step_s", "row_s", "context_read_s", "prefill_s", "prefill_token_s"):
         assert getattr(found, name) == pytest.approx(getattr(KNOWN, name), rel=1e-6)
     assert error.p90 < 1e-6
 
 
-def test_noisy_logs_give_them_back_nearly_and_the_error_tells_the_noise() -> None:
+def test_noisy_logs_nearly_recover_constants_and_report_noise() -> None:
     found, error = fit_engine(synthetic(0.1))
     for name in ("step_s", "row_s", "context_read_s", "prefill_token_s"):
         assert getattr(found, name) == pytest.approx(getattr(KNOWN, name), rel=0.3)
@@ -58,7 +58,7 @@ def test_noisy_logs_give_them_back_nearly_and_the_error_tells_the_noise() -> Non
     assert "median error" in str(error)
 
 
-def test_what_the_steps_cannot_tell_is_nothing_and_never_negative() -> None:
+def test_constants_that_steps_cannot_determine_are_zero() -> None:
     flat = [EngineStep(0.01, rows) for rows in range(1, 50)]
     found, error = fit_engine(flat)
     assert found.step_s == pytest.approx(0.01)
@@ -88,7 +88,7 @@ def look(t_s: float, executing: int, tokens_per_s: float) -> Sample:
     )
 
 
-def test_a_history_s_looks_at_the_fleet_give_the_engine_back() -> None:
+def test_fleet_samples_of_a_history_recover_the_engine() -> None:
     records: list[AnyRecord] = []
     for number in range(200):
         rows = 1 + number % 60
@@ -99,7 +99,7 @@ def test_a_history_s_looks_at_the_fleet_give_the_engine_back() -> None:
     assert error.median < 0.05
 
 
-def test_a_history_s_steps_give_the_trainer_back() -> None:
+def test_steps_of_a_history_recover_the_trainer() -> None:
     start = training_cost(model_shape("quickstart"), Rig("cpu_core"))
     records: list[AnyRecord] = [
         Step(
@@ -127,7 +127,7 @@ def test_a_history_s_steps_give_the_trainer_back() -> None:
     assert fit_training(varied, start)[0].micro_batch_s > 0
 
 
-def test_an_engine_s_own_model_is_found_from_what_it_computes() -> None:
+def test_modelled_engine_is_recovered_from_its_own_steps() -> None:
     cost = engine_cost(model_shape("qwen3-8b"), Rig("a100"))
     batch = ContinuousBatch(cost, Limits(slots=64, cache_tokens=10**6), vocabulary=1000)
     steps = []
@@ -143,7 +143,7 @@ def test_an_engine_s_own_model_is_found_from_what_it_computes() -> None:
     assert found.context_read_s == pytest.approx(cost.context_read_s, rel=0.2)
 
 
-def test_a_real_run_of_the_builtin_engine_is_predicted() -> None:
+def test_real_run_of_the_builtin_engine_is_predicted() -> None:
     config = Qwen3Config(
         vocab_size=128,
         hidden_size=96,
@@ -177,7 +177,7 @@ def test_a_real_run_of_the_builtin_engine_is_predicted() -> None:
     assert error.median < 0.5, error
 
 
-def test_lengths_give_their_law_back_though_the_limit_cut_some() -> None:
+def test_length_law_is_recovered_from_truncated_lengths() -> None:
     law, limit = LengthLaw(median=3000.0, sigma=0.8, correlation=0.6), 9000
     groups = [[law.length(8 * group + number, group, limit) for number in range(8)] for group in range(600)]
     cut = sum(length == limit for group in groups for length in group)
@@ -191,7 +191,7 @@ def test_lengths_give_their_law_back_though_the_limit_cut_some() -> None:
     assert fit_lengths(apart, limit).correlation < 0.1
 
 
-def test_lengths_that_tell_too_little_are_refused() -> None:
+def test_uninformative_lengths_are_refused() -> None:
     with pytest.raises(TooLittle, match="12 responses are too few"):
         fit_lengths([[5, 6, 7]] * 4, 100)
     with pytest.raises(TooLittle, match="more than half"):
@@ -200,7 +200,7 @@ def test_lengths_that_tell_too_little_are_refused() -> None:
     assert (alike.median, alike.sigma, alike.correlation) == (pytest.approx(7.0), 0.0, 0.0)
 
 
-def test_prompts_are_trained_on_beside_responses() -> None:
+def test_training_covers_prompts_and_responses() -> None:
     step = Step(
         t_s=1.0, step=1, reward=0.0, samples=8, tokens=100, seeding_s=0.0, waiting_s=0.0, training_s=1.0,
         weights_s=0.0, step_s=2.0, t_seed_s=0.0, n_prem=0, grad_norm=None, loss=None,

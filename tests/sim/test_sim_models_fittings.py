@@ -31,7 +31,7 @@ def fittings(kept: Kept, meter: Meter, rig: Rig | None = None) -> Fittings:
     return SimFittings(PLANT, rig or Rig("h100", 2, 2), kept, meter, name="host-1", purpose="test")
 
 
-def test_what_a_trainer_writes_an_engine_of_the_same_host_serves() -> None:
+def test_engine_serves_what_trainer_of_its_host_wrote() -> None:
     kept, meter = Kept(), Meter()
     host = fittings(kept, meter)
     work = host.trainer_work(CONFIG, Path("/none"), STORE, STATE, GANG)
@@ -68,7 +68,7 @@ def test_what_a_trainer_writes_an_engine_of_the_same_host_serves() -> None:
     assert output.tokens.tolist() == response(77, 2, PLANT.shape.vocabulary).tolist()
 
 
-def test_a_turn_of_a_large_model_takes_as_long_as_its_decode_steps() -> None:
+def test_turn_of_a_large_model_takes_its_decode_time() -> None:
     engine = PLANT.engine(CONFIG, Rig("h100", 2, 2))
     assert engine.limits.cache_tokens > 600_000
     assert engine.max_tokens == 512
@@ -77,7 +77,7 @@ def test_a_turn_of_a_large_model_takes_as_long_as_its_decode_steps() -> None:
     assert PLANT.wire_scale * PLANT.image_bytes == pytest.approx(PLANT.shape.weight_bytes)
 
 
-def test_histories_and_checkpoints_outlive_the_host_and_images_do_not() -> None:
+def test_histories_and_checkpoints_outlive_the_host_unlike_images() -> None:
     kept, meter = Kept(), Meter()
     first = fittings(kept, meter)
     work = first.trainer_work(CONFIG, Path("/none"), STORE, STATE, GANG)
@@ -91,7 +91,7 @@ def test_histories_and_checkpoints_outlive_the_host_and_images_do_not() -> None:
     assert again.checkpoints(CHECKPOINTS, 2).latest().checkpoint is None
 
 
-def test_the_first_weights_follow_from_the_seed_and_the_inventory_from_the_rig() -> None:
+def test_first_weights_follow_seed_and_inventory_follows_rig() -> None:
     kept = Kept()
     host = fittings(kept, Meter(), Rig("h200", 8, 4))
     host.trainer_work(CONFIG, Path("/a"), STORE, STATE, GANG).write_image(0)

@@ -18,16 +18,14 @@ numbers = st.integers(0, 2**63 - 1)
 
 
 @given(laws, numbers, numbers, st.integers(1, 40_000))
-def test_a_length_lies_between_one_and_the_limit_and_never_changes(
-    law: LengthLaw, seed: int, prompt: int, limit: int
-) -> None:
+def test_length_is_bounded_and_never_changes(law: LengthLaw, seed: int, prompt: int, limit: int) -> None:
     length = law.length(seed, prompt, limit)
     assert 1 <= length <= limit
     assert law.length(seed, prompt, limit) == length
 
 
 @given(laws, numbers, numbers, st.integers(1, 20_000), st.integers(1, 20_000))
-def test_a_smaller_limit_cuts_the_same_response(
+def test_smaller_limit_truncates_the_same_response(
     law: LengthLaw, seed: int, prompt: int, limit: int, less: int
 ) -> None:
     limit, less = max(limit, less), min(limit, less)
@@ -41,7 +39,7 @@ def test_a_smaller_limit_cuts_the_same_response(
     ),
     st.integers(0, 2**40),
 )
-def test_the_mean_and_the_share_at_the_limit_are_the_stated_ones(law: LengthLaw, start: int) -> None:
+def test_mean_and_share_at_limit_are_as_specified(law: LengthLaw, start: int) -> None:
     limit, count = 8192, 3000
     lengths = [law.length(start + i, start + 7 * i, limit) for i in range(count)]
     error = np.std(lengths) / math.sqrt(count)
@@ -53,7 +51,7 @@ def test_the_mean_and_the_share_at_the_limit_are_the_stated_ones(law: LengthLaw,
 
 @settings(max_examples=12, deadline=None)
 @given(st.floats(0, 1), st.integers(0, 2**40))
-def test_logarithms_within_a_group_correlate_as_stated(correlation: float, start: int) -> None:
+def test_log_lengths_in_a_group_correlate_as_specified(correlation: float, start: int) -> None:
     law, groups = LengthLaw(median=1e6, sigma=0.7, correlation=correlation), 1500
     pairs = np.log(
         [[law.length(start + 2 * g + s, start + g, 10**12) for s in (0, 1)] for g in range(groups)]
@@ -62,7 +60,7 @@ def test_logarithms_within_a_group_correlate_as_stated(correlation: float, start
     assert abs(found - correlation) < 4.5 * (1 - correlation**2) / math.sqrt(groups) + 0.01
 
 
-def test_the_tail_is_long() -> None:
+def test_length_tail_is_long() -> None:
     lengths = sorted(RLBOOST_14B.length(i, i // 8, 14_336) for i in range(8192))
     assert lengths[-1] == 14_336
     assert lengths[len(lengths) // 2] < 0.45 * lengths[-1]

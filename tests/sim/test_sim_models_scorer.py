@@ -48,13 +48,13 @@ def test_problems_and_scores_follow_from_their_names() -> None:
     assert {verdict.status for verdict in verdicts} == {"ok"}
 
 
-def test_problems_differ_in_how_often_they_are_solved() -> None:
+def test_problems_differ_in_their_solve_rate() -> None:
     rates = [sum(PROBLEMS.score("train", index, [n]) for n in range(200)) / 200 for index in range(40)]
     assert min(rates) < 0.3
     assert max(rates) > 0.7
 
 
-def test_each_ordered_fault_costs_a_worker_and_not_the_item() -> None:
+def test_each_ordered_fault_costs_a_worker_not_the_item() -> None:
     async def use(pool: WorkerPool, faults: ScorerFaults) -> list[Verdict]:
         verdicts = []
         for fault in (Fault.HANG, Fault.CRASH, Fault.GARBAGE):
@@ -68,7 +68,7 @@ def test_each_ordered_fault_costs_a_worker_and_not_the_item() -> None:
     assert verdicts == [Verdict(PROBLEMS.score("train", 1, [5]), "ok")] * 3
 
 
-def test_a_lying_worker_is_an_error_or_another_score() -> None:
+def test_lying_worker_gives_an_error_or_another_score() -> None:
     async def use(pool: WorkerPool, faults: ScorerFaults) -> list[Verdict]:
         faults.order(Fault.WRONG_KIND)
         faults.order(Fault.WRONG_KIND)  # of the second attempt
@@ -80,7 +80,7 @@ def test_a_lying_worker_is_an_error_or_another_score() -> None:
     assert wrong.score == 1.0 - right.score
 
 
-def test_faults_come_with_their_chance() -> None:
+def test_faults_occur_with_their_probability() -> None:
     law = ScorerLaw(chances=((Fault.CRASH, 0.2), (Fault.HANG, 0.1)))
 
     async def use(pool: WorkerPool, faults: ScorerFaults) -> dict[Fault, int]:
@@ -93,7 +93,7 @@ def test_faults_come_with_their_chance() -> None:
     assert 15 <= done[Fault.HANG] <= 65
 
 
-def test_a_scorer_that_takes_too_long_to_start_is_reported() -> None:
+def test_scorer_that_takes_too_long_to_start_is_reported() -> None:
     async def use(pool: WorkerPool, faults: ScorerFaults) -> str:
         try:
             await pool.score("train", 1, [1])

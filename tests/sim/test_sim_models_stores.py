@@ -44,7 +44,7 @@ def put(store: SimImages, version: int, data: bytes) -> None:
         draft.seal()
 
 
-def test_an_image_is_seen_when_it_is_sealed_by_every_process_of_the_host() -> None:
+def test_sealed_image_is_visible_to_all_host_processes() -> None:
     memory: dict[Path, bytes] = {}
     writer, reader = SimImages(memory, HOME), SimImages(memory, HOME)
     port: Images = reader
@@ -59,7 +59,7 @@ def test_an_image_is_seen_when_it_is_sealed_by_every_process_of_the_host() -> No
     assert SimImages(memory, Path("/host/other")).versions() == []
 
 
-def test_a_draft_that_is_dropped_or_whose_writer_dies_leaves_nothing() -> None:
+def test_dropped_or_orphaned_draft_leaves_nothing() -> None:
     memory: dict[Path, bytes] = {}
     store, clock = SimImages(memory, HOME), Later()
     with store.create(1, 4) as draft:
@@ -72,7 +72,7 @@ def test_a_draft_that_is_dropped_or_whose_writer_dies_leaves_nothing() -> None:
     assert store.versions() == [2]
 
 
-def test_other_bytes_under_a_version_are_refused_and_equal_ones_are_not() -> None:
+def test_other_bytes_under_a_version_are_refused() -> None:
     store = SimImages({}, HOME)
     put(store, 1, b"one")
     put(store, 1, b"one")
@@ -83,7 +83,7 @@ def test_other_bytes_under_a_version_are_refused_and_equal_ones_are_not() -> Non
         draft.seal_after(Later())
 
 
-def test_the_oldest_unused_version_makes_way() -> None:
+def test_oldest_unused_version_is_evicted() -> None:
     store = SimImages({}, HOME, keep=2)
     put(store, 1, b"1")
     put(store, 2, b"2")
@@ -96,7 +96,7 @@ def test_the_oldest_unused_version_makes_way() -> None:
         store.open(2)
 
 
-def test_notes_lie_beside_their_image_and_go_with_it() -> None:
+def test_notes_are_stored_and_removed_with_their_image() -> None:
     memory: dict[Path, bytes] = {}
     store = SimImages(memory, HOME)
     put(store, 1, b"1")
@@ -109,7 +109,7 @@ def test_notes_lie_beside_their_image_and_go_with_it() -> None:
         store.noted(1)
 
 
-def test_equal_images_of_many_hosts_are_kept_once() -> None:
+def test_equal_images_of_many_hosts_are_stored_once() -> None:
     pool, image = ImagePool(), image_of(b"\x01" * 32, 8192)
     first, second = ({}, {})  # type: tuple[dict[Path, bytes], dict[Path, bytes]]
     put(SimImages(first, HOME, pool), 1, image)
@@ -117,7 +117,7 @@ def test_equal_images_of_many_hosts_are_kept_once() -> None:
     assert first[HOME / "v000000001.image"] is second[HOME / "v000000001.image"]
 
 
-def test_production_s_manifest_describes_an_image_and_finds_a_changed_chunk() -> None:
+def test_production_manifest_fits_an_image_and_detects_change() -> None:
     image = image_of(b"\x02" * 32, 5 * 4096)
     assert weights_of(image) == b"\x02" * 32
     manifest = Manifest.build(1, memoryview(image), image_layout(len(image)), chunk_bytes=4096)
@@ -132,7 +132,7 @@ def test_production_s_manifest_describes_an_image_and_finds_a_changed_chunk() ->
     assert image != image_of(b"\x03" * 32, 5 * 4096)
 
 
-def test_the_newest_whole_copy_survives_a_damaged_newer_one() -> None:
+def test_newest_whole_copy_survives_a_damaged_newer_one() -> None:
     memory: dict[Path, bytes] = {}
     copies = SimCopies(memory, Path("/state"), Immediate())
     port: Copies = copies
@@ -148,7 +148,7 @@ def test_the_newest_whole_copy_survives_a_damaged_newer_one() -> None:
     assert older.step == 2
 
 
-def test_a_copy_counts_when_its_time_is_over() -> None:
+def test_copy_counts_when_its_time_is_over() -> None:
     memory: dict[Path, bytes] = {}
     clock = Later()
     copies = SimCopies(memory, Path("/state"), clock)
@@ -178,7 +178,7 @@ class Vault:
         self.store.adopt(copy)
 
 
-def test_checkpoints_keep_the_last_ones_and_appear_whole_after_their_time() -> None:
+def test_last_checkpoints_are_kept_and_appear_whole_later() -> None:
     vault = Vault()
     port: Checkpoints = vault.store
     for step in (1, 2, 3):
@@ -192,7 +192,7 @@ def test_checkpoints_keep_the_last_ones_and_appear_whole_after_their_time() -> N
     assert (newest.step, newest.path) == (3, port.path(3))
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_written_again() -> None:
+def test_damaged_checkpoint_is_skipped_and_rewritten() -> None:
     vault = Vault()
     for step in (1, 2):
         vault.save(step)
@@ -209,7 +209,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_written_again() -> None:
     assert again.checkpoint.step == 2
 
 
-def test_a_full_disk_takes_no_checkpoint_leaves_no_half_of_one_and_keeps_the_last() -> None:
+def test_full_disk_takes_no_checkpoint_and_keeps_the_last() -> None:
     vault, free = Vault(), [10_000]
 
     def take(bytes_more: int) -> None:
@@ -234,7 +234,7 @@ def test_a_full_disk_takes_no_checkpoint_leaves_no_half_of_one_and_keeps_the_las
     assert newest.step == 2
 
 
-def test_a_copy_that_was_replaced_meanwhile_is_not_adopted() -> None:
+def test_copy_replaced_meanwhile_is_not_adopted() -> None:
     vault = Vault()
     vault.copies.write(1, {"state": b"1"})
     old = vault.copies.newest()
@@ -245,7 +245,7 @@ def test_a_copy_that_was_replaced_meanwhile_is_not_adopted() -> None:
         vault.store.adopt(old)
 
 
-def test_a_history_goes_on_where_its_last_writer_ended() -> None:
+def test_history_continues_after_its_last_writer() -> None:
     records: list[AnyRecord] = []
     first: History = SimHistory(records)
     first.write(Eval(t_s=4.0, step=0, when="first", reward=0.5, problems=8))

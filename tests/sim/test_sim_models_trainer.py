@@ -76,9 +76,7 @@ def commit(step: int) -> Commit:
 
 
 @given(st.permutations(range(12)), st.lists(st.integers(0, 12), max_size=4))
-def test_neither_order_nor_cut_of_micro_batches_changes_the_weights(
-    order: list[int], cuts: list[int]
-) -> None:
+def test_weights_are_independent_of_order_and_micro_batches(order: list[int], cuts: list[int]) -> None:
     samples = [sample(number) for number in order]
     edges = [0, *sorted(cuts), 12]
     batches = [samples[start:end] for start, end in pairwise(edges)]
@@ -99,14 +97,14 @@ def test_every_sample_counts_exactly_once(other: list[Sample]) -> None:
     assert World().step([other]) != World().step([[sample(1), sample(2), sample(3)]])
 
 
-def test_a_step_begun_anew_forgets_what_it_had() -> None:
+def test_restarted_step_forgets_its_earlier_samples() -> None:
     world = World()
     world.work.begin_step()
     world.work.add_micro_batch([sample(9)])
     assert world.step([[sample(1)]]) == World().step([[sample(1)]])
 
 
-def test_the_order_of_calls_is_held() -> None:
+def test_order_of_calls_is_enforced() -> None:
     world = World()
     with pytest.raises(OutOfOrder):
         world.work.add_micro_batch([sample(1)])
@@ -114,7 +112,7 @@ def test_the_order_of_calls_is_held() -> None:
         world.work.finish_step()
 
 
-def test_a_step_without_a_sample_leaves_the_weights_as_they_are() -> None:
+def test_step_without_a_sample_keeps_the_weights() -> None:
     world = World()
     world.step([[sample(1)]])
     before = world.work.weights
@@ -123,13 +121,13 @@ def test_a_step_without_a_sample_leaves_the_weights_as_they_are() -> None:
     assert world.work.weights == before
 
 
-def test_time_is_that_of_tokens_micro_batches_and_steps() -> None:
+def test_time_covers_tokens_micro_batches_and_steps() -> None:
     world = World()
     world.step([[sample(1), sample(2)], [sample(3)]])
     assert world.clock.spent_s == pytest.approx(3 * 6 * 0.001 + 2 * 0.5 + 2.0)
 
 
-def test_a_trainer_goes_on_from_its_host_copy_and_from_a_checkpoint() -> None:
+def test_trainer_resumes_from_host_copy_and_checkpoint() -> None:
     calm = World()
     calm.step([[sample(1)]])
     expected = calm.step([[sample(2)]])
@@ -155,7 +153,7 @@ def test_a_trainer_goes_on_from_its_host_copy_and_from_a_checkpoint() -> None:
         world.work.load("/nowhere")
 
 
-def test_an_image_holds_the_weights_and_repeating_it_is_harmless() -> None:
+def test_image_holds_the_weights_and_rewriting_is_harmless() -> None:
     world = World()
     world.step([[sample(1)]])
     first = world.work.write_image(1)

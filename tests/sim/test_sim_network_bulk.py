@@ -97,14 +97,14 @@ class Hosts:
         self.took_s[number] = now_s() - began_s
 
 
-def test_a_small_file_stands_for_a_large_one_and_takes_as_long() -> None:
+def test_scaled_file_takes_as_long_as_a_large_one() -> None:
     hosts = Hosts(scale=1e5)  # 6.5 GB at 1 GB/s
     hosts.pull_all()
     assert hosts.outcomes == {0: None}
     assert hosts.took_s[0] == pytest.approx(len(CONTENT) * 1e5 / 1e9, rel=0.1)
 
 
-def test_those_who_share_a_card_share_its_rate() -> None:
+def test_pullers_sharing_a_card_share_its_rate() -> None:
     hosts = Hosts(4, scale=2e4)
     hosts.pull_all()
     assert list(hosts.outcomes.values()) == [None] * 4
@@ -113,14 +113,14 @@ def test_those_who_share_a_card_share_its_rate() -> None:
     assert min(hosts.took_s.values()) > 0.6 * together_s
 
 
-def test_a_slow_line_slows_only_its_own_puller() -> None:
+def test_slow_line_slows_only_its_own_puller() -> None:
     hosts = Hosts(2, scale=1e4)
     hosts.net.set_link("source", "p1", Profile(rate_bytes_s=1e8))
     hosts.pull_all()
     assert hosts.took_s[1] > 5 * hosts.took_s[0]
 
 
-def test_a_slow_link_is_not_taken_for_one_that_stalls() -> None:
+def test_slow_link_is_not_taken_for_a_stall() -> None:
     content, rate = random.Random(4).randbytes(512 << 10), 2e4
     hosts = Hosts(content=content)
     hosts.net.set_link("source", "p0", Profile(rate_bytes_s=rate))
@@ -130,7 +130,7 @@ def test_a_slow_link_is_not_taken_for_one_that_stalls() -> None:
     assert hosts.took_s[0] == pytest.approx(len(content) / rate, rel=0.2)
 
 
-def test_a_pull_may_take_as_long_as_its_size_asks_for_and_no_chunk_longer_than_the_deadline() -> None:
+def test_pull_may_outlast_the_deadline_but_no_chunk() -> None:
     for rate, outcome in ((4e3, type(None)), (100.0, PullTimeout)):
         hosts = Hosts()
         hosts.net.set_link("source", "p0", Profile(rate_bytes_s=rate))
@@ -140,7 +140,7 @@ def test_a_pull_may_take_as_long_as_its_size_asks_for_and_no_chunk_longer_than_t
         assert (hosts.took_s[0] > 2 * hosts.deadline_s) == (outcome is type(None))
 
 
-def test_a_pull_keeps_to_a_limit_at_which_a_chunk_takes_longer_than_a_source_waits_for_a_request() -> None:
+def test_pull_keeps_a_limit_slower_than_request_timeout() -> None:
     hosts = Hosts()
     hosts.limit_bytes_s = CHUNK / 2.5
     hosts.pull_all(within_s=200.0)
@@ -149,7 +149,7 @@ def test_a_pull_keeps_to_a_limit_at_which_a_chunk_takes_longer_than_a_source_wai
     assert not hosts.server.refused
 
 
-def test_a_source_that_is_killed_is_gone_at_once_and_one_that_is_frozen_later() -> None:
+def test_killed_source_is_gone_at_once_and_frozen_later() -> None:
     for act, kind, at_most_s in (("kill", SourceGone, 0.4), ("freeze", PullTimeout, 2.8)):
         hosts = Hosts(scale=1e5)
         hosts.loop.call_later(0.3, getattr(hosts.source, act))
@@ -158,7 +158,7 @@ def test_a_source_that_is_killed_is_gone_at_once_and_one_that_is_frozen_later() 
         assert 0.3 <= hosts.took_s[0] < at_most_s
 
 
-def test_a_sender_that_hears_no_acknowledgement_sends_a_window_and_no_more() -> None:
+def test_sender_without_acknowledgement_sends_only_a_window() -> None:
     hosts = Hosts(egress=1e6)
     process, carrier = hosts.pullers[0]
     listener = hosts.net.carrier(hosts.source, "source").bulk_listener("10.0.0.1", 0, None, "clear")
@@ -187,7 +187,7 @@ def test_a_sender_that_hears_no_acknowledgement_sends_a_window_and_no_more() -> 
     assert got[0] == 4_000_000
 
 
-def test_nobody_listening_is_refused_and_a_silent_host_is_waited_for() -> None:
+def test_closed_port_is_refused_and_silent_host_awaited() -> None:
     hosts = Hosts()
     process, carrier = hosts.pullers[0]
     times: list[float] = []
@@ -221,7 +221,7 @@ def test_nobody_listening_is_refused_and_a_silent_host_is_waited_for() -> None:
     reset_at_s=st.one_of(st.none(), st.floats(0.05, 1.0)),
     cut_s=st.floats(0.0, 2.0),
 )
-def test_a_connection_carries_bytes_in_order_and_all_of_them_or_says_that_it_broke(
+def test_connection_delivers_all_bytes_in_order_or_breaks(
     seed: int, sizes: list[int], profile: Profile, reset_at_s: float | None, cut_s: float
 ) -> None:
     hosts = Hosts(seed=seed)

@@ -73,7 +73,7 @@ def test_links(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    failing = "delivery_that_fails" in test.__name__
+    failing = "failing_delivery" in test.__name__
     if failing:
         monkeypatch.setattr(ProcessLoop, "set_exception_handler", lambda self, handler: None)
     run(test, loop, {"carrier": Simulated(loop), **values}, request)
@@ -135,7 +135,7 @@ def test_bulk(
     assert loop.findings == []
 
 
-def test_the_suites_have_not_become_empty() -> None:
+def test_suites_are_not_empty() -> None:
     counts = [
         len(params(test_transport_wire, "carrier")),
         len(params(test_transport_links, "carrier")),

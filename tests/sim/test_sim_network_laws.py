@@ -106,7 +106,7 @@ def in_order(heard: list[int]) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 30), there=PROFILES, back=PROFILES, acts=ACTS)
-def test_nothing_is_reordered_inside_a_connection_and_nothing_invented_or_doubled(
+def test_connection_neither_reorders_nor_invents_nor_doubles(
     seed: int, there: Profile, back: Profile, acts: list[tuple[str, bool, int, float]]
 ) -> None:
     two = Two(seed)
@@ -141,9 +141,7 @@ def test_nothing_is_reordered_inside_a_connection_and_nothing_invented_or_double
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1 << 30), profile=PROFILES, forth=st.booleans())
-def test_a_partition_in_one_direction_lets_the_other_through(
-    seed: int, profile: Profile, forth: bool
-) -> None:
+def test_one_way_partition_lets_the_other_direction_through(seed: int, profile: Profile, forth: bool) -> None:
     two = Two(seed)
 
     async def scenario() -> None:
@@ -190,7 +188,7 @@ def test_connections_overtake_each_other() -> None:
     two.loop.close()
 
 
-def test_a_frozen_process_takes_only_so_much_and_handles_it_when_it_goes_on(two: Two) -> None:
+def test_frozen_process_takes_bounded_input_and_handles_it_later(two: Two) -> None:
     async def scenario() -> None:
         two.tell(0)
         await until(lambda: two.heard[1].all == [0])
@@ -208,7 +206,7 @@ def test_a_frozen_process_takes_only_so_much_and_handles_it_when_it_goes_on(two:
     assert two.heard[0].links == [Link.UP]
 
 
-def test_who_is_frozen_for_long_is_given_up_and_still_handles_what_it_has(two: Two) -> None:
+def test_long_frozen_process_is_down_and_handles_its_input(two: Two) -> None:
     async def scenario() -> None:
         two.tell(0)
         await until(lambda: two.heard[1].all == [0])
@@ -226,7 +224,7 @@ def test_who_is_frozen_for_long_is_given_up_and_still_handles_what_it_has(two: T
     two.run(two.a, scenario)
 
 
-def test_the_death_of_a_process_is_heard_at_once_and_that_of_a_host_is_not(two: Two) -> None:
+def test_process_death_is_noticed_at_once_unlike_host_death(two: Two) -> None:
     times: list[float] = []
 
     async def scenario() -> None:
@@ -252,7 +250,7 @@ def test_the_death_of_a_process_is_heard_at_once_and_that_of_a_host_is_not(two: 
     assert 3.0 < times[1] < 4.6
 
 
-def test_a_host_that_is_back_answers_old_connections_with_a_reset(two: Two) -> None:
+def test_returning_host_answers_old_connections_with_a_reset(two: Two) -> None:
     async def scenario() -> None:
         two.tell(0)
         await until(lambda: two.heard[1].all == [0])
@@ -272,7 +270,7 @@ def test_a_host_that_is_back_answers_old_connections_with_a_reset(two: Two) -> N
     two.run(two.a, scenario)
 
 
-def test_the_bound_of_a_partition_is_the_silence_that_both_ends_hear(two: Two) -> None:
+def test_one_way_partition_counts_as_silence_at_both_ends(two: Two) -> None:
     async def scenario() -> None:
         two.tell(0)
         await until(lambda: two.heard[1].all == [0])
@@ -288,7 +286,7 @@ def test_the_bound_of_a_partition_is_the_silence_that_both_ends_hear(two: Two) -
     two.run(two.a, scenario)
 
 
-def test_what_vanishes_and_what_comes_twice_is_said_by_the_profile(two: Two) -> None:
+def test_profile_sets_share_of_lost_and_doubled_messages(two: Two) -> None:
     async def scenario() -> None:
         two.tell(0)
         await until(lambda: two.heard[1].all == [0])
@@ -304,7 +302,7 @@ def test_what_vanishes_and_what_comes_twice_is_said_by_the_profile(two: Two) -> 
     two.run(two.a, scenario)
 
 
-def test_a_key_that_is_revoked_is_heard_no_more_and_not_dialled() -> None:
+def test_revoked_key_is_ignored_and_not_dialled() -> None:
     loop = SimLoop()
     net = SimNet(loop, random.Random(1), loop.trace)
     keys = [NodeKeys.generate() for _ in range(2)]
@@ -339,12 +337,12 @@ def test_a_key_that_is_revoked_is_heard_no_more_and_not_dialled() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"latency_s": -1}, {"rate_bytes_s": 0}, {"loss": 1.5}, {"double": -0.1}])
-def test_a_profile_that_means_nothing_is_refused(wrong: dict[str, float]) -> None:
+def test_meaningless_profile_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="Profile"):
         Profile(**wrong)
 
 
-def test_the_same_seed_gives_the_same_network_and_another_one_another() -> None:
+def test_network_is_determined_by_the_seed() -> None:
     def history(seed: int) -> str:
         two = Two(seed, Profile(loss=0.05, jitter_s=0.01))
 

@@ -60,7 +60,7 @@ def test_links_lose_double_and_reorder_nothing(seed: int) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(seed=SEEDS, kills=st.booleans())
-def test_a_token_stream_is_journaled_whole_whatever_becomes_of_its_receiver(seed: int, kills: bool) -> None:
+def test_token_stream_is_journaled_whole_despite_receiver_faults(seed: int, kills: bool) -> None:
     loop = SimLoop()
     net = SimNet(loop, random.Random(seed), loop.trace, profile=WORSE)
     address = {host: net.add_host(host) for host in "ab"}
@@ -113,7 +113,7 @@ def test_a_token_stream_is_journaled_whole_whatever_becomes_of_its_receiver(seed
 
 
 @pytest.mark.parametrize("hosts", [2, 40])
-def test_the_cost_of_a_turn_does_not_grow_with_the_hosts_that_stand_by(hosts: int) -> None:
+def test_cost_of_a_turn_is_independent_of_idle_hosts(hosts: int) -> None:
     loop = SimLoop()
     carrier = Simulated(loop)
 

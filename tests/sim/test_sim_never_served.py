@@ -45,7 +45,7 @@ def of(kind: type[Record], outcome: Outcome) -> list[Record]:
     return [record for record in outcome.history if isinstance(record, kind)]
 
 
-def test_a_job_whose_engines_never_serve_says_so_with_their_cause_and_trains_alone() -> None:
+def test_job_with_failing_engines_reports_cause_and_trains_alone() -> None:
     outcome, cause = ran("fleet.first_instance_s=1", dies=DIES)
     assert (outcome.ended, cause) == ("done", "")
     assert audit(evidence(outcome)) == []
@@ -58,7 +58,7 @@ def test_a_job_whose_engines_never_serve_says_so_with_their_cause_and_trains_alo
     assert len(of(Step, outcome)) == 4
 
 
-def test_a_job_that_requires_an_instance_fails_with_a_named_cause_when_none_serves() -> None:
+def test_job_requiring_an_instance_fails_with_a_cause() -> None:
     outcome, cause = ran(
         "fleet.first_instance_s=3", "fleet.require_instance=true", "job.steps=2000", dies=DIES
     )
@@ -69,7 +69,7 @@ def test_a_job_that_requires_an_instance_fails_with_a_named_cause_when_none_serv
     assert outcome.virtual_s < 60.0
 
 
-def test_a_job_whose_engines_serve_tells_of_the_first_once() -> None:
+def test_job_reports_its_first_serving_instance_once() -> None:
     outcome, _ = ran("fleet.require_instance=true")
     assert outcome.ended == "done"
     (told,) = of(FirstInstance, outcome)
@@ -78,7 +78,7 @@ def test_a_job_whose_engines_serve_tells_of_the_first_once() -> None:
     assert told.why == ""
 
 
-def test_a_host_that_lacks_what_its_engine_needs_is_named_and_starts_nothing() -> None:
+def test_host_unfit_for_its_engine_is_named_and_idle() -> None:
     outcome, _ = ran("fleet.first_instance_s=1", lacks=(LACKS,))
     assert outcome.ended == "done"
     unfit = [record for record in of(Node, outcome) if isinstance(record, Node) and record.event == "unfit"]
@@ -93,7 +93,7 @@ def test_a_host_that_lacks_what_its_engine_needs_is_named_and_starts_nothing() -
     assert LACKS in told.why
 
 
-def test_a_job_that_awaits_its_first_instance_begins_its_steps_and_its_trace_with_it() -> None:
+def test_job_awaiting_an_instance_starts_steps_and_trace_together() -> None:
     kill_s = 1.0
     made = setting("fleet.await_instance=true", "fleet.trace=events", "job.steps=7")
     slow = replace(
@@ -122,7 +122,7 @@ def test_a_job_that_awaits_its_first_instance_begins_its_steps_and_its_trace_wit
     assert worked, "what was killed had served"
 
 
-def test_a_job_that_awaits_its_first_instance_goes_on_alone_when_none_comes() -> None:
+def test_job_awaiting_an_instance_continues_alone_without_one() -> None:
     outcome, _ = ran("fleet.await_instance=true", "fleet.first_instance_s=20", dies=DIES)
     assert outcome.ended == "done"
     (told,) = of(FirstInstance, outcome)
@@ -132,7 +132,7 @@ def test_a_job_that_awaits_its_first_instance_goes_on_alone_when_none_comes() ->
     assert len(of(Step, outcome)) == 4
 
 
-def test_the_phases_of_a_job_are_on_record_in_their_order() -> None:
+def test_phases_of_a_job_are_recorded_in_order() -> None:
     outcome, _ = ran("fleet.await_instance=true")
     phases = [record.phase for record in of(Phase, outcome) if isinstance(record, Phase)]
     assert phases == ["trainer", "evaluation", "instance", "steps", "evaluation", "checkpoint"]

@@ -90,14 +90,14 @@ def touched(listener: Listener, *planted: Callable[[], object]) -> tuple[Outcome
     return outcome, heard
 
 
-def test_a_simulated_run_touches_no_file_socket_thread_clock_or_shared_generator(listener: Listener) -> None:
+def test_simulated_run_touches_nothing_outside_of_itself(listener: Listener) -> None:
     SimCluster(Setting(load("quickstart", SETS), seed=1)).run()  # what is imported late is imported now
     outcome, heard = touched(listener)
     assert outcome.ended == "done"
     assert heard == []
 
 
-def test_what_is_planted_in_a_run_is_heard(listener: Listener) -> None:
+def test_planted_side_effect_is_detected(listener: Listener) -> None:
     ours: dict[str, object] = {"__name__": "gleaner.actors.rollout.manager", "time": time, "random": random}
     sources = ("time.time()", "time.monotonic()", "random.random()")
     _, heard = touched(

@@ -24,5 +24,5 @@ def ended_s(*, one_machine: bool) -> float:
     return outcome.virtual_s
 
 
-def test_an_instance_that_shares_the_machine_is_missed_seconds_earlier() -> None:
+def test_instance_on_the_same_machine_is_missed_earlier() -> None:
     assert ended_s(one_machine=True) < ended_s(one_machine=False) - 1.5

@@ -39,7 +39,7 @@ def fleet_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "fleet_watch:FleetWatch"
 
 
-def test_an_own_actor_sees_the_job_and_keeps_what_it_journaled_over_a_kill(fleet_watch: str) -> None:
+def test_own_actor_sees_job_and_keeps_its_journal(fleet_watch: str) -> None:
     cluster = SimCluster(Setting(with_actors(fleet_watch), seed=1))
     breaking = Breaking(cluster)
     hit: list[bool] = []
@@ -53,7 +53,7 @@ def test_an_own_actor_sees_the_job_and_keeps_what_it_journaled_over_a_kill(fleet
     assert fewest == sorted(set(fewest), reverse=True), "only what is fewer is written, also after the kill"
 
 
-def test_a_job_without_own_actors_has_no_process_for_them() -> None:
+def test_job_without_own_actors_has_no_process_for_them() -> None:
     cluster = SimCluster(Setting(with_actors(), seed=1))
     breaking = Breaking(cluster)
     seen: list[bool] = []
@@ -62,7 +62,7 @@ def test_a_job_without_own_actors_has_no_process_for_them() -> None:
     assert seen == [False]
 
 
-def test_an_own_actor_that_is_not_there_fails_the_job_with_its_name() -> None:
+def test_missing_own_actor_fails_the_job_with_its_name() -> None:
     outcome = SimCluster(Setting(with_actors("no_such_module:Watch"), seed=1)).run()
     assert outcome.ended == "failed"
     assert "job.actors no_such_module:Watch: No module named" in outcome.reason
@@ -70,17 +70,17 @@ def test_an_own_actor_that_is_not_there_fails_the_job_with_its_name() -> None:
 
 
 @pytest.mark.parametrize("place", ["fleet_watch", "a:b:c", ":Watch", "a b:C", "os:path;x", "../x:Y"])
-def test_a_place_that_is_none_is_refused(place: str) -> None:
+def test_invalid_place_is_refused(place: str) -> None:
     with pytest.raises(ConfigError, match=r"job\.actors: expected module:Class"):
         with_actors(place)
 
 
-def test_two_classes_of_one_name_are_refused_since_nobody_could_tell_them_apart() -> None:
+def test_two_classes_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigError, match="Watch is there twice"):
         with_actors("a:Watch", "b:Watch")
 
 
-def test_only_an_actor_is_taken(fleet_watch: str) -> None:
+def test_only_an_actor_class_is_accepted(fleet_watch: str) -> None:
     assert own_actor(fleet_watch).__name__ == "FleetWatch"
     assert own_name(fleet_watch) == "own/FleetWatch"
     with pytest.raises(ConfigError, match="expected a class below supervisor.Actor"):

@@ -79,19 +79,19 @@ def paused(
 
 
 @pytest.mark.parametrize("at_s", [6.0, 7.1])
-def test_a_head_that_was_frozen_declares_no_host_dead(monkeypatch: pytest.MonkeyPatch, at_s: float) -> None:
+def test_frozen_head_declares_no_host_dead(monkeypatch: pytest.MonkeyPatch, at_s: float) -> None:
     told = paused(monkeypatch, lambda process: process.name == "head/agent", at_s)
     assert told == Told("done", 0, 1)
 
 
-def test_a_host_whose_processes_were_all_frozen_together_declares_nobody_dead(
+def test_wholly_frozen_host_declares_no_process_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = paused(monkeypatch, lambda process: process.host.name == "head")
     assert told == Told("done", 0, 3)
 
 
-def test_a_cluster_that_was_frozen_as_a_whole_goes_on_with_every_host_and_instance(
+def test_wholly_frozen_cluster_continues_with_every_instance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = paused(monkeypatch, lambda process: True)
@@ -100,9 +100,7 @@ def test_a_cluster_that_was_frozen_as_a_whole_goes_on_with_every_host_and_instan
 
 
 @pytest.mark.parametrize("at_s", [4.5, 7.0])
-def test_a_manager_that_was_frozen_with_its_engines_beyond_their_silence_gives_none_up(
-    monkeypatch: pytest.MonkeyPatch, at_s: float
-) -> None:
+def test_manager_frozen_with_its_engines_gives_none_up(monkeypatch: pytest.MonkeyPatch, at_s: float) -> None:
     kinds = ("rollout", "trainer", "engine")
     told = paused(monkeypatch, lambda process: process.kind in kinds, at_s, "rollout.deadline_s=4.0")
     assert told == Told("done", 0, 5)

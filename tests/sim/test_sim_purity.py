@@ -247,12 +247,12 @@ PURE = [
 
 
 @pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_an_actor_a_policy_and_their_runtime_touch_the_world_through_their_context_only(path: Path) -> None:
+def test_pure_module_uses_the_world_through_its_context(path: Path) -> None:
     assert not list(ways_out(parsed(path)))
 
 
 @pytest.mark.parametrize("name", sorted(ADAPTERS))
-def test_every_adapter_is_one_and_holds_no_actor(name: str) -> None:
+def test_every_listed_adapter_is_one_and_holds_no_actor(name: str) -> None:
     """The list does not outgrow its reasons, and nobody hides an actor behind it."""
     tree = parsed(ROOT / name)
     assert list(ways_out(tree)), f"{name} touches nothing: take it off the list"
@@ -272,7 +272,7 @@ WORLD = ("time", "random", "socket", "threading")
 """What the module of an actor has no business with at all: it has `ctx.now()` and `ctx.rng`."""
 
 
-def test_every_actor_of_a_running_system_is_looked_at() -> None:
+def test_every_actor_of_a_running_system_is_checked() -> None:
     """By the classes that there are: no other way to write one leads past the source."""
     here = {Path(str(inspect.getsourcefile(cls))).resolve() for cls in vocabulary.actors()}
     assert len(here) >= 12
@@ -281,7 +281,7 @@ def test_every_actor_of_a_running_system_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("path", ACTORS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_module_of_an_actor_imports_nothing_of_the_world_and_no_adapter(path: Path) -> None:
+def test_actor_module_imports_no_world_and_no_adapter(path: Path) -> None:
     names = set(imported(parsed(path)))
     assert not names & set(WORLD)
     files = [name for name in ADAPTERS if name.startswith("actors/")]
@@ -328,7 +328,7 @@ OFFENCES = {
 @pytest.mark.parametrize(
     "name", ["actors/rollout/manager.py", "supervisor/names/registry.py", "nodeagent/agent.py"]
 )
-def test_an_offence_that_is_planted_in_an_actor_s_module_is_seen(name: str, offence: str) -> None:
+def test_planted_violation_in_an_actor_module_is_found(name: str, offence: str) -> None:
     """At its top, and in the middle of a method, where a hurried hand would put it."""
     source = (ROOT / name).read_text()
     at_top = f"{source}\n{offence}\n"
@@ -356,10 +356,10 @@ def test_an_offence_that_is_planted_in_an_actor_s_module_is_seen(name: str, offe
         ("import asyncio\nasyncio.TaskGroup()", "no order"),
     ],
 )
-def test_each_way_out_is_seen(source: str, why: str) -> None:
+def test_each_way_out_is_found(source: str, why: str) -> None:
     assert any(why in found for found in ways_out(ast.parse(source)))
 
 
-def test_a_seeded_generator_and_a_sorted_set_are_fine() -> None:
+def test_seeded_generator_and_sorted_set_are_allowed() -> None:
     fine = "import random\nrng = random.Random('1/x')\nfor x in sorted(set(y)): rng.random()"
     assert not list(ways_out(ast.parse(fine)))

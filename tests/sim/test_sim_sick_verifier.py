@@ -38,7 +38,7 @@ def of(kind: type[Record], outcome: Outcome) -> list[Record]:
     return [record for record in outcome.history if isinstance(record, kind)]
 
 
-def test_a_job_whose_verifier_always_fails_ends_within_a_minute_with_its_text_and_trains_on_nothing() -> None:
+def test_job_with_failing_verifier_ends_within_a_minute() -> None:
     sick = cluster()
     sick.scorer_faults.standing = Fault.RAISE
     outcome = sick.run()
@@ -65,7 +65,7 @@ def test_a_job_whose_verifier_always_fails_ends_within_a_minute_with_its_text_an
     assert TEXT in report.outcome.sentence
 
 
-def test_a_job_with_few_samples_whose_verifier_hangs_ends_although_verdicts_are_few() -> None:
+def test_small_job_with_hanging_verifier_ends() -> None:
     sick = cluster("rollout.prompts=4", "rollout.samples=2", "task.heldout_problems=1")
     sick.scorer_faults.standing = Fault.HANG
     outcome = sick.run()
@@ -74,7 +74,7 @@ def test_a_job_with_few_samples_whose_verifier_hangs_ends_although_verdicts_are_
     assert of(Step, outcome) == []
 
 
-def test_a_job_goes_on_when_its_verifier_recovers_and_every_sample_has_its_score() -> None:
+def test_job_scores_every_sample_after_verifier_recovers() -> None:
     healed = cluster()
     healed.scorer_faults.standing = Fault.RAISE
 
@@ -98,7 +98,7 @@ def test_a_job_goes_on_when_its_verifier_recovers_and_every_sample_has_its_score
     assert [step.unscored for step in steps] == [0] * 4
 
 
-def test_a_sample_whose_verifier_fails_for_good_is_in_no_step_and_the_job_goes_on() -> None:
+def test_unscored_sample_is_dropped_and_job_continues() -> None:
     outcome = cluster("reward.attempts=1", "rollout.sample_retries=0", raises=0.25).run()
     assert outcome.ended == "done"
     assert audit(evidence(outcome)) == []
@@ -110,7 +110,7 @@ def test_a_sample_whose_verifier_fails_for_good_is_in_no_step_and_the_job_goes_o
     assert all(record.reward is not None for record in evals)
 
 
-def test_a_run_in_which_nothing_was_scored_says_so_where_its_job_did_not_end_for_that() -> None:
+def test_run_without_scores_reports_it_when_job_ends_otherwise() -> None:
     sick = cluster("reward.sick_share=1")
     sick.scorer_faults.standing = Fault.RAISE
     outcome = sick.run()
@@ -126,7 +126,7 @@ def test_a_run_in_which_nothing_was_scored_says_so_where_its_job_did_not_end_for
     assert not report.outcome.reached
 
 
-def test_a_manager_that_is_killed_meanwhile_finds_its_verifier_sick_again() -> None:
+def test_killed_manager_finds_its_verifier_sick_again() -> None:
     sick = cluster()
     sick.scorer_faults.standing = Fault.RAISE
     killed: list[float] = []
@@ -144,7 +144,7 @@ def test_a_manager_that_is_killed_meanwhile_finds_its_verifier_sick_again() -> N
     assert of(Step, outcome) == []
 
 
-def test_a_job_waits_for_a_sick_verifier_at_least_as_long_as_a_verdict_may_take() -> None:
+def test_job_waits_for_verifier_at_least_one_verdict_time() -> None:
     slow = cluster("reward.deadline_s=30", "reward.sick_s=1")
     slow.scorer_faults.standing = Fault.CRASH
     slow.loop.call_at(60.0, lambda: setattr(slow.scorer_faults, "standing", None))

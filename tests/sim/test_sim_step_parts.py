@@ -108,7 +108,7 @@ def check_paths(history: list[AnyRecord], steps: list[Step]) -> list[StepPath]:
     return paths
 
 
-def test_the_parts_sum_to_the_time_of_training_and_none_is_recovery_when_nobody_dies() -> None:
+def test_step_parts_sum_to_training_time_without_recovery() -> None:
     history = steps_with()
     steps = check(history)
     paths = check_paths(history, steps)
@@ -124,9 +124,7 @@ def test_the_parts_sum_to_the_time_of_training_and_none_is_recovery_when_nobody_
     ("fault", "after_s", "least_s"),
     [(trainer, 0.9, 2.0), (manager, 0.4, 0.3), (controller, 0.9, 0.001), (reserved_host, 0.9, 5.0)],
 )
-def test_the_parts_sum_to_the_time_of_training_when_somebody_is_killed(
-    fault: Fault, after_s: float, least_s: float
-) -> None:
+def test_step_parts_sum_to_training_time_after_kills(fault: Fault, after_s: float, least_s: float) -> None:
     """Between two steps, and in the middle of the second one after that, while it needs what is killed."""
     history = steps_with((1, 0.01, fault), (3, after_s, fault))
     steps = check(history, UNHEARD_S if fault is controller else LITTLE_S)
@@ -135,7 +133,7 @@ def test_the_parts_sum_to_the_time_of_training_when_somebody_is_killed(
     assert hit in ([2, 4], [1, 2, 4]), [step.recovery_s for step in steps]
 
 
-def test_the_parts_sum_to_the_time_of_training_when_the_run_is_resumed() -> None:
+def test_step_parts_sum_to_training_time_over_resume() -> None:
     history = steps_with((1, 0.5, trainer), (1, 2.0, resume))
     steps = check(history)
     assert sum(isinstance(record, Run) for record in history) == 2

@@ -62,7 +62,7 @@ def watched() -> Watched:
     return Watched()
 
 
-def test_a_step_lasts_from_its_batch_to_the_moment_that_its_weights_are_published(watched: Watched) -> None:
+def test_step_lasts_from_batch_to_weight_publication(watched: Watched) -> None:
     times, seen = watched.last
     assert watched.outcome.ended == "done"
     assert seen.step_s == pytest.approx(watched.end_s - watched.begin_s, abs=0.05)
@@ -70,31 +70,31 @@ def test_a_step_lasts_from_its_batch_to_the_moment_that_its_weights_are_publishe
     assert seen.step_s == pytest.approx(parts_s, abs=0.05)
 
 
-def test_instances_wait_from_their_last_response_to_the_steps_end(watched: Watched) -> None:
+def test_instances_wait_from_last_response_to_step_end(watched: Watched) -> None:
     times, seen = watched.last
     assert times.remote_wait_s == pytest.approx(seen.step_s - seen.rolled_s, abs=0.01)
     # From the last response on: scores, then everything is trained and published.
     assert times.train_s + watched.step.weights_s <= times.remote_wait_s <= times.train_s + 0.5
 
 
-def test_the_trainer_waits_for_the_responses_after_its_window(watched: Watched) -> None:
+def test_trainer_waits_for_responses_after_its_window(watched: Watched) -> None:
     times, seen = watched.last
     assert seen.seeding_s + times.train_wait_s == pytest.approx(seen.rolled_s, abs=0.5)
 
 
-def test_instances_generate_from_the_moment_that_they_have_the_weights_to_their_last_response(
+def test_instances_generate_from_weights_to_last_response(
     watched: Watched,
 ) -> None:
     times, seen = watched.last
     assert times.remote_s == pytest.approx(seen.rolled_s - seen.start_s, abs=0.05)
 
 
-def test_a_step_without_changes_has_as_many_instances_on_average_as_at_its_end(watched: Watched) -> None:
+def test_unchanged_step_has_its_final_instance_count_on_average(watched: Watched) -> None:
     times, _ = watched.last
     assert (times.mean_prem, times.next_prem) == (pytest.approx(HOSTS), HOSTS)
 
 
-def test_the_engines_of_the_reserved_host_are_counted_not_the_host(watched: Watched) -> None:
+def test_reserved_engines_are_counted_instead_of_the_host(watched: Watched) -> None:
     times, _ = watched.last
     assert (times.reserved_engines, times.instance_engines) == (ENGINES, 1.0)
 

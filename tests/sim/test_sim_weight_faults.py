@@ -19,7 +19,7 @@ STRIKES: dict[str, tuple[Strike, int]] = {
 
 
 @pytest.mark.parametrize(("strike", "step"), STRIKES.values(), ids=STRIKES.keys())
-def test_at_whatever_percent_a_pull_is_struck_it_ends_with_what_was_published(
+def test_interrupted_pull_ends_with_the_published_bytes(
     strike: Strike, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = SimulatedWeights("ab")
@@ -42,7 +42,7 @@ def test_at_whatever_percent_a_pull_is_struck_it_ends_with_what_was_published(
     world.complete(all_of_them())
 
 
-def test_of_two_versions_in_quick_succession_all_end_with_the_newer_and_nobody_pays_for_the_older() -> None:
+def test_quick_second_version_replaces_the_first_at_no_cost() -> None:
     world = SimulatedWeights("abcd")
     older, newer = random.Random(1).randbytes(SIZE), random.Random(2).randbytes(SIZE)
 
@@ -66,9 +66,7 @@ def test_of_two_versions_in_quick_succession_all_end_with_the_newer_and_nobody_p
 
 
 @pytest.mark.parametrize("act", ["freeze", "kill"])
-def test_a_relay_that_stands_still_or_dies_in_the_middle_costs_its_child_nothing_that_had_come(
-    act: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_relay_costs_its_child_no_received_chunk(act: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = SimulatedWeights("abc")
     world.strike_by(monkeypatch)
     data = random.Random(3).randbytes(SIZE)

@@ -93,7 +93,7 @@ def spoilt(data: bytes) -> bytes:
     return bytes(byte ^ 255 for byte in data)
 
 
-def test_receivers_have_each_half_from_its_owner_and_the_rest_of_the_wave_from_each_other() -> None:
+def test_receivers_pull_halves_from_owners_and_rest_from_peers() -> None:
     world, data = world_of("abcdef"), random.Random(1).randbytes(SIZE)
 
     async def wave() -> None:
@@ -107,7 +107,7 @@ def test_receivers_have_each_half_from_its_owner_and_the_rest_of_the_wave_from_e
 
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("percent", [1, 40, 80])
-def test_an_owner_that_dies_in_the_middle_of_a_pull_and_comes_back_costs_what_was_under_way(
+def test_owner_restart_during_a_pull_costs_bytes_in_flight(
     owner: str, percent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, data = world_of("abc"), random.Random(percent).randbytes(SIZE)
@@ -124,7 +124,7 @@ def test_an_owner_that_dies_in_the_middle_of_a_pull_and_comes_back_costs_what_wa
     world.complete(struck())
 
 
-def test_what_an_owner_had_that_is_gone_for_good_comes_from_whoever_has_it() -> None:
+def test_part_of_a_lost_owner_comes_from_other_holders() -> None:
     world, data = world_of("abcd"), random.Random(5).randbytes(SIZE)
 
     async def gone() -> None:
@@ -139,7 +139,7 @@ def test_what_an_owner_had_that_is_gone_for_good_comes_from_whoever_has_it() -> 
     world.complete(gone())
 
 
-def test_who_holds_the_version_before_pulls_what_changed_from_all_owners_and_relays_it() -> None:
+def test_receiver_of_previous_version_pulls_and_relays_partial_deltas() -> None:
     world, first = world_of("abcdef", delta=True), random.Random(1).randbytes(SIZE)
     second = changed(first)
 
@@ -168,7 +168,7 @@ def delta_bytes(world: SimulatedWeights, version: int) -> int:
     return delta.table.nbytes
 
 
-def test_deltas_in_parts_reach_the_far_ones_by_relays() -> None:
+def test_partial_deltas_reach_far_hosts_through_relays() -> None:
     """With a link so slow that the delta is worth a chain."""
     world, first = world_of("abcdef", delta=True, link_bytes_s=1e3), random.Random(1).randbytes(SIZE)
     second = changed(first)
@@ -187,7 +187,7 @@ def test_deltas_in_parts_reach_the_far_ones_by_relays() -> None:
     world.complete(waves())
 
 
-def test_versions_in_quick_succession_are_one_chain_of_deltas_for_who_is_behind() -> None:
+def test_quick_versions_form_a_delta_chain_for_laggards() -> None:
     world = world_of("abcd", delta=True)
     datas = [random.Random(1).randbytes(SIZE)]
     datas += [changed(datas[0]), changed(changed(datas[0])[::-1])[::-1]]
@@ -208,7 +208,7 @@ def test_versions_in_quick_succession_are_one_chain_of_deltas_for_who_is_behind(
 
 
 @pytest.mark.parametrize("owner", OWNERS)
-def test_an_owner_that_dies_in_the_middle_of_a_wave_of_deltas_costs_the_delta_and_no_more(
+def test_owner_death_during_delta_wave_costs_only_the_delta(
     owner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, first = world_of("abcde", delta=True), random.Random(2).randbytes(SIZE)
@@ -231,7 +231,7 @@ def test_an_owner_that_dies_in_the_middle_of_a_wave_of_deltas_costs_the_delta_an
     world.complete(struck())
 
 
-def test_an_owner_that_tells_of_no_delta_is_waited_for_by_nobody_for_long(
+def test_owner_without_a_delta_does_not_delay_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, first = world_of("abc", delta=True), random.Random(9).randbytes(SIZE)
@@ -249,7 +249,7 @@ def test_an_owner_that_tells_of_no_delta_is_waited_for_by_nobody_for_long(
     world.complete(versions())
 
 
-def test_a_stranger_has_no_say_in_a_delta() -> None:
+def test_stranger_has_no_influence_on_a_delta() -> None:
     world, first = world_of("abcd", delta=True), random.Random(10).randbytes(SIZE)
     second = changed(first)
 
@@ -269,7 +269,7 @@ def test_a_stranger_has_no_say_in_a_delta() -> None:
     world.complete(versions())
 
 
-def test_a_version_has_no_delta_where_ranks_are_cut_otherwise_or_one_part_changed_too_much() -> None:
+def test_version_has_no_delta_when_ranks_or_content_differ() -> None:
     world, first = world_of("abc", delta=True), random.Random(3).randbytes(SIZE)
     elsewhere = {"a": Run(0, HALF + CHUNK // 2), "b": Run(HALF + CHUNK // 2, HALF - CHUNK // 2)}
     swapped = {"a": OWNERS["b"], "b": OWNERS["a"]}
@@ -294,7 +294,7 @@ def test_a_version_has_no_delta_where_ranks_are_cut_otherwise_or_one_part_change
     world.complete(versions())
 
 
-def test_a_receiver_with_another_base_pulls_the_whole_image() -> None:
+def test_receiver_with_another_base_pulls_the_full_image() -> None:
     world, first = world_of("abc", delta=True), random.Random(4).randbytes(SIZE)
     second = changed(first)
 
@@ -311,7 +311,7 @@ def test_a_receiver_with_another_base_pulls_the_whole_image() -> None:
     world.complete(other())
 
 
-def test_a_part_that_is_served_otherwise_than_it_was_made_costs_the_delta() -> None:
+def test_corrupt_delta_part_costs_only_the_delta() -> None:
     world, first = world_of("abc", delta=True), random.Random(6).randbytes(SIZE)
     second = changed(first)
 
@@ -329,7 +329,7 @@ def test_a_part_that_is_served_otherwise_than_it_was_made_costs_the_delta() -> N
     world.complete(rotten())
 
 
-def test_where_all_ranks_are_on_one_host_its_versions_are_as_those_of_one_process() -> None:
+def test_single_host_ranks_publish_like_a_single_process() -> None:
     world, first = world_of("abc", delta=True), random.Random(7).randbytes(SIZE)
     second = changed(first)
     alone = {"b": Run(0, SIZE)}  # and the host that joins has none
@@ -345,7 +345,7 @@ def test_where_all_ranks_are_on_one_host_its_versions_are_as_those_of_one_proces
     world.complete(versions())
 
 
-def test_the_host_that_joins_the_parts_need_not_have_one() -> None:
+def test_joining_host_need_not_own_a_part() -> None:
     world, first = world_of("abcd", delta=True), random.Random(8).randbytes(SIZE)
     second, others = changed(first), {"b": OWNERS["a"], "c": OWNERS["b"]}
 

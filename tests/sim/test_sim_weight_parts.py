@@ -54,7 +54,7 @@ def right(world: SimulatedWeights, name: str, fetched: Fetched, data: bytes) -> 
     )
 
 
-def test_each_stage_has_its_layers_and_the_publisher_gives_about_one_copy_of_each() -> None:
+def test_each_stage_pulls_its_layers_about_once_from_publisher() -> None:
     world, data = SimulatedWeights("abcdefg"), random.Random(1).randbytes(SIZE)
     parts = {"b": FIRST, "c": FIRST, "d": LAST, "e": LAST, "f": FIRST, "g": LAST}
 
@@ -75,7 +75,7 @@ def test_each_stage_has_its_layers_and_the_publisher_gives_about_one_copy_of_eac
 
 
 @pytest.mark.parametrize("rank", range(4))
-def test_an_expert_rank_has_its_experts_and_its_rows_of_those_that_are_stacked(rank: int) -> None:
+def test_expert_rank_has_its_experts_and_stacked_rows(rank: int) -> None:
     world, data = SimulatedWeights("ab"), random.Random(rank).randbytes(SIZE)
 
     async def one() -> None:
@@ -91,7 +91,7 @@ def test_an_expert_rank_has_its_experts_and_its_rows_of_those_that_are_stacked(r
     world.complete(one())
 
 
-def test_a_part_is_served_again_after_a_death_and_is_not_taken_for_the_whole_or_another_part() -> None:
+def test_part_is_served_after_a_death_and_never_mistaken() -> None:
     world, data = SimulatedWeights("abc"), random.Random(3).randbytes(SIZE)
 
     async def again() -> None:
@@ -109,7 +109,7 @@ def test_a_part_is_served_again_after_a_death_and_is_not_taken_for_the_whole_or_
     world.complete(again())
 
 
-def test_a_part_that_there_is_not_is_refused_with_why() -> None:
+def test_impossible_part_is_refused_with_the_reason() -> None:
     world, data = SimulatedWeights("ab"), random.Random(4).randbytes(SIZE)
 
     async def refused() -> None:

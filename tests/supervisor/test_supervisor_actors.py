@@ -155,7 +155,7 @@ async def test_totals_survive_a_kill(tmp_path: Path) -> None:
         assert second.incarnation > first.incarnation
 
 
-async def test_an_ask_ends_with_timeout_refusal_or_crash_and_never_in_silence(tmp_path: Path) -> None:
+async def test_ask_ends_with_timeout_refusal_or_crash(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         address = system.spawn("odd", Odd)
         with pytest.raises(AskTimeout):
@@ -172,7 +172,7 @@ async def test_an_ask_ends_with_timeout_refusal_or_crash_and_never_in_silence(tm
             await system.ask("nobody", Log(), Entries, deadline_s=0.2)
 
 
-async def test_a_full_mailbox_answers_overloaded_at_once_and_the_system_lane_goes_first(
+async def test_full_mailbox_is_overloaded_and_system_lane_first(
     tmp_path: Path,
 ) -> None:
     async with TestSystem(tmp_path) as system:
@@ -194,7 +194,7 @@ async def test_a_full_mailbox_answers_overloaded_at_once_and_the_system_lane_goe
         assert entries[2:] == [str(number) for number in range(TEST_LIMITS.mailbox)]
 
 
-async def test_a_local_tell_waits_for_room_instead_of_losing(tmp_path: Path) -> None:
+async def test_local_message_waits_for_capacity_instead_of_loss(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         address = system.spawn("odd", Odd)
         await system.tell(address, Block(seconds=0.1))
@@ -210,7 +210,7 @@ async def test_a_local_tell_waits_for_room_instead_of_losing(tmp_path: Path) -> 
         assert entries[1:-1] == [str(number) for number in range(many)]
 
 
-async def test_a_message_past_its_deadline_is_dropped_by_the_receiver(tmp_path: Path) -> None:
+async def test_expired_message_is_dropped_by_the_receiver(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         address = system.spawn("odd", Odd)
         await system.tell(address, Block(seconds=0.2))
@@ -219,7 +219,7 @@ async def test_a_message_past_its_deadline_is_dropped_by_the_receiver(tmp_path: 
         assert (await system.ask(address, Log(), Entries)).entries == ["block"]
 
 
-async def test_asks_cross_processes_by_name_and_survive_a_restart_of_the_receiver(tmp_path: Path) -> None:
+async def test_asks_by_name_survive_a_restart_of_receiver(tmp_path: Path) -> None:
     async with (
         TestSystem(tmp_path) as head,
         TestSystem(tmp_path, node="other", join=head) as other,
@@ -233,7 +233,7 @@ async def test_asks_cross_processes_by_name_and_survive_a_restart_of_the_receive
         assert (await asking).words == {"x": 1}
 
 
-async def test_an_ask_follows_a_name_whose_dead_holder_nobody_had_dialled(tmp_path: Path) -> None:
+async def test_ask_follows_name_when_dead_holder_was_never_dialled(tmp_path: Path) -> None:
     async with (
         TestSystem(tmp_path) as head,
         TestSystem(tmp_path, node="one", join=head) as one,
@@ -249,7 +249,7 @@ async def test_an_ask_follows_a_name_whose_dead_holder_nobody_had_dialled(tmp_pa
             assert (await asking).entries == []
 
 
-async def test_an_ask_ends_at_its_deadline_though_the_registry_takes_longer(
+async def test_ask_ends_at_deadline_when_registry_is_slower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nobody answers, it asks who holds the name now: that must not outlast what it gave itself."""
@@ -275,7 +275,7 @@ async def test_an_ask_ends_at_its_deadline_though_the_registry_takes_longer(
     assert left_s[0] <= 0.15 - 0.1 + 0.01  # what was left after the first re-send was due
 
 
-async def test_an_ask_by_name_finds_the_next_holder_while_the_registry_still_names_the_dead_one(
+async def test_ask_by_name_finds_successor_before_registry_does(
     tmp_path: Path,
 ) -> None:
     """It does not sit out the time until it would be sent again: the process that it was sent to is gone."""
@@ -300,7 +300,7 @@ async def test_an_ask_by_name_finds_the_next_holder_while_the_registry_still_nam
             assert (await head.ask("odd", Log(), Entries)).entries == ["found"]
 
 
-async def test_a_resent_ask_takes_effect_once(tmp_path: Path) -> None:
+async def test_resent_ask_takes_effect_once(tmp_path: Path) -> None:
     async with (
         TestSystem(tmp_path) as head,
         TestSystem(tmp_path, node="other", join=head) as other,
@@ -319,7 +319,7 @@ async def test_a_resent_ask_takes_effect_once(tmp_path: Path) -> None:
         assert head.system.dead_letters.counts["reply: late"] == 0, "one answer for each asker"
 
 
-async def test_an_ask_to_an_older_incarnation_is_unreachable(tmp_path: Path) -> None:
+async def test_ask_to_an_older_incarnation_is_unreachable(tmp_path: Path) -> None:
     async with (
         TestSystem(tmp_path) as head,
         TestSystem(tmp_path, node="other", join=head) as other,
@@ -331,7 +331,7 @@ async def test_an_ask_to_an_older_incarnation_is_unreachable(tmp_path: Path) -> 
             await head.ask(old, Log(), Entries)
 
 
-async def test_a_watcher_learns_of_a_crash_near_and_far(tmp_path: Path) -> None:
+async def test_watcher_is_notified_of_local_and_remote_crashes(tmp_path: Path) -> None:
     async with (
         TestSystem(tmp_path) as head,
         TestSystem(tmp_path, node="other", join=head) as other,
@@ -352,7 +352,7 @@ async def test_a_watcher_learns_of_a_crash_near_and_far(tmp_path: Path) -> None:
             assert entries == [f"odd#{target.incarnation} crashed: RuntimeError: killed by the test"]
 
 
-async def test_a_watcher_learns_of_a_dead_process_and_its_asks_fail(tmp_path: Path) -> None:
+async def test_watcher_is_notified_of_dead_process_and_asks_fail(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as head:
         async with TestSystem(tmp_path, node="other", join=head) as other:
             target = other.spawn("odd", Odd)
@@ -379,7 +379,7 @@ class Owner(Watcher):
         self.ctx.spawn("child", Odd)
 
 
-async def test_an_owned_actor_ends_with_its_owner_and_tells_it_of_its_own_end(tmp_path: Path) -> None:
+async def test_owned_actor_ends_with_owner_and_reports_its_end(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         system.spawn("owner", Owner)
         await system.ask("owner", Log(), Entries)
@@ -406,7 +406,7 @@ class Double(Owner):
         self.ctx.watch(self.child)
 
 
-async def test_the_end_of_a_child_that_is_watched_too_is_told_once(tmp_path: Path) -> None:
+async def test_end_of_a_watched_child_is_reported_once(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         double = Double()
         system.spawn("owner", lambda: double)
@@ -421,7 +421,7 @@ async def test_the_end_of_a_child_that_is_watched_too_is_told_once(tmp_path: Pat
         assert [event.name for event in double.seen] == ["child"]
 
 
-async def test_the_end_of_a_remote_actor_that_is_watched_twice_is_told_once(tmp_path: Path) -> None:
+async def test_end_of_twice_watched_remote_actor_is_reported_once(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="far", join=head) as other:
         target = other.spawn("odd", Odd)
         watcher = Watcher(target)
@@ -437,7 +437,7 @@ async def test_the_end_of_a_remote_actor_that_is_watched_twice_is_told_once(tmp_
         assert len(watcher.seen) == 1
 
 
-async def test_a_superseded_actor_ends_itself(tmp_path: Path) -> None:
+async def test_superseded_actor_ends_itself(tmp_path: Path) -> None:
     async with (
         TestSystem(tmp_path) as head,
         TestSystem(tmp_path, node="one", join=head) as one,

@@ -70,9 +70,7 @@ async def tell_all(system: TestSystem, to: Address, count: int) -> None:
         await system.tell(to, SlowNumber(number=number))
 
 
-async def test_tells_to_a_full_mailbox_of_another_process_wait_and_all_arrive(
-    here: TestSystem, there: TestSystem
-) -> None:
+async def test_remote_messages_wait_for_a_full_mailbox(here: TestSystem, there: TestSystem) -> None:
     full, actor = slow(there, "full")
     free, other = slow(there, "free")
     count = CAPACITY + 500
@@ -94,9 +92,7 @@ async def test_tells_to_a_full_mailbox_of_another_process_wait_and_all_arrive(
     assert not there.system.dead_letters.counts
 
 
-async def test_what_is_held_for_an_actor_that_ends_is_a_dead_letter_and_makes_room(
-    here: TestSystem, there: TestSystem
-) -> None:
+async def test_held_message_is_dead_letter_when_actor_ends(here: TestSystem, there: TestSystem) -> None:
     full, _actor = slow(there, "full")
     await tell_all(here, full, 200)
     await until(lambda: sum(state.held for state in there.system.links.states()) > 100)
@@ -105,9 +101,7 @@ async def test_what_is_held_for_an_actor_that_ends_is_a_dead_letter_and_makes_ro
     await until(lambda: not any(state.held for state in there.system.links.states()))
 
 
-async def test_a_tell_that_finds_no_room_in_time_is_a_dead_letter(
-    here: TestSystem, there: TestSystem
-) -> None:
+async def test_message_without_capacity_in_time_is_dead_letter(here: TestSystem, there: TestSystem) -> None:
     full, _actor = slow(there, "full")
     began = asyncio.get_running_loop().time()
     await asyncio.wait_for(tell_all(here, full, CAPACITY + 1), 60)
@@ -115,7 +109,7 @@ async def test_a_tell_that_finds_no_room_in_time_is_a_dead_letter(
     assert asyncio.get_running_loop().time() - began >= TEST_LIMITS.credit_s
 
 
-async def test_who_waits_for_room_at_a_process_that_dies_goes_on_at_once(
+async def test_sender_waiting_on_a_dead_process_continues_at_once(
     here: TestSystem, there: TestSystem
 ) -> None:
     full, _actor = slow(there, "full")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gleaner.supervisor.dead_letters import MAX_REASONS, OTHER, SAMPLES, DeadLetters
 
 
-def test_a_flood_of_one_reason_hides_no_other() -> None:
+def test_flood_of_one_reason_hides_no_other() -> None:
     clock = iter(range(10_000))
     letters = DeadLetters(lambda: float(next(clock)))
     letters.add("no such actor", "gone", "Hello", source="lonely")
@@ -21,7 +21,7 @@ def test_a_flood_of_one_reason_hides_no_other() -> None:
 
 
 @given(st.lists(st.integers(0, 3 * MAX_REASONS), max_size=300))
-def test_whatever_comes_all_of_it_is_counted_and_little_of_it_is_kept(reasons: list[int]) -> None:
+def test_dead_letters_are_all_counted_and_few_kept(reasons: list[int]) -> None:
     letters = DeadLetters(lambda: 0.0)
     for reason in reasons:
         letters.add(f"reason {reason}", "a", "K")

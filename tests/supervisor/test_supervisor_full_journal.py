@@ -97,7 +97,7 @@ async def until(system: TestSystem, name: str, state: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_an_actor_whose_disk_is_full_refuses_with_the_reason_and_goes_on_when_there_is_space(
+async def test_full_disk_actor_refuses_with_reason_then_continues(
     system: TestSystem,
 ) -> None:
     assert stand_in.LOOK_S >= 0.5, "in earnest a look is not often"
@@ -129,7 +129,7 @@ async def test_an_actor_whose_disk_is_full_refuses_with_the_reason_and_goes_on_w
     await tree.stop()
 
 
-async def test_an_actor_that_starts_on_a_full_disk_is_suspended_and_starts_later(
+async def test_actor_started_on_full_disk_is_suspended_first(
     system: TestSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await (await supervised(system)).stop()
@@ -151,7 +151,7 @@ async def test_an_actor_that_starts_on_a_full_disk_is_suspended_and_starts_later
     await tree.stop()
 
 
-async def test_a_supervisor_stops_an_actor_that_is_suspended(system: TestSystem) -> None:
+async def test_supervisor_stops_a_suspended_actor(system: TestSystem) -> None:
     disk = Disk(system)
     tree = await supervised(system)
     disk.fill()
@@ -166,7 +166,7 @@ async def test_a_supervisor_stops_an_actor_that_is_suspended(system: TestSystem)
     assert system.system.cell("silo") is None
 
 
-async def test_a_registry_on_a_full_disk_keeps_what_it_granted_and_refuses_new_names_with_the_reason(
+async def test_registry_on_full_disk_keeps_names_and_refuses_new(
     system: TestSystem,
 ) -> None:
     disk = Disk(system)
@@ -204,7 +204,7 @@ class Slow(Actor):
         return Deferred()
 
 
-async def test_who_was_told_why_nothing_is_taken_hears_that_at_the_deadline_too(
+async def test_suspended_reason_is_raised_at_the_deadline_too(
     system: TestSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not that nobody answered: who waits for whoever is suspended would give up."""

@@ -91,7 +91,7 @@ def address_of(test: TestSystem) -> Address:
     return cell.address
 
 
-async def test_what_waits_is_handed_to_the_next_life_in_order_but_not_what_was_in_hand(
+async def test_waiting_messages_pass_to_next_life_in_order(
     tmp_path: Path,
 ) -> None:
     async with TestSystem(tmp_path) as test:
@@ -112,7 +112,7 @@ async def test_what_waits_is_handed_to_the_next_life_in_order_but_not_what_was_i
         await tree.stop()
 
 
-async def test_a_dropped_mailbox_answers_its_asks_as_unreachable(tmp_path: Path) -> None:
+async def test_dropped_mailbox_answers_its_asks_as_unreachable(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         tree = await started(test, "drop")
         to = address_of(test)
@@ -128,7 +128,7 @@ async def test_a_dropped_mailbox_answers_its_asks_as_unreachable(tmp_path: Path)
         await tree.stop()
 
 
-async def test_between_two_lives_messages_by_name_wait_and_those_to_the_old_life_are_fenced(
+async def test_messages_between_lives_wait_by_name_only(
     tmp_path: Path,
 ) -> None:
     Drinker.refuses_starts = 1  # so that a back-off lies between
@@ -150,7 +150,7 @@ async def test_between_two_lives_messages_by_name_wait_and_those_to_the_old_life
         await tree.stop()
 
 
-async def test_the_mailbox_stays_bounded_between_two_lives(tmp_path: Path) -> None:
+async def test_mailbox_stays_bounded_between_two_lives(tmp_path: Path) -> None:
     Drinker.refuses_starts = 2
     async with TestSystem(tmp_path) as test:
         tree = await started(test)
@@ -169,7 +169,7 @@ async def test_the_mailbox_stays_bounded_between_two_lives(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("end", ["gives up", "is stopped", "is terminated"])
-async def test_what_waits_for_a_life_that_does_not_come_is_answered(tmp_path: Path, end: str) -> None:
+async def test_messages_for_a_failed_restart_are_answered(tmp_path: Path, end: str) -> None:
     Drinker.refuses_starts = 9 if end == "gives up" else 3
     async with TestSystem(tmp_path) as test:
         tree = await started(test)
@@ -188,7 +188,7 @@ async def test_what_waits_for_a_life_that_does_not_come_is_answered(tmp_path: Pa
         await tree.stop()
 
 
-async def test_a_sibling_that_is_restarted_with_the_failed_one_keeps_its_mailbox_too(tmp_path: Path) -> None:
+async def test_sibling_restarted_with_failed_one_keeps_its_mailbox(tmp_path: Path) -> None:
     class Trigger(Actor):
         @handles(Gulp)
         async def gulp(self, message: Gulp) -> None:
@@ -209,7 +209,7 @@ async def test_a_sibling_that_is_restarted_with_the_failed_one_keeps_its_mailbox
         await tree.stop()
 
 
-async def test_an_ask_of_another_process_that_is_sent_again_meanwhile_takes_effect_once(
+async def test_remote_ask_resent_over_a_restart_takes_effect_once(
     tmp_path: Path,
 ) -> None:
     async with TestSystem(tmp_path) as test, TestSystem(tmp_path, node="far", join=test) as far:
@@ -242,7 +242,7 @@ async def test_an_ask_of_another_process_that_is_sent_again_meanwhile_takes_effe
         await tree.stop()
 
 
-async def test_a_transient_actor_that_stops_itself_is_done(tmp_path: Path) -> None:
+async def test_transient_actor_that_stops_itself_is_done(tmp_path: Path) -> None:
     class Once(Actor):
         async def on_stop(self) -> None:
             said.append("stopped")

@@ -45,7 +45,7 @@ def _where() -> int:
     return threading.get_ident()
 
 
-async def test_work_on_one_thread_waits_for_no_other_one(tmp_path: Path) -> None:
+async def test_work_on_one_thread_waits_for_no_other(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         go_on = threading.Event()
         system.spawn("blocked", lambda: Blocked(go_on))

@@ -79,7 +79,7 @@ def tree_of(test: TestSystem, spec: TreeSpec, failures: list[Exception] | None =
     return Supervisor(test.system, spec, on_failure=told)  # type: ignore[arg-type]
 
 
-async def test_supervisors_of_supervisors_start_left_to_right_and_stop_right_to_left(tmp_path: Path) -> None:
+async def test_nested_supervisors_start_and_stop_in_order(tmp_path: Path) -> None:
     diary = Diary()
     inner = one_for_one(child("b", diary.actor), child("c", diary.actor), name="inner")
     async with TestSystem(tmp_path) as test:
@@ -92,7 +92,7 @@ async def test_supervisors_of_supervisors_start_left_to_right_and_stop_right_to_
     assert diary == ["+a", "+b", "+c", "+d", "-d", "-c", "-b", "-a"]
 
 
-async def test_a_child_that_does_not_start_stops_the_earlier_ones_and_fails_the_start(tmp_path: Path) -> None:
+async def test_failed_child_start_stops_earlier_ones_and_fails(tmp_path: Path) -> None:
     diary = Diary()
     diary.refuses = {"c"}
     async with TestSystem(tmp_path) as test:
@@ -110,7 +110,7 @@ async def test_a_child_that_does_not_start_stops_the_earlier_ones_and_fails_the_
     assert isinstance(failure.value.first, OSError)
 
 
-async def test_rest_for_one_stops_and_starts_in_order_and_leaves_the_earlier_alone(tmp_path: Path) -> None:
+async def test_rest_for_one_restarts_later_children_in_order(tmp_path: Path) -> None:
     diary = Diary()
     async with TestSystem(tmp_path) as test:
         tree = tree_of(test, rest_for_one(*(child(name, diary.actor) for name in "abcd"), intensity=QUICK))
@@ -124,7 +124,7 @@ async def test_rest_for_one_stops_and_starts_in_order_and_leaves_the_earlier_alo
     assert diary[4:] == [*again, *again, "-d", "-c", "-b", "-a"]
 
 
-async def test_a_restart_that_fails_is_tried_again_until_the_intensity_is_spent(tmp_path: Path) -> None:
+async def test_failed_restart_is_retried_until_intensity_is_spent(tmp_path: Path) -> None:
     diary = Diary()
     failures: list[Exception] = []
     async with TestSystem(tmp_path) as test:
@@ -140,7 +140,7 @@ async def test_a_restart_that_fails_is_tried_again_until_the_intensity_is_spent(
     assert "b (actor on test/test, child of root): OSError: b cannot" in str(failures[0])
 
 
-async def test_a_brutal_kill_runs_no_on_stop_and_a_deaf_child_is_ended_at_its_time(tmp_path: Path) -> None:
+async def test_brutal_kill_skips_on_stop_and_hung_stop_expires(tmp_path: Path) -> None:
     diary = Diary()
     diary.hangs_in_stop = {"deaf"}
     async with TestSystem(tmp_path) as test:
@@ -159,7 +159,7 @@ async def test_a_brutal_kill_runs_no_on_stop_and_a_deaf_child_is_ended_at_its_ti
     assert diary[3:] == ["-last"]
 
 
-async def test_a_subtree_has_as_long_as_its_children_unless_it_is_given_a_time(tmp_path: Path) -> None:
+async def test_subtree_stop_waits_for_children_unless_limited(tmp_path: Path) -> None:
     diary = Diary()
     diary.hangs_in_stop = {"deaf"}
     async with TestSystem(tmp_path) as test:
@@ -172,7 +172,7 @@ async def test_a_subtree_has_as_long_as_its_children_unless_it_is_given_a_time(t
         assert test.system.cell("deaf") is None
 
 
-async def test_a_stop_cuts_a_start_short_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_stop_interrupts_a_start_and_leaves_nothing(tmp_path: Path) -> None:
     class Slow(Actor):
         async def on_start(self) -> None:
             await asyncio.sleep(600.0)
@@ -192,7 +192,7 @@ async def test_a_stop_cuts_a_start_short_and_leaves_nothing(tmp_path: Path) -> N
     assert diary == ["+a", "-a"]
 
 
-async def test_a_stop_during_a_back_off_starts_nothing_more(tmp_path: Path) -> None:
+async def test_stop_during_a_back_off_starts_nothing_more(tmp_path: Path) -> None:
     diary = Diary()
     slow = Intensity(restarts=9, within_s=6000.0, backoff_s=600.0)
     async with TestSystem(tmp_path) as test:
@@ -207,7 +207,7 @@ async def test_a_stop_during_a_back_off_starts_nothing_more(tmp_path: Path) -> N
     assert diary == ["+a", "+a"]
 
 
-async def test_a_work_unit_shuts_itself_down_and_its_parent_does_not_restart_it(tmp_path: Path) -> None:
+async def test_work_unit_shuts_down_without_a_restart(tmp_path: Path) -> None:
     diary = Diary()
     done = ProcessSpec([sys.executable, "-c", "pass"], tmp_path / "out")
     unit = one_for_one(
@@ -233,7 +233,7 @@ async def test_a_work_unit_shuts_itself_down_and_its_parent_does_not_restart_it(
         await tree.stop()
 
 
-async def test_children_are_added_terminated_restarted_and_deleted_by_hand(tmp_path: Path) -> None:
+async def test_children_are_added_terminated_restarted_and_deleted_manually(tmp_path: Path) -> None:
     diary = Diary()
     async with TestSystem(tmp_path) as test:
         tree = tree_of(test, one_for_one(child("a", diary.actor)))
@@ -255,7 +255,7 @@ async def test_children_are_added_terminated_restarted_and_deleted_by_hand(tmp_p
     assert diary == ["+a", "+b", "-b", "+b", "-b", "c refuses", "-a"]
 
 
-async def test_a_pool_adds_instances_of_its_template_and_stops_them_all_at_once(tmp_path: Path) -> None:
+async def test_pool_adds_template_instances_and_stops_all_together(tmp_path: Path) -> None:
     class Pooled(Actor):
         def __init__(self, greeting: str, number: int) -> None:
             self._said = f"{greeting} {number}"
@@ -288,7 +288,7 @@ async def test_a_pool_adds_instances_of_its_template_and_stops_them_all_at_once(
     assert said == ["hello 0", "hello 1", "hello 2", "hello 1"]
 
 
-async def test_a_pool_of_processes_appends_arguments_to_the_command(tmp_path: Path) -> None:
+async def test_process_pool_appends_arguments_to_the_command(tmp_path: Path) -> None:
     code = "import sys,time; print(sys.argv[1], flush=True); time.sleep(60)"
     template = ProcessSpec([sys.executable, "-c", code], tmp_path / "template")
     async with TestSystem(tmp_path) as test:
@@ -301,7 +301,7 @@ async def test_a_pool_of_processes_appends_arguments_to_the_command(tmp_path: Pa
         await tree.stop()
 
 
-async def test_children_that_were_added_are_lost_with_a_life_of_their_supervisor(tmp_path: Path) -> None:
+async def test_added_children_are_lost_when_supervisor_restarts(tmp_path: Path) -> None:
     diary = Diary()
     restarts: list[Restarted] = []
     never = Intensity(restarts=0, within_s=60.0)

@@ -40,7 +40,7 @@ async def run(code: str, tmp_path: Path) -> ProcessExit:
     return exit_
 
 
-async def test_a_default_gives_way_to_the_environment_and_a_setting_does_not(
+async def test_environment_overrides_a_default_but_no_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIVEN", "user")
@@ -57,7 +57,7 @@ async def test_a_default_gives_way_to_the_environment_and_a_setting_does_not(
     assert (tmp_path / "out").read_text() == "user default spec\n"
 
 
-async def test_a_killed_process_is_restarted_and_its_signal_is_told(tmp_path: Path) -> None:
+async def test_killed_process_is_restarted_with_its_signal_reported(tmp_path: Path) -> None:
     restarts: list[Restarted] = []
     async with TestSystem(tmp_path) as test:
         tree = Supervisor(
@@ -79,7 +79,7 @@ async def test_a_killed_process_is_restarted_and_its_signal_is_told(tmp_path: Pa
         assert again.exit.signal == signal.SIGTERM
 
 
-async def test_a_process_that_ignores_the_stop_is_killed_at_its_deadline(tmp_path: Path) -> None:
+async def test_process_ignoring_the_stop_is_killed_at_deadline(tmp_path: Path) -> None:
     stubborn = (
         "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "print('up', flush=True); time.sleep(60)"
@@ -98,7 +98,7 @@ async def test_a_process_that_ignores_the_stop_is_killed_at_its_deadline(tmp_pat
         assert process.exit.signal == signal.SIGKILL
 
 
-async def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
+async def test_child_dies_with_its_parent(tmp_path: Path) -> None:
     """parent -> child; SIGKILL the parent: the child is gone too."""
     child_code = (
         "import os,sys,time; sys.path.insert(0, os.getcwd())\n"
@@ -127,7 +127,7 @@ async def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     await until(gone)
 
 
-async def test_exit_codes_and_signals_are_told_apart(tmp_path: Path) -> None:
+async def test_exit_codes_and_signals_are_distinguished(tmp_path: Path) -> None:
     done = await run("pass", tmp_path)
     assert (done.code, done.signal, done.abnormal, done.cause) == (0, None, False, "exit 0")
     said = await run("import sys; sys.exit('no such file')", tmp_path)
@@ -148,16 +148,14 @@ async def test_exit_codes_and_signals_are_told_apart(tmp_path: Path) -> None:
         "2026-11-23T03:15:01Z DEBUG bye",
     ],
 )
-async def test_a_record_of_a_log_that_tells_of_work_is_no_cause_of_an_end(
-    tmp_path: Path, record: str
-) -> None:
+async def test_normal_log_record_is_no_cause_of_end(tmp_path: Path, record: str) -> None:
     said = await run(f"print('error: no such file'); print({record!r}); raise SystemExit(3)", tmp_path)
     assert said.cause == "exit 3: error: no such file"
     only = await run(f"print({record!r}); raise SystemExit(3)", tmp_path)
     assert only.cause == "exit 3"
 
 
-async def test_a_kill_at_the_deadline_of_a_stop_says_so(tmp_path: Path) -> None:
+async def test_kill_at_the_stop_deadline_is_reported(tmp_path: Path) -> None:
     code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)"
     spec = ProcessSpec([sys.executable, "-c", f"{code}; time.sleep(60)"], tmp_path / "out")
     process = ChildProcess(spec, lambda exit_: None)
@@ -165,19 +163,19 @@ async def test_a_kill_at_the_deadline_of_a_stop_says_so(tmp_path: Path) -> None:
     assert (await process.stop(0.1)).cause == "SIGKILL (it did not stop within its time)"
 
 
-async def test_a_stopped_process_that_cannot_hear_is_killed_at_its_deadline(tmp_path: Path) -> None:
+async def test_stopped_process_is_killed_at_its_deadline(tmp_path: Path) -> None:
     process = ChildProcess(ProcessSpec(SLEEPER, tmp_path / "out"), lambda exit_: None)
     process.send_signal(signal.SIGSTOP)
     await until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     assert (await process.stop(0.1)).signal == signal.SIGKILL
 
 
-async def test_a_brutal_kill_does_not_ask_first(tmp_path: Path) -> None:
+async def test_brutal_kill_does_not_ask_first(tmp_path: Path) -> None:
     process = ChildProcess(ProcessSpec(SLEEPER, tmp_path / "out"), lambda exit_: None)
     assert (await process.stop(0.0)).signal == signal.SIGKILL
 
 
-async def test_a_command_that_does_not_exist_fails_the_start(tmp_path: Path) -> None:
+async def test_missing_command_fails_the_start(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         spec = ProcessSpec(["/no/such/command"], tmp_path / "out")
         tree = Supervisor(test.system, one_for_one(child("it", spec)), on_failure=pytest.fail)
@@ -185,7 +183,7 @@ async def test_a_command_that_does_not_exist_fails_the_start(tmp_path: Path) -> 
             await tree.start()
 
 
-async def test_ctrl_c_in_a_terminal_reaches_the_parent_alone(tmp_path: Path) -> None:
+async def test_ctrl_c_in_a_terminal_reaches_only_the_parent(tmp_path: Path) -> None:
     process = ChildProcess(ProcessSpec(SLEEPER, tmp_path / "out"), lambda exit_: None)
     assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
     await process.stop(5.0)

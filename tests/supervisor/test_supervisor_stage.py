@@ -52,7 +52,7 @@ class Shop(Actor):
         await self.ctx.tell("market", message)
 
 
-def test_what_others_answer_is_in_the_hands_of_the_test() -> None:
+def test_answers_of_others_are_given_by_the_test() -> None:
     with Stage(Shop) as stage:
         stage.answer(PriceOf, lambda asked: Price(cents=len(asked.item)))
         assert stage.ask(PriceOf(item="bread"), Price).cents == 5
@@ -61,14 +61,14 @@ def test_what_others_answer_is_in_the_hands_of_the_test() -> None:
             stage.ask(PriceOf(item="bread"), Price)
 
 
-def test_nobody_answers_until_the_deadline_and_no_real_time_passes() -> None:
+def test_unanswered_ask_reaches_its_deadline_without_real_time() -> None:
     with Stage(Shop) as stage:
         with pytest.raises(Crashed, match="AskTimeout: PriceOf to market"):
             stage.ask(PriceOf(item="bread"), Price, deadline_s=10 * PATIENCE_S)
         assert PATIENCE_S <= stage.now_s < PATIENCE_S + 1.0
 
 
-def test_an_hour_of_timers_passes_when_it_is_told_to() -> None:
+def test_timers_fire_when_virtual_time_advances() -> None:
     with Stage(Shop) as stage:
         stage.advance(3599.0)
         assert stage.told == []
@@ -76,7 +76,7 @@ def test_an_hour_of_timers_passes_when_it_is_told_to() -> None:
         assert stage.told == [("market", Closing())]
 
 
-def test_a_life_begins_where_the_journal_of_the_last_one_ends() -> None:
+def test_life_begins_where_journal_of_last_one_ends() -> None:
     journal = MemoryJournal()
     with Stage(Shop, journal=journal) as stage:
         stage.answer(PriceOf, Price(cents=3))
@@ -90,7 +90,7 @@ def test_a_life_begins_where_the_journal_of_the_last_one_ends() -> None:
         assert stage.actor.sold == 1
 
 
-def test_a_full_disk_ends_the_life_that_met_it() -> None:
+def test_full_disk_crashes_the_life_that_meets_it() -> None:
     with Stage(Shop) as stage:
         stage.answer(PriceOf, Price(cents=3))
         stage.journal.full = True
@@ -100,14 +100,14 @@ def test_a_full_disk_ends_the_life_that_met_it() -> None:
             stage.tell(Closing())
 
 
-def test_a_loop_that_could_wait_for_ever_says_so() -> None:
+def test_stalled_virtual_loop_raises() -> None:
     loop = VirtualLoop()
     with pytest.raises(Stalled):
         loop.run_until_complete(loop.create_future())
     loop.close()
 
 
-def test_a_message_that_the_actor_does_not_know_is_refused() -> None:
+def test_unknown_message_is_refused() -> None:
     with Stage(Shop) as stage, pytest.raises(Refused, match="does not handle Price"):
         stage.ask(Price(cents=1), Done)
 
@@ -145,14 +145,14 @@ class Post(Actor):
         self.scales = self.ctx.spawn("scales", Scales)
 
 
-def test_children_of_the_actor_run_on_the_stage_and_strangers_are_the_tests() -> None:
+def test_children_run_on_the_stage_and_strangers_are_faked() -> None:
     with Stage(Post) as stage:
         stage.answer(PriceOf, Price(cents=5))
         assert stage.ask(Weigh(item="letter"), Weight).grams == 100
         assert stage.told == []
 
 
-def test_a_child_that_crashes_on_the_stage_is_told_to_its_parent() -> None:
+def test_child_crash_on_the_stage_is_reported_to_parent() -> None:
     class Careful(Post):
         @handles(Weigh)
         async def weigh(self, message: Weigh) -> Weight:
@@ -170,7 +170,7 @@ def test_a_child_that_crashes_on_the_stage_is_told_to_its_parent() -> None:
         assert stage.ask(Weigh(item="letter"), Weight).grams == 100
 
 
-def test_an_ask_of_a_child_that_crashes_ends_a_parent_that_does_not_catch_it() -> None:
+def test_unhandled_crash_of_an_asked_child_ends_its_parent() -> None:
     with Stage(Post) as stage:
         stage.answer(PriceOf, Price(cents=5))
         with pytest.raises(Crashed, match="Crashed: scales.*ValueError: too heavy"):

@@ -47,7 +47,7 @@ async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_crashed_actor_is_back_under_a_new_incarnation(tmp_path: Path) -> None:
+async def test_crashed_actor_returns_under_a_new_incarnation(tmp_path: Path) -> None:
     restarts: list[Restarted] = []
     async with TestSystem(tmp_path) as test:
         tree = Supervisor(
@@ -73,7 +73,7 @@ async def test_a_crashed_actor_is_back_under_a_new_incarnation(tmp_path: Path) -
         await tree.stop()
 
 
-async def test_failing_too_often_escalates_through_the_subtree_to_the_root(tmp_path: Path) -> None:
+async def test_repeated_failure_escalates_through_the_subtree_to_root(tmp_path: Path) -> None:
     failures: list[Exception] = []
     async with TestSystem(tmp_path) as test:
         never = ProcessSpec([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "out")
@@ -106,7 +106,7 @@ async def test_failing_too_often_escalates_through_the_subtree_to_the_root(tmp_p
         )
 
 
-async def test_a_process_tells_by_its_exit_code_that_a_restart_would_not_help(tmp_path: Path) -> None:
+async def test_exit_code_of_a_process_can_forbid_a_restart(tmp_path: Path) -> None:
     said = "print('much before'); print('no such model'); raise SystemExit(6)"
     spec = ProcessSpec([sys.executable, "-c", said], tmp_path / "out", hopeless=frozenset({6}))
     problems: list[Exception] = []
@@ -124,7 +124,7 @@ async def test_a_process_tells_by_its_exit_code_that_a_restart_would_not_help(tm
     assert str(problems[0]).endswith("child of root): exit 6: no such model")
 
 
-async def test_a_damaged_journal_is_passed_upward_and_not_tried_again(tmp_path: Path) -> None:
+async def test_damaged_journal_is_escalated_without_a_retry(tmp_path: Path) -> None:
     starts: list[int] = []
 
     class Reader(Actor):

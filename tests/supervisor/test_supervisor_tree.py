@@ -52,18 +52,18 @@ def stops(actions: Sequence[Action]) -> list[str]:
 # -- strategies --
 
 
-def test_children_start_from_left_to_right_and_stop_from_right_to_left() -> None:
+def test_children_start_left_to_right_and_stop_reversed() -> None:
     tree = TreeState(one_for_one(*ABC), random.Random(0))
     assert tree.start() == [Start("a"), Start("b"), Start("c")]
     carry_out(tree, tree.start())
     assert tree.stop() == [Stop("c"), Stop("b"), Stop("a")]
 
 
-def test_one_for_one_restarts_the_failed_child_alone() -> None:
+def test_one_for_one_restarts_only_the_failed_child() -> None:
     assert state(one_for_one(*ABC)).exited("b", abnormal=True, now_s=0) == [Start("b", "b")]
 
 
-def test_one_for_all_stops_the_rest_in_reverse_order_and_starts_all_in_order() -> None:
+def test_one_for_all_stops_reversed_and_starts_in_order() -> None:
     assert state(one_for_all(*ABC)).exited("b", abnormal=True, now_s=0) == [
         Stop("c", again=True),
         Stop("a", again=True),
@@ -73,7 +73,7 @@ def test_one_for_all_stops_the_rest_in_reverse_order_and_starts_all_in_order() -
     ]
 
 
-def test_rest_for_one_restarts_the_failed_child_and_those_after_it() -> None:
+def test_rest_for_one_restarts_failed_child_and_later_ones() -> None:
     assert state(rest_for_one(*ABC)).exited("b", abnormal=True, now_s=0) == [
         Stop("c", again=True),
         Start("b", "b"),
@@ -81,7 +81,7 @@ def test_rest_for_one_restarts_the_failed_child_and_those_after_it() -> None:
     ]
 
 
-def test_a_pool_starts_empty_and_its_children_fail_alone() -> None:
+def test_pool_starts_empty_and_its_children_fail_alone() -> None:
     pool = simple_one_for_one(child("call", Actor), name="pool")
     tree = state(pool)
     assert tree.start() == []
@@ -113,7 +113,7 @@ def test_restart_types_differ_in_what_restarts_them(restart: str, abnormal: bool
 
 
 @pytest.mark.parametrize("strategy", [one_for_all, rest_for_one])
-def test_a_temporary_sibling_is_stopped_with_the_rest_and_never_comes_back(strategy: object) -> None:
+def test_temporary_sibling_is_stopped_and_never_returns(strategy: object) -> None:
     assert callable(strategy)
     tree = state(strategy(child("a", Actor), child("t", Actor, restart="temporary"), child("z", Actor)))
     actions = tree.exited("a", abnormal=True, now_s=0)
@@ -124,13 +124,13 @@ def test_a_temporary_sibling_is_stopped_with_the_rest_and_never_comes_back(strat
     assert "t" not in tree.children
 
 
-def test_the_end_of_a_temporary_child_touches_no_sibling_and_costs_no_restart() -> None:
+def test_end_of_temporary_child_costs_no_restart() -> None:
     tree = state(one_for_all(*ABC, child("t", Actor, restart="temporary"), intensity=Intensity(restarts=0)))
     assert tree.exited("t", abnormal=True, now_s=0) == []
     assert tree.running() == ["a", "b", "c"]
 
 
-def test_a_transient_sibling_that_had_ended_well_starts_again_with_the_others() -> None:
+def test_finished_transient_sibling_restarts_with_the_others() -> None:
     tree = state(one_for_all(child("a", Actor), child("t", Actor, restart="transient")))
     assert tree.exited("t", abnormal=False, now_s=0) == []
     actions = tree.exited("a", abnormal=True, now_s=1)
@@ -152,19 +152,19 @@ def work_unit(auto_shutdown: str) -> TreeState:
     )
 
 
-def test_any_significant_child_that_is_done_ends_the_supervisor_in_reverse_order() -> None:
+def test_any_significant_finished_child_ends_supervisor_in_reverse() -> None:
     actions = work_unit("any_significant").exited("one", abnormal=False, now_s=0)
     assert stops(actions) == ["helper", "two"]
     assert isinstance(actions[-1], End)
     assert actions[-1].why is Why.SIGNIFICANT
 
 
-def test_a_temporary_significant_child_counts_however_it_ends_a_transient_one_only_when_done() -> None:
+def test_significant_child_counts_by_its_restart_type() -> None:
     assert isinstance(work_unit("any_significant").exited("two", abnormal=True, now_s=0)[-1], End)
     assert starts(work_unit("any_significant").exited("one", abnormal=True, now_s=0)) == ["one"]
 
 
-def test_all_significant_children_must_be_done_before_the_supervisor_is() -> None:
+def test_all_significant_children_must_finish_before_the_supervisor() -> None:
     tree = work_unit("all_significant")
     assert tree.exited("one", abnormal=False, now_s=0) == []
     assert isinstance(tree.exited("two", abnormal=False, now_s=0)[-1], End)
@@ -173,13 +173,13 @@ def test_all_significant_children_must_be_done_before_the_supervisor_is() -> Non
     assert waits.exited("two", abnormal=False, now_s=0) == []
 
 
-def test_a_bystander_and_a_child_stopped_by_hand_end_nothing() -> None:
+def test_insignificant_or_manually_stopped_child_ends_nothing() -> None:
     tree = work_unit("any_significant")
     assert starts(tree.exited("helper", abnormal=True, now_s=0)) == ["helper"]
     assert tree.terminate("one") == [Stop("one")]
 
 
-def test_a_significant_sibling_that_the_supervisor_stopped_ends_nothing() -> None:
+def test_significant_sibling_stopped_by_supervisor_ends_nothing() -> None:
     tree = state(
         one_for_all(
             child("a", Actor),
@@ -191,7 +191,7 @@ def test_a_significant_sibling_that_the_supervisor_stopped_ends_nothing() -> Non
     assert not any(isinstance(action, End) for action in actions)
 
 
-def test_what_otp_refuses_is_refused() -> None:
+def test_specifications_that_otp_refuses_are_refused() -> None:
     with pytest.raises(ValueError, match="share the name"):
         one_for_one(child("a", Actor), child("a", Actor))
     with pytest.raises(ValueError, match="a significant child is transient or temporary"):
@@ -208,7 +208,7 @@ def test_what_otp_refuses_is_refused() -> None:
 # -- children by hand --
 
 
-def test_a_terminated_child_stays_down_until_it_is_restarted_or_deleted() -> None:
+def test_terminated_child_stays_down_until_restarted_or_deleted() -> None:
     tree = state(one_for_one(*ABC))
     carry_out(tree, tree.terminate("b"))
     assert tree.status == {"a": Status.RUNNING, "b": Status.DOWN, "c": Status.RUNNING}
@@ -224,13 +224,13 @@ def test_a_terminated_child_stays_down_until_it_is_restarted_or_deleted() -> Non
         tree.restart("b")
 
 
-def test_a_child_terminated_by_hand_may_be_started_again_by_the_failure_of_a_sibling() -> None:
+def test_terminated_child_may_restart_with_a_failed_sibling() -> None:
     tree = state(rest_for_one(*ABC))
     carry_out(tree, tree.terminate("c"))
     assert starts(tree.exited("b", abnormal=True, now_s=0)) == ["b", "c"]
 
 
-def test_a_child_terminated_while_it_waits_for_its_restart_is_not_restarted() -> None:
+def test_child_terminated_during_back_off_is_not_restarted() -> None:
     tree = state(one_for_one(*ABC))
     carry_out(tree, tree.exited("a", abnormal=True, now_s=0))
     later = tree.exited("a", abnormal=True, now_s=1)[0]
@@ -243,7 +243,7 @@ def test_a_child_terminated_while_it_waits_for_its_restart_is_not_restarted() ->
 # -- intensity, back-off, starts that fail --
 
 
-def test_those_that_wait_with_a_terminated_child_are_down_with_it() -> None:
+def test_children_waiting_with_a_terminated_one_are_down() -> None:
     tree = state(rest_for_one(*ABC))
     carry_out(tree, tree.exited("b", abnormal=True, now_s=0))
     carry_out(tree, tree.exited("b", abnormal=True, now_s=1))
@@ -252,7 +252,7 @@ def test_those_that_wait_with_a_terminated_child_are_down_with_it() -> None:
     assert tree.status == {"a": Status.RUNNING, "b": Status.DOWN, "c": Status.DOWN}
 
 
-def test_a_child_that_no_restart_would_mend_ends_the_supervisor_at_once() -> None:
+def test_child_that_no_restart_mends_ends_the_supervisor() -> None:
     for spec in (one_for_one(*ABC), rest_for_one(*ABC), one_for_all(*ABC)):
         actions = state(spec).exited("b", abnormal=True, now_s=0, hopeless=True)
         assert stops(actions) == ["c", "a"]
@@ -260,7 +260,7 @@ def test_a_child_that_no_restart_would_mend_ends_the_supervisor_at_once() -> Non
         assert actions[-1].why is Why.HOPELESS
 
 
-def test_one_restart_more_than_the_intensity_ends_the_supervisor_and_the_window_forgets() -> None:
+def test_restart_beyond_intensity_ends_supervisor_and_window_slides() -> None:
     tree = state(one_for_one(*ABC, intensity=Intensity(restarts=2, within_s=5, backoff_s=0)))
     for now_s in (0.0, 1.0):
         carry_out(tree, tree.exited("a", abnormal=True, now_s=now_s))
@@ -275,12 +275,12 @@ def test_one_restart_more_than_the_intensity_ends_the_supervisor_and_the_window_
         carry_out(patient, actions)
 
 
-def test_an_intensity_of_none_allows_no_restart() -> None:
+def test_zero_intensity_allows_no_restart() -> None:
     tree = state(one_for_one(*ABC, intensity=Intensity(restarts=0, within_s=1)))
     assert isinstance(tree.exited("a", abnormal=True, now_s=0)[-1], End)
 
 
-def test_a_child_that_fails_again_waits_longer_each_time() -> None:
+def test_repeatedly_failing_child_waits_longer_each_time() -> None:
     tree = state(one_for_one(*ABC, intensity=Intensity(restarts=10, within_s=60, backoff_s=1.0)))
     assert starts(tree.exited("a", abnormal=True, now_s=0)) == ["a"]
     for now_s, (least, most) in enumerate([(0.5, 1.0), (1.0, 2.0), (2.0, 4.0), (4.0, 8.0)], 1):
@@ -291,7 +291,7 @@ def test_a_child_that_fails_again_waits_longer_each_time() -> None:
         assert starts(tree.again("a", later.ticket)) == ["a"]
 
 
-def test_the_rest_waits_with_the_child_that_backs_off_so_that_the_order_holds() -> None:
+def test_later_children_wait_for_child_in_back_off() -> None:
     tree = state(rest_for_one(*ABC))
     carry_out(tree, tree.exited("b", abnormal=True, now_s=0))
     stop, later = tree.exited("b", abnormal=True, now_s=1)
@@ -301,7 +301,7 @@ def test_the_rest_waits_with_the_child_that_backs_off_so_that_the_order_holds() 
     assert starts(tree.again("b", later.ticket)) == ["b", "c"]
 
 
-def test_the_failure_of_an_earlier_child_takes_over_the_restart_of_a_later_one() -> None:
+def test_failure_of_earlier_child_takes_over_later_restart() -> None:
     tree = state(rest_for_one(*ABC))
     carry_out(tree, tree.exited("b", abnormal=True, now_s=0))
     actions = tree.exited("b", abnormal=True, now_s=1)
@@ -312,7 +312,7 @@ def test_the_failure_of_an_earlier_child_takes_over_the_restart_of_a_later_one()
     assert tree.again("b", later.ticket) == []
 
 
-def test_a_child_that_does_not_start_for_the_first_time_ends_the_supervisor_and_stops_the_earlier() -> None:
+def test_failed_first_start_ends_supervisor_and_stops_earlier() -> None:
     tree = TreeState(rest_for_one(*ABC), random.Random(0))
     first, second, _third = tree.start()
     carry_out(tree, [first, second])
@@ -322,7 +322,7 @@ def test_a_child_that_does_not_start_for_the_first_time_ends_the_supervisor_and_
     assert actions[-1].why is Why.START
 
 
-def test_a_restart_that_fails_counts_as_one_more_restart() -> None:
+def test_failed_restart_counts_as_another_restart() -> None:
     tree = state(one_for_all(*ABC, intensity=Intensity(restarts=2, within_s=60)))
     actions = tree.exited("c", abnormal=True, now_s=0)
     carry_out(tree, actions[:3])  # a and b stopped, a started; b does not start
@@ -398,7 +398,7 @@ class World:
 @example(
     ["permanent"], one_for_one, 1, 0.6455263070849602, [], [(0, False, 2.0), (0, False, 0.6455263070849602)]
 )
-def test_whatever_fails_the_laws_of_supervision_hold(
+def test_supervision_laws_hold_for_any_failures(
     restarts_of: list[str],
     strategy: object,
     restarts: int,

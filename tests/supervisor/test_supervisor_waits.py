@@ -77,16 +77,14 @@ class Waiter(Actor):
 
 
 @given(st.floats(0, 1e6), NUMBERS, NUMBERS)
-def test_a_deadline_has_passed_exactly_when_nothing_is_left_of_it(
-    length: float, now: float, then: float
-) -> None:
+def test_deadline_has_passed_exactly_when_nothing_is_left(length: float, now: float, then: float) -> None:
     deadline = Deadline.after(length, now)
     assert deadline.passed(then) == (deadline.left_s(then) == 0)
     assert deadline.left_s(then) >= 0
 
 
 @given(NUMBERS, NUMBERS, NUMBERS)
-def test_the_sooner_of_two_deadlines_passes_when_either_has(one: float, other: float, now: float) -> None:
+def test_sooner_of_two_deadlines_passes_when_either_has(one: float, other: float, now: float) -> None:
     sooner = Deadline(one).sooner(Deadline(other))
     assert sooner.passed(now) == (Deadline(one).passed(now) or Deadline(other).passed(now))
     assert Deadline(one).sooner(None) == Deadline(one)
@@ -103,7 +101,7 @@ def waits_of(system: TestSystem) -> list[WaitState]:
     return [wait for wait in system.system.waits.snapshot() if wait.who == "waiter"]
 
 
-async def test_a_wait_is_listed_with_who_what_and_on_whom_until_it_ends(tmp_path: Path) -> None:
+async def test_wait_is_listed_with_waiter_subject_and_peer(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         system.spawn("waiter", Waiter)
         await system.ask("waiter", AskWaiter(deadline_s=60.0), Done)
@@ -116,7 +114,7 @@ async def test_a_wait_is_listed_with_who_what_and_on_whom_until_it_ends(tmp_path
         assert not system.system.waits.counts
 
 
-async def test_a_wait_that_passes_its_deadline_raises_and_is_one_event(
+async def test_wait_past_its_deadline_raises_with_one_event(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with TestSystem(tmp_path) as system:
@@ -136,7 +134,7 @@ async def test_a_wait_that_passes_its_deadline_raises_and_is_one_event(
         assert system.system.state().expired_waits == {"the gate to open: deadline passed": 1}
 
 
-async def test_a_patient_wait_goes_on_and_each_deadline_that_passes_is_an_event(tmp_path: Path) -> None:
+async def test_patient_wait_continues_with_an_event_per_deadline(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         system.spawn("waiter", Waiter)
         await system.ask("waiter", AskWaiter(deadline_s=0.1, go_on=True), Done)
@@ -178,9 +176,7 @@ def stand_still() -> None:
 
 
 @pytest.mark.parametrize("go_on", [False, True])
-async def test_a_wait_gets_its_whole_deadline_when_its_process_stood_still_meanwhile(
-    tmp_path: Path, go_on: bool
-) -> None:
+async def test_wait_gets_whole_deadline_after_a_process_pause(tmp_path: Path, go_on: bool) -> None:
     loop = asyncio.get_running_loop()
     async with TestSystem(tmp_path) as system:
         waits, began_s = system.system.waits, loop.time()
@@ -193,9 +189,7 @@ async def test_a_wait_gets_its_whole_deadline_when_its_process_stood_still_meanw
 
 
 @pytest.mark.parametrize("go_on", [False, True])
-async def test_a_wait_is_late_after_its_deadline_in_turns_when_its_process_stood_still_meanwhile(
-    tmp_path: Path, go_on: bool
-) -> None:
+async def test_wait_is_late_after_deadline_in_turns_despite_pause(tmp_path: Path, go_on: bool) -> None:
     loop = asyncio.get_running_loop()
     async with TestSystem(tmp_path) as system:
         waits, began_s = system.system.waits, loop.time()
@@ -207,7 +201,7 @@ async def test_a_wait_is_late_after_its_deadline_in_turns_when_its_process_stood
         assert waits.counts == {"an answer: deadline passed": 1}
 
 
-async def test_a_timeout_of_the_awaited_is_not_taken_for_the_deadline_of_the_wait() -> None:
+async def test_timeout_of_awaited_is_not_the_wait_deadline() -> None:
     waits = Waits()
     with pytest.raises(TimeoutError):
         async with waits.waiting("me", "a thing", "you", 5.0):
@@ -215,7 +209,7 @@ async def test_a_timeout_of_the_awaited_is_not_taken_for_the_deadline_of_the_wai
     assert not waits.counts
 
 
-async def test_pending_asks_are_waits_and_an_ask_without_an_answer_is_an_event(tmp_path: Path) -> None:
+async def test_pending_ask_is_a_wait_and_its_timeout_event(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
         address = one.spawn("waiter", Waiter)
         asking = asyncio.create_task(two.ask("waiter", NeverAnswered(), Done, deadline_s=0.6))
@@ -231,7 +225,7 @@ async def test_pending_asks_are_waits_and_an_ask_without_an_answer_is_an_event(t
         assert not any("NeverAnswered" in wait.what for wait in two.system.waits.snapshot())
 
 
-async def test_looking_for_a_name_that_nobody_holds_is_a_wait_and_then_an_event(tmp_path: Path) -> None:
+async def test_lookup_of_unheld_name_is_a_wait_then_event(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         asking = asyncio.create_task(system.ask("nobody", OpenGate(), Done, deadline_s=0.3))
         await until(lambda: any(wait.on == "nobody" for wait in system.system.waits.snapshot()))
@@ -240,7 +234,7 @@ async def test_looking_for_a_name_that_nobody_holds_is_a_wait_and_then_an_event(
         assert system.system.waits.counts["the holder of a name: deadline passed"] >= 1
 
 
-async def test_what_is_kept_of_expired_waits_is_bounded_and_the_log_is_not_flooded(
+async def test_expired_waits_are_bounded_and_log_is_not_flooded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     waits = Waits()
@@ -285,7 +279,7 @@ async def seen(system: TestSystem, work: "asyncio.Task[None]") -> set[tuple[str,
     return found
 
 
-async def test_a_child_that_starts_is_waited_for_in_sight(tmp_path: Path) -> None:
+async def test_starting_child_is_a_listed_wait(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         tree = Supervisor(
             system.system, one_for_one(child("slow", SlowStart), name="tree"), on_failure=lambda _: None
@@ -295,7 +289,7 @@ async def test_a_child_that_starts_is_waited_for_in_sight(tmp_path: Path) -> Non
         await tree.stop()
 
 
-async def test_a_full_mailbox_a_commit_and_work_on_a_thread_are_waits(tmp_path: Path) -> None:
+async def test_full_mailbox_commit_and_thread_work_are_waits(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         system.spawn("busy", Busy)
         go_on = threading.Event()

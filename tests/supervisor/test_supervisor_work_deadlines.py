@@ -17,21 +17,21 @@ from gleaner.supervisor import (
 from gleaner.supervisor.testing import TestSystem
 
 
-def test_the_first_piece_of_a_kind_has_a_limit_of_its_own() -> None:
+def test_first_work_of_a_kind_has_own_limit() -> None:
     deadlines = WorkDeadlines(60.0, 1800.0)
     deadlines.took("load", 2.0)
     assert deadlines.deadline_s("load") == 60.0
     assert deadlines.deadline_s("train") == 1800.0
 
 
-def test_the_deadline_follows_the_largest_measured_duration_above_the_floor() -> None:
+def test_deadline_follows_largest_measured_duration_above_the_floor() -> None:
     deadlines = WorkDeadlines(60.0, 1800.0)
     for seconds in (9.0, 30.0, 1.0):
         deadlines.took("train", seconds)
     assert deadlines.deadline_s("train") == 300.0
 
 
-def test_the_words_name_the_work_its_time_and_what_was_expected() -> None:
+def test_hung_text_names_work_time_and_expectation() -> None:
     deadlines = WorkDeadlines(60.0, 1800.0)
     assert deadlines.hung("train", 1800.2) == "no progress in train for 1800 s, its first"
     deadlines.took("train", 3.25)
@@ -53,7 +53,7 @@ class Computing(Actor):
         await self.ctx.offload_within(deadlines, self._release.wait, 60.0)
 
 
-async def test_work_that_does_not_return_ends_its_process_and_not_only_its_actor(tmp_path: Path) -> None:
+async def test_endless_work_ends_its_whole_process(tmp_path: Path) -> None:
     """Its supervisor gives up at once, as the thread is taken; the exit code allows a new process."""
     release, over = threading.Event(), asyncio.Event()
     failed: list[Exception] = []

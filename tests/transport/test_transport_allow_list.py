@@ -74,7 +74,7 @@ async def asked(asker: Node, to: Node, text: bytes, eventually) -> None:
     assert asker.heard.frames[-1] == [b"to " + text]
 
 
-async def test_talk_revoke_talk_no_more_trust_again_talk_again_without_a_restart(node, eventually) -> None:
+async def test_revoked_peer_is_cut_and_retrusted_without_restart(node, eventually) -> None:
     head, spot, other = node("head"), node("spot"), node("other")
     head.heard.reply = lambda frames: [b"to " + frames[0]]
     for one in (spot, other):
@@ -100,7 +100,7 @@ async def test_talk_revoke_talk_no_more_trust_again_talk_again_without_a_restart
     await asked(spot, head, b"here I am again", eventually)
 
 
-async def test_a_peer_that_we_dialled_and_revoked_is_hung_up_and_not_dialled_again(node, eventually) -> None:
+async def test_revoked_dialled_peer_is_closed_and_not_redialled(node, eventually) -> None:
     head, spot = node("head"), node("spot")
     spot.heard.reply = lambda frames: [b"to " + frames[0]]
     head.trust(spot)
@@ -120,7 +120,7 @@ async def test_a_peer_that_we_dialled_and_revoked_is_hung_up_and_not_dialled_aga
     await asked(head, spot, b"work again", eventually)
 
 
-async def test_a_connection_that_never_spoke_is_cut_too(node, eventually) -> None:
+async def test_revoked_connection_without_any_message_is_cut_too(node, eventually) -> None:
     head, spot = node("head"), node("spot")
     head.trust(spot)
     await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
@@ -130,7 +130,7 @@ async def test_a_connection_that_never_spoke_is_cut_too(node, eventually) -> Non
     await eventually(lambda: spot.heard.states(head.wire.local) == [Link.UP, Link.SUSPECT, Link.REJECTED])
 
 
-async def test_what_a_revoked_peer_sent_before_is_refused_when_it_is_read(node) -> None:
+async def test_earlier_frames_of_a_revoked_peer_are_refused(node) -> None:
     own, spot = NodeKeys.generate(), node("spot")
     keys = NodeKeys(own.public, own.secret, frozenset({spot.keys.public}))
     listener = open_router(default_context(), "tcp://127.0.0.1:0", keys, lambda address, what: None)
@@ -184,9 +184,7 @@ async def queue(listener: Listener, count: int) -> Arrived:
     ],
     ids=["half-written", "binary", "a folder", "a pipe", "dangling", "no folder", "no own key", "emptied"],
 )
-async def test_a_damaged_list_keeps_the_last_good_one_and_is_told_once(
-    node, eventually, damage, caplog
-) -> None:
+async def test_damaged_list_keeps_last_good_one_with_one_report(node, eventually, damage, caplog) -> None:
     caplog.set_level(logging.INFO, "transport")
     head, spot = node("head"), node("spot")
     head.trust(spot)
@@ -199,7 +197,7 @@ async def test_a_damaged_list_keeps_the_last_good_one_and_is_told_once(
     assert len(told) == 1
 
 
-async def test_a_list_that_is_mended_comes_into_force(node, eventually, caplog) -> None:
+async def test_repaired_list_comes_into_force(node, eventually, caplog) -> None:
     head, spot = node("head"), node("spot")
     file = head.root / "trusted" / "spot.public"
     file.write_text(spot.keys.public[:20])
@@ -210,7 +208,7 @@ async def test_a_list_that_is_mended_comes_into_force(node, eventually, caplog) 
     assert (state.problem, state.trusted, state.reloads) == ("", 1, 1)
 
 
-async def test_a_file_that_becomes_readable_comes_into_force(node, eventually, monkeypatch) -> None:
+async def test_file_that_becomes_readable_comes_into_force(node, eventually, monkeypatch) -> None:
     head, spot = node("head"), node("spot")
     unreadable = BadKeys("spot.public cannot be read: Permission denied")
 
@@ -226,7 +224,7 @@ async def test_a_file_that_becomes_readable_comes_into_force(node, eventually, m
     await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
 
 
-async def test_a_key_that_replaces_another_in_the_same_file_is_noticed(node, eventually) -> None:
+async def test_replaced_key_in_the_same_file_is_noticed(node, eventually) -> None:
     head, spot, other = node("head"), node("spot"), node("other")
     head.trust(spot)
     await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
@@ -238,9 +236,7 @@ async def test_a_key_that_replaces_another_in_the_same_file_is_noticed(node, eve
     assert read_trusted(head.root) == {"spot": other.keys.public}
 
 
-async def test_many_keys_cost_no_look_at_each_while_their_folder_is_still(
-    node, eventually, monkeypatch
-) -> None:
+async def test_unchanged_folder_of_many_keys_is_not_reread(node, eventually, monkeypatch) -> None:
     monkeypatch.setattr("gleaner.transport.key_follower.FILES_A_LOOK", 2)
     head, spot = node("head"), node("spot")
     for number in range(20):
@@ -257,7 +253,7 @@ async def test_many_keys_cost_no_look_at_each_while_their_folder_is_still(
     await eventually(lambda: head.follower.state().reloads == 3)
 
 
-async def test_another_key_of_its_own_is_told_and_not_taken(node, eventually) -> None:
+async def test_changed_own_key_is_reported_and_not_used(node, eventually) -> None:
     head = node("head")
     (head.root / "node.public").write_text(NodeKeys.generate().public)
     await eventually(lambda: "restart the node agent" in head.follower.state().problem)
@@ -265,7 +261,7 @@ async def test_another_key_of_its_own_is_told_and_not_taken(node, eventually) ->
 
 
 @given(st.lists(st.frozensets(st.sampled_from("abcde")), max_size=12))
-def test_what_listeners_heard_adds_up_to_the_list_in_force(lists: list[frozenset[str]]) -> None:
+def test_listener_changes_add_up_to_list_in_force(lists: list[frozenset[str]]) -> None:
     allowed = AllowList(frozenset("ab"))
     mirror, ever = {"a", "b"}, {"a", "b"}
 
@@ -285,7 +281,7 @@ def test_what_listeners_heard_adds_up_to_the_list_in_force(lists: list[frozenset
         assert {key for key in "abcde" if not allowed.may_dial(key)} == ever - admitted
 
 
-def test_listeners_hear_what_changed_until_they_leave() -> None:
+def test_listeners_get_changes_until_they_leave() -> None:
     heard: list[tuple[set[str], set[str]]] = []
     allowed = AllowList(frozenset("ab"))
     leave = allowed.subscribe(lambda added, removed: heard.append((set(added), set(removed))))
@@ -297,7 +293,7 @@ def test_listeners_hear_what_changed_until_they_leave() -> None:
     assert heard == [({"c"}, {"a"})]
 
 
-def test_what_was_revoked_is_not_dialled_and_the_memory_of_it_is_bounded() -> None:
+def test_revoked_key_is_not_dialled_and_bounded_in_memory() -> None:
     allowed = AllowList(frozenset({"a"}))
     assert allowed.may_dial("never heard of")
     allowed.replace(frozenset())

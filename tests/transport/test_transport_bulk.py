@@ -81,7 +81,7 @@ def address_of(server: BulkServer) -> tuple[str, int]:
     return "127.0.0.1", int(server.endpoint.rsplit(":", 1)[1])
 
 
-async def test_a_pull_lands_every_chunk_in_its_place(server, content, path, eventually) -> None:
+async def test_pull_writes_every_chunk_to_its_place(server, content, path, eventually) -> None:
     server.publish(3, path)
     into, landed = bytearray(len(content)), []
     result = await pull(
@@ -93,7 +93,7 @@ async def test_a_pull_lands_every_chunk_in_its_place(server, content, path, even
     await eventually(lambda: server.served_bytes == len(content))
 
 
-async def test_only_the_asked_ranges_are_touched(server, content, path) -> None:
+async def test_only_the_requested_ranges_are_written(server, content, path) -> None:
     server.publish(3, path)
     into = bytearray(len(content))
     wanted = chunks_of(content)[2:4]
@@ -103,9 +103,7 @@ async def test_only_the_asked_ranges_are_touched(server, content, path) -> None:
     assert not any(into[4 * CHUNK :])
 
 
-async def test_a_revoked_key_takes_all_tokens_and_connections_along_and_the_trusted_resume(
-    content, path
-) -> None:
+async def test_revoked_key_loses_its_connections_while_trusted_resume(content, path) -> None:
     own, friend, spot = NodeKeys.generate(), NodeKeys.generate(), NodeKeys.generate()
     keys = NodeKeys(own.public, own.secret, frozenset({friend.public, spot.public}))
     server = BulkServer(keys=keys)
@@ -138,7 +136,7 @@ async def test_a_revoked_key_takes_all_tokens_and_connections_along_and_the_trus
         await server.close()
 
 
-async def test_a_puller_hangs_up_when_it_revokes_a_key(server, content, path) -> None:
+async def test_puller_hangs_up_when_it_revokes_a_key(server, content, path) -> None:
     own, source_key = NodeKeys.generate(), NodeKeys.generate()
     keys = NodeKeys(own.public, own.secret, frozenset({source_key.public}))
     server.publish(3, path)
@@ -159,7 +157,7 @@ async def test_a_puller_hangs_up_when_it_revokes_a_key(server, content, path) ->
     assert into == content
 
 
-async def test_many_pullers_at_once_get_the_same(server, content, path) -> None:
+async def test_concurrent_pullers_get_the_same_content(server, content, path) -> None:
     server.publish(3, path)
     into = [bytearray(len(content)) for _ in range(8)]
     await asyncio.gather(
@@ -178,7 +176,7 @@ async def test_another_version_is_gone(server, content, path) -> None:
         await pull(source_of(server), 3, chunks_of(content), into, deadline_s=60)
 
 
-async def test_a_version_is_served_anew_under_its_number(server, content, path, tmp_path) -> None:
+async def test_version_is_served_anew_under_its_number(server, content, path, tmp_path) -> None:
     server.publish(3, path)
     other = tmp_path / "other"
     other.write_bytes(content[::-1])
@@ -189,7 +187,7 @@ async def test_a_version_is_served_anew_under_its_number(server, content, path, 
 
 
 @pytest.mark.parametrize("which", ["forged", "stranger", "other version", "revoked"])
-async def test_without_the_right_token_there_is_nothing(server, content, path, which) -> None:
+async def test_pull_without_the_right_token_gets_nothing(server, content, path, which) -> None:
     server.publish(3, path)
     good = server.issue_token(4 if which == "other version" else 3)
     if which == "revoked":
@@ -202,7 +200,7 @@ async def test_without_the_right_token_there_is_nothing(server, content, path, w
     assert server.refused["unauthorized"] >= 1
 
 
-async def test_a_signature_covers_the_range_and_the_version(server, content, path) -> None:
+async def test_signature_covers_the_range_and_the_version(server, content, path) -> None:
     request = bulk_frames.Request(b"i" * 16, 3, 0, 10, 1)
     frame = bulk_frames.encode_request(request, b"s" * 32)
     assert bulk_frames.is_signed(frame, b"s" * 32)
@@ -211,14 +209,14 @@ async def test_a_signature_covers_the_range_and_the_version(server, content, pat
         assert not bulk_frames.is_signed(changed, b"s" * 32)
 
 
-async def test_a_range_outside_the_file_is_refused(server, content, path) -> None:
+async def test_range_outside_the_file_is_refused(server, content, path) -> None:
     server.publish(3, path)
     beyond = Chunk(len(content) - 10, 20, bytes(16))
     with pytest.raises(bulk.BadRange):
         await pull(source_of(server), 3, [beyond], memoryview(bytearray(2 * len(content))), deadline_s=60)
 
 
-async def test_ranges_that_do_not_fit_the_memory_are_an_error_of_the_caller(server, content) -> None:
+async def test_ranges_beyond_the_memory_are_a_caller_error(server, content) -> None:
     for chunk, into in (
         (Chunk(0, 20, b""), bytearray(10)),
         (Chunk(-1, 5, b""), bytearray(10)),
@@ -231,9 +229,7 @@ async def test_ranges_that_do_not_fit_the_memory_are_an_error_of_the_caller(serv
         await pull(BulkSource(server.endpoint, b"short"), 3, [], memoryview(bytearray(1)), deadline_s=1)
 
 
-async def test_a_chunk_with_a_wrong_hash_is_retried_twice_and_then_named(
-    server, content, path, eventually
-) -> None:
+async def test_chunk_with_wrong_hash_is_retried_twice_then_named(server, content, path, eventually) -> None:
     server.publish(3, path)
     chunks = chunks_of(content)
     bad = Chunk(chunks[2].offset, chunks[2].length, bytes(16))
@@ -250,7 +246,7 @@ async def test_a_chunk_with_a_wrong_hash_is_retried_twice_and_then_named(
     await eventually(lambda: server.served_bytes == len(content) + 2 * chunks[2].length)
 
 
-async def test_a_chunk_that_arrives_right_at_last_is_done(server, content, path, monkeypatch) -> None:
+async def test_chunk_that_arrives_right_at_last_is_done(server, content, path, monkeypatch) -> None:
     monkeypatch.setattr("gleaner.transport.bulk_exchange.RETRIES", 1 << 30)  # until it was repaired
     chunks, into = chunks_of(content), bytearray(len(content))
     damaged = bytearray(content)
@@ -268,7 +264,7 @@ async def test_a_chunk_that_arrives_right_at_last_is_done(server, content, path,
     assert result.retried_chunks >= 1
 
 
-async def test_a_pull_is_resumed_at_another_source_with_what_is_missing(server, content, path) -> None:
+async def test_pull_resumes_at_another_source_with_missing_chunks(server, content, path) -> None:
     second = BulkServer()
     await second.start()
     partial = partly(content, 3)
@@ -291,7 +287,7 @@ async def test_a_pull_is_resumed_at_another_source_with_what_is_missing(server, 
     await second.close()
 
 
-async def test_a_server_that_dies_in_the_middle_is_gone_and_a_closed_port_too(server, content) -> None:
+async def test_server_death_and_closed_port_are_source_gone(server, content) -> None:
     server.publish(3, partly(content, 3))
     closing: list[asyncio.Task[None]] = []
     source = source_of(server)
@@ -308,7 +304,7 @@ async def test_a_server_that_dies_in_the_middle_is_gone_and_a_closed_port_too(se
         await pull(source, 3, chunks_of(content), into, deadline_s=60)
 
 
-async def test_a_silent_source_is_given_up_and_a_late_one_too(monkeypatch, content) -> None:
+async def test_silent_or_late_source_is_given_up(monkeypatch, content) -> None:
     monkeypatch.setattr(bulk_pull, "STALL_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         source = BulkSource(f"tcp://127.0.0.1:{silent.getsockname()[1]}", bytes(48))
@@ -329,7 +325,7 @@ async def test_a_silent_source_is_given_up_and_a_late_one_too(monkeypatch, conte
         bulk_frames.encode_answer(bulk_frames.Status.OK, 3, 1, CHUNK + 1),
     ],
 )
-async def test_an_answer_to_something_else_never_lands(content, answer) -> None:
+async def test_mismatched_answer_is_never_written(content, answer) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(bulk_frames.REQUEST_BYTES)
         writer.write(answer + b"\xee" * (CHUNK + 1))
@@ -344,7 +340,7 @@ async def test_an_answer_to_something_else_never_lands(content, answer) -> None:
     false.close()
 
 
-async def test_garbage_on_the_port_is_counted_and_pulls_go_on(server, content, path, eventually) -> None:
+async def test_garbage_on_the_port_is_counted_and_pulls_continue(server, content, path, eventually) -> None:
     server.publish(3, path)
     signed = bulk_frames.encode_request(bulk_frames.Request(b"i" * 16, 3, 0, 10, 1), b"s" * 32)
     for junk in (
@@ -378,7 +374,7 @@ def test_random_answers_are_refused(frame: bytes) -> None:
         bulk_frames.decode_answer(frame)
 
 
-async def test_listening_beyond_loopback_needs_keys_and_a_free_port(server) -> None:
+async def test_listening_beyond_loopback_needs_keys_and_free_port(server) -> None:
     with pytest.raises(RefusedToListen):
         BulkServer("10.1.2.3")
     with pytest.raises(RefusedToListen, match="--bulk clear"):
@@ -388,11 +384,11 @@ async def test_listening_beyond_loopback_needs_keys_and_a_free_port(server) -> N
         await BulkServer("127.0.0.1", address_of(server)[1]).start()
 
 
-def test_a_source_does_not_show_its_token() -> None:
+def test_source_does_not_show_its_token() -> None:
     assert "secret" not in repr(BulkSource("tcp://127.0.0.1:1", b"secret" * 8))
 
 
-async def test_a_host_that_still_pulls_passes_on_what_it_has_and_what_comes(server, content) -> None:
+async def test_relay_serves_present_and_arriving_chunks(server, content) -> None:
     chunks, view = chunks_of(content), memoryview(bytearray(len(content)))
     partial = bulk.PartialContent(view)
     server.publish(3, partial)
@@ -415,7 +411,7 @@ async def test_a_host_that_still_pulls_passes_on_what_it_has_and_what_comes(serv
     assert not server.refused
 
 
-async def test_what_does_not_come_at_a_relay_is_a_source_that_lags(server, content, monkeypatch) -> None:
+async def test_stalled_relay_is_a_lagging_source(server, content, monkeypatch) -> None:
     monkeypatch.setattr("gleaner.transport.bulk_partial.ARRIVE_S", 0.02)
     monkeypatch.setattr(bulk_pull, "LAG_S", 0.1)
     chunks, view = chunks_of(content), memoryview(bytearray(content))
@@ -427,7 +423,7 @@ async def test_what_does_not_come_at_a_relay_is_a_source_that_lags(server, conte
     assert lag.value.done == (chunks[0],)
 
 
-async def test_a_relay_serves_nothing_that_was_given_up(server, content, monkeypatch) -> None:
+async def test_relay_serves_nothing_that_was_given_up(server, content, monkeypatch) -> None:
     monkeypatch.setattr("gleaner.transport.bulk_partial.ARRIVE_S", 0.02)
     monkeypatch.setattr(bulk_pull, "LAG_S", 0.05)
     chunks = chunks_of(content)
@@ -440,7 +436,7 @@ async def test_a_relay_serves_nothing_that_was_given_up(server, content, monkeyp
     assert lag.value.done == ()
 
 
-async def test_several_connections_share_what_is_wanted(server, content, path, monkeypatch) -> None:
+async def test_several_connections_share_the_wanted_chunks(server, content, path, monkeypatch) -> None:
     monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
     server.publish(3, path)
     accepted, into, landed = set(), bytearray(len(content)), []
@@ -465,7 +461,7 @@ async def test_several_connections_share_what_is_wanted(server, content, path, m
     assert len(accepted) == 3
 
 
-async def test_a_connection_that_breaks_leaves_its_chunks_to_the_others(content, monkeypatch) -> None:
+async def test_broken_connection_leaves_its_chunks_to_others(content, monkeypatch) -> None:
     monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
     connections = 0
 
@@ -489,9 +485,7 @@ async def test_a_connection_that_breaks_leaves_its_chunks_to_the_others(content,
     flaky.close()
 
 
-async def test_each_connection_is_told_what_is_wrong_and_the_pull_ends_once(
-    server, content, path, monkeypatch
-) -> None:
+async def test_bad_chunk_ends_a_pull_once_over_all_connections(server, content, path, monkeypatch) -> None:
     monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
     server.publish(3, path)
     chunks = chunks_of(content)
@@ -506,7 +500,7 @@ async def test_each_connection_is_told_what_is_wrong_and_the_pull_ends_once(
     assert set(caught.value.done) <= set(chunks)
 
 
-async def test_a_pull_asks_for_no_more_than_its_limit(server, content, path, monkeypatch) -> None:
+async def test_pull_requests_no_more_than_its_limit(server, content, path, monkeypatch) -> None:
     monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
     server.publish(3, path)
     into, rate = bytearray(len(content)), 8 * len(content)
@@ -525,9 +519,7 @@ async def test_a_pull_asks_for_no_more_than_its_limit(server, content, path, mon
     assert loop.time() - began_s >= 7 * CHUNK / rate, "the last chunk waits for those before it"
 
 
-async def test_a_limit_so_low_that_a_window_takes_longer_than_a_source_waits_is_kept_to_all_the_same(
-    server, content, path, monkeypatch
-) -> None:
+async def test_low_rate_limit_does_not_time_out_the_source(server, content, path, monkeypatch) -> None:
     monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
     monkeypatch.setattr(bulk_server, "FIRST_REQUEST_S", 1.5)  # each connection has a turn in a second
     server.publish(3, path)
@@ -537,7 +529,7 @@ async def test_a_limit_so_low_that_a_window_takes_longer_than_a_source_waits_is_
     assert not server.refused, "it asked at once, and then for one after the other"
 
 
-async def test_what_the_caller_raises_for_a_chunk_ends_the_pull(server, content, path, monkeypatch) -> None:
+async def test_exception_of_the_caller_ends_the_pull(server, content, path, monkeypatch) -> None:
     monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
     server.publish(3, path)
 
@@ -556,7 +548,7 @@ async def test_what_the_caller_raises_for_a_chunk_ends_the_pull(server, content,
         )
 
 
-async def test_nothing_is_written_once_a_pull_was_cancelled(content) -> None:
+async def test_cancelled_pull_writes_nothing_more(content) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
     into, chunk = bytearray(len(content)), chunks_of(content)[0]
 
@@ -582,7 +574,7 @@ async def test_nothing_is_written_once_a_pull_was_cancelled(content) -> None:
     slow.close()
 
 
-async def test_a_puller_that_takes_nothing_is_given_up(server, monkeypatch, eventually) -> None:
+async def test_puller_that_reads_nothing_is_given_up(server, monkeypatch, eventually) -> None:
     monkeypatch.setattr("gleaner.transport.bulk_server.STALL_S", 0.1)
     server.publish(
         3, memoryview(bytes(16 << 20))
@@ -595,7 +587,7 @@ async def test_a_puller_that_takes_nothing_is_given_up(server, monkeypatch, even
     assert server.served_bytes == 0
 
 
-async def test_a_signed_request_for_more_than_there_is_gets_nothing(server, content, path) -> None:
+async def test_signed_request_beyond_the_content_gets_nothing(server, content, path) -> None:
     server.publish(3, path)
     token, loop = server.issue_token(3), asyncio.get_running_loop()
     with socket.create_connection(address_of(server)) as raw:
@@ -607,7 +599,7 @@ async def test_a_signed_request_for_more_than_there_is_gets_nothing(server, cont
             assert answer == bulk_frames.encode_answer(bulk_frames.Status.BAD_RANGE, 3, 7, 0)
 
 
-async def test_who_says_a_request_byte_by_byte_is_given_up(server, monkeypatch, eventually) -> None:
+async def test_slow_request_bytes_are_given_up(server, monkeypatch, eventually) -> None:
     monkeypatch.setattr("gleaner.transport.bulk_server.FIRST_REQUEST_S", 0.1)
     token = server.issue_token(3)
     request = bulk_frames.Request(token[:16], 3, 0, 10, 1)
@@ -620,7 +612,7 @@ async def test_who_says_a_request_byte_by_byte_is_given_up(server, monkeypatch, 
         await eventually(lambda: server.refused == {"silent": 1})
 
 
-async def test_a_source_whose_puller_broke_off_holds_no_memory_of_the_version(server, eventually) -> None:
+async def test_aborted_pull_leaves_no_version_memory_at_source(server, eventually) -> None:
     content = bytearray(bulk.MAX_CHUNK_BYTES)  # more than a socket takes at once
     server.publish(3, memoryview(content))
     token = server.issue_token(3)

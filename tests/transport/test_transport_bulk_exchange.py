@@ -94,18 +94,18 @@ def exchange(chunks: int, window: int, *, not_yet: int = 0, paces: list[int] | N
 
 
 @given(chunks=st.integers(1, 40), window=st.integers(1, 9), not_yet=st.integers(0, 20))
-def test_no_more_than_the_window_is_ever_asked_for_and_all_comes(chunks, window, not_yet) -> None:
+def test_requests_stay_within_the_window_and_all_arrives(chunks, window, not_yet) -> None:
     source = exchange(chunks, window, not_yet=not_yet)
     assert source.most == min(window, chunks)
     assert sum(source.calls) == chunks + not_yet
 
 
-def test_a_call_asks_for_half_the_window() -> None:
+def test_call_requests_half_the_window() -> None:
     assert exchange(20, 4).calls == [4, *[2] * 8]
     assert exchange(5, 1).calls == [1] * 5
 
 
-def test_at_a_limit_each_request_goes_out_in_its_turn() -> None:
+def test_limited_requests_are_paced_one_by_one() -> None:
     paces: list[int] = []
     source = exchange(6, 4, paces=paces)
     assert source.calls == [1] * 6

@@ -51,7 +51,7 @@ def fail() -> None:
     raise LookupError("of the caller")
 
 
-def test_who_has_much_to_tell_wakes_the_loop_once_and_is_heard_within_a_few_milliseconds(loop) -> None:
+def test_many_calls_wake_the_loop_once_within_milliseconds(loop) -> None:
     news, heard = News(loop, fail), []
     for number in range(100):
         news.tell(lambda number=number: heard.append(number))
@@ -64,7 +64,7 @@ def test_who_has_much_to_tell_wakes_the_loop_once_and_is_heard_within_a_few_mill
     assert bulk_news.LOOK_S <= 0.005, "a relay passes on what it is told of"
 
 
-def test_the_first_word_after_a_silence_is_heard_at_once(loop) -> None:
+def test_first_call_after_a_silence_runs_at_once(loop) -> None:
     news, heard = News(loop, fail), []
     for number in range(3):
         news.tell(lambda number=number: heard.append(number))
@@ -77,7 +77,7 @@ def test_the_first_word_after_a_silence_is_heard_at_once(loop) -> None:
 
 
 @given(st.lists(st.sampled_from(["tell", "turn", "pass"])))
-def test_nothing_is_lost_or_changes_places(steps: list[str]) -> None:
+def test_nothing_is_lost_or_reordered(steps: list[str]) -> None:
     loop, heard, told = Loop(), [], 0
     news = News(loop, fail)
     for step in steps:
@@ -92,7 +92,7 @@ def test_nothing_is_lost_or_changes_places(steps: list[str]) -> None:
     assert heard == list(range(told))
 
 
-def test_what_fails_is_the_last_that_is_called_back(loop) -> None:
+def test_failing_callback_is_the_last_one(loop) -> None:
     heard: list[str] = []
     news = News(loop, lambda: heard.append("failed"))
     news.tell(lambda: heard.append("before"))
@@ -105,7 +105,7 @@ def test_what_fails_is_the_last_that_is_called_back(loop) -> None:
     assert isinstance(news.failed, LookupError)
 
 
-async def test_a_thread_that_tells_while_the_loop_looks_is_heard_to_the_end(eventually) -> None:
+async def test_calls_made_while_the_loop_drains_all_arrive(eventually) -> None:
     heard: list[int] = []
     news = News(asyncio.get_running_loop(), fail)
 

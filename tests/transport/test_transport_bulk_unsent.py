@@ -27,7 +27,7 @@ async def listener():
     listening.close()
 
 
-async def test_several_connections_keep_little_unsent_and_one_alone_what_the_kernel_likes(listener) -> None:
+async def test_several_connections_keep_little_unsent_unlike_a_single(listener) -> None:
     first, at_first = await accepted(listener)
     assert unsent(first) == AS_THE_KERNEL_LIKES
 
@@ -44,7 +44,7 @@ async def test_several_connections_keep_little_unsent_and_one_alone_what_the_ker
         end.close()
 
 
-async def test_a_puller_that_is_gone_is_no_failure_of_the_others(listener) -> None:
+async def test_gone_puller_does_not_fail_the_others(listener) -> None:
     first, at_first = await accepted(listener)
     at_first.close()
     second, at_second = await accepted(listener)

@@ -11,7 +11,7 @@ SOCKETS = {"socket", "zmq", "os", "mmap", "secrets", "random", "time"}
 
 
 @pytest.mark.parametrize("module", [bulk_pull, bulk_server, stream_receiver, stream_sender])
-def test_streams_and_bulk_transfer_open_nothing_themselves(module: object) -> None:
+def test_streams_and_bulk_transfer_open_no_sockets(module: object) -> None:
     source = Path(module.__file__).read_text()  # type: ignore[attr-defined]
     found = {
         name.removeprefix("gleaner.").split(".")[0]

@@ -29,9 +29,7 @@ def strict(frame: bytes) -> control_frame.ControlFrame:
 
 
 @given(counts, counts, counts, counts, packed_envelopes)
-def test_data_comes_back_as_it_went_and_any_messagepack_reader_reads_it(
-    life, first, ack, limit, batch
-) -> None:
+def test_data_survives_round_trip_and_is_plain_messagepack(life, first, ack, limit, batch) -> None:
     frame = control_frame.data(life, first, ack, limit, batch)
     assert strict(frame) == Data("GL", 2, 0, 3, life, first, ack, limit, [envelope.decode(e) for e in batch])
     assert msgpack.unpackb(frame) == [
@@ -48,7 +46,7 @@ def test_data_comes_back_as_it_went_and_any_messagepack_reader_reads_it(
 
 
 @given(counts, counts, counts, counts, counts, st.booleans())
-def test_the_other_messages_come_back_as_they_went(a, b, c, d, e, flag) -> None:
+def test_other_messages_survive_the_round_trip(a, b, c, d, e, flag) -> None:
     for frame, value in (
         (control_frame.hello(a, b, c, d, e), Hello("GL", 2, 0, 1, a, b, c, d, e)),
         (control_frame.welcome(a, b, c, d), Welcome("GL", 2, 0, 2, a, b, c, d)),
@@ -60,7 +58,7 @@ def test_the_other_messages_come_back_as_they_went(a, b, c, d, e, flag) -> None:
         assert msgpack.unpackb(frame)[:4] == ["GL", 2, 0, value.type]
 
 
-def test_a_newer_minor_version_may_append_fields_to_everything() -> None:
+def test_newer_minor_version_may_append_fields_to_everything() -> None:
     later = [*msgpack.unpackb(envelope.encode("Ping", "manager", b"x")), "more", {"and": "more"}]
     for minor in (1, 127, 128, 70_000):
         data = msgpack.packb(["GL", 2, minor, 3, 7, 1, 0, 100, [later, later], "more", None])
@@ -71,13 +69,13 @@ def test_a_newer_minor_version_may_append_fields_to_everything() -> None:
         assert strict(msgpack.packb(["GL", 2, minor, 1, 7, 0, 1, 0, 100, "more", 1])).life == 7
 
 
-def test_another_major_version_is_refused_and_both_are_named() -> None:
+def test_another_major_version_is_refused_with_both_named() -> None:
     for frame in (["GL", 3], ["GL", 1, 0, "kind", 1], ["GL", 3, 0, 3, 7, 1, 0, 100, []]):
         with pytest.raises(UnknownVersion, match=rf"version {frame[1]}, this process speaks 2"):
             strict(msgpack.packb(frame))
 
 
-def test_a_bad_envelope_is_refused_alone() -> None:
+def test_bad_envelope_is_refused_alone() -> None:
     good = envelope.encode("Ping", "manager", b"x")
     bad = [
         msgpack.packb(value)
@@ -99,7 +97,7 @@ def test_random_bytes_raise_a_frame_error_and_nothing_else(junk: bytes) -> None:
 
 
 @given(packed_envelopes, st.data())
-def test_a_damaged_frame_is_decoded_or_refused(batch, data: st.DataObject) -> None:
+def test_damaged_frame_is_decoded_or_refused(batch, data: st.DataObject) -> None:
     frame = bytearray(control_frame.data(7, 1, 0, 100, batch))
     for _ in range(3):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
@@ -108,7 +106,7 @@ def test_a_damaged_frame_is_decoded_or_refused(batch, data: st.DataObject) -> No
 
 
 @given(packed_envelopes, st.data())
-def test_a_shortened_frame_is_truncated(batch, data: st.DataObject) -> None:
+def test_shortened_frame_is_truncated(batch, data: st.DataObject) -> None:
     frame = control_frame.data(7, 1, 0, 100, batch)
     with pytest.raises(Truncated):
         strict(frame[: data.draw(st.integers(0, len(frame) - 1))])
@@ -133,13 +131,13 @@ def test_a_shortened_frame_is_truncated(batch, data: st.DataObject) -> None:
         (bytes((16 << 20) + 1), Oversize),
     ],
 )
-def test_what_cannot_be_believed_is_named(frame: bytes, error: type[FrameError]) -> None:
+def test_invalid_frame_raises_its_named_error(frame: bytes, error: type[FrameError]) -> None:
     with pytest.raises(error):
         strict(frame)
 
 
 @pytest.mark.parametrize("kind", [3, 4, 99])
-def test_nothing_is_made_of_a_crowd_of_empty_values(kind: int) -> None:
+def test_many_empty_values_allocate_no_memory(kind: int) -> None:
     count = 1 << 20
     crowd = b"\xdd" + count.to_bytes(4) + b"\x90" * count
     frame = b"\x99" + msgpack.packb(["GL", control_frame.MAJOR, 0, kind, 7, 1, 0, 64])[1:] + crowd

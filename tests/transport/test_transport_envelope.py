@@ -42,7 +42,7 @@ def packed(*replace: tuple[int, object], extra: int = 0) -> bytes:
 
 
 @given(envelopes)
-def test_every_envelope_comes_back_as_it_went(sent: Envelope) -> None:
+def test_every_envelope_survives_the_round_trip(sent: Envelope) -> None:
     assert envelope.decode(pack(sent)) == sent
 
 
@@ -58,7 +58,7 @@ def test_random_bytes_raise_a_frame_error_and_nothing_else(junk: bytes) -> None:
 
 
 @given(envelopes, st.data())
-def test_a_damaged_envelope_is_decoded_or_refused(sent: Envelope, data: st.DataObject) -> None:
+def test_damaged_envelope_is_decoded_or_refused(sent: Envelope, data: st.DataObject) -> None:
     frame = bytearray(pack(sent))
     for _ in range(3):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
@@ -67,20 +67,20 @@ def test_a_damaged_envelope_is_decoded_or_refused(sent: Envelope, data: st.DataO
 
 
 @given(envelopes, st.data())
-def test_a_shortened_envelope_is_truncated(sent: Envelope, data: st.DataObject) -> None:
+def test_shortened_envelope_is_truncated(sent: Envelope, data: st.DataObject) -> None:
     frame = pack(sent)
     with pytest.raises(envelope.Truncated):
         envelope.decode(frame[: data.draw(st.integers(0, len(frame) - 1))])
 
 
-def test_an_envelope_of_a_newer_minor_version_with_more_fields_is_read() -> None:
+def test_envelope_with_fields_of_newer_minor_is_read() -> None:
     assert envelope.decode(packed(extra=2)).body == b"x"
 
 
 @pytest.mark.parametrize(
     "frame", [packed() + b"\0", b"\xc1", b"\x91" * 200_000, packed().replace(b"Ping", b"\xff\xff\xff\xff")]
 )
-def test_what_is_no_envelope_is_called_so(frame: bytes) -> None:
+def test_non_envelope_raises_its_named_error(frame: bytes) -> None:
     with pytest.raises((envelope.NotAnEnvelope, envelope.BadField)):
         envelope.decode(frame)
 
@@ -89,12 +89,12 @@ def test_what_is_no_envelope_is_called_so(frame: bytes) -> None:
     ("index", "value"),
     [(0, 5), (0, "k" * 256), (1, 9), (2, "shout"), (2, 4), (4, -1), (6, "one"), (10, "z" * 2000), (11, [1])],
 )
-def test_a_wrong_field_is_named(index: int, value: object) -> None:
+def test_wrong_field_is_named(index: int, value: object) -> None:
     with pytest.raises(envelope.BadField, match=rf"\[{index}\]"):
         envelope.decode(packed((index, value)))
 
 
-def test_an_oversize_envelope_is_neither_sent_nor_read() -> None:
+def test_oversize_envelope_is_neither_sent_nor_read() -> None:
     big = b"x" * (envelope.MAX_FRAME_BYTES + 1)
     with pytest.raises(envelope.Oversize, match="Weights to agent"):
         envelope.encode("Weights", "agent", big)

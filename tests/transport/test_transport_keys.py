@@ -14,7 +14,7 @@ from gleaner.transport.keys import (
 )
 
 
-def test_keys_come_back_from_their_directory(tmp_path) -> None:
+def test_keys_survive_saving_and_loading(tmp_path) -> None:
     pair, friend = NodeKeys.generate(), NodeKeys.generate()
     keys = NodeKeys(pair.public, pair.secret, frozenset({friend.public}))
     keys.save(tmp_path)
@@ -23,12 +23,12 @@ def test_keys_come_back_from_their_directory(tmp_path) -> None:
     assert stat.S_IMODE((tmp_path / "node.secret").stat().st_mode) == 0o600
 
 
-def test_the_secret_is_not_shown() -> None:
+def test_secret_is_not_shown() -> None:
     keys = NodeKeys.generate()
     assert keys.secret not in repr(keys)
 
 
-def test_an_identity_is_never_overwritten(tmp_path) -> None:
+def test_identity_is_never_overwritten(tmp_path) -> None:
     NodeKeys.generate().save(tmp_path)
     before = NodeKeys.load(tmp_path)
     with pytest.raises(BadKeys, match=r"node\.secret exists"):
@@ -47,14 +47,14 @@ def test_an_identity_is_never_overwritten(tmp_path) -> None:
         (lambda d: (d / "trusted" / "x.public").write_text("é" * 40), r"x\.public holds no key"),
     ],
 )
-def test_a_damaged_directory_is_named(tmp_path, damage, says) -> None:
+def test_damaged_directory_is_named(tmp_path, damage, says) -> None:
     NodeKeys.generate().save(tmp_path)
     damage(tmp_path)
     with pytest.raises(BadKeys, match=says):
         NodeKeys.load(tmp_path)
 
 
-def test_a_list_has_a_limit(tmp_path, monkeypatch) -> None:
+def test_list_has_a_limit(tmp_path, monkeypatch) -> None:
     NodeKeys("a" * 40, "b" * 40, frozenset(f"{number:040}" for number in range(3))).save(tmp_path)
     assert len(read_trusted(tmp_path)) == 3
     monkeypatch.setattr("gleaner.transport.keys.MAX_TRUSTED", 2)
@@ -62,7 +62,7 @@ def test_a_list_has_a_limit(tmp_path, monkeypatch) -> None:
         read_trusted(tmp_path)
 
 
-def test_a_key_can_stand_on_a_command_line() -> None:
+def test_key_is_usable_on_a_command_line() -> None:
     assert not any(NodeKeys.generate().public.startswith("-") for _ in range(300))
 
 
@@ -75,14 +75,14 @@ def test_loopback_needs_no_keys(bind) -> None:
 
 
 @pytest.mark.parametrize("bind", ["tcp://10.0.0.1:7700", "tcp://[fe80::1]:7700", "tcp://head.example:7700"])
-def test_beyond_loopback_nothing_listens_without_keys(bind) -> None:
+def test_listening_beyond_loopback_needs_keys(bind) -> None:
     with pytest.raises(RefusedToListen, match="keygen"):
         require_keys_beyond_loopback(bind, None)
     require_keys_beyond_loopback(bind, NodeKeys.generate())
 
 
 @pytest.mark.parametrize("bind", ["tcp://*:7700", "tcp://0.0.0.0:0", "tcp://[::]:0"])
-def test_a_wildcard_is_refused_even_with_keys(bind) -> None:
+def test_wildcard_is_refused_even_with_keys(bind) -> None:
     with pytest.raises(RefusedToListen, match="interface"):
         require_keys_beyond_loopback(bind, NodeKeys.generate())
 
@@ -90,6 +90,6 @@ def test_a_wildcard_is_refused_even_with_keys(bind) -> None:
 @pytest.mark.parametrize(
     "bind", ["", "7700", "tcp://host", "ipc://x", "http://127.0.0.1:80", "tcp://1.2.3.4:http"]
 )
-def test_what_is_no_address_is_refused(bind) -> None:
+def test_invalid_address_is_refused(bind) -> None:
     with pytest.raises(RefusedToListen, match="tcp://host:port"):
         require_keys_beyond_loopback(bind, NodeKeys.generate())

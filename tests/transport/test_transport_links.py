@@ -69,7 +69,7 @@ async def carrier(request: pytest.FixtureRequest) -> AsyncIterator[Loopback | Pl
     await carrier.close()
 
 
-async def test_messages_arrive_once_and_in_order_in_both_directions(carrier, eventually) -> None:
+async def test_messages_arrive_once_and_in_order_both_ways(carrier, eventually) -> None:
     a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
     b.answers = True
     for number in range(3000):
@@ -99,7 +99,7 @@ async def test_messages_of_one_turn_leave_in_one_frame(eventually) -> None:
     await carrier.close()
 
 
-async def test_many_asks_of_one_turn_leave_before_it_ends_for_the_other_side_to_work_on() -> None:
+async def test_many_asks_leave_before_their_turn_ends() -> None:
     carrier = Loopback()
     a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
     a.links.send(b.local, numbered(0))
@@ -114,7 +114,7 @@ async def test_many_asks_of_one_turn_leave_before_it_ends_for_the_other_side_to_
     await carrier.close()
 
 
-async def test_a_full_mailbox_stops_tells_to_that_process_and_nothing_else(carrier, eventually) -> None:
+async def test_full_mailbox_stops_only_messages_to_that_process(carrier, eventually) -> None:
     limits = LinkLimits(window=100, probe_s=0.1)
     a, slow, quick = (
         Process(carrier, name, life, limits) for life, name in enumerate(("a", "slow", "quick"), 1)
@@ -138,7 +138,7 @@ async def test_a_full_mailbox_stops_tells_to_that_process_and_nothing_else(carri
     await eventually(lambda: slow.got == [*range(100), 5000, *range(100, 250)], within_s=60)
 
 
-async def test_tellers_get_their_turn_in_order_and_all_of_them_when_the_link_ends(eventually) -> None:
+async def test_waiting_senders_continue_in_order_until_link_ends(eventually) -> None:
     carrier = Loopback()
     a, b = Process(carrier, "a", 1), Process(carrier, "b", 2, LinkLimits(window=64))
     b.full = True
@@ -169,7 +169,7 @@ async def test_tellers_get_their_turn_in_order_and_all_of_them_when_the_link_end
     await carrier.close()
 
 
-async def test_what_is_not_acknowledged_is_bounded(carrier) -> None:
+async def test_unacknowledged_messages_are_bounded(carrier) -> None:
     limits = LinkLimits(max_unacked=200, max_unacked_bytes=1 << 20)
     a = Process(carrier, "a", 1, limits)
     nobody = carrier.address("nobody")
@@ -180,14 +180,14 @@ async def test_what_is_not_acknowledged_is_bounded(carrier) -> None:
     assert [a.links.send(b.local, big) for _ in range(3)] == [Sent.OK, Sent.OK, Sent.NO_CREDIT]
 
 
-async def test_only_some_tells_go_before_the_peer_has_granted_more(carrier) -> None:
+async def test_few_messages_leave_before_the_peer_grants_more(carrier) -> None:
     a = Process(carrier, "a", 1)
     nobody = carrier.address("nobody")
     sent = [a.links.send(nobody, numbered(n), tell=True) for n in range(START_LIMIT + 1)]
     assert sent == [*[Sent.OK] * START_LIMIT, Sent.NO_CREDIT]
 
 
-async def test_a_peer_that_never_answers_is_down_and_what_waited_is_counted(carrier, eventually) -> None:
+async def test_silent_peer_is_down_and_waiting_messages_counted(carrier, eventually) -> None:
     carrier.gives_up_after(SOON_S)
     a = Process(carrier, "a", 1)
     for number in range(10):
@@ -197,9 +197,7 @@ async def test_a_peer_that_never_answers_is_down_and_what_waited_is_counted(carr
     assert a.links.states() == []
 
 
-async def test_a_restarted_process_is_another_one_and_gets_nothing_of_the_old_link(
-    carrier, eventually
-) -> None:
+async def test_restarted_process_gets_nothing_of_the_old_link(carrier, eventually) -> None:
     a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
     await a.tell(b.local, range(100))
     await eventually(lambda: len(b.got) == 100 and all_acknowledged(a))
@@ -214,9 +212,7 @@ async def test_a_restarted_process_is_another_one_and_gets_nothing_of_the_old_li
     await eventually(lambda: again.got == list(range(200, 300)))
 
 
-async def test_a_session_that_a_living_process_dropped_begins_anew_and_nobody_is_down(
-    carrier, eventually
-) -> None:
+async def test_session_dropped_by_living_peer_restarts_without_down(carrier, eventually) -> None:
     a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
     await a.tell(b.local, range(10))
     await eventually(lambda: len(b.got) == 10 and all_acknowledged(a))
@@ -227,7 +223,7 @@ async def test_a_session_that_a_living_process_dropped_begins_anew_and_nobody_is
     await eventually(lambda: b.got == list(range(20)))
 
 
-async def test_a_dialled_peer_is_given_up_in_time_and_not_for_a_pause_of_our_own(eventually) -> None:
+async def test_dialled_peer_is_given_up_despite_own_pause(eventually) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PatientLoop)
     events: list[Link] = []
@@ -246,7 +242,7 @@ async def test_a_dialled_peer_is_given_up_in_time_and_not_for_a_pause_of_our_own
     await eventually(lambda: events == [Link.UP, Link.SUSPECT, Link.DOWN])
 
 
-async def test_a_connection_that_breaks_in_the_middle_loses_and_doubles_nothing(eventually) -> None:
+async def test_broken_connection_loses_and_doubles_nothing(eventually) -> None:
     done: Counter[str] = Counter()
     for seed in range(8):
         carrier = Flaky(seed)
@@ -270,7 +266,7 @@ async def test_a_connection_that_breaks_in_the_middle_loses_and_doubles_nothing(
     assert all(done[fate] > 3 for fate in ("kept", "lost", "twice", "late", "refused"))
 
 
-async def test_a_burst_that_is_cut_in_the_middle_arrives_once_and_in_order(carrier, eventually) -> None:
+async def test_interrupted_burst_arrives_once_and_in_order(carrier, eventually) -> None:
     a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
     b.answers = True
     peer = await carrier.cuttable("b")
@@ -292,7 +288,7 @@ async def test_a_burst_that_is_cut_in_the_middle_arrives_once_and_in_order(carri
         assert sum(state.resent for state in a.links.states()) >= 10
 
 
-async def test_a_delivery_that_fails_does_not_stop_the_rest_of_its_batch(carrier, eventually) -> None:
+async def test_failing_delivery_does_not_stop_its_batch(carrier, eventually) -> None:
     a = Process(carrier, "a", 1)
     links, got = Links(carrier.open("b"), life=2, limits=LIMITS), []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
@@ -310,9 +306,7 @@ async def test_a_delivery_that_fails_does_not_stop_the_rest_of_its_batch(carrier
     assert links.refused["bad-field"] == 15
 
 
-async def test_another_major_version_is_rejected_on_both_sides_and_both_are_named(
-    carrier, hear, eventually, caplog
-) -> None:
+async def test_another_major_version_is_rejected_on_both_sides(carrier, hear, eventually, caplog) -> None:
     a, old = Process(carrier, "a", 1), hear(carrier.open("old"))
     a.links.send(old.wire.local, numbered(1))
     await eventually(lambda: bool(old.frames))
@@ -331,9 +325,7 @@ async def test_another_major_version_is_rejected_on_both_sides_and_both_are_name
     assert a.links.refused["unknown-version"] >= 2
 
 
-async def test_a_peer_without_links_is_given_up_and_its_words_are_only_counted(
-    carrier, hear, eventually
-) -> None:
+async def test_peer_without_links_is_given_up_and_counted(carrier, hear, eventually) -> None:
     a, rude = Process(carrier, "a", 1), hear(carrier.open("rude"))
     a.links.send(rude.wire.local, numbered(1))
     for frames in ([b"junk"], [b"two", b"parts"], [control_frame.data(9, 5, 0, 9, [numbered(1)])]):
@@ -345,7 +337,7 @@ async def test_a_peer_without_links_is_given_up_and_its_words_are_only_counted(
         assert control_frame.gone(9) in [frame for [frame] in rude.frames]
 
 
-async def test_who_disobeys_the_limit_loses_its_session(hear, eventually) -> None:
+async def test_peer_exceeding_its_limit_loses_its_session(hear, eventually) -> None:
     carrier = Loopback()
     b, rude = Process(carrier, "b", 2, LinkLimits(window=100)), hear(carrier.open("rude"))
     b.full = True
@@ -359,9 +351,7 @@ async def test_who_disobeys_the_limit_loses_its_session(hear, eventually) -> Non
     await carrier.close()
 
 
-async def test_sessions_of_diallers_are_bounded_and_dropped_when_their_route_is_gone(
-    carrier, eventually, monkeypatch
-) -> None:
+async def test_dialler_sessions_are_bounded_and_dropped_with_route(carrier, eventually, monkeypatch) -> None:
     monkeypatch.setattr("gleaner.transport.link_upkeep.CALM_S", 0.1)
     b = Process(carrier, "b", 9, LinkLimits(max_sessions=2, silence_s=0.2, probe_s=0.1, broken_s=0.2))
     diallers = [Process(carrier, f"a{n}", n + 1) for n in range(2)]
@@ -377,7 +367,7 @@ async def test_sessions_of_diallers_are_bounded_and_dropped_when_their_route_is_
     await eventually(lambda: len(b.links.states()) == 1)
 
 
-async def test_who_dialled_and_died_with_an_answer_on_its_way_is_forgotten_too(carrier, eventually) -> None:
+async def test_dead_dialler_with_a_pending_answer_is_forgotten(carrier, eventually) -> None:
     b = Process(carrier, "b", 9, LinkLimits(probe_s=0.1, answer_ack_s=0.1, broken_s=0.2))
     a = Process(carrier, "a", 1)
     a.links.send(b.local, numbered(1))
@@ -389,7 +379,7 @@ async def test_who_dialled_and_died_with_an_answer_on_its_way_is_forgotten_too(c
     assert b.links.lost == {"route gone": 1}
 
 
-async def test_forgetting_a_peer_drops_what_waits_and_the_next_send_dials_anew(carrier, eventually) -> None:
+async def test_forgotten_peer_loses_waiting_messages_and_is_redialled(carrier, eventually) -> None:
     a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
     a.links.send(b.local, numbered(1))
     await eventually(lambda: b.got == [1] and all_acknowledged(a))
@@ -401,7 +391,7 @@ async def test_forgetting_a_peer_drops_what_waits_and_the_next_send_dials_anew(c
     assert a.events == [Link.UP, Link.UP]
 
 
-async def test_an_ended_link_says_nothing_more_and_dials_nobody(eventually) -> None:
+async def test_ended_link_sends_nothing_and_dials_no_peer(eventually) -> None:
     """What it owed when it ended must not go out on the next link, nor open one."""
     carrier = Loopback()
     limits = LinkLimits(answer_ack_s=0.2)
@@ -434,7 +424,7 @@ def frames_to(process: Process) -> list[object]:
     return frames
 
 
-async def test_an_answer_acknowledges_its_ask_and_the_next_ask_the_answer(eventually) -> None:
+async def test_answers_and_asks_acknowledge_each_other(eventually) -> None:
     carrier = Loopback()
     limits = LinkLimits(ack_delay_s=0.05, answer_ack_s=0.3, probe_s=0.1)
     a, b = Process(carrier, "a", 1, limits), Process(carrier, "b", 2, limits)
@@ -452,7 +442,7 @@ async def test_an_answer_acknowledges_its_ask_and_the_next_ask_the_answer(eventu
     await carrier.close()
 
 
-async def test_an_ask_that_is_not_answered_yet_is_acknowledged_when_its_sender_asks_after_it(
+async def test_unanswered_ask_is_acknowledged_on_a_query(
     eventually,
 ) -> None:
     carrier = Loopback()
@@ -465,7 +455,7 @@ async def test_an_ask_that_is_not_answered_yet_is_acknowledged_when_its_sender_a
     await carrier.close()
 
 
-async def test_much_that_was_received_is_acknowledged_at_once(eventually) -> None:
+async def test_many_received_bytes_are_acknowledged_at_once(eventually) -> None:
     carrier = Loopback()
     limits = LinkLimits(answer_ack_s=60.0, ack_bytes=1000, ack_delay_s=60.0, probe_s=60.0)
     a, b = Process(carrier, "a", 1, limits), Process(carrier, "b", 2, limits)
@@ -477,7 +467,7 @@ async def test_much_that_was_received_is_acknowledged_at_once(eventually) -> Non
     await carrier.close()
 
 
-async def test_a_process_that_says_nothing_is_asked_and_heard_without_a_message(eventually) -> None:
+async def test_idle_process_is_probed_without_a_message(eventually) -> None:
     carrier = Loopback()
     a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
     assert not a.links.ask_life(b.local)
@@ -494,7 +484,7 @@ async def test_a_process_that_says_nothing_is_asked_and_heard_without_a_message(
     await carrier.close()
 
 
-async def test_nothing_is_timed_while_all_is_quiet(eventually) -> None:
+async def test_idle_links_schedule_no_timers(eventually) -> None:
     carrier = Loopback()
     a = Process(carrier, "a", 1)
     loop = asyncio.get_running_loop()
@@ -514,9 +504,7 @@ async def test_nothing_is_timed_while_all_is_quiet(eventually) -> None:
     await carrier.close()
 
 
-async def test_closing_gives_what_is_on_its_way_a_moment_and_later_sends_go_nowhere(
-    carrier, eventually
-) -> None:
+async def test_closing_flushes_messages_and_refuses_later_sends(carrier, eventually) -> None:
     a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
     a.links.send(b.local, numbered(0))
     await eventually(lambda: b.got == [0])
@@ -530,7 +518,7 @@ async def test_closing_gives_what_is_on_its_way_a_moment_and_later_sends_go_nowh
     assert a.links.send(b.local, numbered(0)) is Sent.NO_ROUTE
 
 
-def test_a_life_is_a_number_that_leaves_room_for_the_ends_of_links() -> None:
+def test_life_number_leaves_space_for_link_ends() -> None:
     async def scenario() -> None:
         wire = Loopback().open("a")
         for life in (0, 1 << 43):

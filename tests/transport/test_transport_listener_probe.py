@@ -14,7 +14,7 @@ def probed(endpoint: str) -> tuple[ListenerProbe, list[str]]:
     return ListenerProbe(endpoint, lambda: said.append("refused")), said
 
 
-async def test_a_port_that_nobody_listens_on_is_told_every_time(eventually) -> None:
+async def test_refused_port_is_reported_every_time(eventually) -> None:
     for _ in range(50):
         with socket.create_server(("127.0.0.1", 0)) as server:
             endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
@@ -25,7 +25,7 @@ async def test_a_port_that_nobody_listens_on_is_told_every_time(eventually) -> N
         assert said == ["refused"]
 
 
-async def test_a_listener_is_asked_again_until_it_is_gone_and_hears_nothing(eventually) -> None:
+async def test_listener_is_probed_until_gone_without_any_byte(eventually) -> None:
     heard: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -43,7 +43,7 @@ async def test_a_listener_is_asked_again_until_it_is_gone_and_hears_nothing(even
     await eventually(lambda: said == ["refused"])
 
 
-async def test_it_asks_no_more_after_it_was_stopped() -> None:
+async def test_stopped_probe_asks_no_more() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         probe, said = probed(f"tcp://127.0.0.1:{server.getsockname()[1]}")
         probe.start()

@@ -63,9 +63,7 @@ def port_of(peer: Peer) -> tuple[str, int]:
 
 
 @pytest.mark.realprocess
-async def test_a_killed_process_is_suspected_at_once_and_down_without_the_grace(
-    opened, hear, eventually
-) -> None:
+async def test_killed_process_is_suspected_and_down_without_grace(opened, hear, eventually) -> None:
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", ECHO, stdout=subprocess.PIPE)
     try:
         line = (await child.stdout.readline()).decode()
@@ -82,7 +80,7 @@ async def test_a_killed_process_is_suspected_at_once_and_down_without_the_grace(
 
 
 @pytest.mark.realprocess
-async def test_a_stopped_process_is_suspected_by_its_silent_heartbeat(opened, hear, eventually) -> None:
+async def test_stopped_process_is_suspected_by_its_silent_heartbeat(opened, hear, eventually) -> None:
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", ECHO, stdout=subprocess.PIPE)
     try:
         line = (await child.stdout.readline()).decode()
@@ -97,9 +95,7 @@ async def test_a_stopped_process_is_suspected_by_its_silent_heartbeat(opened, he
         await child.wait()
 
 
-async def test_a_client_with_an_unknown_key_or_none_gets_nothing_and_the_server_goes_on(
-    opened, hear, eventually
-) -> None:
+async def test_untrusted_client_gets_nothing_and_server_continues(opened, hear, eventually) -> None:
     friend_keys, stranger_keys = NodeKeys.generate(), NodeKeys.generate()
     own = NodeKeys.generate()
     server_keys = NodeKeys(own.public, own.secret, frozenset({friend_keys.public}))
@@ -123,7 +119,7 @@ async def test_a_client_with_an_unknown_key_or_none_gets_nothing_and_the_server_
     assert sorted(server.frames) == [[b"from the same node"], [b"it is me"]]
 
 
-async def test_a_wire_answers_for_a_process_that_has_just_refused_it(opened, hear, eventually) -> None:
+async def test_refused_peer_gets_local_rejections_without_dialling(opened, hear, eventually) -> None:
     server = hear(opened("server", keys=NodeKeys.generate()))
     peer = server.wire.local
     stranger = hear(opened("stranger", keys=NodeKeys.generate()))
@@ -135,7 +131,7 @@ async def test_a_wire_answers_for_a_process_that_has_just_refused_it(opened, hea
     assert server.wire.refused["unknown-key"] == dialled
 
 
-async def test_a_server_with_another_key_than_announced_gets_nothing(opened, hear, eventually) -> None:
+async def test_server_with_unannounced_key_gets_nothing(opened, hear, eventually) -> None:
     keys, other = NodeKeys.generate(), NodeKeys.generate()
     trusting = NodeKeys(other.public, other.secret, frozenset({keys.public}))
     server = hear(opened("server", keys=trusting))
@@ -146,7 +142,7 @@ async def test_a_server_with_another_key_than_announced_gets_nothing(opened, hea
     assert server.frames == []
 
 
-async def test_a_member_cannot_speak_under_the_routing_id_of_another(opened, hear, eventually) -> None:
+async def test_member_cannot_use_the_routing_id_of_another(opened, hear, eventually) -> None:
     own, member, victim = NodeKeys.generate(), NodeKeys.generate(), NodeKeys.generate()
     server = hear(
         opened("server", keys=NodeKeys(own.public, own.secret, frozenset({member.public, victim.public})))
@@ -168,14 +164,14 @@ async def test_a_member_cannot_speak_under_the_routing_id_of_another(opened, hea
         await eventually(lambda: server.frames == [[b"I am myself"]])
 
 
-async def test_with_keys_a_peer_without_one_is_not_dialled_and_the_reverse(opened) -> None:
+async def test_keys_and_plain_peers_do_not_dial_each_other(opened) -> None:
     keyed, plain = opened("keyed", keys=NodeKeys.generate()), opened("plain")
     assert keyed.send(plain.local, [b"open letter"]) is Sent.NO_ROUTE
     assert plain.send(keyed.local, [b"x"]) is Sent.NO_ROUTE
     assert keyed.refused == plain.refused == {"cannot-dial": 1}
 
 
-async def test_an_address_that_cannot_be_dialled_is_no_route(opened) -> None:
+async def test_undiallable_address_is_no_route(opened) -> None:
     wire = opened("a")
     assert wire.send(Peer("tcp://no port"), [b"x"]) is Sent.NO_ROUTE
     assert wire.refused == {"cannot-dial": 1}
@@ -187,18 +183,18 @@ async def test_listening_beyond_loopback_without_keys_is_refused(opened) -> None
 
 
 @pytest.mark.parametrize("name", ["", "x" * 200])
-async def test_a_name_that_makes_no_routing_id_is_refused(opened, name) -> None:
+async def test_name_unusable_as_routing_id_is_refused(opened, name) -> None:
     with pytest.raises(ValueError, match="node name"):
         opened(name)
 
 
-async def test_a_port_in_use_is_named(opened) -> None:
+async def test_port_in_use_is_named(opened) -> None:
     first = opened("a")
     with pytest.raises(CannotListen, match=rf"{first.local.endpoint}.*another process listens there"):
         opened("b", bind=first.local.endpoint)
 
 
-async def test_random_bytes_on_the_socket_disturb_nobody(opened, hear, eventually) -> None:
+async def test_random_bytes_on_the_socket_disturb_no_peer(opened, hear, eventually) -> None:
     a, b = hear(opened("a")), hear(opened("b"))
     greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
     shouts = [
@@ -218,9 +214,7 @@ async def test_random_bytes_on_the_socket_disturb_nobody(opened, hear, eventuall
     await eventually(lambda: b.wire.refused["handshake"] >= 2)
 
 
-async def test_oversize_and_misshapen_messages_are_counted_and_live_traffic_goes_on(
-    opened, hear, eventually
-) -> None:
+async def test_malformed_messages_are_counted_while_live_traffic_continues(opened, hear, eventually) -> None:
     a, b = hear(opened("a")), hear(opened("b"))
     with raw_dealer(b.wire.local, routing_id=b"gl1#rude") as rude, raw_dealer(b.wire.local) as nameless:
         rude.send(b"x" * (MAX_FRAME_BYTES + 1))
@@ -233,7 +227,7 @@ async def test_oversize_and_misshapen_messages_are_counted_and_live_traffic_goes
         await eventually(lambda: b.frames == [[b"are you there?"]])
 
 
-async def test_each_kind_of_refusal_is_logged_once_for_each_peer(opened, hear, eventually, caplog) -> None:
+async def test_refusal_kind_is_logged_once_per_peer(opened, hear, eventually, caplog) -> None:
     b = opened("b")
     b.listen(lambda route, frames: control_frame.decode(frames[0], print) and None, lambda peer, link: None)
     with (
@@ -251,7 +245,7 @@ async def test_each_kind_of_refusal_is_logged_once_for_each_peer(opened, hear, e
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.binary(max_size=80), min_size=1, max_size=20), min_size=1, max_size=10))
-def test_no_message_of_a_stranger_stops_the_receive_loop(messages: list[list[bytes]]) -> None:
+def test_stranger_message_never_stops_the_receive_loop(messages: list[list[bytes]]) -> None:
     async def scenario() -> None:
         wire, last = ZmqWire("b", 1), asyncio.Event()
 

@@ -25,7 +25,7 @@ def pair() -> Iterator[tuple[zmq.Socket, zmq.Socket]]:
     ours.close()
 
 
-async def test_what_arrived_before_the_port_opened_is_delivered(pair, eventually) -> None:
+async def test_messages_before_the_port_opened_are_delivered(pair, eventually) -> None:
     ours, theirs = pair
     theirs.send(b"early")
     assert ours.poll(60_000)  # it lies in the socket now
@@ -35,7 +35,7 @@ async def test_what_arrived_before_the_port_opened_is_delivered(pair, eventually
     port.close()
 
 
-async def test_a_send_does_not_hide_what_has_arrived(pair, eventually) -> None:
+async def test_send_does_not_hide_arrived_messages(pair, eventually) -> None:
     ours, theirs = pair
     got: list[list[bytes]] = []
     port = Port(ours, got.append)
@@ -48,7 +48,7 @@ async def test_a_send_does_not_hide_what_has_arrived(pair, eventually) -> None:
     port.close()
 
 
-async def test_a_failing_callback_does_not_make_the_socket_deaf(pair, eventually) -> None:
+async def test_failing_callback_does_not_stop_later_messages(pair, eventually) -> None:
     ours, theirs = pair
     failures: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
@@ -68,7 +68,7 @@ async def test_a_failing_callback_does_not_make_the_socket_deaf(pair, eventually
     port.close()
 
 
-async def test_a_flood_does_not_keep_the_loop_from_others(pair, eventually) -> None:
+async def test_flood_does_not_starve_the_loop(pair, eventually) -> None:
     ours, theirs = pair
     for _ in range(3 * DRAIN_BUDGET):
         theirs.send(b"x")
@@ -88,7 +88,7 @@ async def test_a_flood_does_not_keep_the_loop_from_others(pair, eventually) -> N
     port.close()
 
 
-async def test_a_closed_port_is_silent(pair) -> None:
+async def test_closed_port_delivers_nothing(pair) -> None:
     ours, _ = pair
     port = Port(ours, lambda frames: None)
     port.close()

@@ -20,14 +20,14 @@ def dials(rejections: Rejections, seconds: float) -> list[float]:
     return made
 
 
-def test_pauses_double_up_to_their_limit_and_two_hosts_fall_apart() -> None:
+def test_pauses_double_to_a_limit_with_jitter() -> None:
     one, other = (dials(Rejections(random.Random(seed).random), 600.0) for seed in (1, 2))
     assert 600.0 / MOST_S <= len(one) <= 10 + 2 * 600.0 / MOST_S
     assert max(after - before for before, after in itertools.pairwise(one)) <= MOST_S + 0.05
     assert one != other
 
 
-def test_who_is_admitted_is_dialled_at_once_when_it_is_lost_later() -> None:
+def test_admitted_peer_is_redialled_at_once_when_lost() -> None:
     rejections = Rejections(lambda: 1.0)
     for _ in range(10):
         rejections.rejected(HEAD, 0.0)
@@ -41,7 +41,7 @@ def test_who_is_admitted_is_dialled_at_once_when_it_is_lost_later() -> None:
     assert not rejections.holds_back(HEAD, FIRST_S)
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_rejection_memory_is_bounded() -> None:
     rejections = Rejections(lambda: 1.0)
     for number in range(MAX_PEERS + 1):
         rejections.rejected(Peer(f"tcp://10.0.0.1:{number}"), 0.0)

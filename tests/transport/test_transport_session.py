@@ -103,7 +103,7 @@ STEPS = (
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(STEPS), max_size=400), st.integers(0, 2**32))
-def test_each_message_is_delivered_once_and_in_order_whatever_the_line_does(steps, seed) -> None:
+def test_message_is_delivered_once_in_order_over_any_line(steps, seed) -> None:
     line = Line(random.Random(seed))
     for step in steps:
         step(line)
@@ -117,7 +117,7 @@ def test_each_message_is_delivered_once_and_in_order_whatever_the_line_does(step
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 3 * BATCH_BYTES), min_size=1, max_size=40))
-def test_batches_join_to_what_was_offered_and_keep_their_size(sizes) -> None:
+def test_batches_concatenate_to_the_offer_within_their_size(sizes) -> None:
     out = SendWindow(1000, 1 << 30)
     offered = [bytes(size) for size in sizes]
     assert all(out.offer(envelope, tell=False) for envelope in offered)
@@ -133,7 +133,7 @@ def test_batches_join_to_what_was_offered_and_keep_their_size(sizes) -> None:
     ]
 
 
-def test_the_count_and_the_bytes_of_what_is_unacknowledged_are_bounded() -> None:
+def test_unacknowledged_count_and_bytes_are_bounded() -> None:
     out = SendWindow(max_messages=100, max_bytes=1 << 20)
     assert sum(out.offer(b"", tell=False) != 0 for _ in range(200)) == 100
     out = SendWindow(max_messages=100, max_bytes=1 << 20)
@@ -147,7 +147,7 @@ def test_the_count_and_the_bytes_of_what_is_unacknowledged_are_bounded() -> None
     assert [out.offer(big, tell=False) != 0 for _ in range(3)] == [True, True, False]
 
 
-def test_tells_stop_at_the_limit_and_everything_else_passes() -> None:
+def test_limit_stops_one_way_messages_but_nothing_else() -> None:
     out = SendWindow(1000, 1 << 20)
     assert sum(out.offer(b"tell", tell=True) != 0 for _ in range(100)) == START_LIMIT
     assert out.room() == 0
@@ -159,7 +159,7 @@ def test_tells_stop_at_the_limit_and_everything_else_passes() -> None:
     assert not out.acknowledge(0, START_LIMIT)  # a limit never falls
 
 
-def test_what_was_never_sent_cannot_be_acknowledged() -> None:
+def test_unsent_messages_cannot_be_acknowledged() -> None:
     out = SendWindow(10, 100)
     out.offer(b"waits", tell=False)
     with pytest.raises(BadField, match="acknowledged 1, sent were 0"):
@@ -169,7 +169,7 @@ def test_what_was_never_sent_cannot_be_acknowledged() -> None:
     assert out.unacked == 1
 
 
-def test_a_gap_is_told_once_until_it_is_closed() -> None:
+def test_gap_is_reported_once_until_closed() -> None:
     into = ReceiveWindow(START_LIMIT)
     assert into.take(3, 2) == 2
     assert [into.ask_again(), into.ask_again()] == [True, False]

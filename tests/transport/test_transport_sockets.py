@@ -47,7 +47,7 @@ print("lives")
 
 @pytest.mark.realprocess
 @pytest.mark.parametrize("busy", ["listener", "dialler"])
-def test_a_busy_process_outlives_a_peer_that_floods_it_and_dies(busy: str) -> None:
+def test_busy_process_survives_a_flooding_peer_that_dies(busy: str) -> None:
     command = [sys.executable, "-c", BUSY, busy, "20000"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stdout) == (0, "lives\n"), ran.stderr

@@ -44,7 +44,7 @@ def frame_of(table: list[tuple[int, int, float, int]], seq: int = 1) -> TokenFra
 
 
 @given(rows, st.integers(1, 2**63 - 1))
-def test_every_frame_comes_back_bit_for_bit(table: list[tuple[int, int, float, int]], seq: int) -> None:
+def test_every_frame_survives_bit_for_bit(table: list[tuple[int, int, float, int]], seq: int) -> None:
     sent = frame_of(table, seq)
     got = token_frame.decode(token_frame.encode(sent))
     assert (got.stream, got.incarnation, got.seq, len(got)) == ("spot-3", 2, seq, len(table))
@@ -52,7 +52,7 @@ def test_every_frame_comes_back_bit_for_bit(table: list[tuple[int, int, float, i
         assert getattr(got, name).tobytes() == getattr(sent, name).tobytes()
 
 
-def test_the_bytes_are_as_documented() -> None:
+def test_bytes_are_as_documented() -> None:
     head, columns = token_frame.encode(frame_of([(7, 9, -0.5, 3)], seq=4))
     assert msgpack.unpackb(head) == [1, "spot-3", 2, 4, 1]
     assert columns == b"\x07\0\0\0\x09\0\0\0\0\0\0\xbf\x03"
@@ -69,7 +69,7 @@ def test_random_parts_raise_a_frame_error_and_nothing_else(parts: list[bytes]) -
 
 
 @given(rows, st.data())
-def test_a_damaged_frame_is_decoded_or_refused(
+def test_damaged_frame_is_decoded_or_refused(
     table: list[tuple[int, int, float, int]], data: st.DataObject
 ) -> None:
     parts = [bytearray(part) for part in token_frame.encode(frame_of(table))]
@@ -94,7 +94,7 @@ def test_a_damaged_frame_is_decoded_or_refused(
         ([msgpack.packb([1, "s", 1, 1, 1]), b"\xff" * 13], BadField),
     ],
 )
-def test_what_is_wrong_is_named(parts: list[bytes], error: type[FrameError]) -> None:
+def test_damage_raises_its_named_error(parts: list[bytes], error: type[FrameError]) -> None:
     with pytest.raises(error):
         token_frame.decode(parts)
 
@@ -107,7 +107,7 @@ def test_columns_that_do_not_fit_are_not_packed(columns: tuple[list[int], ...]) 
         token_frame.pack_columns(*columns)
 
 
-def test_a_frame_of_too_many_rows_is_not_packed() -> None:
+def test_frame_of_too_many_rows_is_not_packed() -> None:
     column = np.zeros(token_frame.MAX_ROWS + 1)
     with pytest.raises(ValueError, match="4097 rows"):
         token_frame.pack_columns(column, column, column, column)
@@ -122,14 +122,14 @@ def test_a_frame_of_too_many_rows_is_not_packed() -> None:
         stream_control.Refused("old"),
     ],
 )
-def test_control_messages_come_back(message: stream_control.FromReceiver) -> None:
+def test_control_messages_survive_the_round_trip(message: stream_control.FromReceiver) -> None:
     parts = stream_control.encode(message)
     assert stream_control.decode_from_receiver(parts) == message
     with pytest.raises(FrameError):
         stream_control.decode_hello(parts)
 
 
-def test_a_hello_of_another_major_version_is_refused() -> None:
+def test_hello_of_another_major_version_is_refused() -> None:
     parts = stream_control.encode(stream_control.Hello(2, "s", 1, 0))
     with pytest.raises(UnknownVersion, match="version 2, this process speaks 1"):
         stream_control.decode_hello(parts)

@@ -117,7 +117,7 @@ ACTIONS = [name for name in ACTIONS if callable(getattr(Story, name))]
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(ACTIONS + ["push", "send", "receive", "hear"] * 3), max_size=150))
-def test_every_frame_is_journaled_once_and_in_order_whatever_happens(actions: list[str]) -> None:
+def test_every_frame_is_journaled_once_and_in_order(actions: list[str]) -> None:
     story = Story()
     story.reconnect()
     for action in actions:
@@ -128,7 +128,7 @@ def test_every_frame_is_journaled_once_and_in_order_whatever_happens(actions: li
     assert story.ring.unacknowledged == 0
 
 
-def test_nothing_is_sent_before_the_receiver_said_what_it_has() -> None:
+def test_nothing_is_sent_before_the_receiver_reports_position() -> None:
     ring: SendRing[str] = SendRing(4)
     ring.push("one")
     assert ring.sendable() is None
@@ -138,7 +138,7 @@ def test_nothing_is_sent_before_the_receiver_said_what_it_has() -> None:
     assert ring.sendable() is None
 
 
-def test_the_window_bounds_what_is_in_flight() -> None:
+def test_window_bounds_the_frames_in_flight() -> None:
     ring: SendRing[int] = SendRing(100)
     for n in range(1, 51):
         ring.push(n)
@@ -152,7 +152,7 @@ def test_the_window_bounds_what_is_in_flight() -> None:
     assert ring.sendable() == 11
 
 
-def test_a_probe_does_not_send_again_what_only_waits_for_the_journal() -> None:
+def test_probe_does_not_resend_frames_waiting_for_journal() -> None:
     ring: SendRing[int] = SendRing(10)
     for n in range(1, 5):
         ring.push(n)
@@ -165,7 +165,7 @@ def test_a_probe_does_not_send_again_what_only_waits_for_the_journal() -> None:
     assert ring.sendable() == 3
 
 
-def test_a_receiver_that_knows_more_than_was_sent_is_refused() -> None:
+def test_receiver_claiming_unsent_frames_is_refused() -> None:
     ring: SendRing[int] = SendRing(10)
     ring.push(1)
     with pytest.raises(BadField):
@@ -174,7 +174,7 @@ def test_a_receiver_that_knows_more_than_was_sent_is_refused() -> None:
         ring.acknowledge(2)
 
 
-def test_a_receiver_that_lost_its_journal_is_found_out() -> None:
+def test_receiver_that_lost_its_journal_is_detected() -> None:
     ring: SendRing[int] = SendRing(10)
     for n in range(1, 5):
         ring.push(n)
@@ -185,13 +185,13 @@ def test_a_receiver_that_lost_its_journal_is_found_out() -> None:
         ring.have(0, 0, 3, 10)
 
 
-def test_acknowledging_what_was_not_delivered_is_an_error() -> None:
+def test_acknowledging_undelivered_frames_is_an_error() -> None:
     cursor = ReceiveCursor(3)
     with pytest.raises(ValueError, match="only 3 were delivered"):
         cursor.acknowledge(4)
 
 
-def test_a_frame_over_which_the_layer_above_failed_comes_again() -> None:
+def test_undelivered_frame_is_accepted_again() -> None:
     cursor = ReceiveCursor(0)
     cursor.delivered_one()
     cursor.not_delivered()

@@ -89,7 +89,7 @@ async def test_frames_arrive_whole_and_are_acknowledged(closing, eventually) -> 
     await receiver.close()
 
 
-async def test_a_receiver_restarted_elsewhere_gets_the_rest_and_nothing_twice(closing, eventually) -> None:
+async def test_receiver_restarted_elsewhere_gets_the_rest_once(closing, eventually) -> None:
     manager = closing(Manager(prompt=False))
     sender = closing(StreamSender("spot-1", 1))
     sender.connect(manager.receiver.local)
@@ -109,9 +109,7 @@ async def test_a_receiver_restarted_elsewhere_gets_the_rest_and_nothing_twice(cl
     assert manager.journal[("spot-1", 1)] == list(range(1, 401))
 
 
-async def test_a_receiver_restarted_at_its_old_address_is_found_without_being_told(
-    closing, eventually
-) -> None:
+async def test_receiver_restarted_at_its_address_is_found_again(closing, eventually) -> None:
     manager = closing(Manager())
     sender = closing(StreamSender("spot-1", 1))
     sender.connect(manager.receiver.local)
@@ -127,7 +125,7 @@ async def test_a_receiver_restarted_at_its_old_address_is_found_without_being_to
     assert manager.journal[("spot-1", 1)] == list(range(1, 21))
 
 
-async def test_a_full_ring_takes_nothing_until_there_is_an_acknowledgement(closing, eventually) -> None:
+async def test_full_ring_takes_nothing_until_an_acknowledgement(closing, eventually) -> None:
     manager = closing(Manager(prompt=False))
     sender = closing(StreamSender("spot-1", 1, ring_frames=8))
     assert [token(sender, n) for n in range(1, 11)] == [True] * 8 + [False] * 2
@@ -141,7 +139,7 @@ async def test_a_full_ring_takes_nothing_until_there_is_an_acknowledgement(closi
     assert token(sender, 9)
 
 
-async def test_no_more_than_the_window_is_in_flight_while_the_journal_is_behind(closing, eventually) -> None:
+async def test_frames_in_flight_stay_within_window_without_commits(closing, eventually) -> None:
     manager = closing(Manager(prompt=False, window=4))
     sender = closing(StreamSender("spot-1", 1))
     sender.connect(manager.receiver.local)
@@ -156,7 +154,7 @@ async def test_no_more_than_the_window_is_in_flight_while_the_journal_is_behind(
     assert manager.journal[("spot-1", 1)] == list(range(1, 21))
 
 
-async def test_a_fenced_incarnation_is_told_and_stops(closing, eventually) -> None:
+async def test_fenced_incarnation_is_notified_and_stops(closing, eventually) -> None:
     manager = closing(Manager())
     manager.fenced.add(("spot-1", 1))
     why: list[str] = []
@@ -178,7 +176,7 @@ async def test_a_fenced_incarnation_is_told_and_stops(closing, eventually) -> No
     assert manager.receiver.refused["fenced"] >= 1
 
 
-async def test_a_stream_fenced_in_the_middle_is_told_once_it_is_forgotten(closing, eventually) -> None:
+async def test_fenced_live_stream_is_notified_after_being_forgotten(closing, eventually) -> None:
     manager = closing(Manager())
     why: list[str] = []
     sender = closing(StreamSender("spot-1", 1, on_refused=why.append))
@@ -192,7 +190,7 @@ async def test_a_stream_fenced_in_the_middle_is_told_once_it_is_forgotten(closin
     assert manager.journal[("spot-1", 1)] == [1]
 
 
-async def test_a_frame_over_which_the_manager_failed_comes_again(closing, eventually) -> None:
+async def test_frame_that_failed_in_the_manager_is_resent(closing, eventually) -> None:
     manager = closing(Manager())
     sender = closing(StreamSender("spot-1", 1, hello_period_s=0.05))
     failures: list[BaseException] = []
@@ -214,7 +212,7 @@ async def test_a_frame_over_which_the_manager_failed_comes_again(closing, eventu
     assert len(failures) == 2
 
 
-async def test_a_gap_is_asked_for_and_duplicates_are_dropped(closing, eventually) -> None:
+async def test_gap_is_requested_and_duplicates_are_dropped(closing, eventually) -> None:
     manager = closing(Manager())
     peer = manager.receiver.local
 
@@ -239,7 +237,7 @@ async def test_a_gap_is_asked_for_and_duplicates_are_dropped(closing, eventually
         await eventually(lambda: manager.receiver.refused["over-credit"] == 1)
 
 
-async def test_garbage_on_the_stream_socket_is_counted_and_streams_go_on(closing, eventually) -> None:
+async def test_garbage_on_stream_socket_is_counted_and_streams_continue(closing, eventually) -> None:
     manager = closing(Manager())
     sender = closing(StreamSender("spot-1", 1))
     sender.connect(manager.receiver.local)
@@ -271,7 +269,7 @@ async def test_garbage_on_the_stream_socket_is_counted_and_streams_go_on(closing
     assert manager.journal == {("spot-1", 1): list(range(1, 51))}
 
 
-async def test_with_keys_only_trusted_instances_are_heard(closing, eventually) -> None:
+async def test_untrusted_instances_are_ignored_with_keys(closing, eventually) -> None:
     friend, stranger, own = NodeKeys.generate(), NodeKeys.generate(), NodeKeys.generate()
     manager = closing(Manager(keys=NodeKeys(own.public, own.secret, frozenset({friend.public}))))
     good, bad = closing(StreamSender("good", 1, keys=friend)), closing(StreamSender("bad", 1, keys=stranger))
@@ -290,9 +288,7 @@ def trusting(own: NodeKeys, *others: NodeKeys) -> NodeKeys:
     return NodeKeys(own.public, own.secret, frozenset(other.public for other in others))
 
 
-async def test_a_revoked_instance_is_cut_and_forgotten_and_goes_on_without_a_gap_when_trusted_again(
-    closing, eventually
-) -> None:
+async def test_revoked_instance_resumes_without_gap_when_trusted_again(closing, eventually) -> None:
     spot, friend, own = NodeKeys.generate(), NodeKeys.generate(), NodeKeys.generate()
     keys = trusting(own, spot, friend)
     manager = closing(Manager(keys=keys, prompt=False))
@@ -321,7 +317,7 @@ async def test_a_revoked_instance_is_cut_and_forgotten_and_goes_on_without_a_gap
     assert kept.refused == {}
 
 
-async def test_an_instance_hangs_up_on_a_manager_that_it_trusts_no_longer(closing, eventually) -> None:
+async def test_instance_hangs_up_on_an_untrusted_manager(closing, eventually) -> None:
     spot, own = NodeKeys.generate(), NodeKeys.generate()
     manager = closing(Manager(keys=trusting(own, spot)))
     keys = trusting(spot, own)
@@ -363,7 +359,7 @@ asyncio.run(main())
 
 
 @pytest.mark.realprocess
-async def test_a_killed_sender_loses_nothing_that_was_acknowledged(closing, eventually) -> None:
+async def test_killed_sender_loses_nothing_that_was_acknowledged(closing, eventually) -> None:
     manager = closing(Manager())
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SENDER, manager.receiver.local.endpoint

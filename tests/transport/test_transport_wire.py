@@ -28,7 +28,7 @@ async def carrier(request: pytest.FixtureRequest) -> AsyncIterator[Loopback | Pl
     await carrier.close()
 
 
-async def test_the_first_send_dials_and_the_frames_arrive_in_order(carrier, hear, eventually) -> None:
+async def test_first_send_dials_and_frames_arrive_in_order(carrier, hear, eventually) -> None:
     a, b = hear(carrier.open("a")), hear(carrier.open("b"))
     sent = [[b"%d" % n, b"body"] for n in range(HELD_FRAMES)]
     assert all(a.wire.send(b.wire.local, frames) is Sent.OK for frames in sent)
@@ -37,7 +37,7 @@ async def test_the_first_send_dials_and_the_frames_arrive_in_order(carrier, hear
     assert a.states(b.wire.local) == [Link.UP]
 
 
-async def test_a_route_leads_back_to_the_sender_and_from_there_forth_again(carrier, hear, eventually) -> None:
+async def test_route_leads_to_the_sender_and_back_again(carrier, hear, eventually) -> None:
     a, b = hear(carrier.open("a")), hear(carrier.open("b"))
     b.reply = lambda frames: [b"answer to", *frames]
     a.wire.send(b.wire.local, [b"question"])
@@ -48,7 +48,7 @@ async def test_a_route_leads_back_to_the_sender_and_from_there_forth_again(carri
     assert b.links == []
 
 
-async def test_frames_are_held_for_a_peer_that_starts_later(carrier, hear, eventually) -> None:
+async def test_frames_are_held_for_a_later_peer(carrier, hear, eventually) -> None:
     a = hear(carrier.open("a"))
     late = carrier.address("late")
     assert a.wire.send(late, [b"patience"]) is Sent.OK
@@ -58,7 +58,7 @@ async def test_frames_are_held_for_a_peer_that_starts_later(carrier, hear, event
     assert a.states(late) == [Link.UP]
 
 
-async def test_the_hold_is_bounded_and_dropped_when_nobody_ever_answers(carrier, hear, eventually) -> None:
+async def test_held_frames_are_bounded_and_dropped_without_answer(carrier, hear, eventually) -> None:
     carrier.gives_up_after(SOON_S)
     a = hear(carrier.open("a"))
     nobody = carrier.address("nobody")
@@ -71,7 +71,7 @@ async def test_the_hold_is_bounded_and_dropped_when_nobody_ever_answers(carrier,
     assert b.frames == [[b"second try"]]
 
 
-async def test_a_closed_peer_is_suspected_and_down_without_the_grace(carrier, hear, eventually) -> None:
+async def test_closed_peer_is_suspected_then_down_without_grace(carrier, hear, eventually) -> None:
     a, b = hear(carrier.open("a")), hear(carrier.open("b"))
     peer = b.wire.local
     a.wire.send(peer, [b"hello"])
@@ -81,7 +81,7 @@ async def test_a_closed_peer_is_suspected_and_down_without_the_grace(carrier, he
     assert a.states(peer) == [Link.UP, Link.SUSPECT, Link.DOWN]
 
 
-async def test_a_connection_that_comes_back_within_the_grace_is_up_again(carrier, hear, eventually) -> None:
+async def test_connection_back_within_the_grace_is_up_again(carrier, hear, eventually) -> None:
     a, b = hear(carrier.open("a")), hear(carrier.open("b"))
     peer = await carrier.cuttable("b")
     a.wire.send(peer, [b"hello"])
@@ -95,9 +95,7 @@ async def test_a_connection_that_comes_back_within_the_grace_is_up_again(carrier
     assert b.routes[0] == b.routes[1]
 
 
-async def test_a_connection_that_does_not_come_back_is_down_after_the_grace(
-    carrier, hear, eventually
-) -> None:
+async def test_connection_not_back_is_down_after_the_grace(carrier, hear, eventually) -> None:
     carrier.gives_up_after(SOON_S)
     a, b = hear(carrier.open("a")), hear(carrier.open("b"))
     peer = await carrier.cuttable("b")
@@ -110,7 +108,7 @@ async def test_a_connection_that_does_not_come_back_is_down_after_the_grace(
     assert asyncio.get_running_loop().time() - began > SOON_S - 0.01
 
 
-async def test_a_route_to_a_closed_sender_leads_nowhere(carrier, hear, eventually) -> None:
+async def test_route_to_a_closed_sender_leads_nowhere(carrier, hear, eventually) -> None:
     a, b = hear(carrier.open("a")), hear(carrier.open("b"))
     a.wire.send(b.wire.local, [b"hello"])
     await eventually(lambda: bool(b.frames))
@@ -119,7 +117,7 @@ async def test_a_route_to_a_closed_sender_leads_nowhere(carrier, hear, eventuall
     assert b.wire.send(b"nobody#1", [b"?"]) is Sent.NO_ROUTE
 
 
-async def test_forgetting_a_peer_drops_the_link_without_an_event(carrier, hear, eventually) -> None:
+async def test_forgetting_a_peer_drops_the_link_without_event(carrier, hear, eventually) -> None:
     a, b = hear(carrier.open("a")), hear(carrier.open("b"))
     peer = b.wire.local
     a.wire.send(peer, [b"one"])
@@ -133,7 +131,7 @@ async def test_forgetting_a_peer_drops_the_link_without_an_event(carrier, hear, 
     assert a.states(peer) == [Link.UP, Link.UP]
 
 
-async def test_a_receiver_that_does_not_listen_costs_credit_and_not_memory(carrier, hear, eventually) -> None:
+async def test_deaf_receiver_costs_credit_and_not_memory(carrier, hear, eventually) -> None:
     body = b"x" * 20_000
     for attempt in range(10):
         a, deaf = hear(carrier.open(f"a{attempt}")), carrier.open(f"deaf{attempt}")
@@ -158,7 +156,7 @@ async def test_a_receiver_that_does_not_listen_costs_credit_and_not_memory(carri
     pytest.fail("no connection lasted")
 
 
-async def test_a_callback_that_fails_does_not_silence_the_wire(carrier, hear, eventually) -> None:
+async def test_failing_callback_does_not_silence_the_wire(carrier, hear, eventually) -> None:
     a, b = hear(carrier.open("a")), carrier.open("b")
     got: list[bytes] = []
 
@@ -176,7 +174,7 @@ async def test_a_callback_that_fails_does_not_silence_the_wire(carrier, hear, ev
     assert b.refused["unknown-kind"] == 1
 
 
-async def test_what_no_receiver_would_take_is_not_sent(carrier) -> None:
+async def test_unacceptable_frames_are_not_sent(carrier) -> None:
     a, b = carrier.open("a"), carrier.open("b")
     with pytest.raises(Oversize):
         a.send(b.local, [b"x" * (MAX_FRAME_BYTES + 1)])
@@ -184,7 +182,7 @@ async def test_what_no_receiver_would_take_is_not_sent(carrier) -> None:
         a.send(b.local, [])
 
 
-async def test_a_process_may_talk_to_itself(carrier, hear, eventually) -> None:
+async def test_process_may_send_to_itself(carrier, hear, eventually) -> None:
     a = hear(carrier.open("a"))
     a.wire.send(a.wire.local, [b"note to self"])
     await eventually(lambda: a.frames == [[b"note to self"]])
@@ -192,7 +190,7 @@ async def test_a_process_may_talk_to_itself(carrier, hear, eventually) -> None:
     await eventually(lambda: a.frames[1:] == [[b"answer to self"]])
 
 
-async def test_every_dialling_has_a_route_of_its_own(carrier, hear, eventually) -> None:
+async def test_every_dial_has_its_own_route(carrier, hear, eventually) -> None:
     a, b = hear(carrier.open("a")), hear(carrier.open("b"))
     peer = b.wire.local
     a.wire.send(peer, [b"one"])
@@ -211,7 +209,7 @@ async def test_every_dialling_has_a_route_of_its_own(carrier, hear, eventually) 
     assert [b.wire.peer_of(route) for route in b.routes] == [None, None]
 
 
-async def test_closing_twice_and_sending_after_close_are_harmless(carrier) -> None:
+async def test_closing_twice_and_later_sends_are_harmless(carrier) -> None:
     a, b = carrier.open("a"), carrier.open("b")
     await a.close()
     await a.close()

@@ -100,29 +100,29 @@ def texts(evidence: Evidence) -> str:
     return "\n".join(map(str, audit(evidence)))
 
 
-def test_a_whole_run_has_no_violations() -> None:
+def test_complete_run_has_no_violations() -> None:
     assert audit(whole()) == []
 
 
-def test_a_request_that_never_reached_the_trainer_is_found() -> None:
+def test_request_that_never_reached_the_trainer_is_found() -> None:
     found = texts(with_trained(whole(), trained(2).samples[1:]))
     assert "I1: step 2: step-2/0/0 never reached the trainer" in found
 
 
-def test_a_request_that_was_trained_twice_in_a_step_is_found() -> None:
+def test_request_trained_twice_in_a_step_is_found() -> None:
     samples = trained(2).samples
     found = texts(with_trained(whole(), (*samples, samples[0])))
     assert "I1: step 2: step-2/0/0 reached the trainer 2 times" in found
 
 
-def test_a_request_of_another_step_is_found() -> None:
+def test_request_of_another_step_is_found() -> None:
     found = texts(with_trained(whole(), (*trained(2).samples, trained(1).samples[0])))
     assert "step-1/0/0 was trained and is no request of the batch" in found
     assert "step-1/0/0 was trained in step 1 and again in step 2" in found
 
 
 @pytest.mark.parametrize("change", [{"count": 9}, {"crc": 1}])
-def test_trained_tokens_that_differ_from_the_collected_ones_are_found(change: dict[str, int]) -> None:
+def test_trained_tokens_differing_from_collected_ones_are_found(change: dict[str, int]) -> None:
     first, *rest = trained(2).samples
     assert "I1" in broken(with_trained(whole(), (msgspec.structs.replace(first, **change), *rest)))
 
@@ -139,24 +139,24 @@ def test_spans_that_do_not_join_are_found(change: dict[str, int], what: str) -> 
     assert what in texts(with_spans(whole(), **change))
 
 
-def test_a_batch_that_no_journal_holds_is_found() -> None:
+def test_batch_missing_from_every_journal_is_found() -> None:
     evidence = whole()
     without = [it for it in evidence.ledgers if it.batch != "step-2"]
     assert "its batch step-2 is in no journal" in texts(replace(evidence, ledgers=without))
 
 
-def test_a_batch_with_too_few_requests_is_found() -> None:
+def test_batch_with_too_few_requests_is_found() -> None:
     assert "holds 4 requests, expected 5" in texts(replace(whole(), requests_per_step=5))
 
 
-def test_a_ledger_that_is_journaled_twice_counts_once_unless_it_differs() -> None:
+def test_ledger_journaled_twice_counts_once_unless_it_differs() -> None:
     evidence = whole()
     assert audit(replace(evidence, ledgers=[*evidence.ledgers, evidence.ledgers[1]])) == []
     other = msgspec.structs.replace(evidence.ledgers[1], requests=evidence.ledgers[1].requests[1:])
     assert "I1" in broken(replace(evidence, ledgers=[*evidence.ledgers, other]))
 
 
-def test_lost_and_doubled_tokens_are_found() -> None:
+def test_lost_and_duplicate_tokens_are_found() -> None:
     evidence = whole()
     assert evidence.counters is not None
     doubled = msgspec.structs.replace(evidence.counters, tokens_generated_twice=3)
@@ -171,22 +171,22 @@ def test_tokens_of_another_version_are_found() -> None:
     assert broken(with_spans(whole(), version=0)) == {"I3"}
 
 
-def test_a_batch_of_another_version_is_found() -> None:
+def test_batch_of_another_version_is_found() -> None:
     evidence = whole()
     off = [ledger("step-2", 0) if it.batch == "step-2" else it for it in evidence.ledgers]
     assert broken(replace(evidence, ledgers=off)) == {"I3"}
 
 
 @pytest.mark.parametrize("change", [{"incarnation": 5}, {"attempt": 1}])
-def test_what_an_older_incarnation_wrote_is_found(change: dict[str, int]) -> None:
+def test_write_of_an_older_incarnation_is_found(change: dict[str, int]) -> None:
     assert broken(with_spans(whole(), **change)) == {"I4"}
 
 
-def test_a_name_that_went_back_to_an_older_incarnation_is_found() -> None:
+def test_name_returned_to_an_older_incarnation_is_found() -> None:
     assert broken(replace(whole(), fences={"a": [7, 9, 8]})) == {"I4"}
 
 
-def test_a_step_that_was_skipped_or_done_twice_is_found() -> None:
+def test_skipped_or_repeated_step_is_found() -> None:
     evidence = whole()
     assert "was skipped" in texts(replace(evidence, trained=[trained(1), trained(3)]))
     assert "it was done twice" in texts(replace(evidence, trained=[*evidence.trained, trained(3)]))
@@ -195,7 +195,7 @@ def test_a_step_that_was_skipped_or_done_twice_is_found() -> None:
     assert "step 2 is recorded 2 times" in texts(replace(evidence, finished=[1, 2, 2, 3]))
 
 
-def test_steps_may_be_done_again_from_the_same_samples_after_a_host_was_lost() -> None:
+def test_steps_may_repeat_with_same_samples_after_host_loss() -> None:
     evidence = whole()
     again = [trained(1), trained(2), Rewound(step=1), trained(2), trained(3)]
     assert audit(replace(evidence, trained=again)) == []
@@ -205,7 +205,7 @@ def test_steps_may_be_done_again_from_the_same_samples_after_a_host_was_lost() -
     assert "from other samples than before" in texts(replace(evidence, trained=again))
 
 
-def test_a_checkpoint_that_is_damaged_foreign_or_missing_is_found() -> None:
+def test_damaged_foreign_or_missing_checkpoint_is_found() -> None:
     evidence = whole()
     damaged = CheckpointSeen("step-000003", 3, damage="model.safetensors is not what was sealed")
     foreign = CheckpointSeen("step-000003", 3, trained(2).samples)
@@ -216,7 +216,7 @@ def test_a_checkpoint_that_is_damaged_foreign_or_missing_is_found() -> None:
     assert "no whole checkpoint of the last step" in texts(replace(evidence, checkpoints=[]))
 
 
-def test_a_run_that_was_stopped_is_whole_as_far_as_it_went() -> None:
+def test_stopped_run_has_no_violation_so_far() -> None:
     evidence = whole()
     stopped = replace(
         evidence, complete=False, steps=9, finished=[1, 2, 3], checkpoints=list(evidence.checkpoints)
@@ -224,19 +224,19 @@ def test_a_run_that_was_stopped_is_whole_as_far_as_it_went() -> None:
     assert audit(stopped) == []
 
 
-def test_missing_evidence_never_passes_in_silence() -> None:
+def test_missing_evidence_is_never_silently_passed() -> None:
     assert broken(replace(whole(), missing=[("I4", "no registry")])) == {"I4"}
     nothing = Evidence(steps=STEPS, requests_per_step=REQUESTS, complete=True)
     assert "I5" in broken(nothing)
 
 
-def test_many_faults_of_one_kind_are_named_in_part_and_counted() -> None:
+def test_many_faults_of_a_kind_are_sampled_and_counted() -> None:
     found = texts(with_trained(whole(), ()))
     assert found.count("never reached the trainer") == 3
     assert "and 1 more of this kind" in found
 
 
-def test_a_token_is_as_old_as_the_bound_allows_and_no_older() -> None:
+def test_token_age_beyond_the_staleness_bound_is_found() -> None:
     def old(version: int) -> Evidence:
         return with_request(
             whole(),
@@ -250,7 +250,7 @@ def test_a_token_is_as_old_as_the_bound_allows_and_no_older() -> None:
     assert broken(replace(old(2), staleness=1)) == {"I3"}, "newer than the step is wrong as well"
 
 
-def test_a_single_request_may_have_newer_tokens_than_were_asked_for_and_no_older_ones() -> None:
+def test_single_request_may_have_newer_but_not_older_tokens() -> None:
     def single(least: int) -> Evidence:
         one = BatchLedger(
             batch="generate-x", version=2, min_version=least, requests=(request("generate-x", 0, 1),)
@@ -274,14 +274,14 @@ def test_missing_evidence_is_not_called_broken() -> None:
     assert states(audit(lost))["I5"] is State.UNCHECKED
 
 
-def test_a_breach_that_was_seen_is_broken_whatever_else_is_missing() -> None:
+def test_proven_breach_is_broken_whatever_evidence_is_missing() -> None:
     found = replace(whole(), finished=[1, 1, 2], missing=[("I5", "half of it is gone")])
     assert states(audit(found))["I5"] is State.BROKEN
     assert "step 1 is recorded 2 times" in texts(found)
     assert "step 3 was never recorded" not in texts(found), "it may be in the half that is gone"
 
 
-def test_a_request_without_a_score_is_not_due_in_its_step_and_must_not_be_trained() -> None:
+def test_unscored_request_is_not_due_and_must_not_train() -> None:
     unscored = with_request(
         whole(), lambda request: msgspec.structs.replace(request, score=None, status="lost")
     )

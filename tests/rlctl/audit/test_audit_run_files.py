@@ -101,7 +101,7 @@ async def record(run: Path) -> None:
     CheckpointStore(run / "checkpoints").write(2, {COMMIT_FILE: commit}, {})
 
 
-async def test_a_whole_run_is_found_whole(tmp_path: Path, config: Config) -> None:
+async def test_complete_run_passes_the_audit(tmp_path: Path, config: Config) -> None:
     await record(tmp_path)
     evidence = gather(tmp_path, config, complete=True)
     assert evidence.missing == []
@@ -115,7 +115,7 @@ async def test_a_whole_run_is_found_whole(tmp_path: Path, config: Config) -> Non
     assert last.samples[0].crc == zlib.crc32(tokens)
 
 
-async def test_state_elsewhere_is_found_where_it_is_named(tmp_path: Path, config: Config) -> None:
+async def test_state_elsewhere_is_found_at_its_named_place(tmp_path: Path, config: Config) -> None:
     await record(tmp_path / "run")
     (tmp_path / "run" / "nodes" / "head").rename(tmp_path / "elsewhere")
     without = gather(tmp_path / "run", config, complete=True)
@@ -124,7 +124,7 @@ async def test_state_elsewhere_is_found_where_it_is_named(tmp_path: Path, config
     assert audit(found) == []
 
 
-async def test_journals_of_other_jobs_on_a_host_are_left_alone(tmp_path: Path, config: Config) -> None:
+async def test_journals_of_other_jobs_are_left_alone(tmp_path: Path, config: Config) -> None:
     await record(tmp_path / "run")
     for node in ("head", "reserved-1"):
         journals = tmp_path / "run" / "nodes" / node / "journal"
@@ -138,7 +138,7 @@ async def test_journals_of_other_jobs_on_a_host_are_left_alone(tmp_path: Path, c
     assert {ledger.batch for ledger in found.ledgers} == {"step-1", "step-2"}
 
 
-async def test_a_damaged_checkpoint_is_a_breach_and_a_damaged_journal_cannot_be_checked(
+async def test_damaged_checkpoint_is_breach_and_damaged_journal_unchecked(
     tmp_path: Path, config: Config
 ) -> None:
     await record(tmp_path)
@@ -156,9 +156,7 @@ async def test_a_damaged_checkpoint_is_a_breach_and_a_damaged_journal_cannot_be_
     assert {found[name] for name in ("I1", "I2", "I3", "I4")} == {State.UNCHECKED}
 
 
-async def test_a_damaged_page_that_no_stream_of_the_run_needs_is_found_and_named(
-    tmp_path: Path, config: Config
-) -> None:
+async def test_damaged_page_needed_by_no_stream_is_named(tmp_path: Path, config: Config) -> None:
     """Every row can be read, and SQLite says nothing unless it is asked."""
     await record(tmp_path)
     journal = tmp_path / "nodes" / "head" / "journal" / "rollout.sqlite"
@@ -185,7 +183,7 @@ async def test_a_damaged_page_that_no_stream_of_the_run_needs_is_found_and_named
     assert found["I2"] is State.UNCHECKED
 
 
-async def test_a_journal_without_any_needed_stream_is_verified_too(tmp_path: Path, config: Config) -> None:
+async def test_journal_without_needed_streams_is_verified_too(tmp_path: Path, config: Config) -> None:
     await record(tmp_path)
     other = tmp_path / "nodes" / "reserved-1" / "journal" / "transfer.sqlite"
     await write(other, {"reserved-1/transfer": [StepFinished(step=1)]})
@@ -198,9 +196,7 @@ async def test_a_journal_without_any_needed_stream_is_verified_too(tmp_path: Pat
     assert audit(evidence) == [], "the invariants do not depend on it"
 
 
-async def test_a_token_that_changed_on_its_way_to_the_trainer_is_found(
-    tmp_path: Path, config: Config
-) -> None:
+async def test_token_changed_on_its_way_to_trainer_is_found(tmp_path: Path, config: Config) -> None:
     await record(tmp_path)
     evidence = gather(tmp_path, config, complete=True)
     journal = tmp_path / "nodes" / "reserved-1" / "journal" / "agent.sqlite"

@@ -16,13 +16,13 @@ def link(count: int, state: str = "up") -> LinkState:
     )
 
 
-def test_links_that_are_and_links_that_were_are_summed_up() -> None:
+def test_live_and_ended_links_are_summed_up() -> None:
     figures = link_figures([link(5), link(1, "suspect")], {"resent": 2})
     assert figures.totals == {**dict.fromkeys(COUNTED, 6), "resent": 8}
     assert (figures.states, figures.unacked, figures.waiting) == ({"up": 1, "suspect": 1}, 4, 2)
 
 
-async def test_what_a_link_counted_stays_counted_to_the_last_message_when_it_is_gone() -> None:
+async def test_counts_of_a_link_are_kept_when_it_ends() -> None:
     network = LoopbackNetwork()
     here, there = Links(network.wire("here"), life=1), Links(network.wire("there"), life=2)
     heard: list[str] = []

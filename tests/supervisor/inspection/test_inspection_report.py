@@ -78,7 +78,7 @@ def row_of(state: SystemState, name: str) -> ActorState:
     return next(actor for actor in state.actors if actor.name == name)
 
 
-async def test_an_actor_is_described_from_another_process(pair: tuple[TestSystem, TestSystem]) -> None:
+async def test_actor_is_described_from_another_process(pair: tuple[TestSystem, TestSystem]) -> None:
     system, other = pair
     gate = asyncio.Event()
     failed = asyncio.Event()
@@ -132,7 +132,7 @@ async def test_an_actor_is_described_from_another_process(pair: tuple[TestSystem
     await tree.stop()
 
 
-async def test_a_summary_that_fails_is_shown_as_such_and_hides_nobody(
+async def test_failing_summary_is_shown_and_hides_no_actor(
     pair: tuple[TestSystem, TestSystem],
 ) -> None:
     system, other = pair
@@ -159,7 +159,7 @@ async def test_asks_are_timed_and_their_failures_counted(pair: tuple[TestSystem,
     assert vitals.ask_failed == {"Refused": 1}
 
 
-async def test_dead_letters_tell_who_sent_what_to_whom(pair: tuple[TestSystem, TestSystem]) -> None:
+async def test_dead_letters_show_sender_kind_and_target(pair: tuple[TestSystem, TestSystem]) -> None:
     system, other = pair
     gone = system.spawn("gone", lambda: Watched(asyncio.Event()))
     system.kill("gone")
@@ -176,7 +176,7 @@ async def test_dead_letters_tell_who_sent_what_to_whom(pair: tuple[TestSystem, T
     assert 0 <= told.now_s - sample.t_s < 60
 
 
-async def test_a_tap_shows_what_passes_and_costs_nothing_when_it_is_closed(
+async def test_tap_shows_messages_and_costs_nothing_when_closed(
     pair: tuple[TestSystem, TestSystem],
 ) -> None:
     system, other = pair
@@ -204,7 +204,7 @@ async def test_a_tap_shows_what_passes_and_costs_nothing_when_it_is_closed(
         await other.ask(there, ReadTap(reader="r"), TapRecords)
 
 
-async def test_a_message_that_is_no_question_is_refused_and_counted(
+async def test_non_question_message_is_refused_and_counted(
     pair: tuple[TestSystem, TestSystem],
 ) -> None:
     system, other = pair

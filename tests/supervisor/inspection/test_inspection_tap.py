@@ -32,7 +32,7 @@ class OtherTapped(Message, frozen=True):
     number: float = 0.0
 
 
-def test_a_reader_gets_the_messages_of_its_actors_and_kinds_in_order() -> None:
+def test_reader_gets_messages_of_its_actors_in_order() -> None:
     reader = TapReader(StartTap(reader="r", actor="rollout/*", kind="Tap*"), lambda: 5.0)
     reader.seen("in", "tell", "head/agent", "rollout/manager", Tapped(text="to"))
     reader.seen("in", "ask", "rollout/balancer", "head/agent", Tapped(text="from"))
@@ -47,7 +47,7 @@ def test_a_reader_gets_the_messages_of_its_actors_and_kinds_in_order() -> None:
     assert (answer.skipped, reader.read(10).records) == (0, [])
 
 
-def test_what_goes_beyond_the_rate_is_skipped_and_counted() -> None:
+def test_messages_beyond_the_rate_are_skipped_and_counted() -> None:
     now = [0.0]
     reader = TapReader(StartTap(reader="r", rate=10.0), lambda: now[0])
     for _ in range(100):
@@ -62,7 +62,7 @@ def test_what_goes_beyond_the_rate_is_skipped_and_counted() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 30)), max_size=300))
-def test_every_message_is_either_read_or_skipped_and_few_wait(story: list[tuple[float, int]]) -> None:
+def test_every_message_is_read_or_skipped_and_few_wait(story: list[tuple[float, int]]) -> None:
     now = [0.0]
     reader = TapReader(StartTap(reader="r", rate=1e9), lambda: now[0])
     seen = read = skipped = 0
@@ -80,7 +80,7 @@ def test_every_message_is_either_read_or_skipped_and_few_wait(story: list[tuple[
     assert len(rest.records) <= MAX_WAITING
 
 
-def test_a_body_is_json_and_small_whatever_the_message_holds() -> None:
+def test_body_is_small_json_for_any_message() -> None:
     huge = Tapped(text="x" * 10_000, blob=bytes(1 << 20), deep={str(n): list(range(999)) for n in range(999)})
     body = json.loads(body_of(huge))
     assert len(body["text"]) < MAX_TEXT + 40
@@ -93,7 +93,7 @@ def test_a_body_is_json_and_small_whatever_the_message_holds() -> None:
     assert json.loads(body_of(OtherTapped(number=float("nan")))) == {"number": "nan"}
 
 
-async def test_a_tap_stands_while_somebody_reads_and_is_gone_when_he_vanishes(
+async def test_tap_ends_when_its_reader_vanishes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gleaner.supervisor.inspection.tap.IDLE_S", 0.05)
@@ -119,7 +119,7 @@ async def test_a_tap_stands_while_somebody_reads_and_is_gone_when_he_vanishes(
         tap.read(ReadTap(reader="vanishes"))
 
 
-async def test_readers_are_few() -> None:
+async def test_number_of_readers_is_bounded() -> None:
     tap = Tap(lambda _: None)
     for number in range(MAX_READERS):
         tap.start(StartTap(reader=str(number)))

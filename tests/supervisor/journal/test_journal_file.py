@@ -36,7 +36,7 @@ async def journal(tmp_path: Path) -> Path:
     return store.path
 
 
-async def test_an_open_journal_is_read_as_a_replay_would(journal: Path) -> None:
+async def test_open_journal_is_read_as_a_replay_would(journal: Path) -> None:
     found = read_streams(journal, ["a", "b", "nobody"])
     assert found["a"].messages == (AllNoted(numbers=[1, 2]), Noted(number=3))
     assert (found["a"].incarnation, found["b"].incarnation) == (3, 5)
@@ -44,7 +44,7 @@ async def test_an_open_journal_is_read_as_a_replay_would(journal: Path) -> None:
     assert "nobody" not in found
 
 
-async def test_a_journal_of_a_killed_process_is_read_with_its_log(journal: Path, tmp_path: Path) -> None:
+async def test_journal_of_a_killed_process_is_read_with_log(journal: Path, tmp_path: Path) -> None:
     for file in journal.parent.glob("j.sqlite*"):
         shutil.copy(file, tmp_path / file.name.replace("j.", "copy."))
     assert (tmp_path / "copy.sqlite-wal").stat().st_size > 0
@@ -74,7 +74,7 @@ async def test_damage_is_named_with_its_file(journal: Path, damage: str, what: s
     assert read_streams(journal, ["a"])["a"].messages, "other streams are as they were"
 
 
-async def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
+async def test_non_journal_file_is_refused(tmp_path: Path) -> None:
     noise = tmp_path / "noise.sqlite"
     noise.write_bytes(b"no database at all" * 100)
     with pytest.raises(JournalDamaged, match="noise"):

@@ -38,7 +38,7 @@ def numbered(*numbers: int) -> list[Message]:
     return [Fact(number=number) for number in numbers]
 
 
-async def test_events_come_back_in_order_after_closing(place: PlaceUnderTest) -> None:
+async def test_events_are_replayed_in_order_after_closing(place: PlaceUnderTest) -> None:
     store = place.open()
     journal = Journal(store, "a", 1)
     assert await journal.append(Fact(number=1), Fact(number=2)) == 2
@@ -51,7 +51,7 @@ async def test_events_come_back_in_order_after_closing(place: PlaceUnderTest) ->
     await store.close()
 
 
-async def test_a_snapshot_bounds_the_replay(place: PlaceUnderTest) -> None:
+async def test_snapshot_bounds_the_replay(place: PlaceUnderTest) -> None:
     store = place.open()
     journal = Journal(store, "a", 1)
     await journal.append(*numbered(*range(100)))
@@ -63,7 +63,7 @@ async def test_a_snapshot_bounds_the_replay(place: PlaceUnderTest) -> None:
     await store.close()
 
 
-async def test_what_is_queued_at_once_takes_effect_in_the_order_of_the_calls(place: PlaceUnderTest) -> None:
+async def test_queued_writes_take_effect_in_order_of_calls(place: PlaceUnderTest) -> None:
     store = place.open(commit_s=0.02)
     a, b = Journal(store, "a", 1), Journal(store, "b", 1)
     waiting = [
@@ -86,7 +86,7 @@ async def test_what_is_queued_at_once_takes_effect_in_the_order_of_the_calls(pla
 @given(
     program=st.lists(st.sampled_from(["append", "append two", "snapshot", "new life", "reopen"]), max_size=12)
 )
-async def test_any_history_is_replayed_as_it_was_written(place: PlaceUnderTest, program: list[str]) -> None:
+async def test_any_history_is_replayed_as_written(place: PlaceUnderTest, program: list[str]) -> None:
     stream = f"law-{os.urandom(6).hex()}"
     store, life, written = place.open(), 1, []
     expected: list[Message] = []
@@ -114,7 +114,7 @@ async def test_any_history_is_replayed_as_it_was_written(place: PlaceUnderTest, 
     await store.close()
 
 
-async def test_an_older_incarnation_is_refused_at_the_store(place: PlaceUnderTest) -> None:
+async def test_older_incarnation_is_refused_at_the_store(place: PlaceUnderTest) -> None:
     store, other = place.open(), place.open()
     old, new = Journal(store, "a", 1), Journal(other, "a", 2)
     await old.append(Fact(number=1))
@@ -132,7 +132,7 @@ async def test_an_older_incarnation_is_refused_at_the_store(place: PlaceUnderTes
     await other.close()
 
 
-async def test_a_fenced_write_takes_nobody_with_it(place: PlaceUnderTest) -> None:
+async def test_fenced_write_fails_no_other_write(place: PlaceUnderTest) -> None:
     store = place.open(commit_s=0.02)
     old, new, other = Journal(store, "a", 1), Journal(store, "a", 2), Journal(store, "b", 1)
     await new.append(Fact(number=1))
@@ -147,7 +147,7 @@ async def test_a_fenced_write_takes_nobody_with_it(place: PlaceUnderTest) -> Non
     await store.close()
 
 
-async def test_what_was_acknowledged_survives_sigkill(place: PlaceUnderTest) -> None:
+async def test_acknowledged_events_survive_sigkill(place: PlaceUnderTest) -> None:
     here = [os.getcwd(), *map(str, Path(__file__).parents[:3])]
     code = f"""
 import asyncio, sys
@@ -173,7 +173,7 @@ asyncio.run(main())
     await store.close()
 
 
-async def test_appends_of_one_moment_share_a_commit(place: PlaceUnderTest) -> None:
+async def test_simultaneous_appends_share_a_commit(place: PlaceUnderTest) -> None:
     store = place.open(commit_s=0.02)
     assert isinstance(store, GroupCommit)
     commits: list[int] = []
@@ -185,7 +185,7 @@ async def test_appends_of_one_moment_share_a_commit(place: PlaceUnderTest) -> No
     await store.close()
 
 
-async def test_an_append_that_is_awaited_ends_the_gathering_of_its_group(place: PlaceUnderTest) -> None:
+async def test_awaited_append_flushes_its_group(place: PlaceUnderTest) -> None:
     store = place.open(commit_s=600.0)  # a group that gathered for so long would fail the test by its timeout
     journal = Journal(store, "a", 1)
     queued = journal.append_soon(Fact(number=0))
@@ -194,7 +194,7 @@ async def test_an_append_that_is_awaited_ends_the_gathering_of_its_group(place: 
     await store.close()
 
 
-async def test_awaited_appends_one_after_the_other_leave_a_share_of_the_time_between_their_commits(
+async def test_consecutive_awaited_appends_space_their_commits(
     place: PlaceUnderTest,
 ) -> None:
     store = place.open(commit_s=0.2)
@@ -208,7 +208,7 @@ async def test_awaited_appends_one_after_the_other_leave_a_share_of_the_time_bet
     await store.close()
 
 
-async def test_a_full_disk_refuses_what_it_cannot_keep_loses_nothing_and_works_again_after_it_was_freed(
+async def test_full_disk_refuses_loses_nothing_and_works_once_freed(
     place: PlaceUnderTest,
 ) -> None:
     store = place.open()
@@ -250,9 +250,7 @@ async def test_a_full_disk_refuses_what_it_cannot_keep_loses_nothing_and_works_a
         ("UPDATE gleaner.snapshots SET seq=1 WHERE {here} AND stream='c'", "stands at 1, expected 2"),
     ],
 )
-async def test_damage_is_refused_with_its_place_and_what_to_do(
-    place: PlaceUnderTest, damage: str, what: str
-) -> None:
+async def test_damage_is_refused_with_place_and_advice(place: PlaceUnderTest, damage: str, what: str) -> None:
     store = place.open()
     a, b, c = (Journal(store, name, 1) for name in "abc")
     await a.append(Fact(number=1))
@@ -272,7 +270,7 @@ async def test_damage_is_refused_with_its_place_and_what_to_do(
     await store.close()
 
 
-async def test_an_open_journal_is_read_from_outside_as_a_replay_would(place: PlaceUnderTest) -> None:
+async def test_open_journal_is_read_from_outside_as_replayed(place: PlaceUnderTest) -> None:
     store = place.open()
     journal = Journal(store, "a", 3)
     await journal.append(*numbered(1, 2))
@@ -284,7 +282,7 @@ async def test_an_open_journal_is_read_from_outside_as_a_replay_would(place: Pla
     await store.close()
 
 
-async def test_a_long_tail_is_told_once_and_again_when_it_doubles(
+async def test_long_tail_is_reported_once_until_it_doubles(
     place: PlaceUnderTest, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "MAX_TAIL", 10)
@@ -302,7 +300,7 @@ async def test_a_long_tail_is_told_once_and_again_when_it_doubles(
     ]  # fmt: skip
 
 
-async def test_a_closed_store_takes_nothing(place: PlaceUnderTest) -> None:
+async def test_closed_store_takes_nothing(place: PlaceUnderTest) -> None:
     store = place.open()
     journal = Journal(store, "a", 1)
     pending = journal.append_soon(Fact(number=1))

@@ -40,7 +40,7 @@ async def pebbles(store: PostgresJournal, stream: str = "a", incarnation: int = 
     return [event.number async for event in replayed if isinstance(event, Pebble)]
 
 
-async def test_a_server_killed_in_the_middle_of_appends_keeps_what_was_acknowledged_once(
+async def test_killed_server_keeps_acknowledged_events_exactly_once(
     own_server: PostgresServer,
 ) -> None:
     store = PostgresJournal(own_server.url(), space="job/rollout", commit_s=0.001)
@@ -89,7 +89,7 @@ async def test_a_server_killed_in_the_middle_of_appends_keeps_what_was_acknowled
     await store.close()
 
 
-async def test_a_connection_that_broke_while_idle_costs_no_append(
+async def test_connection_broken_while_idle_costs_no_append(
     postgres: PostgresServer, journal_database: str
 ) -> None:
     store = PostgresJournal(journal_database, space="idle/rollout", commit_s=0.0)
@@ -105,7 +105,7 @@ async def test_a_connection_that_broke_while_idle_costs_no_append(
     await store.close()
 
 
-async def test_journals_of_several_processes_share_a_database_and_nothing_else(journal_database: str) -> None:
+async def test_processes_share_a_database_without_shared_journals(journal_database: str) -> None:
     stores = [
         PostgresJournal(journal_database, space=f"{job}/rollout", commit_s=0.0) for job in ("one", "two")
     ]
@@ -118,7 +118,7 @@ async def test_journals_of_several_processes_share_a_database_and_nothing_else(j
         await store.close()
 
 
-async def test_stores_that_open_an_empty_database_at_once_make_its_tables_once(
+async def test_concurrent_stores_create_the_tables_once(
     postgres: PostgresServer,
 ) -> None:
     url = postgres.new_database()
@@ -127,7 +127,7 @@ async def test_stores_that_open_an_empty_database_at_once_make_its_tables_once(
         await store.close()
 
 
-def test_a_newer_layout_is_refused_with_both_versions(postgres: PostgresServer) -> None:
+def test_newer_layout_is_refused_with_both_versions(postgres: PostgresServer) -> None:
     url = postgres.new_database()
     asyncio.run(_open_and_close(url))
     with postgres.session(url.rpartition("/")[2]) as db:
@@ -143,7 +143,7 @@ async def _open_and_close(url: str) -> None:
     await PostgresJournal(url, space="job/x").close()
 
 
-def test_a_server_that_is_away_is_named_without_its_password() -> None:
+def test_absent_server_is_named_without_its_password() -> None:
     with pytest.raises(JournalAway, match="start the server") as problem:
         PostgresJournal("postgresql://gleaner:secret@127.0.0.1:1/none", space="job/x")
     assert "postgresql://gleaner:***@127.0.0.1:1/none" in str(problem.value)
@@ -152,7 +152,7 @@ def test_a_server_that_is_away_is_named_without_its_password() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_a_process_learns_the_newest_incarnation_that_ever_wrote(
+async def test_process_learns_the_newest_incarnation_ever_written(
     kind: str, tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
 ) -> None:
     """A clock that was set back, or that of another host, must not make it older than what it replaces."""
@@ -171,7 +171,7 @@ async def test_a_process_learns_the_newest_incarnation_that_ever_wrote(
         assert await stores[1].newest_incarnation() == 2**52
 
 
-async def test_of_the_jobs_in_a_database_only_old_ones_that_are_over_are_forgotten(
+async def test_only_old_finished_jobs_are_forgotten(
     postgres: PostgresServer,
 ) -> None:
     url = postgres.new_database()

@@ -40,7 +40,7 @@ def acquired(lease: PostgresLease) -> LeaseTerm:
         time.sleep(0.02)
 
 
-def test_a_lease_has_one_holder_and_terms_grow(journal_database: str, name: str) -> None:
+def test_lease_has_one_holder_and_growing_terms(journal_database: str, name: str) -> None:
     first = PostgresLease(journal_database, name, "first", LONG_S)
     second = PostgresLease(journal_database, name, "second", LONG_S)
     assert first.look() is None
@@ -61,7 +61,7 @@ def test_a_lease_has_one_holder_and_terms_grow(journal_database: str, name: str)
         lease.close()
 
 
-def test_a_lease_that_is_not_renewed_goes_to_whoever_waits(journal_database: str, name: str) -> None:
+def test_expired_lease_goes_to_a_waiting_candidate(journal_database: str, name: str) -> None:
     first = PostgresLease(journal_database, name, "first", LONG_S)
     longer = PostgresLease(journal_database, name, "first", 2 * LONG_S)
     shorter = PostgresLease(journal_database, name, "first", SHORT_S)
@@ -79,15 +79,13 @@ def test_a_lease_that_is_not_renewed_goes_to_whoever_waits(journal_database: str
         lease.close()
 
 
-def test_a_lease_says_when_the_database_is_away() -> None:
+def test_lease_reports_an_unavailable_database() -> None:
     lease = PostgresLease("postgresql://gleaner@127.0.0.1:1/none", "head", "first", 1.0)
     with pytest.raises(JournalAway, match="start the server"):
         lease.acquire()
 
 
-async def test_a_journal_takes_nothing_from_a_holder_of_an_older_term(
-    journal_database: str, name: str
-) -> None:
+async def test_journal_refuses_a_holder_of_an_older_term(journal_database: str, name: str) -> None:
     first = PostgresLease(journal_database, name, "first", SHORT_S)
     second = PostgresLease(journal_database, name, "second", 60.0)
     old_term = await asyncio.to_thread(acquired, first)
@@ -116,7 +114,7 @@ async def test_a_journal_takes_nothing_from_a_holder_of_an_older_term(
         lease.close()
 
 
-async def test_a_holder_that_freezes_in_the_middle_of_a_write_does_not_keep_others_from_the_lease(
+async def test_holder_frozen_in_a_write_does_not_block_lease(
     postgres: PostgresServer, journal_database: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.supervisor.journal.postgres_layout.IDLE_S", IDLE_S)
@@ -141,7 +139,7 @@ async def test_a_holder_that_freezes_in_the_middle_of_a_write_does_not_keep_othe
         lease.close()
 
 
-def test_a_holder_that_is_cut_off_in_the_middle_of_its_words_does_not_keep_others_from_the_lease(
+def test_holder_cut_off_in_a_request_frees_lease(
     postgres: PostgresServer, journal_database: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server waits for the rest of a request: none of its own time limits counts there."""
@@ -163,7 +161,7 @@ def test_a_holder_that_is_cut_off_in_the_middle_of_its_words_does_not_keep_other
         lease.close()
 
 
-async def test_many_who_want_a_lease_never_hold_it_at_once(journal_database: str, name: str) -> None:
+async def test_many_candidates_never_hold_a_lease_together(journal_database: str, name: str) -> None:
     """What each writes under its term, with no other term's word in between, is what a fence is."""
 
     unknown = 0  # words that were on their way when whoever wants the lease ended the session

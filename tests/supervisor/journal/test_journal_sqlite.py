@@ -72,7 +72,7 @@ async def killed(tmp_path: Path) -> Path:
     return left
 
 
-async def test_a_log_torn_at_any_byte_gives_a_prefix(killed: Path) -> None:
+async def test_log_torn_at_any_byte_gives_a_prefix(killed: Path) -> None:
     log = killed.with_name("j.sqlite-wal")
     whole, database = log.read_bytes(), killed.read_bytes()
     lengths = set()
@@ -92,7 +92,7 @@ async def test_a_log_torn_at_any_byte_gives_a_prefix(killed: Path) -> None:
     assert lengths == set(range(COMMITS + 1))
 
 
-async def test_a_byte_changed_anywhere_is_refused_or_read_right(killed: Path, tmp_path: Path) -> None:
+async def test_changed_byte_is_refused_or_read_correctly(killed: Path, tmp_path: Path) -> None:
     keeper = SqliteKeeper(copy(killed, tmp_path / "closed"), durable=False, reserve_bytes=0)
     keeper.claim("b", 7)
     keeper.close()  # the last one out moves the log into the database
@@ -125,7 +125,7 @@ async def test_a_byte_changed_anywhere_is_refused_or_read_right(killed: Path, tm
             stray.unlink()
 
 
-def test_a_log_is_told_from_a_damaged_one_whatever_its_page_size(tmp_path: Path) -> None:
+def test_log_is_distinguished_from_damage_at_any_page_size(tmp_path: Path) -> None:
     for page in (512, 4096, 65536):
         path = tmp_path / f"{page}.sqlite"
         db = sqlite3.connect(path, isolation_level=None)
@@ -145,7 +145,7 @@ def test_a_log_is_told_from_a_damaged_one_whatever_its_page_size(tmp_path: Path)
             assert "truncate -s" in wal_damage(bytes(changed)), (page, at)
 
 
-async def test_what_the_refusal_of_a_damaged_log_advises_helps(killed: Path) -> None:
+async def test_advice_of_a_damaged_log_error_helps(killed: Path) -> None:
     log = killed.with_name("j.sqlite-wal")
     data = bytearray(log.read_bytes())
     data[len(data) * 3 // 4] ^= 1
@@ -196,7 +196,7 @@ def layout(path: Path) -> int:
         return version
 
 
-async def test_a_file_of_the_first_layout_is_read_from_outside_and_upgraded_when_opened(
+async def test_first_layout_is_readable_and_upgraded_when_opened(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "j.sqlite"
@@ -220,7 +220,7 @@ async def test_a_file_of_the_first_layout_is_read_from_outside_and_upgraded_when
         ("UPDATE snapshots SET crc=7", "snapshot of a fails its checksum"),
     ],
 )
-def test_damage_is_not_upgraded(tmp_path: Path, damage: str, what: str) -> None:
+def test_damaged_file_is_not_upgraded(tmp_path: Path, damage: str, what: str) -> None:
     path = tmp_path / "j.sqlite"
     write_first_layout(path)
     with sqlite3.connect(path) as db:
@@ -231,7 +231,7 @@ def test_damage_is_not_upgraded(tmp_path: Path, damage: str, what: str) -> None:
         assert layout(path) == 1
 
 
-def test_a_newer_layout_is_refused_with_both_versions_and_what_to_do(tmp_path: Path) -> None:
+def test_newer_layout_is_refused_with_versions_and_advice(tmp_path: Path) -> None:
     path = tmp_path / "j.sqlite"
     replay(path)
     with sqlite3.connect(path) as db:
@@ -244,7 +244,7 @@ def test_a_newer_layout_is_refused_with_both_versions_and_what_to_do(tmp_path: P
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_another_program_s_database_is_no_journal(tmp_path: Path, version: int) -> None:
+def test_foreign_database_is_refused(tmp_path: Path, version: int) -> None:
     path = tmp_path / "j.sqlite"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE bookmarks (url TEXT)")
@@ -255,7 +255,7 @@ def test_another_program_s_database_is_no_journal(tmp_path: Path, version: int) 
         assert [name for (name,) in db.execute("SELECT name FROM sqlite_master")] == ["bookmarks"]
 
 
-def test_noise_is_no_journal(tmp_path: Path) -> None:
+def test_random_bytes_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "j.sqlite"
     path.write_bytes(os.urandom(5000))
     with pytest.raises(JournalDamaged, match="j.sqlite"):
@@ -308,7 +308,7 @@ asyncio.run(main())
 """
 
 
-def test_a_disk_that_fills_up_is_told_before_it_is_full_and_used_again_when_there_is_space(
+def test_filling_disk_is_reported_early_and_reused_when_freed(
     tmp_path: Path,
 ) -> None:
     disk = tmp_path / "disk"
@@ -332,7 +332,7 @@ def test_a_disk_that_fills_up_is_told_before_it_is_full_and_used_again_when_ther
     assert story["all there in the end"]
 
 
-async def test_space_that_cannot_be_had_at_the_start_is_named(tmp_path: Path) -> None:
+async def test_missing_space_at_the_start_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(JournalError, match="free space there, or make it writable"):
         await asyncio.to_thread(SqliteJournal, tmp_path / "file" / "j.sqlite")

@@ -79,7 +79,7 @@ TODAY = [
 ]
 
 
-async def test_events_of_every_older_program_are_replayed_as_those_of_today(place: PlaceUnderTest) -> None:
+async def test_older_events_are_replayed_as_current_ones(place: PlaceUnderTest) -> None:
     await asyncio.to_thread(put, place.keeper(), "a", 1, OLD)
     store = place.open()
     journal = Journal(store, "a", 2)
@@ -89,7 +89,7 @@ async def test_events_of_every_older_program_are_replayed_as_those_of_today(plac
     assert list(place.content("a").messages) == [*TODAY, Measured(millimetres=1)]
 
 
-async def test_an_older_snapshot_is_upgraded_too(place: PlaceUnderTest) -> None:
+async def test_older_snapshot_is_upgraded_too(place: PlaceUnderTest) -> None:
     rows = [row("Measurements", 1, pairs=[["door", 20], ["roof", 3]])]
     await asyncio.to_thread(put, place.keeper(), "a", 1, rows, True)
     store = place.open()
@@ -112,7 +112,7 @@ async def test_an_older_snapshot_is_upgraded_too(place: PlaceUnderTest) -> None:
         (NewRow("Measured", 1, b"\xc1"), "Measured version 1 does not decode"),
     ],
 )
-async def test_what_this_program_cannot_read_is_refused_with_the_versions_and_the_place(
+async def test_unreadable_event_is_refused_with_versions_and_place(
     place: PlaceUnderTest, written: NewRow, what: str
 ) -> None:
     await asyncio.to_thread(put, place.keeper(), "a", 1, [OLD[0], written])
@@ -125,7 +125,7 @@ async def test_what_this_program_cannot_read_is_refused_with_the_versions_and_th
     await store.close()
 
 
-def test_two_upgrades_from_one_version_are_refused_at_import() -> None:
+def test_two_upgrades_from_one_version_are_refused() -> None:
     with pytest.raises(ValueError, match="two upgrades of 'Measured' version 1"):
 
         @upgrades("Measured", 1)
@@ -136,7 +136,7 @@ def test_two_upgrades_from_one_version_are_refused_at_import() -> None:
         forgets("Measured", 1)
 
 
-def test_upgrades_that_go_in_a_circle_end() -> None:
+def test_circular_upgrades_terminate() -> None:
     @upgrades("Chased", 1, to="Chaser")
     def _there(fields: Fields) -> Fields:
         return fields

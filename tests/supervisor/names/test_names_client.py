@@ -91,7 +91,7 @@ NAMES = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["one", "two", "three"]), NAMES, st.booleans()), max_size=30))
-def test_a_name_is_only_ever_held_by_the_highest_incarnation_that_claimed_it(
+def test_name_is_held_only_by_its_highest_incarnation(
     claims: list[tuple[str, dict[str, int], bool]],
 ) -> None:
     leases = Leases(LEASE_S)
@@ -115,7 +115,7 @@ def test_a_name_is_only_ever_held_by_the_highest_incarnation_that_claimed_it(
 
 @settings(max_examples=50)
 @given(st.data())
-def test_what_was_forgotten_cannot_come_back_with_an_old_incarnation(data: st.DataObject) -> None:
+def test_forgotten_name_cannot_return_with_an_old_incarnation(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gleaner.supervisor.names.leases.MAX_NAMES", 20)
         leases = Leases(LEASE_S)
@@ -139,7 +139,7 @@ def test_what_was_forgotten_cannot_come_back_with_an_old_incarnation(data: st.Da
             assert name in leases.highest, "a name that is held is never forgotten"
 
 
-def test_a_renewal_of_what_the_registry_does_not_hold_asks_for_all_of_it_again() -> None:
+def test_renewal_of_unknown_names_requests_a_full_claim() -> None:
     leases = Leases(LEASE_S)
     names = {"a": 1, "b": 2}
     assert leases.renew("one", 1, digest_of(names), 0.0).again
@@ -152,7 +152,7 @@ def test_a_renewal_of_what_the_registry_does_not_hold_asks_for_all_of_it_again()
     assert claim(leases, "two", {"c": 3}, 0.0) == ({}, {}, True)
 
 
-def test_a_lease_that_becomes_shorter_is_kept_as_long_as_it_was_promised_until_its_next_renewal() -> None:
+def test_shortened_lease_keeps_its_promise_until_next_renewal() -> None:
     leases = Leases(10.0)
     names = {"a": 1}
     claim(leases, "one", names, 0.0, first=True)
@@ -165,7 +165,7 @@ def test_a_lease_that_becomes_shorter_is_kept_as_long_as_it_was_promised_until_i
     assert leases.find("a", 5.7) is None
 
 
-def test_a_holder_learns_with_its_renewal_that_it_was_superseded() -> None:
+def test_superseded_holder_learns_it_with_its_renewal() -> None:
     leases = Leases(LEASE_S)
     claim(leases, "one", {"a": 1, "b": 2}, 0.0, first=True)
     claim(leases, "two", {"a": 5}, 0.0, first=True)
@@ -197,9 +197,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
     return asked
 
 
-async def test_thousands_of_names_are_claimed_once_in_pieces_and_renewed_by_one_small_message(
-    tmp_path: Path, said: list[Message]
-) -> None:
+async def test_thousands_of_names_are_renewed_by_one_message(tmp_path: Path, said: list[Message]) -> None:
     count = 2 * CLAIM_NAMES + 500
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
         for number in range(count):
@@ -227,9 +225,7 @@ async def test_thousands_of_names_are_claimed_once_in_pieces_and_renewed_by_one_
         assert not ended.names
 
 
-async def test_a_name_is_free_as_soon_as_its_actor_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_name_is_free_when_its_actor_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gleaner.supervisor.testing.TEST_LIMITS", replace(TEST_LIMITS, lease_s=600.0))
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
         other.spawn("named", Named)
@@ -240,7 +236,7 @@ async def test_a_name_is_free_as_soon_as_its_actor_has_ended(
                 await asyncio.sleep(0.01)
 
 
-def test_a_claim_that_must_be_made_anew_is_fenced_once() -> None:
+def test_repeated_claim_is_fenced_once() -> None:
     """A registry that restarted does not know who claims: the fence comes with the claim that counts."""
     journal = MemoryJournal()
     with Stage(lambda: Registry(lambda: 2.0), journal=journal) as stage:
@@ -270,7 +266,7 @@ async def test_names_survive_the_death_of_the_registry(tmp_path: Path) -> None:
         await head.ask("later", Poke(), Done)
 
 
-async def test_lookup_waits_while_the_registry_of_its_process_is_restarted(tmp_path: Path) -> None:
+async def test_lookup_waits_while_its_local_registry_restarts(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
         other.spawn("named", Named)
         await head.ask("named", Poke(), Done)
@@ -283,7 +279,7 @@ async def test_lookup_waits_while_the_registry_of_its_process_is_restarted(tmp_p
         await asked
 
 
-async def test_a_registry_with_too_much_to_do_is_asked_again_until_it_answers(
+async def test_overloaded_registry_is_asked_until_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.supervisor.mailbox.SYSTEM_LIMIT", 8)
@@ -317,7 +313,7 @@ async def test_a_registry_with_too_much_to_do_is_asked_again_until_it_answers(
         await asyncio.gather(*flood, return_exceptions=True)
 
 
-async def test_an_actor_that_ends_while_its_name_is_claimed_does_not_keep_it(tmp_path: Path) -> None:
+async def test_actor_ending_during_its_claim_loses_the_name(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
         other.spawn("stays", Named)
         await head.ask("stays", Poke(), Done)
@@ -331,7 +327,7 @@ async def test_an_actor_that_ends_while_its_name_is_claimed_does_not_keep_it(tmp
         assert other.system.names._digest == digest_of(other.system.names._claimed)
 
 
-async def test_a_child_is_found_by_name_elsewhere_only_if_that_was_asked_for(tmp_path: Path) -> None:
+async def test_child_is_registered_by_name_only_on_request(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
         other.spawn("parent", Named)
         await head.ask("parent", SpawnChild(name="hidden", register=False), Done)
@@ -345,7 +341,7 @@ async def test_a_child_is_found_by_name_elsewhere_only_if_that_was_asked_for(tmp
         await head.ask(hidden.address, Poke(), Done)
 
 
-async def test_the_next_candidate_is_asked_when_a_registry_does_not_answer(tmp_path: Path) -> None:
+async def test_next_candidate_is_asked_when_a_registry_is_silent(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as head:
         system = ActorSystem(
             node="joins",
@@ -363,9 +359,7 @@ async def test_the_next_candidate_is_asked_when_a_registry_does_not_answer(tmp_p
         await system.close()
 
 
-async def test_processes_that_claim_in_one_moment_share_commits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_simultaneous_claims_share_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commits: list[int] = []
     append = Journal.append
 
@@ -396,9 +390,7 @@ class Deaf(Actor):
         return Deferred()
 
 
-async def test_an_ask_by_name_does_not_look_for_its_holder_beyond_its_own_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ask_by_name_keeps_its_own_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     until_s: list[float] = []
     real = Names.still_held
 
@@ -417,7 +409,7 @@ async def test_an_ask_by_name_does_not_look_for_its_holder_beyond_its_own_deadli
         assert max(until_s) <= by_s + 0.05
 
 
-async def test_who_asks_again_for_a_holder_is_told_who_holds_the_name_then(
+async def test_repeated_lookup_gets_the_current_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:

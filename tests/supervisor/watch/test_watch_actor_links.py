@@ -63,7 +63,7 @@ async def pair(tmp_path: Path, across: bool):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("across", [False, True], ids=["in one process", "across two"])
 @pytest.mark.parametrize("fails", ["a", "b"])
-async def test_an_abnormal_end_ends_the_linked_one_too(tmp_path: Path, across: bool, fails: str) -> None:
+async def test_abnormal_end_ends_the_linked_actor_too(tmp_path: Path, across: bool, fails: str) -> None:
     async with pair(tmp_path, across) as (here, far):
         ends: dict[str, str] = {}
         here.system.spawn("a", Bound, lambda exit_: ends.update(a=exit_.cause))
@@ -80,7 +80,7 @@ async def test_an_abnormal_end_ends_the_linked_one_too(tmp_path: Path, across: b
 
 
 @pytest.mark.parametrize("across", [False, True], ids=["in one process", "across two"])
-async def test_one_that_traps_exits_is_told_instead(tmp_path: Path, across: bool) -> None:
+async def test_actor_that_traps_exits_is_notified_instead(tmp_path: Path, across: bool) -> None:
     Trapper.told = []
     async with pair(tmp_path, across) as (here, far):
         here.spawn("a", Trapper)
@@ -93,7 +93,7 @@ async def test_one_that_traps_exits_is_told_instead(tmp_path: Path, across: bool
         assert here.system.cell("a") is not None
 
 
-async def test_an_ordered_stop_and_an_undone_link_spread_nothing(tmp_path: Path) -> None:
+async def test_ordered_stop_and_removed_link_spread_nothing(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         test.spawn("a", Bound)
         for name in ("stopped", "undone"):
@@ -109,7 +109,7 @@ async def test_an_ordered_stop_and_an_undone_link_spread_nothing(tmp_path: Path)
         assert test.system.linking.count() == 0
 
 
-async def test_linking_to_one_that_has_ended_is_an_end(tmp_path: Path) -> None:
+async def test_linking_to_an_ended_actor_is_an_end(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         ends: list[str] = []
         test.system.spawn("a", Bound, lambda exit_: ends.append(exit_.cause))
@@ -120,7 +120,7 @@ async def test_linking_to_one_that_has_ended_is_an_end(tmp_path: Path) -> None:
         assert ends[0].endswith(": not alive")
 
 
-async def test_the_death_of_a_process_ends_what_is_linked_to_its_actors(tmp_path: Path) -> None:
+async def test_process_death_ends_actors_linked_to_its_actors(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as here:
         ends: list[str] = []
         here.system.spawn("a", Bound, lambda exit_: ends.append(exit_.cause))

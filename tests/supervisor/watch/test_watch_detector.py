@@ -25,7 +25,7 @@ def after(intervals: Sequence[float]) -> tuple[Detector, float]:
 
 
 @given(HISTORY, SILENCE, SILENCE)
-def test_suspicion_never_falls_while_the_silence_goes_on(
+def test_suspicion_never_falls_while_the_silence_lasts(
     history: list[float], one: float, other: float
 ) -> None:
     detector, now = after(history)
@@ -36,7 +36,7 @@ def test_suspicion_never_falls_while_the_silence_goes_on(
 
 
 @given(HISTORY, SILENCE)
-def test_a_beat_takes_all_suspicion_away(history: list[float], silence: float) -> None:
+def test_beat_clears_all_suspicion(history: list[float], silence: float) -> None:
     detector, now = after(history)
     before = detector.suspicion(now + silence)
     detector.beat(now + silence)
@@ -45,21 +45,19 @@ def test_a_beat_takes_all_suspicion_away(history: list[float], silence: float) -
 
 
 @given(HISTORY, st.floats(0.0, PATIENCE.pause_s))
-def test_no_silence_within_the_acceptable_pause_is_death(history: list[float], silence: float) -> None:
+def test_silence_within_the_acceptable_pause_is_no_death(history: list[float], silence: float) -> None:
     detector, now = after(history)
     assert detector.verdict(now + silence) is not Verdict.DEAD
 
 
 @given(HISTORY, st.floats(PATIENCE.hard_s + 1e-6, 1e6))
-def test_every_silence_of_the_hard_bound_is_death(history: list[float], silence: float) -> None:
+def test_silence_of_the_hard_bound_is_death(history: list[float], silence: float) -> None:
     detector, now = after(history)
     assert detector.verdict(now + silence) is Verdict.DEAD
 
 
 @given(HISTORY, SILENCE)
-def test_when_the_time_that_is_left_has_passed_the_silence_is_death(
-    history: list[float], silence: float
-) -> None:
+def test_silence_is_death_when_the_remaining_time_passed(history: list[float], silence: float) -> None:
     detector, now = after(history)
     left_s = detector.left_s(now + silence)
     assert left_s == pytest.approx(max(PATIENCE.hard_s - silence, 0.0))
@@ -67,7 +65,7 @@ def test_when_the_time_that_is_left_has_passed_the_silence_is_death(
 
 
 @given(HISTORY, SILENCE, st.floats(0.0, 100.0))
-def test_a_pause_of_the_watcher_itself_changes_no_verdict(
+def test_pause_of_the_watcher_changes_no_verdict(
     history: list[float], silence: float, stalled: float
 ) -> None:
     detector, now = after(history)
@@ -80,14 +78,14 @@ def test_a_pause_of_the_watcher_itself_changes_no_verdict(
         assert abs(order.index(detector.verdict(later)) - order.index(before)) <= 1
 
 
-def test_a_regular_peer_is_suspected_sooner_than_one_that_stutters() -> None:
+def test_regular_peer_is_suspected_sooner_than_irregular_one() -> None:
     regular, now = after([0.5] * 60)
     stuttering, then = after([0.3, 1.1, 0.2, 0.9, 0.4, 1.2] * 10)
     assert regular.verdict(now + 1.3) is Verdict.SUSPECT
     assert stuttering.verdict(then + 1.3) is Verdict.ALIVE
 
 
-def test_a_regular_peer_is_dead_well_before_the_hard_bound_and_a_stuttering_one_at_it() -> None:
+def test_regular_peer_is_dead_before_hard_bound_irregular_at_it() -> None:
     regular, now = after([0.5] * 60)
     stuttering, then = after([0.1, 1.9] * 50)
     assert regular.verdict(now + 4.4) is Verdict.DEAD
@@ -95,7 +93,7 @@ def test_a_regular_peer_is_dead_well_before_the_hard_bound_and_a_stuttering_one_
     assert stuttering.verdict(then + PATIENCE.hard_s) is Verdict.DEAD
 
 
-def test_one_long_freeze_does_not_hide_the_next_one() -> None:
+def test_one_long_freeze_does_not_hide_the_next() -> None:
     detector, now = after([0.5] * 60)
     frozen = now + 4.0
     assert detector.verdict(frozen) is Verdict.SUSPECT
@@ -103,14 +101,14 @@ def test_one_long_freeze_does_not_hide_the_next_one() -> None:
     assert detector.verdict(frozen + 3.0) is Verdict.SUSPECT
 
 
-def test_a_peer_that_never_gave_a_sign_is_dead_at_the_hard_bound() -> None:
+def test_peer_without_any_sign_is_dead_at_hard_bound() -> None:
     detector, now = after([])
     assert detector.verdict(now + 0.6) is Verdict.ALIVE
     assert detector.verdict(now + PATIENCE.hard_s) is Verdict.DEAD
 
 
 @given(st.floats(0.01, 100.0), st.floats(0.01, 0.999))
-def test_who_looks_once_a_beat_knows_of_a_death_within_the_bound(bound_s: float, share: float) -> None:
+def test_watcher_polling_once_per_beat_keeps_the_bound(bound_s: float, share: float) -> None:
     beat_s = bound_s * share
     patience = Patience.within(bound_s, beat_s)
     assert patience.pause_s < patience.hard_s < bound_s
@@ -119,6 +117,6 @@ def test_who_looks_once_a_beat_knows_of_a_death_within_the_bound(bound_s: float,
 
 
 @pytest.mark.parametrize(("beat_s", "pause_s", "hard_s"), [(0, 1, 2), (1, 2, 2), (3, 1, 2), (1, -1, 2)])
-def test_a_patience_that_contradicts_itself_is_refused(beat_s: float, pause_s: float, hard_s: float) -> None:
+def test_contradictory_patience_is_refused(beat_s: float, pause_s: float, hard_s: float) -> None:
     with pytest.raises(ValueError, match="expected 0 < beat_s"):
         Patience(beat_s, pause_s, hard_s)

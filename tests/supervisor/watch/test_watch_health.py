@@ -32,47 +32,45 @@ def first_ill_s(pulse: Pulse, cpu_s: Callable[[float], float], until_s: float = 
     return next((now_s for now_s in seconds if pulse.look(now_s, partial(cpu_s, now_s))), until_s)
 
 
-def test_a_child_is_killed_after_the_stated_silence() -> None:
+def test_child_is_killed_after_the_stated_silence() -> None:
     pulse = Pulse(HEALTH, 0.0)
     pulse.beat(5.0)
     assert first_ill_s(pulse, lambda now_s: idle()) == 15.0
     assert pulse.look(15.0, idle) == "no heartbeat for 10.0 s"
 
 
-def test_a_heartbeat_ends_a_silence() -> None:
+def test_heartbeat_ends_a_silence() -> None:
     pulse = Pulse(HEALTH, 0.0)
     for beat_s in range(0, 100, 9):
         pulse.beat(float(beat_s))
         assert not pulse.look(beat_s + 8.9, idle)
 
 
-def test_a_child_that_starts_has_a_limit_of_its_own() -> None:
+def test_starting_child_has_its_own_limit() -> None:
     pulse = Pulse(HEALTH, 0.0)
     assert first_ill_s(pulse, lambda now_s: idle()) == 60.0
     assert pulse.look(60.0, idle) == "no heartbeat for 60.0 s since its start"
 
 
-def test_a_silent_child_that_uses_the_processor_has_the_longer_limit() -> None:
+def test_silent_child_using_the_processor_has_longer_limit() -> None:
     pulse = Pulse(HEALTH, 0.0)
     pulse.beat(0.0)
     assert first_ill_s(pulse, lambda now_s: now_s) == 60.0
 
 
-def test_a_starved_child_that_gets_one_hundredth_of_a_processor_is_not_killed_before_the_longer_limit() -> (
-    None
-):
+def test_starved_child_at_1_percent_gets_longer_limit() -> None:
     pulse = Pulse(HEALTH, 0.0)
     pulse.beat(0.0)
     assert first_ill_s(pulse, lambda now_s: now_s / 100) == 60.0
 
 
-def test_a_child_that_worked_and_then_stands_still_is_killed_a_silence_later() -> None:
+def test_idle_child_is_killed_one_silence_after_work() -> None:
     pulse = Pulse(HEALTH, 0.0)
     pulse.beat(0.0)
     assert first_ill_s(pulse, lambda now_s: min(now_s, 20.0)) == 30.0
 
 
-def test_the_processor_is_looked_at_only_when_a_child_is_late() -> None:
+def test_processor_use_is_read_only_for_late_children() -> None:
     pulse = Pulse(HEALTH, 0.0)
     pulse.beat(0.0)
 
@@ -82,12 +80,12 @@ def test_the_processor_is_looked_at_only_when_a_child_is_late() -> None:
     assert not pulse.look(4.0, never)
 
 
-def test_limits_that_contradict_each_other_are_refused() -> None:
+def test_contradictory_limits_are_refused() -> None:
     with pytest.raises(ValueError, match="0 < silent_s <= start_s"):
         Health(silent_s=10.0, start_s=5.0)
 
 
-def test_a_parent_is_told_in_the_environment_with_and_without_a_key() -> None:
+def test_parent_address_is_in_the_environment_with_key() -> None:
     for key in ("", "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"):
         parent = Parent(Peer("tcp://127.0.0.1:7700", key), 0.5)
         assert Parent.parse(str(parent)) == parent
@@ -99,7 +97,7 @@ async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_stopped_process_is_replaced_and_neither_a_busy_one_nor_those_of_a_paused_parent_are(
+async def test_stopped_process_is_replaced_busy_or_paused_ones_not(
     tmp_path: Path,
 ) -> None:
     """Real processes and links, a limit of 1 s: one is stopped for good, another holds up its own loop
@@ -141,7 +139,7 @@ async def test_a_stopped_process_is_replaced_and_neither_a_busy_one_nor_those_of
         await system.close()
 
 
-async def test_the_processor_seconds_of_a_child_are_those_that_it_used(tmp_path: Path) -> None:
+async def test_processor_seconds_of_a_child_are_its_own(tmp_path: Path) -> None:
     code = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ntime.sleep(60)"
     process = ChildProcess(ProcessSpec([sys.executable, "-c", code], tmp_path / "out"), lambda exit_: None)
     await until(lambda: (tmp_path / "out").read_text() == "done\n")

@@ -21,7 +21,7 @@ def stand_still() -> None:
     loop.stand_still(PAUSE_S)
 
 
-def test_the_clock_goes_with_the_loop_while_that_has_its_turns() -> None:
+def test_clock_follows_the_loop_while_it_turns() -> None:
     async def measure() -> float:
         clock = TurnClock()
         clock.start()
@@ -38,7 +38,7 @@ def test_the_clock_goes_with_the_loop_while_that_has_its_turns() -> None:
         loop.close()
 
 
-async def test_a_pause_counts_as_a_tick_at_most_before_and_after_the_late_tick() -> None:
+async def test_pause_counts_as_one_tick_before_and_after() -> None:
     clock = TurnClock()
     clock.start()
     before_s, loop_s = clock.now(), asyncio.get_running_loop().time()
@@ -53,7 +53,7 @@ async def test_a_pause_counts_as_a_tick_at_most_before_and_after_the_late_tick()
     assert clock.now() == pytest.approx(later_s, abs=TICK_S)
 
 
-async def test_an_answer_that_came_during_a_pause_is_in_time() -> None:
+async def test_answer_that_came_during_a_pause_is_in_time() -> None:
     read, write = asyncio.Queue[str](), asyncio.get_running_loop()
     async with timeout_in_turns(1.0):
         write.call_later(0.01, stand_still)
@@ -61,7 +61,7 @@ async def test_an_answer_that_came_during_a_pause_is_in_time() -> None:
         assert await read.get() == "answer"
 
 
-async def test_a_silence_that_lasts_its_time_in_turns_is_a_timeout() -> None:
+async def test_silence_of_its_time_in_turns_is_timeout() -> None:
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     with pytest.raises(TimeoutError):
@@ -71,7 +71,7 @@ async def test_a_silence_that_lasts_its_time_in_turns_is_a_timeout() -> None:
     assert loop.time() - began_s >= PAUSE_S + 1.2 - TICK_S - ROUNDING_S
 
 
-async def test_an_ask_that_is_due_after_a_pause_takes_the_answer_that_came_meanwhile() -> None:
+async def test_ask_due_after_a_pause_takes_the_answer() -> None:
     loop = asyncio.get_running_loop()
     asks = PendingAsks()
     to = Address(name="other", endpoint="tcp://127.0.0.1:9")
@@ -81,7 +81,7 @@ async def test_an_ask_that_is_due_after_a_pause_takes_the_answer_that_came_meanw
     assert await pending.wait(loop.time() + 5.0) == Done()
 
 
-async def test_an_ask_that_nobody_answers_is_over_soon_after_a_pause_too() -> None:
+async def test_unanswered_ask_ends_soon_after_a_pause() -> None:
     loop = asyncio.get_running_loop()
     pending = PendingAsks().new(
         Done(), Address(name="other", endpoint="tcp://127.0.0.1:9"), None, "asker", 0.0, 5.0

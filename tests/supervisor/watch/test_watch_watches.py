@@ -67,7 +67,7 @@ def heal(*systems: TestSystem) -> None:
         del vars(system._wire)["deliver"]
 
 
-async def test_a_silent_process_is_suspected_first_and_dead_within_the_bound(tmp_path: Path) -> None:
+async def test_silent_process_is_suspected_then_dead_within_bound(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
         looking = look(one.system, two.spawn("sitting", Sitting))
         await asyncio.sleep(0.5)
@@ -85,7 +85,7 @@ async def test_a_silent_process_is_suspected_first_and_dead_within_the_bound(tmp
         assert not one.system.state().suspects
 
 
-async def test_a_partition_that_heals_in_time_is_a_suspicion_taken_back(tmp_path: Path) -> None:
+async def test_partition_healed_in_time_withdraws_the_suspicion(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
         looking = look(one.system, two.spawn("sitting", Sitting))
         await asyncio.sleep(0.5)
@@ -102,7 +102,7 @@ async def test_a_partition_that_heals_in_time_is_a_suspicion_taken_back(tmp_path
         assert looking.ended[0].cause.startswith("crashed")
 
 
-async def test_a_pause_of_our_own_loop_is_nobodys_silence(tmp_path: Path) -> None:
+async def test_pause_of_own_loop_counts_as_no_silence(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PatientLoop)
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
@@ -114,7 +114,7 @@ async def test_a_pause_of_our_own_loop_is_nobodys_silence(tmp_path: Path) -> Non
         assert not looking.ended
 
 
-async def test_an_asker_of_a_process_that_falls_silent_does_not_wait_for_its_deadline(tmp_path: Path) -> None:
+async def test_ask_to_a_silenced_process_fails_before_its_deadline(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
         looking = look(one.system, target := two.spawn("sitting", Sitting))
         await asyncio.sleep(0.3)
@@ -150,7 +150,7 @@ def watches_in(frames: list[object]) -> list[Envelope]:
 LEASES = {"RenewLease", "LeaseGranted"}
 
 
-async def test_two_processes_that_watch_a_thousand_actors_of_each_other_exchange_a_question_a_beat(
+async def test_watching_1000_actors_costs_one_question_per_beat(
     tmp_path: Path,
 ) -> None:
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
@@ -172,7 +172,7 @@ async def test_two_processes_that_watch_a_thousand_actors_of_each_other_exchange
         await until(lambda: len(looking.ended) == 500)
 
 
-async def test_who_is_heard_anyway_is_not_asked_whether_it_lives(tmp_path: Path) -> None:
+async def test_active_peer_is_not_asked_whether_it_lives(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
         looking = look(one.system, target := two.spawn("sitting", Sitting))
         await asyncio.sleep(0.2)
@@ -186,7 +186,7 @@ async def test_who_is_heard_anyway_is_not_asked_whether_it_lives(tmp_path: Path)
         assert not looking.suspected
 
 
-async def test_limits_that_change_hold_for_who_is_watched_already(tmp_path: Path) -> None:
+async def test_changed_limits_apply_to_existing_watches(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
         looking = look(one.system, two.spawn("sitting", Sitting))
         await asyncio.sleep(0.2)
@@ -197,7 +197,7 @@ async def test_limits_that_change_hold_for_who_is_watched_already(tmp_path: Path
         assert 1.0 < looking.ended_s[0] - cut_s < 2.5
 
 
-async def test_no_end_is_lost_when_more_actors_die_at_once_than_a_mailbox_takes(tmp_path: Path) -> None:
+async def test_no_end_is_lost_beyond_the_mailbox_size(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
         looking = look(one.system, *(two.spawn(f"far-{number}", Sitting) for number in range(3000)))
         await asyncio.sleep(0.3)
@@ -211,7 +211,7 @@ class Parent(Looking):
         self.targets = tuple(self.ctx.spawn(f"child-{number}", Sitting) for number in range(2000))
 
 
-async def test_an_owner_learns_of_every_child_and_keeps_no_memory_of_the_dead(tmp_path: Path) -> None:
+async def test_owner_is_notified_of_every_child_and_keeps_none(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         parent = Parent()
         system.spawn("parent", lambda: parent)
@@ -231,7 +231,7 @@ class Anxious(Looking):
         self.ctx.watch(self.targets[0])
 
 
-async def test_the_end_of_a_child_that_is_spawned_and_watched_is_told_once(tmp_path: Path) -> None:
+async def test_end_of_spawned_and_watched_child_is_reported_once(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         parent = Anxious()
         system.spawn("parent", lambda: parent)
@@ -243,7 +243,7 @@ async def test_the_end_of_a_child_that_is_spawned_and_watched_is_told_once(tmp_p
         assert [event.name for event in parent.ended] == ["child"]
 
 
-async def test_an_end_is_told_once_however_often_it_was_watched_here_or_elsewhere(tmp_path: Path) -> None:
+async def test_end_is_reported_once_however_often_watched(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
         near, far = one.spawn("near", Sitting), two.spawn("far", Sitting)
         looking = look(one.system, near, far, near, far)
@@ -255,9 +255,7 @@ async def test_an_end_is_told_once_however_often_it_was_watched_here_or_elsewher
         assert sorted(event.name for event in looking.ended) == ["far", "near"]
 
 
-async def test_a_watch_that_was_forgotten_by_a_process_is_affirmed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_forgotten_watch_is_affirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert TEST_LIMITS.silent_s < AFFIRM_S
     monkeypatch.setattr("gleaner.supervisor.watch.watches.AFFIRM_S", 0.3)
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
@@ -298,7 +296,7 @@ async def watched_process() -> AsyncIterator[tuple[asyncio.subprocess.Process, A
 
 
 @pytest.mark.realprocess
-async def test_the_table_of_those_who_watch_is_bounded_and_holds_nobody_who_watches_nothing(
+async def test_watcher_table_is_bounded_and_drops_idle_entries(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with TestSystem(tmp_path) as one:
@@ -315,7 +313,7 @@ async def test_the_table_of_those_who_watch_is_bounded_and_holds_nobody_who_watc
 
 
 @pytest.mark.realprocess
-async def test_a_killed_process_is_seen_by_its_closed_connection_and_not_by_its_silence(
+async def test_killed_process_is_noticed_by_its_closed_connection(
     tmp_path: Path,
 ) -> None:
     system = system_of("watching", tmp_path, PATIENT)
@@ -330,7 +328,7 @@ async def test_a_killed_process_is_seen_by_its_closed_connection_and_not_by_its_
 
 
 @pytest.mark.realprocess
-async def test_a_frozen_process_is_suspected_and_dead_when_its_silence_exceeds_the_bound(
+async def test_frozen_process_is_suspected_then_dead_beyond_bound(
     tmp_path: Path,
 ) -> None:
     system = system_of("watching", tmp_path, PATIENT)
@@ -354,6 +352,6 @@ async def test_a_frozen_process_is_suspected_and_dead_when_its_silence_exceeds_t
     await system.close()
 
 
-def test_the_default_bound_leaves_room_for_some_lost_beats() -> None:
+def test_default_bound_allows_some_lost_beats() -> None:
     limits = Limits()
     assert limits.silent_s >= 5 * limits.beat_s
