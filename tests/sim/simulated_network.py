@@ -1,5 +1,7 @@
-"""A simulated network for suites that production's carriers must pass, and a driver that runs their tests on
-virtual time."""
+"""A simulated network for the carrier suites, and a driver on virtual time.
+
+Production's carriers must pass the same suites.
+"""
 
 import asyncio
 import inspect
@@ -17,12 +19,12 @@ from gleaner.transport.keys import NodeKeys
 from gleaner.transport.wire import Peer, Wire
 from tests.transport.conftest import Heard, eventually
 
-HERE = "here"  # the host of whoever has no host of its own
+HERE = "here"  # the host of each process without a host of its own
 Promise = Callable[..., Coroutine[object, object, None]]
 
 
 class Simulated:
-    """Opens wires of simulated processes, each on a host of its own with a port that stays."""
+    """Opens wires of simulated processes, each on its own host with a fixed port."""
 
     keys: NodeKeys | None = None
 
@@ -49,17 +51,17 @@ class Simulated:
         return wire
 
     def address(self, name: str) -> Peer:
-        """Where `name` will listen, known before it does."""
+        """The address at which `name` will listen, known before it does."""
         if name not in self.addresses:
             self.addresses[name] = self.net.add_host(name)
         return Peer(f"tcp://{self.addresses[name]}:7000", self.keys.public if self.keys else "")
 
     def gives_up_after(self, seconds: float) -> None:
-        """What is opened from now on waits so long for a peer that is away, or that was never there."""
+        """Sets how long links opened from now on wait for an absent peer."""
         self.patience_s = seconds
 
     async def cuttable(self, name: str) -> Peer:
-        """An address of `name` whose connections `cut` breaks, until `mend`."""
+        """An address of `name` whose connections are broken by `cut` until `mend`."""
         return self.address(name)
 
     def cut(self, name: str) -> None:
@@ -84,8 +86,11 @@ class SimulatedKeyed(Simulated):
 
 
 def cases(module: object, leave_out: str = "") -> Iterator[tuple[str, Promise, dict[str, object]]]:
-    """The tests of a suite, one for each value of their parameters, without those whose source has one of the
-    words of `leave_out`: they open sockets of their own, or look into production's carrier."""
+    """The tests of a suite, one for each value of their parameters.
+
+    Tests whose source contains a word of `leave_out` are excluded: they open their own sockets or inspect
+    production's carrier.
+    """
     for name, test in vars(module).items():
         if not name.startswith("test_") or not inspect.iscoroutinefunction(test):
             continue
@@ -100,7 +105,7 @@ def cases(module: object, leave_out: str = "") -> Iterator[tuple[str, Promise, d
 
 
 def run(test: Promise, loop: SimLoop, given: dict[str, object], request: pytest.FixtureRequest) -> None:
-    """Run one of them in a process of the simulation, with what it asks for."""
+    """Run a test in a process of the simulation, with the fixtures that it requests."""
     given = {"hear": Heard, "eventually": eventually, **given}
     wanted = inspect.signature(test).parameters
     arguments = {name: given[name] if name in given else request.getfixturevalue(name) for name in wanted}
@@ -109,13 +114,13 @@ def run(test: Promise, loop: SimLoop, given: dict[str, object], request: pytest.
 
 
 def mapped(path: Path | str) -> memoryview:
-    """A real file, as production publishes it."""
+    """A real file, mapped as production publishes it."""
     with Path(path).open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 async def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
-    """Wait until it holds."""
+    """Wait until the condition holds."""
     await eventually(condition, within_s)
 
 

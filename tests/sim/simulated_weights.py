@@ -1,5 +1,7 @@
-"""Hosts with TransferAgents in the simulator: the publisher "a" and receivers, whose pulls can be struck when
-a certain part of them has come."""
+"""Simulated hosts with TransferAgents: the publisher "a" and its receivers.
+
+A fault can strike a pull when a given number of its chunks has arrived.
+"""
 
 import asyncio
 import random
@@ -46,8 +48,11 @@ class Life:
 
 @dataclass
 class SimulatedWeights:
-    """See the module; `names`: a letter for each host. `struck`: what to do when a receiver has so many
-    chunks of a version, once; by receiver, version and count."""
+    """See the module.
+
+    names: a letter for each host. struck: the action to run once when a receiver has this many chunks of a
+    version, by receiver, version and count.
+    """
 
     names: str
     settings: dict[str, object] = field(default_factory=dict)
@@ -70,13 +75,13 @@ class SimulatedWeights:
         self.loop.run(1.0)
 
     def start(self, name: str) -> Life:
-        """A process on that host, with what its memory holds."""
+        """A process on that host, with the contents of the host's memory."""
         life = self.lives[name] = Life(self.loop.spawn(f"{name}/main", name))
         life.process.create_task(self._main(life, name))
         return life
 
     def kill(self, name: str) -> None:
-        """SIGKILL; another one is there 0.2 s later."""
+        """SIGKILL; the process is replaced 0.2 s later."""
         self.lives[name].process.kill()
         self.loop.call_later(0.2, self.start, name)
 
@@ -105,7 +110,7 @@ class SimulatedWeights:
             life.system.spawn("registry", lambda: Registry(lambda: limits.lease_s))
             return
         weights = {"chunk_bytes": CHUNK, "link_bytes_s": CARD_BYTES_S, "delta": False}
-        weights |= {"require_finite": False, **self.settings}  # bytes at random
+        weights |= {"require_finite": False, **self.settings}  # random bytes
         config = from_tree({"weights": weights}, "test")
         agent = life.agent = TransferAgent(self.images(name), config)
         life.system.spawn(f"{name}/transfer", lambda: agent)
@@ -129,8 +134,10 @@ class SimulatedWeights:
         return agent
 
     async def fetch(self, name: str, version: int, root: bytes, source: str = "a") -> Fetched:
-        """Asked for again where the agent that was asked died, as instances do; not where another version is
-        wanted meanwhile (AskFailed)."""
+        """Fetch as an instance does: repeat the request where the asked agent died.
+
+        Raises AskFailed where another version is requested meanwhile.
+        """
         message = Fetch(version=version, root=root, sources=(f"{source}/transfer",))
         for _ in range(20):
             try:
@@ -150,14 +157,14 @@ class SimulatedWeights:
         return int(agent.summary()["served_bytes"]) if agent is not None else 0
 
     def complete(self, work: Coroutine[object, object, None]) -> None:
-        """On the head, on virtual time; then the world ends."""
+        """Run on the head in virtual time, then end the simulation."""
         try:
             self.loop.complete(self.client.process, work, 3600.0)
         finally:
             self.loop.close()
 
     def strike_by(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """From here on `struck` is looked at whenever a chunk has come."""
+        """From here on, check `struck` whenever a chunk arrives."""
         landed = Payload.landed
 
         def come(payload: Payload, chunk: Chunk) -> None:

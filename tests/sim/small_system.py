@@ -1,6 +1,9 @@
-"""A small system of production parts in the simulator: a registry, a ledger with a journal, and clients on
-other hosts that count by asking it, under kills, freezes and a bad network. `python small_system.py SEED`
-prints how it went, with the hash of its history."""
+"""A small system of production components in the simulator.
+
+It has a registry, a ledger with a journal, and clients on other hosts that count by asking the ledger, under
+kills, freezes and a bad network. `python small_system.py SEED` prints the outcome with the hash of its
+history.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ class Ledger(Actor):
 
 
 class Client(Actor):
-    """Counts 1, 2, 3, ... and remembers in its journal how far it came."""
+    """Counts 1, 2, 3, ... and journals its position."""
 
     async def on_start(self) -> None:
         self.number = 0
@@ -91,7 +94,7 @@ class Client(Actor):
 
 @dataclass
 class History:
-    """How a run went."""
+    """The outcome of a run."""
 
     hash: str
     turns: int
@@ -102,7 +105,7 @@ class History:
 
 
 class SmallSystem:
-    """One run; `seed` decides everything."""
+    """One run, fully determined by `seed`."""
 
     def __init__(self, seed: int) -> None:
         self.loop = SimLoop()
@@ -172,7 +175,7 @@ class SmallSystem:
         if process.frozen:
             process.thaw()
         elif not process.alive:
-            pass  # it starts again already
+            pass  # its restart is already under way
         elif self.rng.random() < 0.5:
             process.freeze()
             self.loop.call_later(self.rng.uniform(0.1, 3.0), process.thaw)
@@ -182,7 +185,7 @@ class SmallSystem:
         self.loop.call_later(self.rng.expovariate(1 / 2.0), self.fault)
 
     def count(self, host: str) -> int:
-        """Facts in the journals of a host."""
+        """The events in the journals of a host."""
         disk, total = self.disks[host], 0
         for place in disk.places():
             view = disk.view(place)

@@ -1,4 +1,7 @@
-"""What comparisons switch off, in a whole simulated cluster: the job ends well, and differs as it should."""
+"""Ablation switches in a whole simulated cluster.
+
+The job ends well and differs as it should.
+"""
 
 from dataclasses import dataclass, field
 
@@ -15,12 +18,12 @@ SMALL = ["job.steps=1", "task.heldout_problems=4", "rollout.prompts=4", "rollout
 
 
 LATE = Trace("late", (TraceEvent(0.0, Event.ADD, "late"),))
-"""A host that is wished for when the first step begins, and so joins within it."""
+"""A requested host joins within the step at whose start it was requested."""
 
 
 @dataclass
 class Seen:
-    """What came of a job: its outcome, the answers to instances that registered, those that served."""
+    """The result of a job: its outcome, the replies to registering instances, and the serving instances."""
 
     outcome: Outcome
     answers: list[Registered] = field(default_factory=list)
@@ -28,7 +31,7 @@ class Seen:
 
 
 def run(*sets: str, trace: Trace | None = None) -> Seen:
-    """A job to its end."""
+    """Run a job to its end."""
     cluster = SimCluster(Setting(load("quickstart", [*SMALL, *sets]), seed=3, trace=trace))
     answers: list[Registered] = []
     served: set[str] = set()
@@ -46,7 +49,7 @@ def run(*sets: str, trace: Trace | None = None) -> Seen:
 
 
 def wished_for(seen: Seen) -> int:
-    """Preemptible hosts, for the step after the last one."""
+    """The number of preemptible hosts planned for the step after the last one."""
     return [record.n_prem for record in seen.outcome.history if isinstance(record, Step)][-1]
 
 

@@ -1,4 +1,7 @@
-"""Load is balanced in whole simulated jobs, and it pays: the same job and seed, with and without."""
+"""Load balancing in whole simulated jobs, compared with and without it.
+
+Both runs have the same job and seed; balancing shortens the step.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""Clocks of hosts that jump: incarnations come from them, and nothing else may depend on them."""
+"""Host clocks that jump.
+
+Incarnations come from the clocks, and nothing else may depend on them.
+"""
 
 import pytest
 from whole_system import SMALL
@@ -28,7 +31,7 @@ def test_agent_restarted_after_clock_jump_continues_the_job(host: str) -> None:
 
 
 def test_restarted_processes_exceed_their_fence_after_clock_jump() -> None:
-    """No start of theirs fails for it, and none of their supervisor's patience is used up."""
+    """None of the restarts fails because of the jump, and none counts towards the restart intensity."""
     cluster = SimCluster(Setting(load("quickstart", SMALL), seed=5, deadline_s=120.0))
     breaking = Breaking(cluster)
     fired: list[bool] = []

@@ -1,4 +1,4 @@
-"""Whole jobs on simulated clusters: they end, keep every promise, and are the same each time."""
+"""Whole jobs on simulated clusters: outcome, invariants and repeatability."""
 
 from gleaner.actors.protocol.instances import Dispatch
 from gleaner.configs.load import load
@@ -12,7 +12,7 @@ from gleaner.sim.outcome import Outcome
 from gleaner.sim.setting import HEAD, RESERVED, Setting
 from gleaner.sim.watching import Seen
 
-DECODING_S = 0.006  # after its first request came, an instance has made some of its tokens
+DECODING_S = 0.006  # so long after its first request, an instance has made some of its tokens
 SMALL = [
     "job.steps=3",
     "task.heldout_problems=8",

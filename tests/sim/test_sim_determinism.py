@@ -1,4 +1,7 @@
-"""One seed gives one history: in every process, whatever its hash seed, whatever ran before in it."""
+"""Determinism: one seed gives one history in every process.
+
+The hash seed and earlier runs in the same process have no effect.
+"""
 
 import os
 import subprocess
@@ -33,7 +36,7 @@ def test_history_is_independent_of_the_hash_seed() -> None:
     first, second = (in_another_interpreter("small_system.py", seed) for seed in ("1", "4242"))
     assert len(first) == len(SEEDS)
     assert first == second
-    here = histories([9, 5, *map(int, SEEDS)])  # other seeds before it leave nothing behind
+    here = histories([9, 5, *map(int, SEEDS)])  # other seeds before it leave no state behind
     assert [str(history) for history in here[2:]] == first
     assert here[2].hash != here[3].hash
 
@@ -51,5 +54,5 @@ def test_small_system_really_counts_dies_and_recovers() -> None:
     assert history.faults >= 5
     assert history.counted > 100
     assert history.findings == 0
-    # What a client remembers was counted; of each client one may be counted and not remembered yet.
+    # Each remembered number was counted; one number of each client may be counted and not yet remembered.
     assert history.counted - 2 <= history.remembered <= history.counted

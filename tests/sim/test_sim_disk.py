@@ -1,5 +1,8 @@
-"""What a simulated disk promises is what a real one does: whatever dies when, a stream is a prefix that holds
-everything acknowledged; a full disk loses nothing; a zombie is refused."""
+"""The simulated disk keeps the promises of a real disk.
+
+At any death a stream is a prefix that holds everything acknowledged. A full disk loses nothing. A zombie is
+refused.
+"""
 
 import asyncio
 import contextlib
@@ -35,7 +38,7 @@ class DiskSum(Message, frozen=True):
 
 
 class Machine:
-    """A host with a disk, and the processes that live on it one after the other."""
+    """A host with a disk, and its successive processes."""
 
     def __init__(self, seed: int = 0) -> None:
         self.loop = SimLoop()
@@ -48,7 +51,7 @@ class Machine:
         return process, self.disk.journal(PLACE, process, commit_s=COMMIT_S)
 
     def replay(self, stream: str = "a") -> list[int]:
-        """What the next life finds there."""
+        """The events that the next life reads there."""
         process, store = self.start()
 
         async def look() -> list[int]:
@@ -78,7 +81,7 @@ def test_awaited_append_flushes_its_group_within_commit_spacing() -> None:
         await queued
 
     machine.loop.complete(process, write(), within_s=10.0)
-    assert committed_s[0] < COMMIT_S, "the first one waited for its group"
+    assert committed_s[0] < COMMIT_S, "the first append waited for its group"
     between_s = [later - before for before, later in pairwise(committed_s)]
     assert min(between_s) >= FLUSH_SHARE * COMMIT_S
     assert max(between_s) < COMMIT_S
@@ -137,7 +140,7 @@ def test_write_cut_by_a_kill_follows_the_seed() -> None:
         journal = Journal(store, "a", 1)
         process.call_soon(journal.append_soon, fact(1))
         process.call_later(0.001, journal.append_soon, fact(2))
-        machine.disk.slow(1000.0)  # so that the kill falls into the write
+        machine.disk.slow(1000.0)  # so that the kill interrupts the write
         machine.loop.call_at(COMMIT_S + 0.2 + 1e-3, process.kill)
         machine.loop.run(until_s=9.0)
         cut = [what for what in machine.disk.counts if what.startswith("cut off")]
@@ -168,7 +171,7 @@ def test_frozen_process_gets_its_commit_when_it_resumes() -> None:
     machine.loop.run(until_s=4.0)
     rows = machine.disk.view(PLACE).rows("a")
     assert rows is not None
-    assert rows.last_seq == 1  # it is on the disk all the same
+    assert rows.last_seq == 1  # it is on the disk anyway
     machine.loop.run(until_s=6.0)
     assert heard == [5.0]
 
@@ -192,7 +195,7 @@ def test_full_disk_refuses_reports_and_loses_nothing() -> None:
             machine.disk.files.write("/ckpt/1", b"weights")
         assert refused.value.errno == errno.ENOSPC
         machine.disk.make_room()
-        assert "no space" in journal.refuses()  # until it was tried
+        assert "no space" in journal.refuses()  # until a write was tried
         await journal.probe()
         assert journal.refuses() == ""
         await journal.append(fact(4))
@@ -259,7 +262,7 @@ Step = tuple[str, str, int, int]
     )
 )
 def test_simulated_journal_keeps_what_sqlite_keeps(steps: list[Step]) -> None:
-    """Whatever is written in which lives: the same rows, sequence numbers, checksums and refusals."""
+    """For any writes in any lives: the same rows, sequence numbers, checksums and refusals."""
     with tempfile.TemporaryDirectory() as folder:
         real = SqliteKeeper(Path(folder) / "j.sqlite", durable=False, reserve_bytes=0)
         try:

@@ -1,4 +1,7 @@
-"""No response waits for a place while an instance has slots for it: the critical path of simulated steps."""
+"""Dispatch latency on the critical path of simulated steps.
+
+No response waits for a slot while an instance has free slots for it.
+"""
 
 import pytest
 
@@ -10,11 +13,11 @@ from gleaner.sim.setting import Setting
 
 SETS = ["job.steps=3", "job.eval_every=0", "task.heldout_problems=8", "fleet.trace=", "engine.slots=256"]
 ROUND_TRIP_S = 0.05
-"""From a dispatch until its first token has been heard of: 40 ms."""
+"""From a dispatch until its first token arrives: 40 ms."""
 
 
 def places_s(*sets: str) -> list[float]:
-    """What the last response of each step waited for a place."""
+    """How long the last response of each step waited for a slot."""
     outcome = SimCluster(Setting(load("quickstart", [*SETS, *sets]), seed=5)).run()
     assert outcome.ended == "done", outcome.reason
     found = [record.stages["place"] for record in outcome.history if isinstance(record, StepPath)]
@@ -28,7 +31,7 @@ def test_instance_with_free_slots_gets_work_within_round_trip(instances: int) ->
 
 
 def test_pending_limit_alone_keeps_free_slots_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted bug: what is pending counts as waiting, whatever slots are free."""
+    """The planted bug: pending requests count as waiting, whatever slots are free."""
 
     def room(self: Balancer, instance: Instance, each: float) -> int:
         return max(0, self._threshold(instance) - instance.pending)

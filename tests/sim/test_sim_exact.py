@@ -1,4 +1,7 @@
-"""Exact jobs on simulated clusters: whatever is broken, each step has the weights of the calm run."""
+"""Exact jobs on simulated clusters under faults.
+
+Each step has the same weights as in the calm run.
+"""
 
 import random
 
@@ -30,12 +33,12 @@ KILLS = 3
 
 
 def steps_of(outcome: Outcome) -> dict[int, StepTrained]:
-    """What is on record of each step; of one that was done again, the last."""
+    """The record of each step; for a repeated step, the last one."""
     return {one.step: one for one in evidence(outcome).trained if isinstance(one, StepTrained)}
 
 
 def harried(seed: int, settings: list[str]) -> tuple[Outcome, int]:
-    """A run in which processes are killed when requests reach an instance; how many were."""
+    """A run that kills processes when requests reach an instance, and the number of kills."""
     cluster = SimCluster(Setting(load("quickstart", settings), seed=seed))
     breaking, rng, hit = Breaking(cluster), random.Random(f"{seed}/kills"), list[bool]()
 
@@ -66,7 +69,7 @@ def test_exact_weights_equal_calm_run_after_any_kill() -> None:
         for number, step in steps_of(outcome).items():
             assert step.root == calm[number].root, f"seed {seed}: other weights after step {number}"
             assert step.micro_batches == MICRO_BATCHES, f"seed {seed}"
-    assert kills >= SEEDS, "too little was broken: this shows nothing"
+    assert kills >= SEEDS, "too few faults: this shows nothing"
 
 
 def test_exact_weights_match_when_uniform_groups_are_dropped() -> None:
@@ -80,4 +83,4 @@ def test_exact_weights_match_when_uniform_groups_are_dropped() -> None:
         assert audit(evidence(outcome)) == [], f"seed {seed}"
         roots = {number: (step.root, step.micro_batches) for number, step in steps_of(outcome).items()}
         assert roots == {number: (step.root, step.micro_batches) for number, step in calm.items()}
-    assert kills >= 4, "too little was broken: this shows nothing"
+    assert kills >= 4, "too few faults: this shows nothing"

@@ -1,5 +1,8 @@
-"""Versions that no engine can load, on whole simulated clusters: generation goes on under the version before,
-and the publisher, or the job whose own trainer it was, hears why."""
+"""Versions that no engine can load, on whole simulated clusters.
+
+Generation continues under the previous version. The publisher gets the reason, and so does the job whose own
+trainer made the version.
+"""
 
 import asyncio
 import re
@@ -43,7 +46,7 @@ BAD, WHY = 2, "norm.weight has 63 columns, the model has 64"
 
 
 def fail_to_load(monkeypatch: pytest.MonkeyPatch, bad: int, *, dies: bool = False) -> Counter[int]:
-    """No engine loads the version `bad`; some do not outlive it. Counts the loads by version."""
+    """No engine loads the version `bad`, and some do not survive the attempt. Counts the loads by version."""
     turn, loads = SimEngineHost.turn, Counter[int]()
 
     def with_loads(host: SimEngineHost, orders: Orders) -> Turn:
@@ -62,14 +65,14 @@ def fail_to_load(monkeypatch: pytest.MonkeyPatch, bad: int, *, dies: bool = Fals
 
 
 def images(cluster: SimCluster, host: str) -> list[int]:
-    """The versions whose images lie in the memory of this host."""
+    """The versions whose images are in the memory of this host."""
     files = FileMapping(cluster.hosts[host].memory, places.SHARED_MEMORY)
     found = (re.search(r"/v(\d{9})\.image$", str(path)) for path in files)
     return [int(match[1]) for match in found if match]
 
 
 class Trainer:
-    """One of somebody's own, beside the reserved host's agent."""
+    """A publisher of a user's own, beside the reserved host's agent."""
 
     def __init__(self, cluster: SimCluster, system: ActorSystem) -> None:
         self.cluster, self.system = cluster, system
@@ -130,9 +133,9 @@ def test_generation_keeps_previous_version_when_load_fails(
         assert seen.published == 1
         assert [(one.version, one.why) for one in seen.failed] == [(BAD, WHY)]
         kept = [version for host in cluster.hosts for version in images(cluster, host)]
-        assert BAD not in kept or dies, "its memory is free again"
+        assert BAD not in kept or dies, "the memory of the failed version is free again"
         assert BAD not in images(cluster, RESERVED)
-        assert kept.count(1) >= 2, "what is served can still be pulled"
+        assert kept.count(1) >= 2, "the served version can still be pulled"
         with pytest.raises(Refused, match=WHY):
             await trainer.publish(BAD)
         await trainer.publish(BAD + 1)
@@ -149,7 +152,7 @@ def test_generation_keeps_previous_version_when_load_fails(
     assert over == [True]
     assert outcome.findings == []
     assert set(under) == {(1, 1)}
-    assert loads[BAD] <= 2 * len(registered), "no storm"
+    assert loads[BAD] <= 2 * len(registered), "no storm of repeated loads"
     restarts = sum(registered.values()) - len(registered)
     assert restarts <= (loads[BAD] if dies else 0)
 

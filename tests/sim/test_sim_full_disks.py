@@ -1,4 +1,7 @@
-"""Full disks under processes that start: they wait for space, and what fails meanwhile is still heard."""
+"""Full disks under starting processes.
+
+The processes wait for space, and a failure during that time is still reported.
+"""
 
 import pytest
 from whole_system import SMALL
@@ -25,7 +28,7 @@ def test_process_killed_on_full_disk_waits_for_space(host: str, kind: str) -> No
     assert outcome.findings == []
     assert audit(evidence(outcome)) == []
     waited = [(at_s, text) for at_s, process, text in outcome.said if process == f"{host}/{kind}"]
-    assert len(waited) == 1  # once, not in every look
+    assert len(waited) == 1  # once, not at every poll
     assert "no space is left" in waited[0][1]
 
 

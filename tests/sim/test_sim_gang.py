@@ -1,4 +1,7 @@
-"""A trainer of several processes on a simulated cluster: production's supervision over modelled ranks."""
+"""A trainer of several processes on a simulated cluster.
+
+Production's supervision runs over modelled ranks.
+"""
 
 import pytest
 
@@ -55,7 +58,7 @@ def test_all_gang_processes_restart_when_one_is_killed(victim: str) -> None:
     outcome = cluster.run()
     assert (outcome.ended, outcome.reason) == ("done", "")
     assert before.keys() == after.keys() == set(GANG)
-    assert not set(before.values()) & set(after.values()), "none of the old gang is left"
+    assert not set(before.values()) & set(after.values()), "no process of the old gang is left"
     told = {one.actor: one.cause for one in outcome.history if isinstance(one, Restart)}
     others = {f"reserved-1/{kind}": f"with {victim}: SIGKILL" for kind in GANG if kind != victim}
     assert {f"reserved-1/{victim}": "SIGKILL", **others}.items() <= told.items()

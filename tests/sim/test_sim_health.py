@@ -1,5 +1,8 @@
-"""Processes that stand still, in a whole simulated job: each is replaced within its limit, and the cause is
-named; one that was only busy, or whose parent stood still, is left alone."""
+"""Health checks in a whole simulated job.
+
+A hung process is replaced within its limit, and the cause is named. A busy process, or one whose parent was
+paused, is left alone.
+"""
 
 from functools import wraps
 
@@ -28,11 +31,11 @@ CHILDREN = [
     ("spot-1", "transfer"),
 ]
 AGENTS = [("head", "agent"), ("reserved-1", "agent"), ("spot-1", "agent")]
-HUNG_S, START_S, WATCHDOG_S = 11.0, 5.0, 23.0  # with the look that finds it, and the next life's start
+HUNG_S, START_S, WATCHDOG_S = 11.0, 5.0, 23.0  # with the poll that detects it, and the start of the next life
 
 
 def run(host: str, kind: str, for_s: float, *settings: str) -> Outcome:
-    """A job of which one process is frozen in its first steps; for good where `for_s` is 0."""
+    """A job of which one process is frozen in its first steps; for ever if `for_s` is 0."""
     config = load("quickstart", [*SMALL, "job.steps=8", *settings])
     cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
     breaking = Breaking(cluster)
@@ -46,7 +49,7 @@ def run(host: str, kind: str, for_s: float, *settings: str) -> Outcome:
 
 
 def causes(outcome: Outcome) -> dict[str, str]:
-    """Of restarts, by who was restarted."""
+    """Causes of restarts, by process."""
     return {record.actor: record.cause for record in outcome.history if isinstance(record, Restart)}
 
 
@@ -58,9 +61,9 @@ def test_frozen_child_process_is_replaced_within_its_limit(host: str, kind: str)
     assert outcome.virtual_s < PEACE_S + HUNG_S + START_S
     assert audit(evidence(outcome)) == []
     told = causes(outcome)
-    if host != "spot-1":  # the job may be over before the limit of an instance that it does without
+    if host != "spot-1":  # the job may end before the limit of an instance that it does not need
         assert told[f"{host}/{kind}"].startswith("SIGKILL (no heartbeat for 10.")
-    assert set(told) <= {f"{host}/{kind}"}, "others were restarted in its place"
+    assert set(told) <= {f"{host}/{kind}"}, "other processes were restarted instead"
 
 
 @pytest.mark.parametrize(("host", "kind"), AGENTS)
@@ -81,14 +84,14 @@ def test_job_continues_after_agent_freeze_up_to_the_limit(host: str, kind: str) 
 
 @pytest.mark.parametrize("host", ["head", "reserved-1"])
 def test_stopped_node_agent_kills_none_of_its_children(host: str) -> None:
-    """For longer than a child's limit, and less than its own."""
+    """The pause is longer than a child's limit and shorter than the agent's own."""
     outcome = run(host, "agent", 15.0)
     assert outcome.ended == "done"
     assert "no heartbeat" not in str(causes(outcome))
 
 
 def test_trainer_with_long_computation_is_not_killed() -> None:
-    """Its loop turns meanwhile, and says so."""
+    """The trainer's loop turns meanwhile and sends heartbeats."""
     limits = ["liveness.dead_s=0.5", "liveness.beat_s=0.1"]  # hung after 1 s
     config = load("quickstart", [*SMALL, "job.steps=2", *limits])
     cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
@@ -104,8 +107,10 @@ def test_trainer_with_long_computation_is_not_killed() -> None:
 def test_endless_computation_ends_its_process_and_job_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a CUDA call that hangs: the process's loop turns, and no step ends. The deadline is ten times what
-    the longest piece before took, and never below the floor."""
+    """Like a hung CUDA call: the process's loop turns, and no step ends.
+
+    The deadline is ten times the longest piece before, and never below the minimum.
+    """
     config = load("quickstart", [*SMALL, "job.steps=4", "liveness.work_s=20"])
     cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
     update, updates = SimTrainerWork.finish_step, 0
@@ -130,7 +135,7 @@ def test_endless_computation_ends_its_process_and_job_continues(
 
 @pytest.mark.parametrize("kind", ["rollout", "reward"])
 def test_others_wait_for_successor_when_a_kill_takes_long(kind: str) -> None:
-    """Neither are they restarted in its place, nor does the job fail."""
+    """The other processes are not restarted instead, and the job does not fail."""
     outcome = run("head", kind, 0.0, "liveness.hung_silences=20")
     assert (outcome.ended, outcome.reason) == ("done", "")
     assert audit(evidence(outcome)) == []

@@ -1,4 +1,4 @@
-"""Waits are late when something stands still, not when a job is large."""
+"""Late waits: a wait is late when a component hangs, not when a job is large."""
 
 import logging
 from dataclasses import replace
@@ -19,7 +19,7 @@ STALL_S = 900.0
 
 
 def late(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The lines about waits of the job's actors that passed their deadlines."""
+    """The log lines about waits of the job's actors that passed their deadlines."""
     lines = [record.getMessage() for record in caplog.records if record.name == "supervisor.waits"]
     return [line for line in lines if line.startswith(("training/", "rollout/", f"{RESERVED}/engine"))]
 
@@ -27,7 +27,7 @@ def late(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_no_wait_is_late_in_single_host_paper_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It rolls out for ten minutes, then trains on all of it at once; nothing is measured before."""
+    """The host rolls out for ten minutes, then trains on all of it at once; nothing is measured before."""
     setting = baseline_of(setting_of(load(PAPER, ["job.steps=1"]), PRESETS[PAPER]))
     with caplog.at_level(logging.WARNING, logger="supervisor.waits"):
         outcome = SimCluster(setting).run()
@@ -38,7 +38,8 @@ def test_no_wait_is_late_in_single_host_paper_job(
 def test_stalled_trainer_makes_its_waits_late_in_paper_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """For good, and nobody replaces it: the limits of its waits follow its own times, but there are some."""
+    """The trainer hangs for good and is not replaced. The limits of its waits follow its own times, but the
+    limits exist."""
     never = ["liveness.hung_silences=100000", "liveness.start_s=1000000"]
     setting = baseline_of(setting_of(load(PAPER, ["job.steps=1", *never]), PRESETS[PAPER]))
     cluster = SimCluster(replace(setting, deadline_s=STALL_S))

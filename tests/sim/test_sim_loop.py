@@ -1,4 +1,7 @@
-"""Virtual time and its processes: what runs runs in turn, what is frozen waits, what is dead is mute."""
+"""SimLoop: virtual time, and the scheduling of simulated processes.
+
+Processes run in turn, a frozen process waits, and a dead process does nothing.
+"""
 
 import asyncio
 import contextvars
@@ -101,7 +104,7 @@ def test_cancelled_timer_does_not_run_or_use_memory(loop: SimLoop) -> None:
 
 @given(script=st.lists(st.sampled_from(["soon", "later", "freeze", "thaw", "wait"]), max_size=40))
 def test_freezing_loses_nothing_and_changes_no_order(script: list[str]) -> None:
-    """Whatever is frozen when: what was asked for runs once, in the order in which it came due."""
+    """For any freezes, each callback runs once, in the order in which it came due."""
     loop = SimLoop()
     process, due, ran = loop.spawn("a", "h"), [], []
 
@@ -144,7 +147,7 @@ def test_frozen_process_does_nothing_then_finds_deadlines_passed(loop: SimLoop) 
 
 
 def test_killed_process_runs_no_cleanup(loop: SimLoop) -> None:
-    """No `finally`, no timer, no callback of it runs, and the exception that it dies with is nobody's."""
+    """No `finally`, timer or callback of it runs, and the exception that it dies with is not reported."""
     process = loop.spawn("a", "h")
     said: list[str] = []
 
@@ -172,7 +175,7 @@ def test_killed_process_runs_no_cleanup(loop: SimLoop) -> None:
     assert said == ["dead"]
     assert not process.alive
     loop.close()
-    assert said == ["dead", "goodbye"]  # after the run, when nobody listens
+    assert said == ["dead", "goodbye"]  # after the run, when it is no longer awaited
     assert not loop.findings
 
 
@@ -238,7 +241,7 @@ def test_timer_due_again_at_once_counts_as_spinning(loop: SimLoop, monkeypatch: 
     def again() -> None:
         nonlocal turns
         turns += 1
-        if turns < 5000:  # ends by itself where nobody ends it
+        if turns < 5000:  # ends by itself unless a limit ends it
             process.call_at(process.time() - 1.0, again)
 
     process.call_later(1.0, again)

@@ -1,4 +1,7 @@
-"""Threads of a simulated process: work is done in an instant and waited out, in order, in virtual time."""
+"""Threads of a simulated process.
+
+Work runs in an instant; its result is delivered in order, after its duration in virtual time.
+"""
 
 import pytest
 
@@ -13,7 +16,7 @@ WITHIN_S = 1000.0
 
 
 class Rig:
-    """One process and its machine; `done` has what was done and when."""
+    """One process and its machine; `done` lists the finished work with its times."""
 
     def __init__(self) -> None:
         self.loop = SimLoop()
@@ -23,7 +26,7 @@ class Rig:
         self.done: list[tuple[float, str]] = []
 
     def work(self, name: str, seconds: float) -> str:
-        """A piece of work that others see when it is over."""
+        """A piece of work whose effect is visible when it is over."""
         self.meter.spend(seconds)
         self.meter.then(lambda: self.done.append((self.loop.now_s, name)))
         return name

@@ -1,4 +1,7 @@
-"""Continuous batching: every token once and in order, whatever happens to its request; time adds up."""
+"""Continuous batching in the model of an engine.
+
+Every token appears once and in order, whatever happens to its request, and the times add up.
+"""
 
 from collections import defaultdict
 
@@ -38,7 +41,7 @@ def entry(ticket: int, end: int, *, made: int = 0, prompt: int = 10, group: int 
 
 
 def run(engine: ContinuousBatch) -> tuple[dict[int, list[int]], dict[int, int], float]:
-    """To the end: tokens and flags by ticket, and the seconds."""
+    """Run to the end: tokens and flags by ticket, and the seconds."""
     tokens: dict[int, list[int]] = defaultdict(list)
     flags: dict[int, int] = defaultdict(int)
     total_s = 0.0

@@ -1,4 +1,7 @@
-"""The models against public measurements: near what they were fitted to, and not far from the rest."""
+"""The models compared with public measurements.
+
+They are close to the measurements used for the fit, and not far from the rest.
+"""
 
 from gleaner.sim.models.checks import Check, latencies, other_engines
 

@@ -1,4 +1,7 @@
-"""Copies of a model in one instance: nothing is lost between them, and the slowest one is the last."""
+"""Copies of a model in one instance.
+
+No token is lost between the copies, and the slowest copy ends last.
+"""
 
 from collections import defaultdict
 

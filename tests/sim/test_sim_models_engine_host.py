@@ -1,4 +1,7 @@
-"""The modelled engine behind its port: it takes and refuses what the builtin one does, and takes its time."""
+"""The modelled engine behind its port.
+
+It accepts and refuses the same work as the builtin engine, and takes its modelled time.
+"""
 
 from array import array
 from pathlib import Path
@@ -182,7 +185,7 @@ def test_samples_of_one_prompt_have_similar_lengths() -> None:
 def test_kept_request_continues_with_tokens_of_newer_weights() -> None:
     world, fresh = World(follow=True), World(follow=True)
     world.load(1)
-    first = world.host.turn(Orders(adds=[(1, [work(1), work(2), work(3)])]))  # one of them waits
+    first = world.host.turn(Orders(adds=[(1, [work(1), work(2), work(3)])]))  # one of the two waits
     assert first.output is not None
     before = dict(zip(first.output.tickets.tolist(), first.output.tokens.tolist(), strict=True))
     turn = world.host.turn(Orders(load=fetched(2), keep=True))

@@ -1,4 +1,4 @@
-"""Devices and models: figures are complete, shapes are the published ones, capacity follows from them."""
+"""Devices and models: complete figures, published shapes, derived capacities."""
 
 from importlib.resources import files
 from itertools import pairwise
@@ -71,7 +71,7 @@ def test_token_capacity_grows_faster_than_device_count() -> None:
     shape = model_shape("qwen3-14b")
     held = [kv_capacity_tokens(shape, Rig("h100", tp, tp)) for tp in (1, 2, 4, 8)]
     for fewer, more in pairwise(held):
-        assert more > 2 * fewer  # the weights are shared out too
+        assert more > 2 * fewer  # the weights are split too
 
 
 def test_weights_that_fill_the_memory_are_refused() -> None:
@@ -179,7 +179,8 @@ def test_small_devices_need_a_minimum_width_for_models(name: str, model: str, tp
 
 
 def test_small_batch_is_memory_bound_and_large_compute_bound() -> None:
-    """The roofline, by hand: Qwen3-8B read at 87 % of 3.35 TB/s, 2 FLOPs a parameter at 60 % of 989 T."""
+    """The roofline, computed by hand: Qwen3-8B read at 87 % of 3.35 TB/s, 2 FLOPs a parameter at 60 % of 989
+    T."""
     shape, rig = model_shape("qwen3-8b"), Rig("h100")
     cost, overhead_s = engine_cost(shape, rig), assumptions("h100").step_overhead_s
     request_s = assumptions("h100").request_overhead_s
@@ -194,7 +195,7 @@ def test_small_batch_is_memory_bound_and_large_compute_bound() -> None:
 
 
 def test_every_hardware_constant_has_a_reason_in_comment() -> None:
-    """A line of comment above it, or above the table that it stands in."""
+    """A line of comment is above the constant, or above its table."""
     lines = files("gleaner.sim.models").joinpath("hardware.toml").read_text().splitlines()
     begin = lines.index("[assumptions.default]")
     told, bare = False, []

@@ -1,4 +1,8 @@
-"""Fitting: known constants come back from synthetic logs, with noise and without; a real engine is met."""
+"""Fitting of engine, trainer and length models.
+
+Known constants are recovered from synthetic logs, with noise and without. A fit of a real engine predicts its
+steps.
+"""
 
 import time
 
@@ -166,7 +170,9 @@ def test_real_run_of_the_builtin_engine_is_predicted() -> None:
         while not engine.idle:
             before, prefilled = time.process_time(), engine.stats().tokens_prefilled
             output = engine.step()
-            seconds = time.process_time() - before  # what others do on the machine is not predicted
+            seconds = (
+                time.process_time() - before
+            )  # the load of other processes on the machine is not predicted
             steps.append(
                 EngineStep(seconds, len(output), context, engine.stats().tokens_prefilled - prefilled)
             )

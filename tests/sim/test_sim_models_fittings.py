@@ -1,4 +1,4 @@
-"""The fittings of a simulated host: all that production's actors ask for, over the lives of a host."""
+"""Fittings of a simulated host: the ports of production's actors, over the host's lives."""
 
 from array import array
 from pathlib import Path

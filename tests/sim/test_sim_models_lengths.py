@@ -1,4 +1,4 @@
-"""Lengths of responses: their bounds, mean, tail and correlation are those that the law states."""
+"""Lengths of responses: bounds, mean, tail and correlation follow the stated law."""
 
 import math
 

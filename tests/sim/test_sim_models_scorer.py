@@ -1,5 +1,7 @@
-"""Modelled verifiers in production's pool, on virtual time: verdicts are the same for the same tokens, and
-every fault is met by a verdict."""
+"""Modelled verifiers in production's worker pool, on virtual time.
+
+Verdicts are the same for the same tokens, and every fault leads to a verdict.
+"""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -15,7 +17,7 @@ PROBLEMS = Problems(seed=1, vocabulary=500, prompt_rows=(16, 64))
 
 
 def run(law: ScorerLaw, use: Callable[[WorkerPool, ScorerFaults], Awaitable[T]]) -> T:
-    """`use` a started pool on virtual time."""
+    """Apply `use` to a started pool on virtual time."""
     loop, faults, started = VirtualLoop(), ScorerFaults(), iter(range(1000))
 
     async def start(spec: WorkerSpec) -> ScoringWorker:

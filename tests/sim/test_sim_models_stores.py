@@ -1,4 +1,7 @@
-"""Images, copies, checkpoints and histories in memory: they behave as those on files, and notice damage."""
+"""Images, copies, checkpoints and histories in memory.
+
+They behave like those in files and detect damage.
+"""
 
 import errno
 from collections.abc import Callable

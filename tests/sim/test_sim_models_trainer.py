@@ -1,4 +1,7 @@
-"""The modelled trainer: weights follow from the set of samples alone, and its state survives it."""
+"""The modelled trainer.
+
+Its weights depend on the set of samples alone, and its state survives its process.
+"""
 
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +32,7 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """The trainer's process, again and again."""
+        """A life of the trainer's process; each call starts another one."""
         self.clock = Immediate()
         self.images = SimImages(self.memory, Path("/images"))
         self.copies = SimCopies(self.memory, Path("/state"), self.clock)
@@ -142,7 +145,7 @@ def test_trainer_resumes_from_host_copy_and_checkpoint() -> None:
     assert world.work.load(str(copy.path)) == commit(1)
     assert world.step([[sample(2)]]) == expected
     world.checkpoints.adopt(copy)
-    world.memory.clear()  # the host is gone
+    world.memory.clear()  # the host is lost
     world.start()
     assert world.copies.newest() is None
     latest = world.checkpoints.latest().checkpoint

@@ -1,4 +1,7 @@
-"""Bulk transfer on the simulated network: bytes in order or an error, and lines that have a rate."""
+"""Bulk transfer on the simulated network.
+
+Bytes arrive in order, or the connection raises an error; links have a rate.
+"""
 
 import asyncio
 import random
@@ -29,7 +32,7 @@ def chunks(content: bytes = CONTENT, size: int = CHUNK) -> list[Chunk]:
 
 
 class Hosts:
-    """A source and some pullers, each a process on a host of its own."""
+    """A source and some pullers, each a process on its own host."""
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ def test_slow_link_is_not_taken_for_a_stall() -> None:
     content, rate = random.Random(4).randbytes(512 << 10), 2e4
     hosts = Hosts(content=content)
     hosts.net.set_link("source", "p0", Profile(rate_bytes_s=rate))
-    hosts.chunks = chunks(content, len(content))  # longer than either end waits in silence
+    hosts.chunks = chunks(content, len(content))  # longer than the silence that either end allows
     hosts.pull_all()
     assert hosts.outcomes == {0: None}
     assert hosts.took_s[0] == pytest.approx(len(content) / rate, rel=0.2)

@@ -1,4 +1,7 @@
-"""What production's carriers promise, the simulated network keeps: the same tests, on virtual time."""
+"""Conformance of the simulated network to production's carriers.
+
+The same tests run on virtual time.
+"""
 
 import random
 from collections.abc import Iterator
@@ -22,7 +25,7 @@ from tests.transport import (
 
 
 def params(module: object, needs: str, leave_out: str = "") -> list[object]:
-    """Those of a suite that are given what `needs` names."""
+    """The tests of a suite that have a parameter named `needs`."""
     return [
         pytest.param(test, values, id=name)
         for name, test, values in cases(module, leave_out)
@@ -39,7 +42,7 @@ def loop() -> Iterator[SimLoop]:
 
 @pytest.fixture
 def sockets(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> SimNet:
-    """A network on which every data socket opens that is opened without a carrier."""
+    """The network on which each data socket without an explicit carrier opens."""
     net = SimNet(loop, random.Random(1), loop.trace)
     net.add_host(HERE)
 

@@ -1,4 +1,4 @@
-"""What a simulated connection may do to what is sent on it, whatever happens to the network meanwhile."""
+"""Laws of a simulated connection: what the network may do to its data."""
 
 import asyncio
 import itertools
@@ -33,7 +33,7 @@ ACTS = st.lists(
 
 @dataclass
 class Heard:
-    """What one end heard, by the route under which it came."""
+    """The messages received by one end, by the route on which they came."""
 
     by_route: dict[Route, list[int]] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Heard:
 
 
 class Two:
-    """Two processes on two hosts; `a` dials `b`, which answers under the routes that it heard."""
+    """Two processes on two hosts; `a` dials `b`, which replies on the routes of received messages."""
 
     def __init__(self, seed: int = 1, profile: Profile | None = None) -> None:
         self.loop = SimLoop()
@@ -69,14 +69,14 @@ class Two:
         return self.wires[1].local
 
     def tell(self, number: int, size: int = 0) -> Sent:
-        """From a to b."""
+        """Send from a to b."""
         sent = self.wires[0].send(self.peer, [b"%d" % number, bytes(size)])
         if sent is Sent.OK:
             self.sent[0].append(number)
         return sent
 
     def answer(self, number: int) -> Sent:
-        """From b to a, on the newest route."""
+        """Send from b to a, on the newest route."""
         routes = list(self.heard[1].by_route)
         sent = self.wires[1].send(routes[-1], [b"%d" % number]) if routes else Sent.NO_ROUTE
         if sent is Sent.OK:
@@ -325,7 +325,7 @@ def test_revoked_key_is_ignored_and_not_dialled() -> None:
         assert heard[1].all == [1]
         assert wires[1].refused["unknown-key"] == 1
         theirs.allowed.replace(frozenset({theirs.public, ours.public}))
-        await asyncio.sleep(FIRST_S)  # the sender dials no sooner
+        await asyncio.sleep(FIRST_S)  # the sender does not dial before that
         wires[0].send(peer, [b"3"])
         await until(lambda: heard[1].all == [1, 3])
         ours.allowed.replace(frozenset({ours.public}))

@@ -1,5 +1,7 @@
-"""Production's links and token streams over a network that is worse than any real one: everything arrives
-once and in order."""
+"""Production's links and token streams over a network worse than any real one.
+
+Everything arrives once and in order.
+"""
 
 import asyncio
 import random
@@ -22,8 +24,10 @@ WORSE = Profile(latency_s=0.0005, jitter_s=0.01, loss=0.02, resend_s=0.05, vanis
 
 
 async def storm(net: SimNet, rng: random.Random, until_s: float) -> None:
-    """Resets, jams, and partitions of either direction, each shorter than what ends a session: somebody who
-    dials into a partition tries again a second later, and the grace of a link is over by then."""
+    """Resets, jams, and partitions of either direction, each shorter than the limit that ends a session.
+
+    A dial into a partition is repeated a second later, and the grace of a link is over by then.
+    """
     loop = asyncio.get_running_loop()
     while loop.time() < until_s:
         await asyncio.sleep(rng.uniform(0.25, 0.4))

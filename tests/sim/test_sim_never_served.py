@@ -1,4 +1,7 @@
-"""A fleet whose engines never serve, or serve late: the job says so, waits, or fails, as its settings ask."""
+"""A fleet whose engines never serve, or serve late.
+
+As its settings require, the job reports it, waits or fails.
+"""
 
 from dataclasses import replace
 
@@ -34,7 +37,7 @@ def setting(*sets: str, dies: str = "", lacks: tuple[str, ...] = ()) -> Setting:
 
 
 def ran(*sets: str, dies: str = "", lacks: tuple[str, ...] = ()) -> tuple[Outcome, str]:
-    """How the job ended, and the name of the cause that programs are told."""
+    """How the job ended, and the machine-readable name of the cause."""
     cluster = SimCluster(setting(*sets, dies=dies, lacks=lacks))
     outcome = cluster.run()
     assert cluster.ended is not None
@@ -86,7 +89,7 @@ def test_host_unfit_for_its_engine_is_named_and_idle() -> None:
     assert {record.cause for record in unfit} == {LACKS}
     assert of(Restart, outcome) == []
     assert not any(isinstance(record, Node) and record.event == "killed" for record in outcome.history), (
-        "the hosts stay, for the next job"
+        "the hosts stay for the next job"
     )
     (told,) = of(FirstInstance, outcome)
     assert isinstance(told, FirstInstance)
@@ -118,8 +121,8 @@ def test_job_awaiting_an_instance_starts_steps_and_trace_together() -> None:
     assert first.waited_s > 5.0, "the hosts came late"
     assert all(step.t_s > first.t_s for step in of(Step, outcome))
     (killed,) = [node for node in of(Node, outcome) if isinstance(node, Node) and node.event == "killed"]
-    assert killed.t_s >= first.t_s + kill_s - LOOK_S, "the clock of the trace begins with the instance"
-    assert worked, "what was killed had served"
+    assert killed.t_s >= first.t_s + kill_s - LOOK_S, "the clock of the trace starts with the instance"
+    assert worked, "the killed instances had served"
 
 
 def test_job_awaiting_an_instance_continues_alone_without_one() -> None:

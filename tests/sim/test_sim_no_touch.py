@@ -1,4 +1,7 @@
-"""A simulated run touches nothing outside of itself: what the source does not show, the interpreter tells."""
+"""Side effects of a simulated run, observed by the interpreter's audit hook.
+
+A run touches nothing outside of itself. This finds what a check of the source cannot show.
+"""
 
 import random
 import socket
@@ -18,16 +21,16 @@ from gleaner.sim.setting import Setting
 
 SETS = ["job.steps=1", "task.heldout_problems=4", "rollout.prompts=4", "rollout.samples=2", "fleet.trace="]
 TOUCHES = ("open", "socket.", "subprocess.", "os.", "mmap.", "shutil.", "tempfile.", "ctypes.")
-"""Begins of the names of audit events that tell of files, sockets and processes."""
+"""Prefixes of the names of audit events about files, sockets and processes."""
 HARMLESS = {"os.putenv", "os.unsetenv"}
 OURS = ("actors", "supervisor", "nodeagent", "transport", "configs", "sim")
 """Packages of `gleaner`."""
 WAITS_FOR_IT = "gleaner.sim.cluster"
-"""Measures how long a run takes, for whoever waits for it; no process of the cluster sees that."""
+"""This code measures how long a run takes for its caller; no process of the cluster sees that time."""
 
 
 class Listener:
-    """An audit hook, which cannot be taken away again: it hears only while it listens."""
+    """An audit hook. Python cannot remove it, so it records events only while it is enabled."""
 
     def __init__(self) -> None:
         self.heard: list[str] | None = None
@@ -45,7 +48,7 @@ def listener() -> Listener:
 
 @contextmanager
 def told_of_clocks_and_draws(heard: list[str]) -> Iterator[None]:
-    """Calls of the machine's clocks, and of the generator that everybody shares, by one of our modules."""
+    """Calls from our modules of the machine's clocks and of the shared random generator."""
     patch = pytest.MonkeyPatch()
 
     def spy(name: str, plain: Callable[..., object]) -> Callable[..., object]:
@@ -77,7 +80,7 @@ def told_of_clocks_and_draws(heard: list[str]) -> Iterator[None]:
 
 
 def touched(listener: Listener, *planted: Callable[[], object]) -> tuple[Outcome, list[str]]:
-    """A whole run, and what it touched; what is `planted` is done in the middle of it."""
+    """A whole run and the events that it caused; `planted` runs in the middle of it."""
     cluster = SimCluster(Setting(load("quickstart", SETS), seed=1))
     for number, each in enumerate(planted):
         cluster.loop.call_at(4.0 + 0.1 * number, each)
@@ -91,7 +94,7 @@ def touched(listener: Listener, *planted: Callable[[], object]) -> tuple[Outcome
 
 
 def test_simulated_run_touches_nothing_outside_of_itself(listener: Listener) -> None:
-    SimCluster(Setting(load("quickstart", SETS), seed=1)).run()  # what is imported late is imported now
+    SimCluster(Setting(load("quickstart", SETS), seed=1)).run()  # import now what is imported late
     outcome, heard = touched(listener)
     assert outcome.ended == "done"
     assert heard == []

@@ -1,4 +1,7 @@
-"""Hosts that are processes of one machine: what is taken away is missed at once, and not after a silence."""
+"""Hosts that are processes of one machine.
+
+The loss of such a host is noticed at once, without a silence timeout.
+"""
 
 from gleaner.actors.training.records import Node
 from gleaner.configs.load import load
@@ -6,7 +9,7 @@ from gleaner.configs.trace import Event, Trace, TraceEvent
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.setting import Setting
 
-GONE_S = 2.75  # after the first step began: they decode responses of the second one
+GONE_S = 2.75  # after the start of the first step: the instances decode responses of the second one
 SETS = ["job.steps=3", "task.heldout_problems=4", "rollout.max_new_tokens=128", "engine.slots=4"]
 
 

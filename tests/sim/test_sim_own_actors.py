@@ -1,4 +1,4 @@
-"""An actor of a user's own runs beside a simulated job, is restarted when it dies, and keeps its journal."""
+"""A user's own actor beside a simulated job: restarts and journal."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from gleaner.sim.breaking import Breaking
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.setting import Setting
 
-KILL_S = 5.0  # instances serve by then, and the job goes on for about as long again
+KILL_S = 5.0  # instances serve by then, and the job continues for about as long again
 PAGE = Path(__file__).parents[2] / "docs" / "actors.md"
 SMALL = [
     "job.steps=4",
@@ -31,7 +31,7 @@ def with_actors(*places: str) -> Config:
 
 @pytest.fixture
 def fleet_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The example of docs/actors.md, where it can be imported."""
+    """The example of docs/actors.md, made importable."""
     found = re.search(r"<!-- example: fleet_watch.py -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
     (tmp_path / "fleet_watch.py").write_text(found[1])
@@ -49,8 +49,10 @@ def test_own_actor_sees_job_and_keeps_its_journal(fleet_watch: str) -> None:
     assert outcome.findings == []
     [stream] = [one for one in outcome.streams if one.name == "own/FleetWatch"]
     fewest = [event.instances for event in stream.content.events]
-    assert fewest, "it saw instances that serve"
-    assert fewest == sorted(set(fewest), reverse=True), "only what is fewer is written, also after the kill"
+    assert fewest, "the actor saw serving instances"
+    assert fewest == sorted(set(fewest), reverse=True), (
+        "only a smaller number is written, also after the kill"
+    )
 
 
 def test_job_without_own_actors_has_no_process_for_them() -> None:
@@ -66,7 +68,7 @@ def test_missing_own_actor_fails_the_job_with_its_name() -> None:
     outcome = SimCluster(Setting(with_actors("no_such_module:Watch"), seed=1)).run()
     assert outcome.ended == "failed"
     assert "job.actors no_such_module:Watch: No module named" in outcome.reason
-    assert outcome.virtual_s < 60, "it is not tried again and again"
+    assert outcome.virtual_s < 60, "the start is not repeated"
 
 
 @pytest.mark.parametrize("place", ["fleet_watch", "a:b:c", ":Watch", "a b:C", "os:path;x", "../x:Y"])

@@ -1,4 +1,7 @@
-"""Processes that stand still for a while and go on: what they missed is nobody else's silence."""
+"""Processes that pause for a while and continue.
+
+The pause of one process does not count as the silence of another.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -30,7 +33,7 @@ PAUSE_S = 20.0
 
 @dataclass
 class Told:
-    """What became of the job, and whom its head and its manager gave up."""
+    """The job's outcome, and the hosts and instances that its head and its manager gave up."""
 
     ended: str
     findings: int
@@ -42,7 +45,7 @@ class Told:
 def paused(
     monkeypatch: pytest.MonkeyPatch, stops: Callable[[SimProcess], bool], at_s: float = 6.0, *more: str
 ) -> Told:
-    """A job in which the processes that `stops` chooses stand still together for a while."""
+    """A job in which the processes that `stops` selects pause together for a while."""
     cluster = SimCluster(Setting(load("quickstart", [*SMALL, *more]), seed=1, deadline_s=300.0))
     hosts: list[str] = []
     instances: list[str] = []

@@ -1,5 +1,7 @@
-"""What runs in the simulator cannot look past it: no clock, no randomness, no file, no thread but what it
-is given. Read from the source, so that a module is caught before any seed finds it."""
+"""Purity of simulated code: no clock, randomness, file or thread but those it is given.
+
+The check reads the source, so it catches a module before a seed does.
+"""
 
 import ast
 import inspect
@@ -133,17 +135,19 @@ ADAPTERS = {
     "transport/zap.py": "keys at ZeroMQ's door",
     "transport/zmq_carrier.py": "data sockets on ZeroMQ and TCP",
 }
-"""Modules that stand at the edge to something real, and what that is. The simulator has another in its
-place, or never runs it."""
+"""Modules at the boundary to something real, and what that is.
+
+The simulator replaces each of these modules, or never runs it.
+"""
 
 BANNED_MODULES = {
     "concurrent", "ctypes", "datetime", "fcntl", "mmap", "multiprocessing", "os", "psutil",
     "secrets", "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
 BANNED_CALLS = {"open", "input", "hash", "breakpoint", "__import__", "exec", "eval"}
-"""`hash`: of a str it differs from process to process. The last three hide what they bring in."""
+"""`hash`: for a str it differs from process to process. The last three hide their imports."""
 NUMBERS = {"Signals"}
-"""What a banned module may be asked for: names of numbers."""
+"""Allowed names of a banned module: names of numbers."""
 BANNED_ATTRIBUTES = {
     "environ": "reads the environment",
     "import_module": "hides what it imports",
@@ -204,7 +208,7 @@ def ways_out(tree: ast.Module) -> Iterator[str]:
             if isinstance(node.func, ast.Attribute) and node.func.attr == "open" and _a_path(node.func.value):
                 yield f"line {node.lineno}: .open() opens a file"
             if isinstance(node.func, ast.Attribute) and node.func.attr == "unlink" and not node.args:
-                yield f"line {node.lineno}: .unlink() touches files"  # with an argument it unties two actors
+                yield f"line {node.lineno}: .unlink() touches files"  # `ctx.unlink` has an argument
         elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension) and _unordered(node.iter):
             yield f"line {node.iter.lineno}: goes over a set, which has no order"
     for node in tree.body:
@@ -215,7 +219,7 @@ def ways_out(tree: ast.Module) -> Iterator[str]:
 
 
 def _a_path(source: ast.expr) -> bool:
-    """Whether it looks like one: `Path(...)`, `folder / name`, or by its name."""
+    """Whether an expression looks like a path: `Path(...)`, `folder / name`, or by its name."""
     text = ast.unparse(source).lower()
     slash = isinstance(source, ast.BinOp) and isinstance(source.op, ast.Div)
     return slash or text.startswith("path(") or text.endswith(("path", "file", "folder", "directory"))
@@ -253,7 +257,7 @@ def test_pure_module_uses_the_world_through_its_context(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(ADAPTERS))
 def test_every_listed_adapter_is_one_and_holds_no_actor(name: str) -> None:
-    """The list does not outgrow its reasons, and nobody hides an actor behind it."""
+    """Each entry of the list is needed, and no actor is defined in an adapter."""
     tree = parsed(ROOT / name)
     assert list(ways_out(tree)), f"{name} touches nothing: take it off the list"
     bases = [
@@ -269,11 +273,11 @@ def holds_an_actor(tree: ast.Module) -> bool:
 
 ACTORS = [path for path in modules("actors", "supervisor", "nodeagent") if holds_an_actor(parsed(path))]
 WORLD = ("time", "random", "socket", "threading")
-"""What the module of an actor has no business with at all: it has `ctx.now()` and `ctx.rng`."""
+"""Modules that an actor's module must not use at all: it has `ctx.now()` and `ctx.rng`."""
 
 
 def test_every_actor_of_a_running_system_is_checked() -> None:
-    """By the classes that there are: no other way to write one leads past the source."""
+    """The existing classes are listed, so no way of writing one bypasses the source check."""
     here = {Path(str(inspect.getsourcefile(cls))).resolve() for cls in vocabulary.actors()}
     assert len(here) >= 12
     assert here <= set(ACTORS)
@@ -321,7 +325,7 @@ OFFENCES = {
     "CLOCK = importlib.import_module('time')": "hides what it imports",
     "WORK = asyncio.to_thread(print)": "starts a thread",
 }
-"""Each on the list that an actor's module must not commit, in some of the ways in which it is written."""
+"""Each violation that an actor's module must not contain, in some of its spellings."""
 
 
 @pytest.mark.parametrize("offence", OFFENCES, ids=lambda text: str(text).splitlines()[0])
@@ -329,7 +333,7 @@ OFFENCES = {
     "name", ["actors/rollout/manager.py", "supervisor/names/registry.py", "nodeagent/agent.py"]
 )
 def test_planted_violation_in_an_actor_module_is_found(name: str, offence: str) -> None:
-    """At its top, and in the middle of a method, where a hurried hand would put it."""
+    """At the top of the module, and in the middle of a method."""
     source = (ROOT / name).read_text()
     at_top = f"{source}\n{offence}\n"
     line = next(line for line in source.splitlines() if line.startswith("    async def "))

@@ -1,4 +1,7 @@
-"""A verifier that fails: its failures are no scores, the job waits for it, and ends where it stays sick."""
+"""A failing verifier in whole simulated jobs.
+
+A failure is not a score. The job waits for the verifier, and ends if the verifier stays sick.
+"""
 
 from dataclasses import replace
 
@@ -140,7 +143,7 @@ def test_killed_manager_finds_its_verifier_sick_again() -> None:
     outcome = sick.run()
     assert sick.ended is not None
     assert (outcome.ended, sick.ended.cause) == ("failed", UNSCORED)
-    assert outcome.virtual_s > killed[0] + 30.0, "the time begins anew"
+    assert outcome.virtual_s > killed[0] + 30.0, "the time starts again"
     assert of(Step, outcome) == []
 
 

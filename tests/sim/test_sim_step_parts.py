@@ -1,4 +1,4 @@
-"""Every second of a run's steps is in one of their parts, whoever was killed meanwhile."""
+"""Parts of a step: every second of a run's steps is in one part, under any kill."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -27,7 +27,7 @@ ROUNDING_S = 1e-6
 LITTLE_S = 0.5
 """Planning, submission and messages of a step: some 0.2 s."""
 UNHEARD_S = LITTLE_S + STEP_POLL_S
-"""The same where the word that a step is done went to the controller's life before."""
+"""The same where the message that a step is done went to the controller's previous life."""
 
 Fault = Callable[[SimCluster, Breaking], object]
 
@@ -50,7 +50,7 @@ def reserved_host(cluster: SimCluster, broken: Breaking) -> object:
 
 
 def resume(cluster: SimCluster, broken: Breaking) -> object:
-    """All is stopped at once, and goes on later."""
+    """Everything is stopped at once and resumed later."""
     for host in (HEAD, RESERVED):
         cluster.loop.call_later(20.0, lambda name=host: broken.start_host(name))
     return broken.kill_host(HEAD) and broken.kill_host(RESERVED)
@@ -78,12 +78,12 @@ def steps_with(*faults: tuple[int, float, Fault]) -> list[AnyRecord]:
     look()
     outcome = cluster.run()
     assert outcome.ended == "done", outcome.reason
-    assert done == [True] * len(faults), "every fault met somebody"
+    assert done == [True] * len(faults), "every fault hit a process"
     return outcome.history
 
 
 def check(history: list[AnyRecord], little_s: float = LITTLE_S) -> list[Step]:
-    """The law, in the records themselves and in what the report makes of them; the steps."""
+    """Check the law in the records and in the report made of them; returns the steps."""
     steps = [record for record in history if isinstance(record, Step)]
     assert [step.step for step in steps] == list(range(1, STEPS + 1))
     begin_s = next(record.t_s for record in history if isinstance(record, Phase) and record.phase == "steps")
@@ -125,7 +125,8 @@ def test_step_parts_sum_to_training_time_without_recovery() -> None:
     [(trainer, 0.9, 2.0), (manager, 0.4, 0.3), (controller, 0.9, 0.001), (reserved_host, 0.9, 5.0)],
 )
 def test_step_parts_sum_to_training_time_after_kills(fault: Fault, after_s: float, least_s: float) -> None:
-    """Between two steps, and in the middle of the second one after that, while it needs what is killed."""
+    """Kill between two steps, and in the middle of the second step after that, which needs the killed
+    process."""
     history = steps_with((1, 0.01, fault), (3, after_s, fault))
     steps = check(history, UNHEARD_S if fault is controller else LITTLE_S)
     check_paths(history, steps)
@@ -137,7 +138,7 @@ def test_step_parts_sum_to_training_time_over_resume() -> None:
     history = steps_with((1, 0.5, trainer), (1, 2.0, resume))
     steps = check(history)
     assert sum(isinstance(record, Run) for record in history) == 2
-    assert steps[1].recovery_s > 2.0, "what was done before the resume, and the start after it"
+    assert steps[1].recovery_s > 2.0, "the work before the resume, and the start after it"
     restarts = [record for record in history if isinstance(record, Restart)]
     assert [one.actor for one in restarts] == ["reserved-1/trainer"]
     assert report_of(history, None).step_times[1].restarts == 1

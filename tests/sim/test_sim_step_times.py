@@ -1,7 +1,7 @@
-"""What a simulated cluster measures of its steps, where it is known by construction.
+"""Step times measured by a simulated cluster, where they are known by construction.
 
-Every response is equally long and finds a slot at once, so all instances end together, and nothing is trained
-before: the trainer waits until then, the instances wait from then to the step's end.
+Every response is equally long and gets a slot at once, so all instances end together, and nothing is trained
+before: the trainer waits until then, and the instances wait from then to the step's end.
 """
 
 import pytest
@@ -29,7 +29,7 @@ SETS = [
 
 
 class Watched:
-    """The last step's times as they were planned with, and when its batch began and ended at the manager."""
+    """The planned times of the last step, and when its batch began and ended at the manager."""
 
     def __init__(self) -> None:
         plant = Plant(model_shape("quickstart"), LengthLaw(float(LENGTH), 0.0, 0.0))
@@ -73,7 +73,7 @@ def test_step_lasts_from_batch_to_weight_publication(watched: Watched) -> None:
 def test_instances_wait_from_last_response_to_step_end(watched: Watched) -> None:
     times, seen = watched.last
     assert times.remote_wait_s == pytest.approx(seen.step_s - seen.rolled_s, abs=0.01)
-    # From the last response on: scores, then everything is trained and published.
+    # From the last response on: scoring, then all training and publishing.
     assert times.train_s + watched.step.weights_s <= times.remote_wait_s <= times.train_s + 0.5
 
 

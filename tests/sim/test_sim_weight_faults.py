@@ -1,5 +1,7 @@
-"""Pulls of weights that are struck at each percent: what is served is what was published, and what had come
-before stays."""
+"""Weight pulls that a fault interrupts at each percent.
+
+The served version is the published one, and chunks received before the fault are kept.
+"""
 
 import asyncio
 import random
@@ -36,7 +38,7 @@ def test_interrupted_pull_ends_with_the_published_bytes(
             assert world.image("b", percent) == data, f"struck at {percent} %"
             assert not world.struck, f"nothing struck at {percent} %"
             assert fetched.pulled_bytes == SIZE, "no chunk counts twice"
-            again = percent * CHUNK if step > 1 else 0  # of a receiver that is gone
+            again = percent * CHUNK if step > 1 else 0  # of a lost receiver
             assert world.served_bytes("a") - served <= SIZE + again + WINDOW_BYTES
 
     world.complete(all_of_them())
@@ -54,12 +56,14 @@ def test_quick_second_version_replaces_the_first_at_no_cost() -> None:
             await asyncio.sleep(0.1)
         began_s = asyncio.get_running_loop().time()
         await asyncio.gather(*pulls[3:])
-        assert asyncio.get_running_loop().time() - began_s < 2.0, "one version's time, and a turn of asking"
+        assert asyncio.get_running_loop().time() - began_s < 2.0, (
+            "the time of one version, and one round of requests"
+        )
         ended = await asyncio.gather(*pulls[:3], return_exceptions=True)
         assert ["version 2 is wanted here instead of 1" in str(end) for end in ended] == [True] * 3
         for name in "bcd":
             assert world.image(name, 2) == newer
-            assert world.images(name).versions() == [2], "nothing of the older one is left"
+            assert world.images(name).versions() == [2], "nothing of the older version is left"
             assert {path.stem for path in world.memory[name]} == {"v000000002"}
 
     world.complete(both())
@@ -80,7 +84,7 @@ def test_failing_relay_costs_its_child_no_received_chunk(act: str, monkeypatch: 
         first.cancel()
         assert world.image("c", 1) == data
         assert fetched.pulled_bytes == SIZE
-        assert world.served_bytes("b") >= 50 * CHUNK - WINDOW_BYTES, "half of it came from there"
+        assert world.served_bytes("b") >= 50 * CHUNK - WINDOW_BYTES, "half of it came from the relay"
         assert world.served_bytes("a") <= 2 * SIZE
 
     world.complete(wave())

@@ -1,5 +1,7 @@
-"""Versions that two hosts publish, each its part, in the simulator: what is served is what was published,
-also where an owner dies in the middle."""
+"""Versions that two hosts publish in parts, in the simulator.
+
+The served version is the published one, also when an owner dies during a pull.
+"""
 
 import asyncio
 import random
@@ -20,7 +22,7 @@ OWNERS = {"a": Run(0, HALF), "b": Run(HALF, SIZE - HALF)}
 
 
 class Manager(Actor):
-    """Takes whatever is announced."""
+    """Accepts every announcement."""
 
     def __init__(self) -> None:
         self.heard: list[Weights] = []
@@ -39,7 +41,7 @@ def world_of(names: str, **settings: object) -> SimulatedWeights:
 
 
 def announced(world: SimulatedWeights) -> list[tuple[str, ...]]:
-    """The sources of what was, in this order."""
+    """The sources of each announced version, in order."""
     system = world.client.system
     assert system is not None
     cell = system.cell("rollout/manager")
@@ -51,7 +53,7 @@ def announced(world: SimulatedWeights) -> list[tuple[str, ...]]:
 async def publish(
     world: SimulatedWeights, data: bytes, version: int = 1, owners: Mapping[str, Run] = OWNERS
 ) -> bytes:
-    """Each owner's one rank writes its part; the root of the whole."""
+    """Each owner's only rank writes its part; returns the root of the whole."""
     system = world.client.system
     assert system is not None
     whole = OpenPart(version=version, tensors=TENSORS, image_bytes=SIZE)
@@ -59,7 +61,7 @@ async def publish(
     async def one(rank: int, host: str, run: Run) -> bytes:
         to = f"{host}/transfer"
         await system.ask(to, whole, deadline_s=10.0, expect=PartIsOpen)
-        draft = world.agent(host)._parts._here[version].draft  # what a rank maps as a file
+        draft = world.agent(host)._parts._here[version].draft  # as a rank maps a file
         assert draft is not None
         draft.view[run.offset : run.end] = data[run.offset : run.end]
         written = PartWritten(
@@ -81,7 +83,7 @@ async def publish(
 
 
 def changed(data: bytes) -> bytes:
-    """One byte in a thousand is another one."""
+    """One byte in a thousand differs."""
     new = bytearray(data)
     for at in range(0, len(new), 1000):
         new[at] ^= 1
@@ -89,7 +91,7 @@ def changed(data: bytes) -> bytes:
 
 
 def spoilt(data: bytes) -> bytes:
-    """Every byte is another one."""
+    """Every byte differs."""
     return bytes(byte ^ 255 for byte in data)
 
 
@@ -154,10 +156,10 @@ def test_receiver_of_previous_version_pulls_and_relays_partial_deltas() -> None:
         assert {one.pulled_bytes for one in fetched} == {delta_bytes(world, 2)}
         assert delta_bytes(world, 2) < SIZE / 100
         given = {name: world.served_bytes(name) - before[name] for name in "abcde"}
-        assert all(given[owner] for owner in OWNERS), "each gives its part"
+        assert all(given[owner] for owner in OWNERS), "each owner gives its part"
         assert sum(given.values()) == 3 * delta_bytes(world, 2)
         late = await world.fetch("f", 2, root)
-        assert (late.deltas, world.image("f", 2)) == (0, second), "who has nothing pulls all of it"
+        assert (late.deltas, world.image("f", 2)) == (0, second), "a receiver without a base pulls all of it"
 
     world.complete(waves())
 
@@ -169,7 +171,7 @@ def delta_bytes(world: SimulatedWeights, version: int) -> int:
 
 
 def test_partial_deltas_reach_far_hosts_through_relays() -> None:
-    """With a link so slow that the delta is worth a chain."""
+    """The link is so slow that the delta is worth a chain."""
     world, first = world_of("abcdef", delta=True, link_bytes_s=1e3), random.Random(1).randbytes(SIZE)
     second = changed(first)
 
@@ -240,7 +242,9 @@ def test_owner_without_a_delta_does_not_delay_others(
     async def versions() -> None:
         await world.fetch("c", 1, await publish(world, datas[0]))
         with monkeypatch.context() as patched:
-            patched.setattr(world.agent("b")._deltas, "begin_part", lambda *_: None)  # as if it died by then
+            patched.setattr(
+                world.agent("b")._deltas, "begin_part", lambda *_: None
+            )  # as if it had died by then
             fetched = await world.fetch("c", 2, await publish(world, datas[1], 2))
         assert (fetched.deltas, world.image("c", 2)) == (0, datas[1])
         fetched = await world.fetch("c", 3, await publish(world, datas[2], 3))
@@ -332,7 +336,7 @@ def test_corrupt_delta_part_costs_only_the_delta() -> None:
 def test_single_host_ranks_publish_like_a_single_process() -> None:
     world, first = world_of("abc", delta=True), random.Random(7).randbytes(SIZE)
     second = changed(first)
-    alone = {"b": Run(0, SIZE)}  # and the host that joins has none
+    alone = {"b": Run(0, SIZE)}  # and the joining host has none
 
     async def versions() -> None:
         root = await publish(world, first, 1, alone)

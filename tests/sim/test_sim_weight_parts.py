@@ -1,4 +1,7 @@
-"""Engines of a pipeline stage or expert rank pull what they hold, from those who hold the same."""
+"""Partial pulls: pipeline stages and expert ranks pull their own part.
+
+They pull it from hosts that have the same part.
+"""
 
 import asyncio
 import random
@@ -46,7 +49,7 @@ async def fetch(world: SimulatedWeights, name: str, root: bytes, part: EnginePar
 
 
 def right(world: SimulatedWeights, name: str, fetched: Fetched, data: bytes) -> bool:
-    """Whether every tensor that is said to be there is."""
+    """Whether every tensor is present that is expected here."""
     image = world.image(name, 1)
     return all(
         image[spec.offset : spec.offset + spec.nbytes] == data[spec.offset : spec.offset + spec.nbytes]
@@ -99,7 +102,7 @@ def test_part_is_served_after_a_death_and_never_mistaken() -> None:
         await fetch(world, "b", root, FIRST)
         world.kill("b")
         await asyncio.sleep(1.0)
-        assert (await fetch(world, "b", root, FIRST)).pulled_bytes == 0, "it is here"
+        assert (await fetch(world, "b", root, FIRST)).pulled_bytes == 0, "the part is here"
         for other in (LAST, None, EnginePart(0, 0), EnginePart(7, 2)):
             with pytest.raises(Refused, match="another part"):
                 await fetch(world, "b", root, other)

@@ -1,4 +1,7 @@
-"""A whole simulated job under faults. `python whole_system.py SEED` prints how it went, with its hash."""
+"""A whole simulated job under faults.
+
+`python whole_system.py SEED` prints the outcome, with its hash.
+"""
 
 import logging
 import sys
