@@ -49,7 +49,7 @@ async def fetch(world: SimulatedWeights, name: str, root: bytes, part: EnginePar
 
 
 def right(world: SimulatedWeights, name: str, fetched: Fetched, data: bytes) -> bool:
-    """Whether every tensor is present that is expected here."""
+    """Whether every tensor listed in `fetched` has its bytes."""
     image = world.image(name, 1)
     return all(
         image[spec.offset : spec.offset + spec.nbytes] == data[spec.offset : spec.offset + spec.nbytes]

@@ -1,5 +1,7 @@
-"""A process that gives heartbeats: `python beating_process.py [SPIN_S]`. With a number its loop is held up by
-that many seconds of work once; then it prints "spun"."""
+"""A process that sends heartbeats: `python beating_process.py [SPIN_S]`.
+
+With a number, SPIN_S seconds of work block its loop once; then it prints "spun".
+"""
 
 import asyncio
 import contextlib
@@ -14,7 +16,7 @@ from gleaner.supervisor import die_with_parent
 
 
 def spin(seconds: float) -> None:
-    """Use the processor for so long."""
+    """Use the processor for this many seconds."""
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         pass
@@ -24,7 +26,7 @@ async def main(spin_s: float) -> None:
     with TemporaryDirectory() as directory:
         system = system_of("beating", Path(directory))
         system.start()
-        await asyncio.sleep(0.5)  # the first heartbeat is out
+        await asyncio.sleep(0.5)  # the first heartbeat is sent
         print("up", flush=True)
         if spin_s:
             spin(spin_s)

@@ -1,4 +1,4 @@
-"""The places that the journal's suite is run on."""
+"""Fixtures of the journal suite: the stores that it runs on."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -10,13 +10,13 @@ from postgres_server import PostgresServer
 
 @pytest.fixture(scope="session")
 def journal_database(postgres: PostgresServer) -> str:
-    """The URL of a database for all tests; each has a space of its own in it."""
+    """The URL of a database for all tests; each test has its own space in it."""
     return postgres.new_database()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> PlaceUnderTest:
-    """A place for journals of each kind."""
+    """An empty place for journals, of each kind."""
     if request.param == "sqlite":
         return SqlitePlace(tmp_path)
     url: str = request.getfixturevalue("journal_database")

@@ -1,4 +1,4 @@
-"""The stores that one suite of tests is run on, each with what a test may do to it from outside."""
+"""The stores under test, each with the operations of a test from outside."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -16,27 +16,27 @@ from gleaner.supervisor.journal.sqlite import SqliteKeeper
 
 
 class PlaceUnderTest(Protocol):
-    """A place for journals, empty at first."""
+    """An empty place for journals."""
 
     name: str
 
     def open(self, commit_s: float = 0.0) -> JournalStore:
-        """A store on it, as a process would open it."""
+        """Open a store on it, as a process would."""
 
     def keeper(self) -> Keeper:
-        """Its blocking side."""
+        """The blocking side of the store."""
 
     def code(self) -> str:
         """The expression that opens it in another process."""
 
     def content(self, stream: str) -> StreamContent:
-        """As somebody outside reads it."""
+        """The journal as an outside reader sees it."""
 
     def sql(self, statement: str) -> None:
-        """Do it behind the store's back. `{here}` in a statement limits it to this test's rows."""
+        """Execute the statement without the store. `{here}` in a statement limits it to this test's rows."""
 
     def fill(self, store: JournalStore) -> Callable[[], None]:
-        """Let no space be left; the result makes space again."""
+        """Leave no space; the result frees it again."""
 
 
 class SqlitePlace:
@@ -74,7 +74,7 @@ class SqlitePlace:
 
 
 class PostgresPlace:
-    """A space of its own in a database for all."""
+    """A test's own space in a database for all tests."""
 
     name = "postgres"
 
@@ -116,7 +116,7 @@ class PostgresPlace:
 def put(
     keeper: Keeper, stream: str, incarnation: int, rows: Sequence[NewRow], snapshot: bool = False
 ) -> None:
-    """Write rows as an older or newer program would, then let go of the place."""
+    """Write rows as an older or newer program would, then close the place."""
     results = keeper.commit([Write(stream, incarnation, rows, snapshot)])
     assert not any(isinstance(result, Exception) for result in results), results
     keeper.close()

@@ -1,4 +1,7 @@
-"""Tell, ask, mailboxes, watch, registry and journals of actors in one process or two on a loopback wire."""
+"""Actors in one or two processes on a loopback wire.
+
+The tests cover tell, ask, mailboxes, watches, the registry and journals.
+"""
 
 import asyncio
 from collections import Counter
@@ -252,7 +255,8 @@ async def test_ask_follows_name_when_dead_holder_was_never_dialled(tmp_path: Pat
 async def test_ask_ends_at_deadline_when_registry_is_slower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While nobody answers, it asks who holds the name now: that must not outlast what it gave itself."""
+    """While no reply comes, the ask looks up the present holder; the lookup must not outlast the ask's
+    deadline."""
     left_s: list[float] = []
 
     async def silent(names: Names, address: Address, deadline_s: float) -> bool:
@@ -271,14 +275,14 @@ async def test_ask_ends_at_deadline_when_registry_is_slower(
         with pytest.raises(AskTimeout):
             await head.ask("odd", Block(seconds=2.0), Done, deadline_s=0.15)
         assert asyncio.get_running_loop().time() - began_s >= 0.15
-    assert len(left_s) == 1  # at the deadline itself nobody is asked any more
-    assert left_s[0] <= 0.15 - 0.1 + 0.01  # what was left after the first re-send was due
+    assert len(left_s) == 1  # at the deadline itself there are no more lookups
+    assert left_s[0] <= 0.15 - 0.1 + 0.01  # the rest after the first re-send was due
 
 
 async def test_ask_by_name_finds_successor_before_registry_does(
     tmp_path: Path,
 ) -> None:
-    """It does not sit out the time until it would be sent again: the process that it was sent to is gone."""
+    """The ask does not wait for its next re-send: the process that it was sent to is gone."""
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="one", join=head) as one:
         head.system.limits = replace(TEST_LIMITS, resend_s=60.0)
         old = one.spawn("odd", Odd)
@@ -286,7 +290,7 @@ async def test_ask_by_name_finds_successor_before_registry_does(
         await head.ask("odd", Log(), Entries)
         head.network.kill("one")
         async with asyncio.timeout(60):
-            while not (await head.ask("far", Log(), Entries)).entries:  # head knows that it is gone
+            while not (await head.ask("far", Log(), Entries)).entries:  # head knows that the process is gone
                 await asyncio.sleep(0.02)
         asked = asyncio.create_task(
             head.ask("odd", Count(text="found"), Done, deadline_s=0.8 * CONNECT_DEADLINE_S)
@@ -370,7 +374,7 @@ async def test_watcher_is_notified_of_dead_process_and_asks_fail(tmp_path: Path)
 
 
 class Owner(Watcher):
-    """Has a child of its own."""
+    """Has its own child."""
 
     def __init__(self) -> None:
         self.seen: list[Terminated] = []
@@ -417,7 +421,7 @@ async def test_end_of_a_watched_child_is_reported_once(tmp_path: Path) -> None:
             while not double.seen:
                 await asyncio.sleep(0.01)
         for _ in range(3):
-            await system.ask("owner", Log(), Entries)  # after whatever else was on its way
+            await system.ask("owner", Log(), Entries)  # after everything else in flight
         assert [event.name for event in double.seen] == ["child"]
 
 

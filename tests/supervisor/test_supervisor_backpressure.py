@@ -1,4 +1,4 @@
-"""A slow actor slows those who tell it, across processes too, and nobody else."""
+"""Backpressure: a slow actor slows only its senders, across processes too."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +12,7 @@ from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
 from gleaner.transport.link_end import LinkLimits
 
 CAPACITY = LinkLimits().window + TEST_LIMITS.mailbox + 1
-"""Tells that one process takes for one slow actor: held, in its mailbox, in its hand."""
+"""Messages that one process accepts for one slow actor: held, in its mailbox, being handled."""
 
 
 class SlowNumber(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""What actors do while their journal takes nothing: no new work, a reason, nothing lost, nobody spins."""
+"""Actors whose journal is full: no new work, a reason, no loss, no busy loop."""
 
 import asyncio
 import sqlite3
@@ -42,14 +42,14 @@ class Counted(Message, frozen=True):
 
 
 class Silo(Actor):
-    """Keeps what it acknowledged."""
+    """Keeps every number that it acknowledged."""
 
     async def on_start(self) -> None:
         self.kept = [event.number async for event in self.ctx.journal.replay() if isinstance(event, Grain)]
 
     @handles(Grain)
     async def store(self, message: Grain) -> Done:
-        self.kept.append(message.number)  # ahead of its journal, as real actors are
+        self.kept.append(message.number)  # before its journal, as real actors do
         await self.ctx.journal.append(message)
         return Done()
 
@@ -100,7 +100,7 @@ async def until(system: TestSystem, name: str, state: str) -> None:
 async def test_full_disk_actor_refuses_with_reason_then_continues(
     system: TestSystem,
 ) -> None:
-    assert stand_in.LOOK_S >= 0.5, "in earnest a look is not often"
+    assert stand_in.LOOK_S >= 0.5, "production checks the journal only rarely"
     disk = Disk(system)
     tree = await supervised(system)
     await system.ask("silo", Grain(number=0), Done)
@@ -114,16 +114,16 @@ async def test_full_disk_actor_refuses_with_reason_then_continues(
     assert 1 < len(acknowledged) < GRAINS
     await until(system, "silo", "suspended")
     assert "database or disk is full" in shown(system, "silo").last_failure
-    await asyncio.sleep(0.3)  # several looks at the journal
+    await asyncio.sleep(0.3)  # several checks of the journal
     with pytest.raises(Suspended, match="silo takes nothing for now: .*free space"):
         await system.ask("silo", HowMany(), Counted, deadline_s=0.3)
     assert shown(system, "silo").restarts == 0, "no restart was spent on it"
 
     asking = asyncio.ensure_future(system.ask("silo", Grain(number=10_000), Done, deadline_s=60.0))
     disk.free()
-    assert await asking == Done(), "who still waits is answered"
+    assert await asking == Done(), "a waiting asker gets its reply"
     found = await system.ask("silo", HowMany(), Counted)
-    assert found.numbers == [*acknowledged, 10_000], "what was refused left no trace, what was taken is there"
+    assert found.numbers == [*acknowledged, 10_000], "refused numbers left no trace, accepted ones are there"
     assert shown(system, "silo").state == "running"
     assert shown(system, "silo").restarts == 0
     await tree.stop()
@@ -191,7 +191,7 @@ async def test_registry_on_full_disk_keeps_names_and_refuses_new(
 
 
 class Slow(Actor):
-    """Takes nothing at first, and takes its time afterwards."""
+    """Takes nothing at first, and is slow afterwards."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -207,7 +207,7 @@ class Slow(Actor):
 async def test_suspended_reason_is_raised_at_the_deadline_too(
     system: TestSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not that nobody answered: who waits for whoever is suspended would give up."""
+    """AskTimeout would be wrong here: a caller that waits for a suspended actor would give up."""
     monkeypatch.setattr("gleaner.supervisor.outbound.SUSPENDED_RETRY_S", 0.02)
     slow = Slow()
     system.spawn("slow", lambda: slow)

@@ -1,4 +1,4 @@
-"""What becomes of the messages that wait for an actor when it is restarted."""
+"""Mailbox policies: messages that wait for an actor during a restart."""
 
 import asyncio
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class Gulped(Message, frozen=True):
 
 
 class Drinker(Actor):
-    """Handles nothing until it is let; notes what it handled, and in which life."""
+    """Handles nothing until `gate` is set; records each handled message with its life."""
 
     lives = 0
     seen: list[tuple[int, int]]
@@ -131,7 +131,7 @@ async def test_dropped_mailbox_answers_its_asks_as_unreachable(tmp_path: Path) -
 async def test_messages_between_lives_wait_by_name_only(
     tmp_path: Path,
 ) -> None:
-    Drinker.refuses_starts = 1  # so that a back-off lies between
+    Drinker.refuses_starts = 1  # so that a back-off comes between
     async with TestSystem(tmp_path) as test:
         tree = await started(test)
         old = address_of(test)
@@ -161,7 +161,7 @@ async def test_mailbox_stays_bounded_between_two_lives(tmp_path: Path) -> None:
             await test.tell("it", Gulp(number))
         with pytest.raises(Overloaded):
             await test.ask("it", Gulp(99), Gulped)
-        last = asyncio.create_task(test.tell("it", Gulp(TEST_LIMITS.mailbox)))  # waits for room
+        last = asyncio.create_task(test.tell("it", Gulp(TEST_LIMITS.mailbox)))  # waits for free capacity
         await last
         await until(lambda: len(Drinker.seen) == TEST_LIMITS.mailbox + 1)
         assert [number for number, _ in Drinker.seen] == list(range(TEST_LIMITS.mailbox + 1))
@@ -198,7 +198,7 @@ async def test_sibling_restarted_with_failed_one_keeps_its_mailbox(tmp_path: Pat
         spec = one_for_all(child("trigger", Trigger), child("it", Drinker, mailbox="keep"), intensity=QUICK)
         tree = Supervisor(test.system, spec, on_failure=pytest.fail)
         await tree.start()
-        for number in (0, 1, 2):  # the first is in hand and goes with that life
+        for number in (0, 1, 2):  # the first is being handled and is lost with that life
             await test.tell("it", Gulp(number))
         await asyncio.sleep(0)
         await test.tell("trigger", Gulp(0))
@@ -228,7 +228,7 @@ async def test_remote_ask_resent_over_a_restart_takes_effect_once(
         held = asyncio.create_task(far.ask(old, Gulp(3), Gulped))
         waiting = asyncio.create_task(far.ask(old, Gulp(4), Gulped))
         again = asyncio.create_task(far.ask("it", Gulp(5), Gulped))
-        await until(lambda: waiting_for(test) == 2)  # and the third is in hand
+        await until(lambda: waiting_for(test) == 2)  # and the third is being handled
         cell = test.system.cell("it")
         assert cell is not None
         cell.crash(RuntimeError("in the midst of 3"))

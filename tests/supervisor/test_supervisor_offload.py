@@ -1,4 +1,4 @@
-"""Blocking work of an actor: each kind on a thread of its own, in the order of its calls."""
+"""Blocking work of an actor: one thread per kind, in the order of its calls."""
 
 import threading
 from pathlib import Path
@@ -8,7 +8,7 @@ from gleaner.supervisor.testing import TestSystem
 
 
 class Try(Message, frozen=True):
-    """Do a bit of work on every thread but the one that stands still."""
+    """Do a piece of work on every thread but the blocked one."""
 
 
 class Tried(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""The order in which supervisors really start and stop what they have, and what follows when that fails."""
+"""Start and stop order of real supervisors, and the effects of failures."""
 
 import asyncio
 import sys
@@ -37,7 +37,7 @@ class FailNoted(Message, frozen=True):
 
 
 class Diary(list[str]):
-    """What happened, in order; who does not start, and who hangs when it is to stop."""
+    """The events in order; names the actors that do not start, and those that hang when stopped."""
 
     def __init__(self) -> None:
         super().__init__()

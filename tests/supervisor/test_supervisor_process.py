@@ -1,4 +1,4 @@
-"""Children that are processes: how they are told apart in their ends, stopped, and never left behind."""
+"""Child processes: their kinds of ends, their stop, and no orphans."""
 
 import asyncio
 import os
@@ -136,7 +136,7 @@ async def test_exit_codes_and_signals_are_distinguished(tmp_path: Path) -> None:
     assert (killed.code, killed.signal, killed.cause) == (None, signal.SIGKILL, "SIGKILL")
     aborted = await run("import os; os.abort()", tmp_path)
     assert aborted.signal == signal.SIGABRT
-    assert aborted.cause in ("SIGABRT", "SIGABRT (core dumped)")  # as the machine's core limit says
+    assert aborted.cause in ("SIGABRT", "SIGABRT (core dumped)")  # as the machine's core limit requires
 
 
 @pytest.mark.parametrize(

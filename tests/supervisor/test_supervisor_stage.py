@@ -1,4 +1,4 @@
-"""The stage: one actor, virtual time, and everything that it says to others in the test's hands."""
+"""Stage: one actor on virtual time, whose outgoing messages the test handles."""
 
 import pytest
 
@@ -30,7 +30,7 @@ PATIENCE_S = 1800.0
 
 
 class Shop(Actor):
-    """Sells what the market has a price for; closes after an hour."""
+    """Sells goods that the market has a price for; closes after an hour."""
 
     async def on_start(self) -> None:
         self.sold = 0
@@ -129,7 +129,7 @@ class Scales(Actor):
 
 
 class Post(Actor):
-    """Has scales of its own, asks strangers for prices."""
+    """Has its own scales, and asks strangers for prices."""
 
     async def on_start(self) -> None:
         self.ended: list[str] = []

@@ -31,7 +31,7 @@ class Boom(Message, frozen=True):
 
 
 class Bomb(Actor):
-    """Ends when told."""
+    """Ends on request."""
 
     @handles(Boom)
     async def boom(self, message: Boom) -> None:

@@ -1,4 +1,7 @@
-"""The laws of supervision, after OTP's documentation: `supervisor` and "Supervisor Behaviour"."""
+"""Laws of supervision, after OTP's documentation.
+
+Sources: `supervisor` and "Supervisor Behaviour".
+"""
 
 import random
 from collections.abc import Sequence
@@ -26,7 +29,7 @@ ABC = [child("a", Actor), child("b", Actor), child("c", Actor)]
 
 
 def carry_out(tree: TreeState, actions: Sequence[Action]) -> None:
-    """As a shell would to which nothing happens."""
+    """Carry out the actions as a shell would in which nothing fails."""
     for action in actions:
         if isinstance(action, Start):
             tree.started(action.name)
@@ -169,7 +172,7 @@ def test_all_significant_children_must_finish_before_the_supervisor() -> None:
     assert tree.exited("one", abnormal=False, now_s=0) == []
     assert isinstance(tree.exited("two", abnormal=False, now_s=0)[-1], End)
     waits = work_unit("all_significant")
-    waits.exited("one", abnormal=True, now_s=0)  # one that restarts is not done
+    waits.exited("one", abnormal=True, now_s=0)  # a restarting child is not finished
     assert waits.exited("two", abnormal=False, now_s=0) == []
 
 
@@ -379,7 +382,7 @@ class World:
                 self.over = True
                 assert self.alive == []
         running = self.tree.running()
-        assert sorted(self.alive) == sorted(running), "what is said to run runs, and nothing else"
+        assert sorted(self.alive) == sorted(running), "exactly the children listed as running run"
 
     def count(self, actions: Sequence[Action]) -> None:
         if any(isinstance(action, Start | Later) for action in actions):

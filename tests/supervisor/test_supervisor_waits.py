@@ -1,4 +1,4 @@
-"""Every wait is listed while it lasts, and is an event when its deadline passes."""
+"""Waits: each is listed while it lasts, and an event marks a passed deadline."""
 
 import asyncio
 import contextlib
@@ -34,18 +34,18 @@ NUMBERS = st.floats(-1e6, 1e6)
 
 
 class AskWaiter(Message, frozen=True):
-    """Wait for the gate within so many seconds."""
+    """Wait for the gate within this many seconds."""
 
     deadline_s: float
     go_on: bool = False
 
 
 class OpenGate(Message, frozen=True):
-    """The gate opens."""
+    """Open the gate."""
 
 
 class NeverAnswered(Message, frozen=True):
-    """Asks for what does not come."""
+    """Asks for an answer that never comes."""
 
 
 class Waiter(Actor):
@@ -141,7 +141,7 @@ async def test_patient_wait_continues_with_an_event_per_deadline(tmp_path: Path)
         await until(lambda: system.system.waits.counts.total() >= 2)
         (wait,) = waits_of(system)
         assert wait.expired >= 2
-        assert wait.since_s >= 0.2, "it keeps the time at which it began"
+        assert wait.since_s >= 0.2, "it keeps the time at which it started"
         await system.ask("waiter", OpenGate(), Done)
         await until(lambda: not waits_of(system))
 
@@ -183,7 +183,7 @@ async def test_wait_gets_whole_deadline_after_a_process_pause(tmp_path: Path, go
         loop.call_later(0.05, stand_still)
         async with waits.waiting("me", "an answer", "you", 5.0, go_on=go_on):
             await asyncio.sleep(0.1)
-            await asyncio.sleep(2.0)  # what came during the pause is read, and what comes later in turns too
+            await asyncio.sleep(2.0)  # input that came during the pause is read, and later input in turns too
         assert loop.time() - began_s > PAUSE_S
         assert not waits.counts
 
@@ -270,7 +270,7 @@ class Offloading(Actor):
 
 
 async def seen(system: TestSystem, work: "asyncio.Task[None]") -> set[tuple[str, str, str]]:
-    """Every wait that was listed while `work` went on."""
+    """Every wait that was listed while `work` ran."""
     found: set[tuple[str, str, str]] = set()
     while not work.done():
         found |= {(wait.who, wait.what, wait.on) for wait in system.system.waits.snapshot()}

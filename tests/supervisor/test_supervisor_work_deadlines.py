@@ -1,4 +1,7 @@
-"""Deadlines of work from how long its kind takes, and the end of an actor whose work does not return."""
+"""Deadlines of work, from the measured durations of its kind.
+
+An actor whose work does not return is ended.
+"""
 
 import asyncio
 import threading

@@ -1,7 +1,6 @@
-"""A process with one actor in it, to be killed: `python watched_process.py`. Prints the actor's address as
-JSON.
+"""A process with one actor, to be killed: `python watched_process.py`.
 
-With `--silent-s` and `--beat-s` its limits.
+It prints the actor's address as JSON. `--silent-s` and `--beat-s` set its limits.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ LIMITS = Limits(beat_s=0.1, silent_s=1.0)
 
 
 class Sitting(Actor):
-    """Lives."""
+    """Does nothing."""
 
 
 def system_of(node: str, directory: Path, limits: Limits = LIMITS) -> ActorSystem:

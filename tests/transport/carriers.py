@@ -1,5 +1,8 @@
-"""Openers of wires for the suites that every carrier must pass: loopback, ZeroMQ without and with keys, and a
-seeded wrapper that drops, doubles, delays, breaks and mends."""
+"""Openers of wires for the suites that every carrier must pass.
+
+They open loopback wires, ZeroMQ wires without and with keys, and a seeded wrapper that drops, doubles,
+delays, breaks and mends.
+"""
 
 import asyncio
 import contextlib
@@ -16,14 +19,17 @@ from gleaner.transport.sockets import CannotListen
 from gleaner.transport.wire import OnFrames, OnLink, Peer, Route, Sent, Wire
 
 PATIENT_S = 600.0
-"""Nobody is given up for his slowness where a test does not ask for it (`gives_up_after`)."""
+"""The grace of a link: a slow peer is not given up unless a test requests it (`gives_up_after`)."""
 SOON_S = 0.5
-"""What a test waits out in which somebody is given up."""
+"""The grace in a test that gives a peer up and waits for it."""
 
 
 class Proxy:
-    """Forwards TCP to a port of this host, until it is cut: then what comes is swallowed, a moment later
-    every connection is broken, and new ones are taken and broken too, as by a middlebox or a partition."""
+    """Forwards TCP to a port of this host until `cut`, like a middlebox or a partition.
+
+    After `cut` it drops arriving bytes, a moment later breaks every connection, and accepts and breaks new
+    ones.
+    """
 
     def __init__(self, port: int) -> None:
         self.port = 0
@@ -87,15 +93,15 @@ class Loopback:
         return self.wires[-1]
 
     def address(self, name: str) -> Peer:
-        """Where `name` will listen, known before it does."""
+        """The address at which `name` will listen, known before it does."""
         return Peer(f"loop://{name}")
 
     def gives_up_after(self, seconds: float) -> None:
-        """What is opened from now on waits so long for a peer that is away, or that was never there."""
+        """Sets how long links opened from now on wait for an absent peer."""
         self.network.grace_s = self.network.connect_deadline_s = seconds
 
     async def cuttable(self, name: str) -> Peer:
-        """An address of `name` whose connections `cut` breaks, until `mend`."""
+        """An address of `name` whose connections are broken by `cut` until `mend`."""
         return self.address(name)
 
     def cut(self, name: str) -> None:
@@ -122,7 +128,7 @@ class Plain:
 
     def open(self, name: str) -> Wire:
         endpoint = self.address(name).endpoint
-        for _ in range(200):  # the socket that was closed last leaves its port a moment later
+        for _ in range(200):  # the socket that was closed last releases its port a moment later
             try:
                 wire = ZmqWire(
                     name,
@@ -140,7 +146,7 @@ class Plain:
         raise AssertionError(f"{endpoint} was never free")
 
     def gives_up_after(self, seconds: float) -> None:
-        """What is opened from now on waits so long for a peer that is away, or that was never there."""
+        """Sets how long links opened from now on wait for an absent peer."""
         self.patience_s = seconds
 
     def address(self, name: str) -> Peer:
@@ -150,7 +156,7 @@ class Plain:
         return Peer(f"tcp://127.0.0.1:{self.ports[name]}", self.keys.public if self.keys else "")
 
     async def cuttable(self, name: str) -> Peer:
-        """An address of `name` whose connections `cut` breaks, until `mend`."""
+        """An address of `name` whose connections are broken by `cut` until `mend`."""
         direct = self.address(name)
         proxy = self.proxies[name] = Proxy(self.ports[name])
         await proxy.start()
@@ -177,13 +183,15 @@ class Keyed(Plain):
 
 
 class FlakyWire:
-    """A wire that loses, doubles and delays what it is given, by a seed: the shape of `Wire` without
-    its promises of order and of at most once."""
+    """A wire that loses, doubles and delays its frames, by a seed.
+
+    It has the shape of `Wire` without its promises of order and of at most once.
+    """
 
     def __init__(self, wire: Wire, rng: random.Random) -> None:
         self.wire = wire
         self.rng = rng
-        self.calm = False  # then nothing is done to the frames
+        self.calm = False  # then the frames are not disturbed
         self.done: Counter[str] = Counter()
         self.known: set[Peer | Route] = set()
 
@@ -199,7 +207,7 @@ class FlakyWire:
         if to in self.known and not self.calm and self.rng.random() < 0.05:
             self.done["refused"] += 1
             return Sent.NO_CREDIT
-        self.known.add(to)  # the first send dials, and always goes through
+        self.known.add(to)  # the first send dials, and always gets through
         return self.wire.send(to, frames)
 
     def listen(self, on_frames: OnFrames, on_link: OnLink) -> None:

@@ -1,4 +1,4 @@
-"""Shared by the tests of the ground floor: waiting with a deadline, what a wire heard."""
+"""Fixtures of the transport tests: waits with a deadline, recorders of wires."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from gleaner.transport.wire import Link, Peer, Route, Wire
 
 
 class Heard:
-    """Collects what a wire delivers; answers with `reply` when it is set."""
+    """Collects the frames that a wire delivers; answers with `reply` when it is set."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire

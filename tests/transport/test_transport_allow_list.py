@@ -1,4 +1,4 @@
-"""The allow-list: followed from its directory, and in force on live connections."""
+"""The allow-list: it follows its directory and governs live connections."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ POLL_S = 0.02
 
 
 class Node:
-    """A key directory, its wire, and what that wire heard."""
+    """A key directory, its wire, and the frames that this wire received."""
 
     def __init__(self, root: Path, name: str, hear: Callable[..., object]) -> None:
         self.root = root / name
@@ -62,7 +62,7 @@ async def node(tmp_path, hear):
 
 
 async def asked(asker: Node, to: Node, text: bytes, eventually) -> None:
-    """Send until it is answered."""
+    """Send until a reply comes."""
     before = len(asker.heard.frames)
 
     def answered() -> bool:
@@ -94,7 +94,7 @@ async def test_revoked_peer_is_cut_and_retrusted_without_restart(node, eventuall
     assert len(head.heard.frames) == heard
     assert head.wire.refused["unknown-key"] >= 1
     await asked(other, head, b"I am still here", eventually)
-    assert other.heard.states(head.wire.local) == [Link.UP], "the connection of another was disturbed"
+    assert other.heard.states(head.wire.local) == [Link.UP], "the connection of another peer was disturbed"
 
     head.trust(spot)
     await asked(spot, head, b"here I am again", eventually)
@@ -124,7 +124,7 @@ async def test_revoked_connection_without_any_message_is_cut_too(node, eventuall
     head, spot = node("head"), node("spot")
     head.trust(spot)
     await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
-    spot.wire._dial(head.wire.local)  # connects, and says nothing
+    spot.wire._dial(head.wire.local)  # connects, and sends nothing
     await eventually(lambda: spot.heard.states(head.wire.local) == [Link.UP])
     head.revoke(spot)
     await eventually(lambda: spot.heard.states(head.wire.local) == [Link.UP, Link.SUSPECT, Link.REJECTED])
@@ -148,7 +148,7 @@ async def test_earlier_frames_of_a_revoked_peer_are_refused(node) -> None:
 
 
 class Arrived:
-    """A socket whose messages are there already: what is on its way is lost when its connection is cut."""
+    """A socket whose messages have arrived already: cutting its connection would lose those in flight."""
 
     def __init__(self) -> None:
         self.parts: list[zmq.Frame] = []
@@ -158,7 +158,7 @@ class Arrived:
 
 
 async def queue(listener: Listener, count: int) -> Arrived:
-    """So many messages of a socket that no loop drives."""
+    """Read this many messages of a socket that no loop drives."""
     arrived = Arrived()
     async with asyncio.timeout(60.0):
         while count:
@@ -266,12 +266,12 @@ def test_listener_changes_add_up_to_list_in_force(lists: list[frozenset[str]]) -
     mirror, ever = {"a", "b"}, {"a", "b"}
 
     def on_change(added: frozenset[str], removed: frozenset[str]) -> None:
-        assert added | removed, "told of nothing"
+        assert added | removed, "an empty change was reported"
         assert removed <= mirror
         assert not added & mirror
         mirror.update(added)
         mirror.difference_update(removed)
-        assert {key for key in "abcde" if allowed.admits(key)} == mirror, "told before it was in force"
+        assert {key for key in "abcde" if allowed.admits(key)} == mirror, "reported before it was in force"
 
     allowed.subscribe(on_change)
     for admitted in lists:

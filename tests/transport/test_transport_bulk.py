@@ -1,4 +1,4 @@
-"""Bulk pulls: right bytes in the right place or a typed error, and what is done stays done."""
+"""Bulk pulls: the right bytes in place or a typed error, and kept progress."""
 
 import asyncio
 import gc
@@ -32,7 +32,7 @@ def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLo
 
 @pytest.fixture(autouse=True)
 def _nobody_is_given_up_for_being_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a test does not ask for it: both ends have threads, which a busy machine keeps waiting."""
+    """Raise the limits unless a test sets them: both ends have threads, which a busy machine delays."""
     monkeypatch.setattr(bulk_pull, "STALL_S", 600.0)
     monkeypatch.setattr(bulk_server, "FIRST_REQUEST_S", 600.0)
 
@@ -47,7 +47,7 @@ async def server():
 
 @pytest.fixture
 def content(tmp_path: Path) -> bytes:
-    """Seven chunks and a short one."""
+    """Seven full chunks and a short one."""
     return os.urandom(7 * CHUNK + 1234)
 
 
@@ -70,7 +70,7 @@ def source_of(server: BulkServer, version: int | None = None) -> BulkSource:
 
 
 def partly(content: bytes, chunks: int) -> bulk.PartialContent:
-    """Content of which only the first chunks have come."""
+    """Content of which only the first chunks have arrived."""
     partial = bulk.PartialContent(memoryview(bytearray(content)))
     for chunk in chunks_of(content)[:chunks]:
         partial.landed(chunk.offset, chunk.length)
@@ -130,7 +130,9 @@ async def test_revoked_key_loses_its_connections_while_trusted_resume(content, p
         await pull(source_of(server), 3, left, memoryview(into), deadline_s=60)
         assert into == content
         after = source_of(server)
-        keys.allowed.replace(frozenset({own.public, friend.public, spot.public}))  # trust cuts nobody
+        keys.allowed.replace(
+            frozenset({own.public, friend.public, spot.public})
+        )  # trusting a key cuts no connection
         await pull(after, 3, chunks_of(content), memoryview(into), deadline_s=60)
     finally:
         await server.close()
@@ -407,7 +409,7 @@ async def test_relay_serves_present_and_arriving_chunks(server, content) -> None
 
     await pull(source_of(server), 3, chunks, memoryview(into), deadline_s=60, on_chunk=on_chunk)
     assert into == content
-    assert landed == chunks, "none before it was there"
+    assert landed == chunks, "no chunk before it was there"
     assert not server.refused
 
 
@@ -578,7 +580,7 @@ async def test_puller_that_reads_nothing_is_given_up(server, monkeypatch, eventu
     monkeypatch.setattr("gleaner.transport.bulk_server.STALL_S", 0.1)
     server.publish(
         3, memoryview(bytes(16 << 20))
-    )  # more than the kernel takes for somebody who does not read
+    )  # more than the kernel buffers for a peer that does not read
     token = server.issue_token(3)
     request = bulk_frames.Request(token[:16], 3, 0, 16 << 20, 1)
     with socket.create_connection(address_of(server)) as raw:
@@ -627,6 +629,6 @@ async def test_aborted_pull_leaves_no_version_memory_at_source(server, eventuall
             assert await loop.sock_recv(raw, 1 << 20)
         await eventually(lambda: len(server._tasks) == 1)  # it accepts
         server.retire(3)
-        content.clear()  # BufferError where anything still looks at it
+        content.clear()  # BufferError where a view of it still exists
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""What is said on one connection of a pull: how many chunks are asked for, and in how many calls."""
+"""The exchange on one connection of a pull: requested chunks and calls."""
 
 import os
 from collections import deque
@@ -25,7 +25,7 @@ CHUNK_BYTES = 64
 
 
 class Source:
-    """A connection to a source that answers at once; `not_yet` so many times first."""
+    """A connection to a source that answers at once, but with `not_yet` this many times first."""
 
     def __init__(self, content: bytes, not_yet: int = 0) -> None:
         self._content = content
@@ -62,7 +62,7 @@ class Source:
 
 
 def exchange(chunks: int, window: int, *, not_yet: int = 0, paces: list[int] | None = None) -> Source:
-    """Pull so many chunks; all of them come."""
+    """Pull this many chunks; all of them arrive."""
     content = os.urandom(chunks * CHUNK_BYTES)
     source, into, landed = Source(content, not_yet), bytearray(len(content)), []
 
@@ -109,4 +109,4 @@ def test_limited_requests_are_paced_one_by_one() -> None:
     paces: list[int] = []
     source = exchange(6, 4, paces=paces)
     assert source.calls == [1] * 6
-    assert paces == list(range(6)), "nobody waits for the turn of another chunk"
+    assert paces == list(range(6)), "no request waits for the turn of another chunk"

@@ -1,4 +1,4 @@
-"""What a thread tells its loop is heard in order, all of it, and wakes the loop seldom."""
+"""News: calls from a thread to its loop, complete, in order, with few wake-ups."""
 
 import asyncio
 from collections import deque
@@ -14,7 +14,7 @@ from gleaner.transport.bulk_news import News
 
 
 class Loop:
-    """Runs what is asked of it when it is told to."""
+    """A loop that runs its scheduled calls when the test requests it."""
 
     def __init__(self) -> None:
         self.woken = 0
@@ -61,7 +61,7 @@ def test_many_calls_wake_the_loop_once_within_milliseconds(loop) -> None:
     assert heard == list(range(100))
     assert loop.woken == 1
     assert [delay_s for delay_s, _ in loop.later] == [bulk_news.LOOK_S]
-    assert bulk_news.LOOK_S <= 0.005, "a relay passes on what it is told of"
+    assert bulk_news.LOOK_S <= 0.005, "a relay passes on its news"
 
 
 def test_first_call_after_a_silence_runs_at_once(loop) -> None:
@@ -72,7 +72,7 @@ def test_first_call_after_a_silence_runs_at_once(loop) -> None:
         assert heard == list(range(number + 1))
         loop.pass_time()
         loop.pass_time()
-        assert not loop.later, "nobody looks where nothing is told"
+        assert not loop.later, "the loop is not woken without news"
     assert loop.woken == 3
 
 

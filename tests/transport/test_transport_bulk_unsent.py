@@ -1,4 +1,4 @@
-"""How much of a connection waits in the kernel of a source, by how many connections it has."""
+"""Unsent bytes that a source leaves in the kernel, by number of connections."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""The seam of data sockets: what moves data opens none itself."""
+"""The data carrier: streams and bulk transfer open no sockets themselves."""
 
 import ast
 from pathlib import Path

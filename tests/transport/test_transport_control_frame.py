@@ -1,4 +1,4 @@
-"""The messages of a control link: readable by anybody, forward compatible, and nothing else gets in."""
+"""Control frames: readable by any client, forward compatible, validated."""
 
 import contextlib
 import tracemalloc

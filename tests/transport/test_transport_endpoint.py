@@ -1,4 +1,4 @@
-"""Addresses as people type them."""
+"""Endpoints: addresses as users type them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The envelope survives the trip, and nothing else gets in."""
+"""Envelopes: they survive the round trip, and invalid ones are refused."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Keys on disk, and who may listen where."""
+"""Keys on disk, and the keys that listening requires."""
 
 import stat
 

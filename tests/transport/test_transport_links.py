@@ -1,5 +1,7 @@
-"""What control links promise, on every carrier: once, in order, whatever the wire drops; slow peers slow only
-those who talk to them."""
+"""Control links, on every carrier: once and in order, with backpressure.
+
+This holds whatever frames the wire drops; slow peers slow only their senders.
+"""
 
 import asyncio
 import math
@@ -24,7 +26,7 @@ LIMITS = LinkLimits(ack_delay_s=0.05, answer_ack_s=0.1, probe_s=0.1, answer_s=2.
 
 
 class Process:
-    """One life of a process: its links, what it got, and what its layer above does with it."""
+    """One life of a process: its links, its received messages, and the behaviour of its layer above."""
 
     def __init__(self, carrier: Loopback | Plain, name: str, life: int, limits: LinkLimits = LIMITS) -> None:
         self.wire = carrier.open(name)
@@ -32,7 +34,7 @@ class Process:
         self.got: list[int] = []
         self.routes: list[Route] = []
         self.events: list[Link] = []
-        self.full = False  # then tells are held
+        self.full = False  # then one-way messages are held
         self.answers = False  # then asks are answered with their number
         self.links.listen(self.on_envelope, lambda peer, link: self.events.append(link))
 
@@ -216,7 +218,7 @@ async def test_session_dropped_by_living_peer_restarts_without_down(carrier, eve
     a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
     await a.tell(b.local, range(10))
     await eventually(lambda: len(b.got) == 10 and all_acknowledged(a))
-    b.links._table.remove(b.links._table.each()[0], "route gone")  # it did not hear from us for long
+    b.links._table.remove(b.links._table.each()[0], "route gone")  # after a long silence of this peer
     a.links.ask_life(b.local)
     await eventually(lambda: a.events == [Link.UP, Link.SUSPECT, Link.UP])
     await a.tell(b.local, range(10, 20))
@@ -233,7 +235,7 @@ async def test_dialled_peer_is_given_up_despite_own_pause(eventually) -> None:
     )  # fmt: skip
     loop.stand_still(20.0)
     await asyncio.sleep(0.1)
-    assert not events, "what it answered meanwhile is read first"
+    assert not events, "its answer of the meantime is read first"
     link.up()
     link.lost()
     loop.stand_still(20.0)
@@ -374,7 +376,7 @@ async def test_dead_dialler_with_a_pending_answer_is_forgotten(carrier, eventual
     await eventually(lambda: b.got == [1])
     assert b.links.send(b.routes[0], numbered(2)) is Sent.OK
     await asyncio.sleep(0)
-    await a.wire.close()  # killed: nobody acknowledges any more
+    await a.wire.close()  # killed: it acknowledges nothing any more
     await eventually(lambda: b.links.states() == [], within_s=60)
     assert b.links.lost == {"route gone": 1}
 
@@ -392,13 +394,13 @@ async def test_forgotten_peer_loses_waiting_messages_and_is_redialled(carrier, e
 
 
 async def test_ended_link_sends_nothing_and_dials_no_peer(eventually) -> None:
-    """What it owed when it ended must not go out on the next link, nor open one."""
+    """A pending acknowledgement must not leave on the next link, nor open one."""
     carrier = Loopback()
     limits = LinkLimits(answer_ack_s=0.2)
     a, b = Process(carrier, "a", 1, limits), Process(carrier, "b", 2, limits)
     b.answers = True
     a.links.send(b.local, numbered(0, Mode.ASK))
-    await eventually(lambda: a.got == [0])  # the reply is here: `a` owes its acknowledgement
+    await eventually(lambda: a.got == [0])  # the reply arrived: `a` has its acknowledgement pending
     heard: list[bytes] = []
     deliver = b.wire.deliver
     b.wire.deliver = lambda route, parts: heard.extend(parts) or deliver(route, parts)  # type: ignore[method-assign]
@@ -412,7 +414,7 @@ async def test_ended_link_sends_nothing_and_dials_no_peer(eventually) -> None:
 
 
 def frames_to(process: Process) -> list[object]:
-    """The frames that come to it from now on."""
+    """The frames that arrive at it from now on."""
     frames: list[object] = []
     deliver = process.wire.deliver
 
@@ -435,7 +437,7 @@ async def test_answers_and_asks_acknowledge_each_other(eventually) -> None:
     for number in range(1, 11):
         a.links.send(b.local, numbered(number, Mode.ASK))
         await eventually(lambda: a.got[-1] == number)  # noqa: B023
-        await asyncio.sleep(0.12)  # longer than a tell would wait, and than what is asked after
+        await asyncio.sleep(0.12)  # longer than a one-way message would wait, and than an ack is asked for
     assert [type(frame) for frame in (*frames[0], *frames[1])] == [control_frame.Data] * 20
     await eventually(lambda: all_acknowledged(a) and all_acknowledged(b))
     assert [type(frame) for frame in frames[1][10:]] == [control_frame.Ack], "the last answer: by itself"
@@ -461,7 +463,7 @@ async def test_many_received_bytes_are_acknowledged_at_once(eventually) -> None:
     a, b = Process(carrier, "a", 1, limits), Process(carrier, "b", 2, limits)
     a.links.send(b.local, numbered(0))
     await eventually(lambda: b.got == [0])
-    assert not all_acknowledged(a), "a little waits for company"
+    assert not all_acknowledged(a), "a small amount waits for more"
     a.links.send(b.local, encode("Big", "receiver", msgpack.packb(bytes(2000))))
     await eventually(lambda: all_acknowledged(a))
     await carrier.close()

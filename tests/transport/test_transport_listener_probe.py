@@ -1,4 +1,7 @@
-"""Whether nobody listens is said by the host itself, and asking leaves no trace."""
+"""ListenerProbe: the host itself reports a port without a listener.
+
+The probe leaves no trace at a listener.
+"""
 
 import asyncio
 import contextlib

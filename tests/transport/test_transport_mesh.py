@@ -1,4 +1,4 @@
-"""The control mesh over real sockets: killed processes, strangers and garbage."""
+"""The control mesh over real sockets: killed processes, strangers, garbage."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ async def opened():
 
 
 def raw_dealer(peer: Peer, **options: object) -> zmq.Socket:
-    """A DEALER of somebody who does not use our code."""
+    """A DEALER of a peer that does not use our code."""
     sock = zmq.Context.instance().socket(zmq.DEALER)
     sock.linger = 0
     for name, value in options.items():
@@ -127,7 +127,7 @@ async def test_refused_peer_gets_local_rejections_without_dialling(opened, hear,
         stranger.wire.send(peer, [b"let me in"])
         await eventually(lambda rounds=rounds: stranger.states(peer) == [Link.REJECTED] * rounds)
     dialled = stranger.wire.refused["rejected"]
-    assert 1 <= dialled < 29, "the layers above hear of a refusal each time, the server does not"
+    assert 1 <= dialled < 29, "the layers above get every refusal, the server does not"
     assert server.wire.refused["unknown-key"] == dialled
 
 

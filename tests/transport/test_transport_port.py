@@ -1,4 +1,4 @@
-"""The port's discipline around the edge-triggered FD: no message stays behind unseen."""
+"""Port: the discipline around the edge-triggered FD leaves no message unread."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from gleaner.transport.port import DRAIN_BUDGET, Port
 
 @pytest.fixture
 def pair() -> Iterator[tuple[zmq.Socket, zmq.Socket]]:
-    """Ours and a plain one on the other side, connected over TCP."""
+    """Our socket and a plain one on the other side, connected over TCP."""
     context = zmq.Context.instance()
     ours, theirs = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
     ours.linger = theirs.linger = 0
@@ -28,7 +28,7 @@ def pair() -> Iterator[tuple[zmq.Socket, zmq.Socket]]:
 async def test_messages_before_the_port_opened_are_delivered(pair, eventually) -> None:
     ours, theirs = pair
     theirs.send(b"early")
-    assert ours.poll(60_000)  # it lies in the socket now
+    assert ours.poll(60_000)  # it is in the socket now
     got: list[list[bytes]] = []
     port = Port(ours, got.append)
     await eventually(lambda: got == [[b"early"]])
@@ -39,11 +39,11 @@ async def test_send_does_not_hide_arrived_messages(pair, eventually) -> None:
     ours, theirs = pair
     got: list[list[bytes]] = []
     port = Port(ours, got.append)
-    await asyncio.sleep(0.02)  # drained: from now on only the edge tells
+    await asyncio.sleep(0.02)  # drained: from now on only the edge signals
     for number in range(20):
         theirs.send(b"%d" % number)
         time.sleep(0.01)  # it arrives while the loop is busy ...
-        port.send([b"out"])  # ... and this call swallows the edge
+        port.send([b"out"])  # ... and this call consumes the edge
         await eventually(lambda number=number: len(got) == number + 1, within_s=60.0)
     port.close()
 

@@ -1,4 +1,4 @@
-"""A process that does not admit us is dialled ever more seldom, with jitter, until it does."""
+"""Rejections: increasing, jittered pauses between dials to a refusing peer."""
 
 import itertools
 import random
@@ -10,7 +10,7 @@ HEAD = Peer("tcp://10.0.0.1:7700", "key")
 
 
 def dials(rejections: Rejections, seconds: float) -> list[float]:
-    """When a process that tries twenty times a second, and is refused each time, dials."""
+    """The times at which a process dials that tries twenty times a second and is refused each time."""
     made: list[float] = []
     for tick in range(int(seconds * 20)):
         now_s = tick / 20

@@ -1,4 +1,7 @@
-"""Laws of the two windows: whatever the line does, each message is delivered once and in order."""
+"""Laws of the send and receive windows of a session.
+
+Whatever the line does, each message is delivered once and in order.
+"""
 
 import random
 from collections import deque
@@ -70,7 +73,7 @@ class Line:
             queue.rotate(self.rng.randint(-1, 1))
 
     def reconnect(self) -> None:
-        if self.rng.random() < 0.7:  # what was under way may be gone, or still arrive
+        if self.rng.random() < 0.7:  # frames in flight may be lost, or still arrive
             self.forth.clear()
             self.back.clear()
         self.out.acknowledge(self.into.received, self.into.limit)

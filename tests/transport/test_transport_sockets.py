@@ -1,4 +1,7 @@
-"""The options of our sockets against what libzmq does with a peer that floods a busy process and dies."""
+"""Socket options against libzmq's reaction to a flooding peer that dies.
+
+The process under test is busy meanwhile.
+"""
 
 import subprocess
 import sys

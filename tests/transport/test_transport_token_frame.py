@@ -1,4 +1,4 @@
-"""Token frames and stream control messages: exact bytes in, the same out, nothing else believed."""
+"""Token frames and stream control messages: exact bytes, validated input."""
 
 import contextlib
 

@@ -1,4 +1,7 @@
-"""The law of a token stream, on the pure state machines: any loss, duplication and restart, nothing lost."""
+"""The law of a token stream, on its pure state machines.
+
+No frame is lost under any loss, duplication or restart.
+"""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -21,7 +24,7 @@ class Story:
     ring: SendRing[int] = field(default_factory=lambda: SendRing(CAPACITY))
     to_receiver: deque[tuple] = field(default_factory=deque)
     to_sender: deque[tuple] = field(default_factory=deque)
-    journal: list[int] = field(default_factory=list)  # what the receiver made durable
+    journal: list[int] = field(default_factory=list)  # made durable by the receiver
     in_hand: list[int] = field(default_factory=list)  # delivered, not journaled
     cursor: ReceiveCursor = field(default_factory=lambda: ReceiveCursor(0))
     pushed: int = 0
@@ -30,7 +33,7 @@ class Story:
         getattr(self, action)()
         assert self.ring.unacknowledged <= CAPACITY
         assert self.cursor.delivered - self.cursor.acked <= WINDOW
-        assert self.ring.acked <= len(self.journal)  # only what was journaled leaves the ring
+        assert self.ring.acked <= len(self.journal)  # only journaled frames leave the ring
 
     def push(self) -> None:
         if not self.ring.full:

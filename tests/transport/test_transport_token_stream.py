@@ -17,7 +17,7 @@ from gleaner.transport.wire import Peer
 
 
 class Manager:
-    """Receives streams and journals what it is told to; its journal survives its receiver."""
+    """Receives streams and journals frames as configured; its journal survives its receiver."""
 
     def __init__(self, *, prompt: bool = True, window: int = 16, **options: object) -> None:
         self.journal: dict[tuple[str, int], list[int]] = {}
@@ -32,7 +32,7 @@ class Manager:
 
     async def restart(self) -> None:
         await self.receiver.close()
-        self.in_hand.clear()  # what was not journaled dies with the process
+        self.in_hand.clear()  # frames that were not journaled die with the process
         self.open()
 
     def have(self, stream: str, incarnation: int) -> int | None:
@@ -117,7 +117,7 @@ async def test_receiver_restarted_at_its_address_is_found_again(closing, eventua
     await asyncio.wait_for(sender.drained(), 60)
     address = manager.receiver.local.endpoint
     await manager.receiver.close()
-    await pour(sender, range(11, 21))  # decoding goes on meanwhile
+    await pour(sender, range(11, 21))  # decoding continues meanwhile
     await asyncio.sleep(0.1)
     assert sender.unacknowledged == 10
     manager.receiver = StreamReceiver(address, manager.on_frame, manager.have)
@@ -145,7 +145,7 @@ async def test_frames_in_flight_stay_within_window_without_commits(closing, even
     sender.connect(manager.receiver.local)
     await pour(sender, range(1, 21))
     await eventually(lambda: len(manager.in_hand.get(("spot-1", 1), [])) == 4)
-    await asyncio.sleep(0.6)  # two probes later it is still so
+    await asyncio.sleep(0.6)  # unchanged after two more probes
     assert len(manager.in_hand[("spot-1", 1)]) == 4
     assert manager.receiver.duplicates == 0
     manager.prompt = True
@@ -305,7 +305,7 @@ async def test_revoked_instance_resumes_without_gap_when_trusted_again(closing, 
     await eventually(lambda: cut.refused["rejected"] >= 1)
     assert manager.in_hand["spot", 1] == list(range(1, 6))
     assert cut.unacknowledged == 10
-    manager.commit("spot", 1)  # what it had said before holds, and only then is it forgotten
+    manager.commit("spot", 1)  # frames received before still count, and only then is the stream forgotten
     assert set(manager.receiver._streams) == {("friend", 1)}
 
     keys.allowed.replace(frozenset({own.public, friend.public, spot.public}))

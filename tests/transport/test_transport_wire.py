@@ -1,4 +1,4 @@
-"""What every wire promises, on every carrier."""
+"""Wires: the promises of every carrier."""
 
 import asyncio
 from collections import Counter
@@ -148,7 +148,7 @@ async def test_deaf_receiver_costs_credit_and_not_memory(carrier, hear, eventual
                 len(b.frames) >= accepted or Link.SUSPECT in a.states(peer)
             )
         )
-        # Sockets give up a silent connection after 3 s, and with it what was on its way. On a busy machine
+        # Sockets give up a silent connection after 3 s, and with it the frames in flight. On a busy machine
         # that may be before the receiver has listened.
         if Link.SUSPECT not in a.states(peer):
             assert len(b.frames) == accepted

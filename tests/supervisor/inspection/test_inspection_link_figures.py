@@ -1,4 +1,4 @@
-"""Sums over links only grow, whatever links come and go."""
+"""Sums over links: they only grow, whichever links open and end."""
 
 import asyncio
 

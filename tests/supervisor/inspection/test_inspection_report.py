@@ -1,4 +1,7 @@
-"""What a process tells of itself: asked like an actor, by anyone on the wire, without harm to anyone."""
+"""The report of a process about itself.
+
+Any peer on the wire may request it like an ask to an actor, and the request harms no component.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""A tap keeps what its reader asked for, within bounds, and is gone when nobody reads."""
+"""Taps: a tap keeps the messages that its reader asked for, within bounds.
+
+It ends when its reader is gone.
+"""
 
 import asyncio
 import json
@@ -87,7 +90,7 @@ def test_body_is_small_json_for_any_message() -> None:
     assert body["text"].endswith("(10000 characters)")
     assert body["blob"].endswith("(1048576 bytes)")
     assert body["deep"]["0"][-1] == "… (999 items)"
-    assert body["deep"]["15"] == "…"  # the room for values was spent
+    assert body["deep"]["15"] == "…"  # the budget for values was spent
     assert body["deep"]["…"] == "999 entries"
     assert len(body_of(huge)) <= MAX_BODY
     assert json.loads(body_of(OtherTapped(number=float("nan")))) == {"number": "nan"}

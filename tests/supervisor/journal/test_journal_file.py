@@ -1,4 +1,4 @@
-"""Reading a journal from outside: while it is written, after a kill, and when it is damaged."""
+"""Reading a journal from outside: during writes, after a kill, when damaged."""
 
 import asyncio
 import shutil
@@ -25,7 +25,7 @@ class AllNoted(Message, frozen=True):
 
 @pytest.fixture
 async def journal(tmp_path: Path) -> Path:
-    """A journal that is still open, with two streams; "a" has a snapshot and an event after it."""
+    """An open journal with two streams; "a" has a snapshot and an event after it."""
     store = SqliteJournal(tmp_path / "j.sqlite", commit_s=0.0)
     await store.open("a", 3)
     await store.open("b", 5)
@@ -71,7 +71,7 @@ async def test_damage_is_named_with_its_file(journal: Path, damage: str, what: s
     with pytest.raises(JournalDamaged, match=what) as problem:
         read_streams(journal, ["b"])
     assert str(journal) in str(problem.value)
-    assert read_streams(journal, ["a"])["a"].messages, "other streams are as they were"
+    assert read_streams(journal, ["a"])["a"].messages, "other streams are unchanged"
 
 
 async def test_non_journal_file_is_refused(tmp_path: Path) -> None:

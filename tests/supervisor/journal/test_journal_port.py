@@ -1,5 +1,8 @@
-"""What every journal promises, whatever keeps it: committed is back after a kill, zombies are fenced, damage
-is refused, and where no space is left nothing is lost."""
+"""The journal port: promises of every store.
+
+Committed events survive a kill, zombies are fenced, damage is refused, and nothing is lost where no space is
+left.
+"""
 
 import asyncio
 import logging
@@ -186,7 +189,7 @@ async def test_simultaneous_appends_share_a_commit(place: PlaceUnderTest) -> Non
 
 
 async def test_awaited_append_flushes_its_group(place: PlaceUnderTest) -> None:
-    store = place.open(commit_s=600.0)  # a group that gathered for so long would fail the test by its timeout
+    store = place.open(commit_s=600.0)  # a group that waited so long would fail the test by its timeout
     journal = Journal(store, "a", 1)
     queued = journal.append_soon(Fact(number=0))
     assert await journal.append(Fact(number=1)) == 2
@@ -200,7 +203,7 @@ async def test_consecutive_awaited_appends_space_their_commits(
     store = place.open(commit_s=0.2)
     journal = Journal(store, "a", 1)
     await journal.append(Fact(number=0))
-    began_s = time.monotonic()  # the loop's own clock leaves out what it waits for
+    began_s = time.monotonic()  # the loop's own clock leaves out the time in which it waits for the journal
     for number in range(1, 5):
         await journal.append(Fact(number=number))
     took_s = time.monotonic() - began_s
@@ -264,7 +267,7 @@ async def test_damage_is_refused_with_place_and_advice(place: PlaceUnderTest, da
         await facts(Journal(store, "b" if "'b'" in damage else "c", 2))
     assert "restore it from a copy" in str(problem.value)
     assert ("j.sqlite" in str(problem.value)) or ("postgresql://" in str(problem.value))
-    assert await facts(Journal(store, "a", 2)) == numbered(1), "other streams are as they were"
+    assert await facts(Journal(store, "a", 2)) == numbered(1), "other streams are unchanged"
     with pytest.raises(JournalDamaged, match=what):
         place.content("b" if "'b'" in damage else "c")
     await store.close()
@@ -305,7 +308,7 @@ async def test_closed_store_takes_nothing(place: PlaceUnderTest) -> None:
     journal = Journal(store, "a", 1)
     pending = journal.append_soon(Fact(number=1))
     await store.close()
-    assert await pending == 1, "what was queued before is committed"
+    assert await pending == 1, "events queued before are committed"
     with pytest.raises(JournalError, match="closed"):
         await journal.append(Fact(number=2))
     await store.close()

@@ -1,4 +1,4 @@
-"""Journals in PostgreSQL whose server is killed, restarted, full of others, newer than this program."""
+"""Journals in PostgreSQL: killed, restarted, shared and newer servers."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ class Pebble(Message, frozen=True):
 
 
 class Heap(Message, frozen=True):
-    """The last event of a job that is over."""
+    """The last event of a finished job."""
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ async def test_killed_server_keeps_acknowledged_events_exactly_once(
     found = {seq: event.number for seq, event in events if isinstance(event, Pebble)}
     assert sorted(found) == list(range(1, len(found) + 1)), "no number was given twice or left out"
     assert {number: seq for seq, number in found.items() if number in acknowledged} == acknowledged
-    assert len(set(found.values())) == len(found), "nothing is there twice"
-    assert set(found.values()) - acknowledged.keys() <= failed, "what was never written is not there"
+    assert len(set(found.values())) == len(found), "no event is duplicated"
+    assert set(found.values()) - acknowledged.keys() <= failed, "unwritten events are absent"
     await store.close()
 
 
@@ -155,7 +155,8 @@ def test_absent_server_is_named_without_its_password() -> None:
 async def test_process_learns_the_newest_incarnation_ever_written(
     kind: str, tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
 ) -> None:
-    """A clock that was set back, or that of another host, must not make it older than what it replaces."""
+    """A clock that was set back, or that of another host, must not make a process older than the one it
+    replaces."""
     if kind == "sqlite":
         path = tmp_path_factory.mktemp("newest") / "j.sqlite"
         stores = [SqliteJournal(path), SqliteJournal(path)]

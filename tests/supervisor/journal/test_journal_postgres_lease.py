@@ -1,4 +1,7 @@
-"""The lease of the head: one holder at a time, growing terms, no word of an older holder in any journal."""
+"""The lease of the head: one holder at a time, growing terms.
+
+No journal accepts an event of an older holder.
+"""
 
 import asyncio
 import contextlib
@@ -16,8 +19,8 @@ from gleaner.supervisor.journal.postgres import PostgresJournal
 from gleaner.supervisor.journal.postgres_layout import IDLE_S, LeaseTerm, connect
 from gleaner.supervisor.journal.postgres_lease import PostgresLease
 
-SHORT_S = 0.4  # is waited out
-LONG_S = 3600.0  # is not
+SHORT_S = 0.4  # a test waits for its end
+LONG_S = 3600.0  # no test does
 
 
 class Ordered(Message, frozen=True):
@@ -30,7 +33,7 @@ def name() -> str:
 
 
 def acquired(lease: PostgresLease) -> LeaseTerm:
-    """Wait until it is ours: whoever is held up in the middle of a write stands in the way for a while."""
+    """Wait until the lease is acquired: an instance blocked in a write delays it for a while."""
     deadline = time.monotonic() + 60.0
     while True:
         with contextlib.suppress(JournalAway):
@@ -54,8 +57,8 @@ def test_lease_has_one_holder_and_growing_terms(journal_database: str, name: str
     first.release(term)
     newer = acquired(second)
     assert newer.term == 2
-    assert not first.renew(term), "it belongs to a newer term"
-    first.release(term)  # says nothing about the newer one
+    assert not first.renew(term), "the lease belongs to a newer term"
+    first.release(term)  # has no effect on the newer term
     assert second.renew(newer)
     for lease in (first, second):
         lease.close()
@@ -90,7 +93,7 @@ async def test_journal_refuses_a_holder_of_an_older_term(journal_database: str, 
     second = PostgresLease(journal_database, name, "second", 60.0)
     old_term = await asyncio.to_thread(acquired, first)
     old = PostgresJournal(journal_database, space=f"{name}/rollout", lease=old_term, commit_s=0.0)
-    # The zombie's incarnation is the newer one: only the lease can tell.
+    # The zombie's incarnation is the newer one: only the lease identifies it.
     zombie = Journal(old, "a", 99)
     assert await zombie.append(Ordered(number=1)) == 1
     new_term = await asyncio.to_thread(acquired, second)
@@ -142,7 +145,7 @@ async def test_holder_frozen_in_a_write_does_not_block_lease(
 def test_holder_cut_off_in_a_request_frees_lease(
     postgres: PostgresServer, journal_database: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server waits for the rest of a request: none of its own time limits counts there."""
+    """The server waits for the rest of a request: none of its own time limits applies there."""
     monkeypatch.setattr("gleaner.supervisor.journal.postgres_layout.IDLE_S", IDLE_S)
     first = PostgresLease(journal_database, name, "first", SHORT_S)
     second = PostgresLease(journal_database, name, "second", SHORT_S)
@@ -162,9 +165,9 @@ def test_holder_cut_off_in_a_request_frees_lease(
 
 
 async def test_many_candidates_never_hold_a_lease_together(journal_database: str, name: str) -> None:
-    """What each writes under its term, with no other term's word in between, is what a fence is."""
+    """A fence means that no event of another term comes between the events of one term."""
 
-    unknown = 0  # words that were on their way when whoever wants the lease ended the session
+    unknown = 0  # appends in flight when a waiting candidate ended the session
 
     async def live(number: int) -> int:
         nonlocal unknown
@@ -173,7 +176,7 @@ async def test_many_candidates_never_hold_a_lease_together(journal_database: str
         store = PostgresJournal(journal_database, space=f"{name}/rollout", lease=term, commit_s=0.0)
         written = 0
         try:
-            while True:  # until somebody else has it: nobody renews here
+            while True:  # until another candidate holds the lease: it is not renewed here
                 try:
                     await store.append("a", 1, [Ordered(number=term.term)])
                     written += 1
@@ -195,7 +198,7 @@ async def test_many_candidates_never_hold_a_lease_together(journal_database: str
             break
         await asyncio.sleep(0.02)
     written = await asyncio.gather(*lives)
-    wrote = sum(count > 0 for count in written)  # on a busy machine a term may pass before its first word
+    wrote = sum(count > 0 for count in written)  # on a busy machine a term may pass before its first append
     store = PostgresJournal(journal_database, space=f"{name}/rollout", commit_s=0.0)
     _, events = await store.read("a")
     terms = [event.number for _seq, event in events if isinstance(event, Ordered)]

@@ -1,5 +1,8 @@
-"""A journal in a file: torn anywhere it is a prefix, changed anywhere it is refused or read right; files of
-older layouts are upgraded; a disk that is full costs nothing that was acknowledged."""
+"""Journals in SQLite files: torn logs, changed bytes, layouts, full disks.
+
+A log torn anywhere is a prefix. A byte changed anywhere is refused or read correctly. Older layouts are
+upgraded. A full disk loses nothing that was acknowledged.
+"""
 
 import asyncio
 import json
@@ -30,7 +33,7 @@ class Numbered(Message, frozen=True):
 
 
 def replay(path: Path) -> dict[str, list[int]]:
-    """What a fresh process finds, by stream. Raises JournalError."""
+    """The events that a fresh process finds, by stream. Raises JournalError."""
     keeper = SqliteKeeper(path, durable=False, reserve_bytes=0)
     try:
         found = {}
@@ -44,7 +47,7 @@ def replay(path: Path) -> dict[str, list[int]]:
 
 
 def empty(path: Path) -> None:
-    """A file with small pages and nothing in it: the store makes its tables there."""
+    """An empty file with small pages: the store makes its tables there."""
     with sqlite3.connect(path) as db:
         db.execute(f"PRAGMA page_size={SMALL_PAGE}")
         db.execute("VACUUM")
@@ -78,13 +81,13 @@ async def test_log_torn_at_any_byte_gives_a_prefix(killed: Path) -> None:
     lengths = set()
     for size in range(len(whole), -1, -1):
         if 24 < (size - 32) % (SMALL_PAGE + 24) < SMALL_PAGE and size % 64:
-            continue  # in the middle of a page one byte is like another
+            continue  # in the middle of a page all bytes are equivalent
         killed.write_bytes(database)
         log.write_bytes(whole[:size])
         try:
             found = replay(killed)["a"]
         except JournalDamaged:
-            # Without the end of the log the database has no tables yet: nothing was acknowledged to anybody.
+            # Without the end of the log the database has no tables yet: no append was acknowledged.
             assert size < 32 + 4 * (SMALL_PAGE + 24), size
             continue
         assert found == list(range(len(found))), size
@@ -95,7 +98,7 @@ async def test_log_torn_at_any_byte_gives_a_prefix(killed: Path) -> None:
 async def test_changed_byte_is_refused_or_read_correctly(killed: Path, tmp_path: Path) -> None:
     keeper = SqliteKeeper(copy(killed, tmp_path / "closed"), durable=False, reserve_bytes=0)
     keeper.claim("b", 7)
-    keeper.close()  # the last one out moves the log into the database
+    keeper.close()  # the last process to close moves the log into the database
     closed = tmp_path / "closed" / "j.sqlite"
     right = {"a": list(range(COMMITS)), "b": []}
     for path in (closed, killed, killed.with_name("j.sqlite-wal")):
@@ -117,8 +120,8 @@ async def test_changed_byte_is_refused_or_read_correctly(killed: Path, tmp_path:
             else:
                 assert found == right, (path.name, at)
                 read_right += 1
-        assert refused + read_right == len(places), "every refusal names the file and says what to do"
-        assert (refused > 20) == (path != killed), "what the log has anew does not count in the database"
+        assert refused + read_right == len(places), "every refusal names the file and gives advice"
+        assert (refused > 20) == (path != killed), "the new part of the log does not count in the database"
         for file, content in files.items():
             file.write_bytes(content)
         for stray in path.parent.glob("*-shm"):
@@ -225,7 +228,7 @@ def test_damaged_file_is_not_upgraded(tmp_path: Path, damage: str, what: str) ->
     write_first_layout(path)
     with sqlite3.connect(path) as db:
         db.execute(damage)
-    for _ in range(2):  # the refused upgrade left everything as it was
+    for _ in range(2):  # the refused upgrade changed nothing
         with pytest.raises(JournalDamaged, match=what):
             replay(path)
         assert layout(path) == 1
@@ -324,7 +327,7 @@ def test_filling_disk_is_reported_early_and_reused_when_freed(
     assert done.returncode == 0, done.stderr
     story = json.loads(done.stdout)
     assert "new work needs 512: free space there" in story["warning"]
-    assert 50 < story["warned_at"] < story["kept"], "it said so while it still took what it was given"
+    assert 50 < story["warned_at"] < story["kept"], "it reported this while it still accepted events"
     assert "free space in" in story["refused"]
     assert "free space there" in story["probe"]
     assert story["all there"]

@@ -1,4 +1,7 @@
-"""What older programs wrote is understood, what newer ones wrote is refused, in every store."""
+"""Upgrades of journaled events and snapshots, in every store.
+
+Events of older programs are read; events of newer ones are refused.
+"""
 
 import asyncio
 from typing import ClassVar
@@ -14,7 +17,7 @@ from gleaner.supervisor.journal.upgrades import Fields, decode_stored, forgets, 
 
 
 class Measured(Message, frozen=True):
-    """Version 1 had `inches`; version 2 `centimetres`; `unit_known` came with a default, so it needed no
+    """Version 1 had `inches`, version 2 `centimetres`. `unit_known` came with a default, so it needed no
     version."""
 
     SCHEMA: ClassVar[int] = 3
@@ -32,7 +35,7 @@ class Measurements(Message, frozen=True):
 
 
 class NoWayUp(Message, frozen=True):
-    """No step leads here from version 1."""
+    """No upgrade starts from version 1."""
 
     SCHEMA: ClassVar[int] = 2
 

@@ -1,4 +1,4 @@
-"""One lease a process: names are claimed when they change, renewed together, fenced for ever."""
+"""Names: one lease per process, claimed on change, renewed together, fenced."""
 
 import asyncio
 from collections import Counter
@@ -33,11 +33,11 @@ LEASE_S = 1.0
 
 
 class Poke(Message, frozen=True):
-    """Are you there?"""
+    """A request that any living actor answers."""
 
 
 class SpawnChild(Message, frozen=True):
-    """Have a child."""
+    """Spawn a child."""
 
     name: str
     register: bool
@@ -110,7 +110,7 @@ def test_name_is_held_only_by_its_highest_incarnation(
             assert held is None or held.incarnation == top
         for endpoint_, holder in leases._holders.items():
             assert holder.endpoint == endpoint_
-            assert holder.digest == digest_of(holder.names), "the digest follows whatever happens"
+            assert holder.digest == digest_of(holder.names), "the digest follows every change"
 
 
 @settings(max_examples=50)
@@ -136,7 +136,7 @@ def test_forgotten_name_cannot_return_with_an_old_incarnation(data: st.DataObjec
             assert not taken
             assert superseded[name] >= incarnation
         for name in leases._held:
-            assert name in leases.highest, "a name that is held is never forgotten"
+            assert name in leases.highest, "a held name is never forgotten"
 
 
 def test_renewal_of_unknown_names_requests_a_full_claim() -> None:
@@ -157,7 +157,7 @@ def test_shortened_lease_keeps_its_promise_until_next_renewal() -> None:
     names = {"a": 1}
     claim(leases, "one", names, 0.0, first=True)
     leases.lease_s = 2.0
-    assert leases.find("a", 9.9) is not None, "it was told to come within a third of ten seconds"
+    assert leases.find("a", 9.9) is not None, "the holder was to renew within a third of ten seconds"
     assert not leases.renew("one", 1, digest_of(names), 3.0).again
     assert leases.find("a", 12.9) is not None
     assert not leases.renew("one", 1, digest_of(names), 3.6).again
@@ -185,7 +185,7 @@ async def until(condition: Callable[[], object], within_s: float = 60.0) -> None
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
-    """What is asked of the registry, in order."""
+    """The requests to the registry, in order."""
     asked: list[Message] = []
     real = ActorSystem.ask
 
@@ -207,7 +207,7 @@ async def test_thousands_of_names_are_renewed_by_one_message(tmp_path: Path, sai
         asked = [message for message in said if isinstance(message, ClaimNames) and len(message.names) > 1]
         claims = {
             min(message.names): message for message in asked
-        }.values()  # a late answer is asked for again
+        }.values()  # an answer that is late causes another request
         assert len(claims) == 3
         assert sum(len(message.names) for message in claims) == count
         assert max(len(encode_body(message)) for message in claims) < MAX_FRAME_BYTES / 16
@@ -216,7 +216,7 @@ async def test_thousands_of_names_are_renewed_by_one_message(tmp_path: Path, sai
         await asyncio.sleep(2 * TEST_LIMITS.lease_s)
         kinds = Counter(type(message) for message in said)
         assert set(kinds) == {RenewLease}
-        assert 6 <= kinds[RenewLease] <= 16, "a renewal a third of a lease, of each process"
+        assert 6 <= kinds[RenewLease] <= 16, "each process renews every third of a lease"
         assert max(len(encode_body(message)) for message in said) < 200
         other.kill("named-7")
         await until(lambda: any(isinstance(message, ClaimNames) for message in said))
@@ -237,7 +237,7 @@ async def test_name_is_free_when_its_actor_has_ended(tmp_path: Path, monkeypatch
 
 
 def test_repeated_claim_is_fenced_once() -> None:
-    """A registry that restarted does not know who claims: the fence comes with the claim that counts."""
+    """A restarted registry does not know the claimant: the fence comes with the claim that counts."""
     journal = MemoryJournal()
     with Stage(lambda: Registry(lambda: 2.0), journal=journal) as stage:
         later = ClaimNames(endpoint="tcp://10.0.0.1:1", life=7, names={"a": 12}, ended={}, first=False)
@@ -383,7 +383,7 @@ async def test_simultaneous_claims_share_commits(tmp_path: Path, monkeypatch: py
 
 
 class Deaf(Actor):
-    """Answers nothing."""
+    """Does not reply."""
 
     @handles(Poke)
     async def poke(self, message: Poke) -> Deferred:
@@ -401,7 +401,7 @@ async def test_ask_by_name_keeps_its_own_deadline(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Names, "still_held", still_held)
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
         other.spawn("deaf", Deaf)
-        deadline_s = 5.5 * TEST_LIMITS.resend_s  # its third look would take four of these, and two are left
+        deadline_s = 5.5 * TEST_LIMITS.resend_s  # a third lookup would need four of these, and two are left
         by_s = asyncio.get_running_loop().time() + deadline_s
         with pytest.raises(AskTimeout):
             await head.ask("deaf", Poke(), Done, deadline_s)

@@ -1,4 +1,4 @@
-"""Links: actors that end together, in one process and across two."""
+"""Links between actors: linked actors end together, in one process or two."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ class Blast(Message, frozen=True):
 
 
 class Bound(Actor):
-    """Links itself when told, and fails when told."""
+    """Links itself on request, and fails on request."""
 
     @handles(Bind)
     async def bind(self, message: Bind) -> Done:
@@ -52,7 +52,7 @@ async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
 
 @contextlib.asynccontextmanager
 async def pair(tmp_path: Path, across: bool):  # type: ignore[no-untyped-def]
-    """Two systems, the same one twice unless `across`."""
+    """Two systems, or the same one twice unless `across`."""
     async with TestSystem(tmp_path) as here:
         if not across:
             yield here, here

@@ -1,4 +1,4 @@
-"""Laws of the failure detector, whatever it has learnt."""
+"""Laws of the failure detector, for any history of beats."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Health checks of child processes: the policy on numbers, and one small tree of real processes."""
+"""Health checks of child processes: the policy, and a small real tree."""
 
 import asyncio
 import os
@@ -22,12 +22,12 @@ BEATING = Path(__file__).parents[1] / "beating_process.py"
 
 
 def idle() -> float:
-    """Of a process that has used this much and uses no more."""
+    """The usage of a process that has used this much and uses no more."""
     return 3.0
 
 
 def first_ill_s(pulse: Pulse, cpu_s: Callable[[float], float], until_s: float = 1000.0) -> float:
-    """When a look once a second finds that the child is to be killed."""
+    """The time at which a check once a second finds that the child is to be killed."""
     seconds = map(float, range(int(until_s)))
     return next((now_s for now_s in seconds if pulse.look(now_s, partial(cpu_s, now_s))), until_s)
 
@@ -100,8 +100,8 @@ async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
 async def test_stopped_process_is_replaced_busy_or_paused_ones_not(
     tmp_path: Path,
 ) -> None:
-    """Real processes and links, a limit of 1 s: one is stopped for good, another holds up its own loop
-    for 2 s by work, and the parent stands still for 2 s."""
+    """Real processes and links, a limit of 1 s: one is stopped for good, another blocks its own loop for 2 s
+    by work, and the parent is paused for 2 s."""
     system = system_of("parent", tmp_path)
     system.start()
     restarts: list[Restarted] = []
@@ -123,7 +123,7 @@ async def test_stopped_process_is_replaced_busy_or_paused_ones_not(
     try:
         await tree.start()
         await until(lambda: said("stopped") and said("busy"))
-        time.sleep(2.0)  # the parent's own loop stands still
+        time.sleep(2.0)  # the parent's own loop is blocked
         await until(lambda: "spun" in said("busy"))
         assert restarts == []
         stopped = tree.process("stopped")

@@ -1,4 +1,4 @@
-"""The clock that stands still with its process, and the timeout that is measured by it."""
+"""TurnClock: a clock that pauses with its process, and timeouts measured by it."""
 
 import asyncio
 

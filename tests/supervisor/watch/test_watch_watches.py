@@ -1,4 +1,4 @@
-"""The end and the silence of other processes, as those who watch learn of them."""
+"""Watches: notifications of the end and the silence of other processes."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from tests.supervisor.watched_process import LIMITS, Sitting, system_of
 
 
 class Looking(Actor):
-    """Watches, and keeps what it is told with the time."""
+    """Watches its targets, and records each notification with its time."""
 
     def __init__(self, *targets: Address) -> None:
         self.targets = targets
@@ -57,7 +57,7 @@ async def until(condition: Callable[[], object], within_s: float = 60.0) -> None
 
 
 def cut(*systems: TestSystem) -> None:
-    """Whatever is sent to these from now on is lost, and nobody is told."""
+    """Drop everything that is sent to these from now on, without any notification."""
     for system in systems:
         vars(system._wire)["deliver"] = lambda _route, _frames: True
 
@@ -125,7 +125,7 @@ async def test_ask_to_a_silenced_process_fails_before_its_deadline(tmp_path: Pat
 
 
 def heard_by(*systems: TestSystem) -> list[object]:
-    """The frames that come to these from now on."""
+    """The frames that arrive at these from now on."""
     frames: list[object] = []
     for system in systems:
         deliver = system._wire.deliver
@@ -178,7 +178,7 @@ async def test_active_peer_is_not_asked_whether_it_lives(tmp_path: Path) -> None
         await asyncio.sleep(0.2)
         frames = heard_by(two)
         for _ in range(40):
-            with pytest.raises(Refused):  # an answer, of whatever kind
+            with pytest.raises(Refused):  # an answer of any kind
                 await one.ask(target, Watch(endpoint="", watched=[]), Watch)
             await asyncio.sleep(TEST_LIMITS.beat_s / 4)
         asked = sum(isinstance(frame, Ack) and frame.sent > 0 for frame in frames)
@@ -224,7 +224,7 @@ async def test_owner_is_notified_of_every_child_and_keeps_none(tmp_path: Path) -
 
 
 class Anxious(Looking):
-    """Watches the child that it has spawned, which it would be told of anyway."""
+    """Watches the child that it has spawned, whose end is reported to it anyway."""
 
     async def on_start(self) -> None:
         self.targets = (self.ctx.spawn("child", Sitting),)
@@ -274,8 +274,8 @@ PATIENT = replace(LIMITS, silent_s=600.0)
 
 
 async def until_watched(system: ActorSystem, address: Address) -> None:
-    """Its process has what was said to it before."""
-    with pytest.raises(Refused):  # an answer, of whatever kind
+    """Wait until its process has received the messages sent before."""
+    with pytest.raises(Refused):  # an answer of any kind
         await system.ask(address, Watch(endpoint="", watched=[]), deadline_s=60.0, expect=Watch)
 
 
