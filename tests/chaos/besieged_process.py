@@ -1,6 +1,7 @@
-"""A process with every port that Gleaner has: `python besieged_process.py [KEYS_DIR]` until its stdin ends.
+"""A process with every port that Gleaner has, to be attacked.
 
-Prints its endpoints as JSON. Its one actor counts what reaches anybody.
+`python besieged_process.py [KEYS_DIR]` runs until its stdin ends, and prints its endpoints as JSON. Its one
+actor counts the messages that reach any actor.
 """
 
 import asyncio

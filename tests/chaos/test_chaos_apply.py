@@ -1,4 +1,4 @@
-"""Carrying a schedule out, on a small fake cluster: what fires, what is missed, what heals and when."""
+"""Applying a schedule to a small fake cluster: fired, missed, healed faults."""
 
 import heapq
 import itertools
@@ -35,7 +35,7 @@ from gleaner.chaos.faults import (
 
 
 class FakeCluster:
-    """Three hosts, a clock, and a list of what was done to them."""
+    """Three hosts, a clock, and a list of the faults applied to them."""
 
     def __init__(self) -> None:
         self.up = {"head": "head", "reserved-1": "reserved", "spot-1": "preemptible", "spot-2": "preemptible"}

@@ -1,4 +1,4 @@
-"""Availability that changes: traces cut into stays, stays that take hosts away, traces that a user names."""
+"""Changing availability: traces cut into stays, and traces of users."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from gleaner.rlctl import __main__ as command_line
 TINY = str(Path(__file__).with_name("tiny.toml"))
 HEADER = "t_seconds,event,instance_id\n"
 SPOT = Path(__file__).parents[3] / "shared" / "data" / "spot"
-"""Real traces, where they lie beside the checkout; they are no part of it."""
+"""Real traces, if they are beside the checkout; they are not part of it."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def tiny() -> Loaded:
 
 
 def fleet_of(count: int, length_s: float) -> Trace:
-    """`count` instances that come one a second and stay for `length_s`."""
+    """`count` instances that arrive one a second and stay for `length_s`."""
     events = [TraceEvent(float(n), Event.ADD, f"n{n}") for n in range(count)]
     events += [TraceEvent(n + length_s, Event.REMOVE, f"n{n}") for n in range(count)]
     return Trace("fleet", tuple(sorted(events, key=lambda it: (it.t_s, it.event != Event.REMOVE))))
@@ -61,7 +61,8 @@ def test_simultaneous_hosts_are_chosen_by_earliest_removal() -> None:
 
 
 def test_stay_fires_when_trace_removes_host_or_gives_notice(tiny: Loaded) -> None:
-    """Killed by its trace, told by its trace, killed by something else, there to the end."""
+    """Hosts that are killed by the trace, noticed by the trace, killed by another fault, or present to the
+    end."""
     schedule = Schedule(
         seed=5,
         faults=(
@@ -85,7 +86,7 @@ def test_stay_fires_when_trace_removes_host_or_gives_notice(tiny: Loaded) -> Non
 def test_simultaneous_notices_drain_without_keeping_manager_busy(
     tiny: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two withdrawals at once woke each other for as long as their grace lasted: nobody else got a turn."""
+    """Two simultaneous drains used to wake each other for the whole grace, so no other task got a turn."""
     monkeypatch.setattr("gleaner.sim.loop.MAX_TURNS_AT_ONCE", 50_000)
     for seed in range(3):
         together = [Stay(host=host, at_s=0.0, for_s=8.0, notice_s=6.0) for host in ("n1", "n2")]

@@ -1,5 +1,7 @@
-"""Campaigns: what they must have, when they are valid, how their runs add up, and workers that never lose
-one."""
+"""Campaigns: contents, validity, sums over runs, and workers.
+
+A worker never loses a run.
+"""
 
 import asyncio
 from pathlib import Path
@@ -47,7 +49,7 @@ def test_every_packaged_campaign_loads_and_draws() -> None:
     ci = load("ci")
     assert len(parse_seeds(ci.campaign.seeds)) >= 300
     assert len(parse_seeds(load("nightly").campaign.seeds)) >= 20_000
-    by_aims_alone = {"fail_load"}  # the path "load again" is wanted in its place
+    by_aims_alone = {"fail_load"}  # the path "load again" is wanted instead
     assert set(ci.campaign.wanted_faults) == set(KINDS) - by_aims_alone
     assert "load again" in ci.campaign.paths
     assert len(ci.campaign.paths) > 20

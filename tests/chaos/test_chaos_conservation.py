@@ -1,4 +1,4 @@
-"""Work conservation and the seeding window, on stories told by hand."""
+"""Work conservation and the seeding window, on hand-written histories."""
 
 import pytest
 
@@ -18,12 +18,12 @@ ROOT = b"r1"
 
 
 def told(at_s: float, message: Message) -> Said:
-    """By the manager, to the balancer beside it."""
+    """A message of the manager to the balancer beside it."""
     return Said(at_s, "head/rollout", "local", "tell", MANAGER, BALANCER, message)
 
 
 def alive(at_s: float) -> Said:
-    """The manager's process sends something."""
+    """The manager's process sends a message."""
     return Said(at_s, "head/rollout", "out", "tell", "x", "y", CloseSeeding())
 
 
@@ -32,7 +32,7 @@ def commit(at_s: float, *messages: Message) -> Committed:
 
 
 def begun(requests: int, slots: int = 2) -> list[Fact]:
-    """A batch of so many requests, and one instance that serves it."""
+    """A batch of this many requests, and one instance that serves it."""
     prompt = Prompt(split="train", index=0, tokens=(1,), seeds=tuple(range(requests)))
     batch = BatchSubmitted(batch="step-1", version=1, prompts=(prompt,), max_new_tokens=8)
     weights = BatchWeights(batch="step-1", weights=Weights(version=1, root=ROOT, sources=()))
@@ -81,8 +81,8 @@ def test_free_slot_beside_a_queue_is_found_after_limit() -> None:
 @pytest.mark.parametrize(
     "excuse",
     [
-        dispatched(0.1, 3),  # nothing waits
-        dispatched(0.1, 1),  # something is on its way to it
+        dispatched(0.1, 3),  # no request waits
+        dispatched(0.1, 1),  # a request is on its way to the instance
         told(0.1, InstanceServes(instance=ONE, incarnation=5, version=None)),
         told(0.1, InstanceServes(instance=ONE, incarnation=5, version=1, root=b"other")),
         told(0.1, InstanceSuspected(instance=ONE, incarnation=5, suspected=True)),
@@ -141,7 +141,7 @@ def test_seeding_window_beyond_plan_beside_serving_instance_is_found() -> None:
         window(1.0, 0.7, 2.1),  # as planned
         window(0.0, 5.0, 5.1),  # until the first instance serves
         window(1.0, 0.7, 4.0, late_s=2.0),  # the manager answered late
-        window(0.0, 9.0, 8.0),  # nothing was left
+        window(0.0, 9.0, 8.0),  # no request was left
     ],
 )
 def test_seeding_window_of_planned_length_passes(sound: list[Fact]) -> None:

@@ -1,4 +1,4 @@
-"""Faults and schedules: a form that comes back equal, an order that no drawing shows, refusals that teach."""
+"""Faults and schedules: TOML round trips, stable order, helpful refusals."""
 
 import msgspec
 import pytest

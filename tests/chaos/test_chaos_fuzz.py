@@ -1,4 +1,7 @@
-"""No bytes make a decoder raise what it does not name, take what is not there, or eat memory."""
+"""Fuzzing of decoders: no bytes cause undeclared errors or large allocations.
+
+No decoder accepts a field that its input does not have.
+"""
 
 import resource
 from pathlib import Path
@@ -23,9 +26,10 @@ SLOW = {
     "journal": 500,
     "tool_calls": 500,
 }
-"""Mutations of what goes through files or grammars: the same share of the time for each."""
+"""Mutations per target. Targets that use files or grammars get fewer: each takes the same share of the time.
+"""
 GROWTH_KB = 96 << 10
-"""What a target may add to this process; an announced length that is believed takes gigabytes."""
+"""The memory that a target may add to this process; a trusted announced length would take gigabytes."""
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +67,8 @@ def test_decoder_accepts_valid_input_and_names_near_misses(name: str, targets: d
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     count = SLOW.get(name, MUTATIONS)
     taken = sum(target.accepts(data) for data in mutations(seeds, count, seed=1))
-    assert taken > 0  # the mutations are not hopeless
-    assert taken < count or not target.refusals  # nor harmless, where anything is refused
+    assert taken > 0  # some mutations are accepted
+    assert taken < count or not target.refusals  # and some are refused, if the target refuses anything
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH_KB
 
 

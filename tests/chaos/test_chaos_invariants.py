@@ -1,5 +1,7 @@
-"""The checks on stories told by hand: a whole one breaks nothing, each broken promise is named by its
-check."""
+"""The invariant checks, on hand-written histories.
+
+A complete history has no violation; each broken promise is reported by its check.
+"""
 
 import zlib
 from array import array
@@ -161,7 +163,7 @@ def whole_story() -> list[Fact]:
         ServedImage(3.0, "spot-1", 1, b"r1", b"same", b"same"),
         PutOnRecord(2.5, "reserved-1", 1, 1),
         HandedUp(3.0, "tcp://a", (1, 2, 7), 1, 3, (1, 3)),  # the second one could not be read
-        HandedUp(3.0, "tcp://a", (1, 2, 7), 3, 4, range(4, 7)),  # a part of it had come before
+        HandedUp(3.0, "tcp://a", (1, 2, 7), 3, 4, range(4, 7)),  # a part of it had arrived before
         HandedUp(3.0, "tcp://b", (1, 2, 8), 1, 1, range(1, 2)),
         Measured(3.0, "head/rollout", "mailbox of rollout/manager", 10, 1024),
     ]
@@ -179,8 +181,10 @@ def test_whole_story_breaks_no_invariant() -> None:
 
 
 def under_two_versions(*, borne: int = 1, bound: int = 1) -> list[Fact]:
-    """A request of step 2, begun under version 0 and ended under version 1; its ledger says `borne` of the
-    end."""
+    """A request of step 2 that starts under version 0 and ends under version 1.
+
+    Its ledger gives version `borne` for the end.
+    """
     prompt = Prompt(split="train", index=0, tokens=(1,), seeds=(SEED,))
     batch = BatchSubmitted(
         batch="step-2", version=1, prompts=(prompt,), max_new_tokens=8, min_version=max(0, 1 - bound)

@@ -1,5 +1,7 @@
-"""Planted bugs: each fits the source as it is, compiles, and is planted in memory alone; what hunts found is
-kept."""
+"""Planted bugs: each fits the source, compiles, and is planted in memory only.
+
+The results of hunts are kept.
+"""
 
 import asyncio
 import subprocess

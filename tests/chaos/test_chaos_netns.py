@@ -1,4 +1,4 @@
-"""Hosts as namespaces: they reach each other until they are cut, and nothing of them is left."""
+"""Hosts as network namespaces: connections, cuts, and complete removal."""
 
 import os
 import subprocess

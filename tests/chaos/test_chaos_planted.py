@@ -1,8 +1,8 @@
-"""Every planted bug is caught by the check that is named for it, and the same run without it is clean.
+"""Planted bugs, each caught by its named check; the run without it is clean.
 
-The seed that caught it last is tried first (caught.toml). Code moves, and with it what a seed meets: then a
-few more seeds may catch it, before it is said that nothing does. `python -m gleaner.chaos.hunt --write`
-renews the file.
+The seed that caught a bug last is tried first (caught.toml). When code moves, a seed may meet other events.
+Then a few more seeds may catch the bug before the test fails. `python -m gleaner.chaos.hunt --write` renews
+the file.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from gleaner.chaos.tally import RunTold
 from gleaner.chaos.workers import Worker
 
 MORE = 6
-"""Seeds that are tried behind the one that caught it last."""
+"""Seeds that are tried after the one that caught it last."""
 CAUGHT = read()
 
 
 class Calm:
-    """Runs with nothing planted, in one process for all of them."""
+    """Runs without a planted bug, in one process for all of them."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -32,7 +32,7 @@ class Calm:
         self._told: dict[bytes, RunTold] = {}  # several bugs are hunted in the same runs
 
     def told(self, mutation: Mutation, seed: int) -> RunTold:
-        """The run in which that bug is hunted, without it."""
+        """The run in which that bug is hunted, without the bug."""
         (order,) = orders(load(mutation.campaign), mutation, [seed])
         run = msgspec.json.encode(order)
         if run not in self._told:

@@ -1,4 +1,7 @@
-"""A bad wire: what is lost, doubled, late and flipped is counted, drawn from the seed, and bounded."""
+"""A bad wire: losses, duplicates, delays and flips, drawn from the seed.
+
+All are counted and bounded.
+"""
 
 import random
 import struct
@@ -21,7 +24,7 @@ def segment(payload: bytes) -> bytes:
 
 
 def sound(packet: bytes) -> bool:
-    """Whether the receiver's TCP takes it."""
+    """Whether the receiver's TCP accepts the packet."""
     tcp = packet[20:]
     return checksum(packet[12:20] + struct.pack("!BBH", 0, 6, len(tcp)) + tcp) == 0
 

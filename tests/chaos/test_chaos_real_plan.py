@@ -1,4 +1,4 @@
-"""What a campaign on processes is: read with every mistake named, drawn from its seed alone."""
+"""Campaigns on real processes: parsed with every mistake named, seeded."""
 
 import itertools
 import subprocess

@@ -1,4 +1,4 @@
-"""When a cluster counts as recovered, and what a campaign is worth."""
+"""Recovery of a real cluster, and the verdict of a campaign."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
-"""A campaign on real processes that is cut short, by whatever: nothing of it is left.
+"""Interrupted campaigns on real processes: nothing of them is left.
 
-Whole ones are run by `tests/e2e/test_e2e_chaos.py`.
+`tests/e2e/test_e2e_chaos.py` runs whole ones.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def campaign(tmp_path: Path) -> Path:
 
 
 def test_interrupted_campaign_leaves_nothing_behind(campaign: Path, tmp_path: Path) -> None:
-    ends = {signal.SIGINT: 130, signal.SIGKILL: -9}  # side by side, each in namespaces of its own
+    ends = {signal.SIGINT: 130, signal.SIGKILL: -9}  # side by side, each in its own namespaces
     roots = {number: tmp_path / number.name for number in ends}
     processes = {
         number: subprocess.Popen(
@@ -77,7 +77,7 @@ def agents(root: Path) -> list[psutil.Process]:
 
 
 def until(condition: Callable[[], object], limit_s: float = 400.0) -> None:
-    """Wait, also on a machine with a tenth of a core for each of a dozen processes that start."""
+    """Wait, also on a machine with a tenth of a core for each of a dozen starting processes."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline

@@ -1,5 +1,7 @@
-"""Full shared memory of a host: nothing fits into it while the fault lasts, all that was there stays, and
-nothing of the machine's own memory is taken."""
+"""Full shared memory of a host.
+
+No image fits into it while the fault lasts, its contents stay, and the machine's own memory is not used.
+"""
 
 from collections.abc import Iterator
 

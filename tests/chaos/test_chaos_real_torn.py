@@ -1,4 +1,7 @@
-"""A torn last write is what a kill leaves: the journal takes it for its end and loses nothing."""
+"""Torn last writes, as a kill leaves them.
+
+The journal treats the torn write as its end and loses nothing.
+"""
 
 import os
 import sqlite3

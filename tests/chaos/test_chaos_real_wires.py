@@ -1,4 +1,4 @@
-"""What is done to wires between namespaces is really done, and really undone."""
+"""Faults of wires between namespaces: each really happens and really heals."""
 
 import shutil
 import subprocess
@@ -89,7 +89,7 @@ class Script:
         return how, float(seconds)
 
     def told(self) -> str:
-        """What it says when it is asked."""
+        """The reply of the program to a request."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -101,7 +101,7 @@ class Script:
 
 
 def heard(one: Host, other: Host, count: int) -> int:
-    """How many of so many datagrams from one reach the other."""
+    """How many of `count` datagrams from one host reach the other."""
     ear = Script(other, HEAR, other.address, 1.5)
     one.run([sys.executable, "-c", SAY, one.address, other.address, str(count)], 60.0)
     got = int(ear.told())
@@ -172,7 +172,7 @@ def test_bad_wire_delays_loses_and_duplicates_without_trace(switch: Switch) -> N
     assert ask.ask(10)[1] > 0.1
     assert late.mend()["late"] > 0
     assert late.mend() == {}
-    ask.end()  # or its last words would be counted too
+    ask.end()  # otherwise its last datagrams would be counted too
     echo.end()
     time.sleep(0.3)
     lossy = wires.make(one, other, Quality(loss=0.5, duplicate=0.5), "7")
@@ -206,7 +206,7 @@ def test_corrupting_wire_gets_past_tcp(switch: Switch) -> None:
 def test_faults_impossible_here_are_listed_with_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for tool in (*TOOLS, "sh", "cat"):  # and neither `tc` nor `ss`
+    for tool in (*TOOLS, "sh", "cat"):  # but neither `tc` nor `ss`
         (tmp_path / tool).symlink_to(shutil.which(tool) or "")
     monkeypatch.setenv("PATH", str(tmp_path))
     lacking = impossible()

@@ -1,4 +1,4 @@
-"""Recoveries are counted from what really happened, and a process that dies takes no count with it."""
+"""Recovery counts: taken from real events, and kept when a process dies."""
 
 from gleaner.actors.cluster.state_manager import Rewound
 from gleaner.actors.protocol.cluster import NodeSeen
@@ -38,7 +38,9 @@ def test_last_reading_per_life_counts_and_lives_add_up() -> None:
     found = Recoveries()
     found.shown("head/rollout#1", state(resent=2, again=1, restarts=1, twice=3))
     found.shown("head/rollout#1", state(resent=5, again=1, restarts=1, twice=4))
-    found.shown("head/rollout#1", state(resent=5, restarts=2, twice=1, incarnation=2))  # the actor began anew
+    found.shown(
+        "head/rollout#1", state(resent=5, restarts=2, twice=1, incarnation=2)
+    )  # the actor was restarted
     found.shown("head/rollout#2", state(resent=1))
     found.lost("head/rollout#1", 7)
     assert found.counts() == {

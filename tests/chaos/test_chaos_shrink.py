@@ -1,4 +1,4 @@
-"""Shrinking: what is left still fails, and no single fault of it can be dropped."""
+"""Shrinking: the rest still fails, and no single fault of it can be dropped."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ def test_shrunk_set_fails_and_no_subset_one_smaller(count: int, data: st.DataObj
 
 @given(st.integers(1, 9), st.data())
 def test_shrinking_law_holds_for_failures_of_any_shape(count: int, data: st.DataObject) -> None:
-    """Such as two faults that hide each other: more faults may fail less."""
+    """For example with two faults that hide each other: more faults may fail less."""
     answers: dict[tuple[int, ...], bool] = {tuple(range(count)): True}
 
     def fails(kept: Sequence[int]) -> bool:

@@ -1,4 +1,7 @@
-"""Garbage on every port of a live process: it lives, answers, counts, forgets, and believes nothing."""
+"""Garbage on every port of a live process.
+
+The process lives, answers, counts the garbage, releases its memory, and accepts no message of it.
+"""
 
 import asyncio
 import json
@@ -29,12 +32,13 @@ pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
 GROWTH_BYTES = 100 << 20
 """A few messages at the limit of 16 MiB, and what the allocator keeps of them."""
 LEAK_BYTES = 40 << 20
-"""What a second siege may add, when the first has filled every cache and pool: two messages at the limit."""
+"""The growth allowed in a second siege, after the first has filled every cache and pool: two messages at the
+limit."""
 ANSWER_S = 60.0
 
 
 class Besieged:
-    """A live process and whoever asks it."""
+    """A live process and its client."""
 
     def __init__(self, directory: Path, keys_dir: Path | None) -> None:
         self.keys_dir = keys_dir
@@ -111,7 +115,7 @@ def besieged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Besiege
 
 
 def pelt(target: Besieged, seed: int) -> None:
-    """Everything at every port, while slow connections stand."""
+    """Every attack on every port, while slow connections are open."""
     with socket_attacks.slow(target.ports, each=20) as speak:
         for port in target.ports:
             for one in socket_attacks.ATTACKS:
@@ -142,7 +146,7 @@ def held_out(verdict: Verdict) -> bool:
 
 def believed_nothing(target: Besieged, well: IAmWell, state: SystemState) -> bool:
     (witness,) = [actor for actor in state.actors if actor.name == WITNESS]
-    assert witness.handled == target.asked  # ours, and no other
+    assert witness.handled == target.asked  # our messages, and no other
     assert (well.frames, well.served_bytes) == (0, 0)
     assert "Traceback" not in target.log(), target.log()
     return True
@@ -158,7 +162,7 @@ def test_attacked_process_lives_answers_and_believes_nothing(besieged: Besieged)
         assert held_out(second)
         assert second.grown_bytes < LEAK_BYTES
     assert believed_nothing(besieged, well, state)
-    # all of it is counted, by reason
+    # all garbage is counted, by reason
     assert Counter(well.bulk_refused) >= Counter({"not-ours": 2, "truncated": 2, "unauthorized": 2})
     if besieged.keys is None:
         frames = {"no-identity", "wrong-parts", "unknown-version", "bad-field", "truncated"}
@@ -171,7 +175,7 @@ def test_attacked_process_lives_answers_and_believes_nothing(besieged: Besieged)
         }
         assert well.stream_refused.keys() >= frames | {"fenced"}
     else:
-        assert state.refused.keys() == {"handshake"}  # nobody came further
+        assert state.refused.keys() == {"handshake"}  # no attack passed the handshake
 
 
 def test_lying_member_is_refused_and_speaks_only_for_itself(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whole simulated runs under faults: one seed one history, a trace to read, commands and their exit codes."""
+"""Whole simulated runs under faults: determinism, traces, commands."""
 
 import json
 import random
@@ -116,7 +116,7 @@ def test_invalid_seed_or_campaign_is_a_usage_error(capsys: pytest.CaptureFixture
 
 
 def test_instance_restarted_during_update_serves_published_version(tiny: Loaded) -> None:
-    """It dies as it is told of newer weights, and registers while the other one loads them."""
+    """The instance dies when it receives newer weights, and registers while the other one loads them."""
     moment = {"process": "engine", "message": "ServeWeights"}
     told = run(
         tiny,

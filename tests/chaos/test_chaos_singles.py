@@ -1,4 +1,4 @@
-"""Single requests in campaigns: answers on stories told by hand, what is drawn for callers, a whole run."""
+"""Single requests in campaigns: checks, drawn callers, and a whole run."""
 
 import hashlib
 from array import array

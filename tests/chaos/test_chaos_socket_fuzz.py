@@ -1,4 +1,4 @@
-"""The command that pelts a real node agent, plain and with keys."""
+"""The command that fuzzes the sockets of a real node agent, with and without keys."""
 
 import sys
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def test_fuzzed_node_agent_survives_and_reports_refusals(
     assert code == 0, said + nodes.output("head")
     assert "seed 0: held out;" in said
     assert "'handshake'" in said
-    assert ("'bad-field'" in said) == (not keyed)  # with keys nobody came so far
+    assert ("'bad-field'" in said) == (not keyed)  # with keys no message passed the handshake
     assert "Traceback" not in nodes.output("head")
 
 

@@ -1,4 +1,4 @@
-"""The story of a run: lines that people can read, and that end where the first promise was broken."""
+"""The story of a run: readable lines, up to the first broken promise."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -107,7 +107,7 @@ def test_process_host_and_disk_events_are_shown_once() -> None:
 
 
 class NobodyRegisters(Check):
-    """Broken by the first instance that comes."""
+    """Broken by the first instance that registers."""
 
     sees = (Said,)
     name = "I1"

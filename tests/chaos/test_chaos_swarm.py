@@ -1,4 +1,4 @@
-"""Drawing: one seed one schedule, all kinds in the long run, and nothing that a job could not bear."""
+"""Drawing of faults: deterministic, complete, and bearable for a job."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""So that the tests below this folder find its helpers."""
+"""Makes the helpers of this folder importable for the tests below it."""

@@ -1,7 +1,7 @@
-"""A small cluster to look at: two processes in a thread of the test, over real sockets.
+"""A small cluster to inspect: two processes in a thread, over real sockets.
 
-`head` has the registry and a supervised actor that failed; `spot-1` an actor that is stuck and one that waits
-for it. A third process is registered and answers nobody.
+`head` has the registry and a supervised actor that failed. `spot-1` has an actor that is stuck and one that
+waits for it. A third process is registered and never answers.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Fall(Message, frozen=True):
 
 
 class Server(Actor):
-    """Answers, falls, or is stuck, as it is told."""
+    """Answers, fails or hangs, as requested."""
 
     @handles(Ping)
     async def ping(self, message: Ping) -> None:
@@ -65,7 +65,7 @@ class Server(Actor):
 
 
 class Asker(Actor):
-    """Asks whoever is stuck."""
+    """Asks the stuck actor."""
 
     @handles(Ping)
     async def ping(self, message: Ping) -> None:
@@ -108,7 +108,7 @@ class LookedAt:
         self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, work)
 
     def tell(self, name: str, message: Message) -> None:
-        """Tell an actor of the head's process."""
+        """Send a message to an actor of the head's process."""
         self.head.outbound.tell(name, message)
 
     def _system(self, node: str, process: str, registry: Peer | None) -> ActorSystem:

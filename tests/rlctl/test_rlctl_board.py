@@ -1,4 +1,4 @@
-"""What `top` shows: rates from two looks, sorted actors, tables that fit."""
+"""The board of `top`: rates from two samples, sorted actors, fitted tables."""
 
 import io
 
@@ -44,7 +44,7 @@ def test_rates_use_two_samples_and_restart_per_incarnation() -> None:
         Processes([process("head", 10.0, 1.0, actor("a", 100, rate=7.0), actor("b", 5))], [])
     )
     assert first.processes[0].cpu is None
-    assert first.rate == 7.0, "before a second look the process's own rate is shown"
+    assert first.rate == 7.0, "before a second sample the process's own rate is shown"
     reborn = actor("b", 900, incarnation=2, rate=1.0)
     second = meter.observe(Processes([process("head", 12.0, 2.0, actor("a", 160), reborn)], []))
     assert second.processes[0].cpu == 0.5

@@ -1,4 +1,4 @@
-"""`rlctl check` and the numbers of problems that `rlctl run` puts into settings."""
+"""`rlctl check`, and the problem numbers that `rlctl run` puts into settings."""
 
 import json
 from collections.abc import Callable, Sequence

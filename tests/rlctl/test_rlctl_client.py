@@ -1,4 +1,4 @@
-"""The client library against real sockets: it finds, asks and tells, and says so when nobody answers."""
+"""The client library over real sockets: lookups, asks, messages, timeouts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -99,7 +99,7 @@ async def test_refusals_and_unknown_names_are_errors_never_silence(cluster: Clus
 
 
 async def test_every_process_reports_its_actors(cluster: Cluster) -> None:
-    async with asyncio.timeout(60):  # a name is claimed beside the actor's start
+    async with asyncio.timeout(60):  # a name is claimed concurrently with the actor's start
         while "counter" not in {address.name for address in await cluster.names()}:
             await asyncio.sleep(0.02)
     seen = await cluster.processes()

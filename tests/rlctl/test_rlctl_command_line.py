@@ -1,4 +1,4 @@
-"""The command line: every command teaches, refuses what it cannot do, and its exit code says which."""
+"""The command line: help, refusals and exit codes of every command."""
 
 import json
 import os
@@ -42,11 +42,11 @@ SLOW = {
     "aiohttp",
     "jinja2",
 }
-"""Packages that take long to import and that no look at a cluster needs."""
+"""Slow packages that an inspection of a cluster must not import."""
 
 
 def imported_by(program: str, folder: Path) -> set[str]:
-    """Modules that a process of its own has imported after `program`."""
+    """The modules that a process of its own has imported after `program`."""
     listing = f"import json, sys\n{program}\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", listing], capture_output=True, text=True, check=True, cwd=folder
@@ -309,7 +309,7 @@ def test_target_is_a_host_an_actor_or_process() -> None:
     assert resolve("rollout", states).pid == 2
     assert str(resolve("spot-1", states)) == "spot-1"
     assert resolve("spot-2/engine", states).pid == 6
-    assert resolve("spot-1/engine", states).pid == 4, "it is known from its parent before it answers"
+    assert resolve("spot-1/engine", states).pid == 4, "its parent reports it before it answers"
     with pytest.raises(CommandError, match="several processes") as several:
         resolve("engine", states)
     assert several.value.code == USAGE

@@ -1,4 +1,7 @@
-"""Commands on the host of a run's head ask it on its socket, and over the network where they cannot."""
+"""The control socket: commands on the head's host ask the head through it.
+
+They use the network where they cannot.
+"""
 
 import json
 import os
@@ -34,11 +37,11 @@ SLOW = {"asyncio", "msgspec", "zmq", "rich", "supervisor", "transport", "configs
 
 
 PATIENCE_S = 60.0
-"""For a greeting: the machine may be busy."""
+"""The timeout of a greeting: the machine may be busy."""
 
 
 class Agent(Actor):
-    """Takes the orders for a node agent."""
+    """Receives the orders for a node agent."""
 
     def __init__(self, orders: list[KillChild]) -> None:
         self._orders = orders
@@ -66,7 +69,7 @@ class Host:
         self.publish(cluster.endpoint)
 
     def publish(self, endpoint: str) -> None:
-        """Say that the head is reached there."""
+        """Announce this endpoint as the head's."""
         publish_agent(
             self.state_dir,
             AgentFile(node="head", role="head", endpoint=endpoint, public_key="", pid=os.getpid()),
@@ -80,11 +83,11 @@ class Host:
         return opened
 
     def words(self, *command: str) -> list[str]:
-        """A command about this run."""
+        """The arguments of a command about this run."""
         return [*command, "--runs-dir", str(self.run.path.parent)]
 
     def connect(self) -> socket.socket:
-        """A caller that has been greeted."""
+        """A client that has received the greeting."""
         line = socket.socket(socket.AF_UNIX)
         self._stack.callback(line.close)
         line.settimeout(60.0)
@@ -97,7 +100,7 @@ class Host:
 
 
 def in_a_process(*words: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
-    """A command in a process of its own, and the packages that it has imported."""
+    """Run a command in a process of its own; returns also the packages that it imported."""
     program = (
         "import json, sys\nfrom gleaner.rlctl import control\nfrom gleaner.rlctl.__main__ import main\n"
         f"control.GREETING_S = {PATIENCE_S}\ncode = main({list(words)!r})\n"
@@ -275,7 +278,7 @@ def test_socket_of_a_dead_head_is_skipped_and_replaced(
 def test_hung_head_gives_the_same_error_as_the_network(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The kernel takes a connection for a process that is stopped, and nobody greets."""
+    """The kernel accepts a connection for a stopped process, and no greeting arrives."""
     monkeypatch.setattr(control, "GREETING_S", 0.1)
     monkeypatch.setattr(Cluster.probe, "__defaults__", (0.3,))
     host.publish("tcp://127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""What the doctor says of keys, and of what travels unencrypted."""
+"""The doctor's findings about keys and about unencrypted connections."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def agent(keys: Path | None, endpoint: str, bulk: str = "loopback") -> AgentFile
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Say that an agent runs, and see what the doctor tells of it."""
+    """Announce a running agent; returns what the doctor reports about it."""
 
     def look(found: AgentFile, figures: Figures | None = FIGURES) -> dict[str, Row]:
         monkeypatch.setattr("gleaner.rlctl.doctor_keys.find_agent", lambda _state_dir: found)

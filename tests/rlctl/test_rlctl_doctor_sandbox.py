@@ -1,4 +1,4 @@
-"""What the doctor says of the sandbox."""
+"""The doctor's findings about the sandbox."""
 
 import pytest
 

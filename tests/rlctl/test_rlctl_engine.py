@@ -1,4 +1,7 @@
-"""`rlctl engine serve` as a process: it starts, serves, stops in order, and a killed one leaves nothing."""
+"""`rlctl engine serve` as a process: it starts, serves and stops in order.
+
+A killed server leaves nothing behind.
+"""
 
 import contextlib
 import http.client

@@ -1,4 +1,4 @@
-"""`rlctl gateway`: every setting of the section [gateway], from a file, `--set` and options."""
+"""`rlctl gateway`: the settings of [gateway] from a file, `--set` and options."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The head of a run as a real process: it comes up, tells why it ended, and leaves nothing behind."""
+"""The head of a run as a real process: start, cause of its end, cleanup."""
 
 import asyncio
 import os
@@ -67,7 +67,7 @@ async def test_stopped_head_is_ended_after_limit_with_cause(run: runs.RunDir, co
             assert head.cpu_s() > 0.0
             checking = asyncio.create_task(cluster.head_hung(Health(silent_s=1.0), head.cpu_s))
             done, _ = await asyncio.wait([checking], timeout=1.5)
-            assert not done, "a head that answers is well"
+            assert not done, "a head that answers is healthy"
             os.kill(head.pid, signal.SIGSTOP)
             head.kill(await asyncio.wait_for(checking, 60))
         problem = await asyncio.wait_for(head.ended(), 60)

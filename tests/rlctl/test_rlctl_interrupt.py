@@ -1,4 +1,4 @@
-"""How the user stops a command: the first signal asks, the second hurries."""
+"""Interrupts of a command: the first signal asks it to stop, the second forces it."""
 
 import asyncio
 import os

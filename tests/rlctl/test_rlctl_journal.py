@@ -1,4 +1,4 @@
-"""`rlctl journal`: what actors wrote down is shown as it is, checked, and given to other programs."""
+"""`rlctl journal`: inspect, verify and export what actors journaled."""
 
 import base64
 import json
@@ -39,7 +39,7 @@ async def fill(store: JournalStore) -> None:
 
 @pytest.fixture
 async def live(tmp_path: Path) -> Path:
-    """A journal whose process has it open."""
+    """A journal that its process has open."""
     store = SqliteJournal(tmp_path / "head" / "j.sqlite", commit_s=0.0)
     await fill(store)
     return store.path
@@ -86,7 +86,7 @@ async def test_inspect_shows_the_streams_of_a_live_journal(
     }
     assert coin["bytes"] > 20
     assert registry["newest"][0]["fields"] == {"name": "coin", "incarnation": 7}
-    assert live.read_bytes() == before, "a look changes nothing"
+    assert live.read_bytes() == before, "an inspection changes nothing"
 
     assert main(["journal", "inspect", str(live.parent.parent), "--stream", "coin", "--tail", "1"]) == OK
     shown = capsys.readouterr().out
@@ -197,7 +197,8 @@ async def test_database_is_inspected_like_a_file(
 
 
 def test_unknown_kind_of_snapshot_is_no_fault(tmp_path: Path) -> None:
-    """As the events of such a kind: an audit imports the messages that it reads, not those of every actor."""
+    """The same holds for events of unknown kinds: an audit imports only the messages that it reads, not those
+    of every actor."""
     kind, body = "OfAnotherProgram", b"\x90"
     snapshot = Row(3, kind, 1, body, row_checksum("cluster/other", 3, kind, 1, body))
 

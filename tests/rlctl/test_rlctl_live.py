@@ -1,4 +1,4 @@
-"""Live progress: what is known, and how it is shown where."""
+"""Live progress of a run: its figures, and their display in each mode."""
 
 import io
 import json
@@ -84,7 +84,7 @@ def test_time_left_shrinks_and_is_unknown_before_first_step() -> None:
     progress = observed([RUN, step(1, 15), step(2, 25)])
     assert progress.left_s(25) == 20
     assert progress.left_s(29) == 16
-    assert progress.left_s(500) == 10  # a step that lasts too long does not eat the next one's time
+    assert progress.left_s(500) == 10  # a step that takes too long does not use up the next one's time
 
 
 def test_resume_continues_from_the_last_progress() -> None:

@@ -70,7 +70,7 @@ RECORDS: list[AnyRecord] = [
 
 
 class Kept:
-    """A sink that keeps what it gets, or fails at the `fails_at`-th."""
+    """A sink that keeps its figures, or fails at the `fails_at`-th."""
 
     where = "here"
 
@@ -90,7 +90,7 @@ class Kept:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """A run that has ended."""
+    """A finished run."""
     folder = tmp_path / "runs/demo-20260101-000000-abcd"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(dump(load("quickstart", ["fleet.trace="])))

@@ -1,4 +1,4 @@
-"""The commands that look into a running cluster: what they show, and that nobody is hidden."""
+"""Commands that inspect a running cluster; unresponsive components are shown."""
 
 import json
 import os
@@ -196,7 +196,7 @@ def test_idle_folder_gives_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_live_view_keys_sort_and_quit(look: Look, cluster: LookedAt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a terminal of its own, as a person has it."""
+    """The command runs in a terminal of its own, as for a user."""
     mine, theirs = pty.openpty()
     argv = [sys.executable, "-m", "gleaner.rlctl", "top", "--head", cluster.endpoint, "--interval", "30"]
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60", "LINES": "16"}
@@ -214,10 +214,10 @@ def test_live_view_keys_sort_and_quit(look: Look, cluster: LookedAt, monkeypatch
             try:
                 seen += os.read(mine, 65536).decode(errors="replace")
             except OSError:
-                break  # its end
+                break  # the end of its output
     finally:
         ran.kill()
         ran.wait()
         os.close(mine)
     assert "LAST FAILURE" not in seen, "a narrow terminal gets fewer columns"
-    assert "\x1b[?1049l" in seen, "the screen is given back"
+    assert "\x1b[?1049l" in seen, "the screen is restored"

@@ -1,4 +1,4 @@
-"""`rlctl profile`: the critical path of a run's steps, as a table, as JSON and as a picture."""
+"""`rlctl profile`: the critical path of a run's steps as table, JSON and picture."""
 
 import errno
 import json

@@ -1,4 +1,7 @@
-"""Weights from a trainer of one's own, over real sockets, into a manager and an engine that serve them."""
+"""Weights from a user's own trainer, over real sockets.
+
+A manager and an engine serve them.
+"""
 
 import asyncio
 import json
@@ -44,7 +47,7 @@ WITHIN_S = 60.0
 
 
 class JobOf(Actor):
-    """What a client asks the scheduler."""
+    """Answers a client's requests to the scheduler."""
 
     def __init__(self, run_id: str, roles: dict[str, str]) -> None:
         self._run_id, self._roles = run_id, roles
@@ -60,7 +63,7 @@ class JobOf(Actor):
 
 @dataclass
 class World:
-    """A job without a trainer: a manager, the agent of the trainer's host, an instance; in one process."""
+    """A job without a trainer: a manager, the agent of the trainer's host and an instance, in one process."""
 
     system: ActorSystem
     job: JobSpec
@@ -83,7 +86,7 @@ class World:
         return await self.system.ask("rollout/manager", ListInstances(), deadline_s=60.0, expect=InstancesAre)
 
     async def serves(self, version: int) -> None:
-        """Wait until the instance serves it."""
+        """Wait until the instance serves this version."""
         async with asyncio.timeout(WITHIN_S):
             while True:
                 seen = await self.seen()
@@ -149,7 +152,7 @@ def test_documented_example_has_about_ten_lines() -> None:
 
 
 def example() -> str:
-    """The code of the section about one's own trainer."""
+    """The code in the section about one's own trainer."""
     section = DOCS.read_text().split("## From your own trainer")[1].split("\n## ")[0]
     found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert found is not None
@@ -199,7 +202,7 @@ async def test_versions_increase_and_keep_their_bytes(world: World, cluster: Clu
         return (await handed.known()).root
 
     root = await publish(1.0, 3)
-    assert await publish(1.0, 3) == root, "the same again is fine"
+    assert await publish(1.0, 3) == root, "publishing the same again is allowed"
     with pytest.raises(CannotPublish, match="version 3 was published before with other bytes"):
         await publish(2.0, 3)
     await publish(2.0, 5)

@@ -1,4 +1,7 @@
-"""A sharded trainer on two hosts publishes each rank's own part; instances pull each chunk from its owner."""
+"""A sharded trainer on two hosts, of which each rank publishes its own part.
+
+Instances pull each chunk from its owner.
+"""
 
 import asyncio
 import json
@@ -53,7 +56,7 @@ WHOLE = layout_of({name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in
 
 
 class JobOf(Actor):
-    """What a client asks the scheduler."""
+    """Answers a client's requests to the scheduler."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -68,7 +71,7 @@ class JobOf(Actor):
 
 
 class Job:
-    """Two hosts of a trainer and two that receive, in one process and over real sockets."""
+    """Two hosts of a trainer and two receivers, in one process and over real sockets."""
 
     def __init__(self, system: ActorSystem, spec: JobSpec) -> None:
         self.system, self.spec = system, spec
@@ -99,7 +102,7 @@ class Job:
         return int(self.shown(host, "served_bytes"))
 
     async def fetch(self, host: str, version: int, root: bytes) -> dict[str, bytes]:
-        """What this host has under each name when it has pulled all."""
+        """The tensors that this host has by name after a whole pull."""
         asked = Fetch(version=version, root=root, sources=tuple(f"{one}/transfer" for one in OWNERS))
         fetched = await self.system.ask(f"{host}/transfer", asked, deadline_s=60.0, expect=Fetched)
         with ImageStore(store_dir(self.spec, host)).open(version) as image:
@@ -147,14 +150,14 @@ EXPECTED = {name: raw(tensor) for name, tensor in MODEL.items()}
 
 
 def rows(parts: Sequence[Part], model: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A rank's own tensors, each under the name that its part says."""
+    """A rank's own tensors, each under the name given by its part."""
     found = {part.local: model[part.tensor] for part in parts}
     lows = {part.local: slice(part.low, part.high) for part in parts}
     return {name: one[lows[name]] if one.dim() else one for name, one in found.items()}
 
 
 def shares() -> list[list[Part]]:
-    """Of four ranks, as FSDP2 would cut them."""
+    """The parts of four ranks, as FSDP2 would cut them."""
     return [list(fsdp_parts(WHOLE, rank, RANKS)) for rank in range(RANKS)]
 
 
@@ -164,7 +167,7 @@ async def publish(
     parts: Mapping[int, Sequence[Part]] | None = None,
     model: Mapping[str, Tensor] = MODEL,
 ) -> list[Published | BaseException]:
-    """All ranks at once, two on each host; what each of them hears."""
+    """Publish from all ranks at once, two on each host; returns the result of each."""
 
     async def one(rank: int, parts: Sequence[Part]) -> Published:
         own = [replace(part, local=f"{part.tensor} from {part.low}") for part in parts]
@@ -195,7 +198,7 @@ async def test_each_rank_publishes_its_part_and_receivers_get_all(job: Job) -> N
     root = await root_of(job, 1)
     assert await job.fetch("x", 1, root) == EXPECTED
     assert all(job.served_bytes(host) > 0 for host in OWNERS)
-    assert await root_of(job, 1) == root, "the same again is fine"
+    assert await root_of(job, 1) == root, "publishing the same again is allowed"
     assert await job.fetch("y", 1, root) == EXPECTED
     again = await root_of(job, 2)
     assert await job.fetch("x", 2, again) == EXPECTED
@@ -216,7 +219,7 @@ async def test_overlapping_or_missing_bytes_are_refused_with_owners(job: Job) ->
     nobody[2] = [part for part in nobody[2] if part.tensor != "a"]
     heard = await publish(job, 3, nobody)
     assert {"are held by nobody" in str(one) for one in heard} == {True}, heard
-    assert await job.fetch("x", 4, await root_of(job, 4)) == EXPECTED, "the next ones are fine"
+    assert await job.fetch("x", 4, await root_of(job, 4)) == EXPECTED, "the next ones are accepted"
 
 
 async def test_returning_owner_serves_its_part_again(job: Job) -> None:
@@ -270,7 +273,7 @@ async def on_disk(job: Job, version: int) -> None:
 
 
 def start_with_disk(job: Job, shared: Path) -> None:
-    """The hosts of the trainer, both with the folder."""
+    """Start the hosts of the trainer, both with the folder."""
     config = msgspec.structs.replace(
         CONFIG, weights=msgspec.structs.replace(CONFIG.weights, disk=str(shared))
     )
@@ -293,7 +296,7 @@ async def test_joining_host_writes_multi_host_versions_to_disk(job: Job, tmp_pat
     assert published_reader.tensors(tmp_path / "engine") == expected
     assert job.shown("two", "on_disk") == "-", "one host writes"
     given = job.served_bytes("two")
-    assert given < sum(map(len, expected.values())), "what changed alone is pulled for it"
+    assert given < sum(map(len, expected.values())), "only the changes are pulled for it"
 
 
 async def test_owner_death_during_disk_pull_delays_the_disk(job: Job, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The report of a run: its numbers, and a page that stands alone."""
+"""The report of a run: its figures, and a self-contained page."""
 
 import itertools
 import json
@@ -164,7 +164,7 @@ def test_withdrawn_notice_does_not_count() -> None:
 
 
 class Outside(HTMLParser):
-    """Collects whatever a browser would fetch, and checks that elements close in order."""
+    """Collects everything that a browser would fetch, and checks that elements close in order."""
 
     VOID = frozenset({"meta", "br", "path", "use"})
 
@@ -373,7 +373,7 @@ def test_delta_bytes_are_summed_over_manager_lives(tmp_path: Path) -> None:
 
 def test_step_times_include_gaps_in_older_histories() -> None:
     times = report_of(WHOLE, CONFIG).step_times
-    assert [one.step_s for one in times] == [4, 990, 1000], "recorded were 4 s of each"
+    assert [one.step_s for one in times] == [4, 990, 1000], "4 s of each were recorded"
     assert [one.other_s for one in times] == pytest.approx([0.25, 986.25, 996.25])
 
 
@@ -408,7 +408,7 @@ def test_recovery_has_cost_colour_and_column(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "var(--recovery)" in page
     assert '<th class="number">Recovery</th>' in page
-    assert "--recovery:" in page, "the colour that the picture names"
+    assert "--recovery:" in page, "the colour named by the picture"
 
 
 def test_restarts_are_marked_on_timeline_and_steps() -> None:

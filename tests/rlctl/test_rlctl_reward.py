@@ -1,4 +1,7 @@
-"""`rlctl reward try` shows what one response is worth and why, and its exit code says whose fault none is."""
+"""`rlctl reward try`: the score of one response with its reasons.
+
+The exit code shows the cause of a missing score.
+"""
 
 import io
 import json
@@ -72,7 +75,7 @@ def test_response_is_shown_with_score_parts_times_isolation(trying: Trying) -> N
     assert lines["isolation"] in ("namespaces", "landlock")
     assert lines["times"].startswith("start ")
     assert lines["problem"] == "2+2?"
-    assert lines["printed"] == "\\x1b[31mseen\\x1b[0m", "nothing of it steers the terminal"
+    assert lines["printed"] == "\\x1b[31mseen\\x1b[0m", "none of it controls the terminal"
 
 
 def test_json_has_every_field(trying: Trying) -> None:

@@ -1,4 +1,4 @@
-"""Nobody is hidden: child processes that do not answer are known from their node agents."""
+"""Unresponsive child processes: their node agents report them."""
 
 from gleaner.nodeagent.cluster_view import _quiet_children
 from gleaner.supervisor.system_messages import ActorState, SystemState
@@ -29,4 +29,4 @@ def test_unresponsive_child_process_is_named_even_if_unregistered() -> None:
         "reserved-1/transfer (pid 6)",
     ]
     registered = ["spot-1/agent", "reserved-1/transfer"]
-    assert _quiet_children(states, registered) == ["reserved-1/trainer (pid 5)"], "nobody is named twice"
+    assert _quiet_children(states, registered) == ["reserved-1/trainer (pid 5)"], "no process is named twice"

@@ -1,4 +1,4 @@
-"""`rlctl simulate`: what a job would cost elsewhere, told before anything is rented."""
+"""`rlctl simulate`: the cost of a job elsewhere, before anything is rented."""
 
 import asyncio
 import json
@@ -194,7 +194,7 @@ def test_spinning_process_ends_run_with_partial_results(
 
 
 def test_first_step_already_estimates_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long step has no end to reckon with for minutes; its responses tell."""
+    """A long step has no finished step to extrapolate from for minutes; its responses give the estimate."""
     monkeypatch.setattr(
         "gleaner.rlctl.simulate.FASTER", 1.0
     )  # pieces of a second, however fast the machine is
@@ -289,7 +289,7 @@ def test_axes_use_readable_units() -> None:
 
 
 def test_what_if_starts_from_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The measured run is a simulated one, on machines three times as slow as those that are assumed."""
+    """The measured run is a simulated one, on machines three times as slow as the assumed ones."""
     sets = [*TINY, "job.steps=8", "rollout.prompts=8", "rollout.samples=4", "rollout.max_new_tokens=1024"]
     usual = assumptions("cpu_core")
     slow = Rig(
@@ -320,7 +320,7 @@ def test_what_if_starts_from_a_measured_run(tmp_path: Path, capsys: pytest.Captu
 
 
 def kept_run(folder: Path, config: Config, measured: Simulated, token_scale: int) -> Path:
-    """A run's folder with what `--fit` reads: settings, history, the ledger of what was released."""
+    """A run's folder with the files that `--fit` reads: settings, history, the ledger of released batches."""
     run = folder / "quickstart-20261121-000000-abcd"
     run.mkdir()
     (run / "config.toml").write_text(dump(config))

@@ -1,4 +1,4 @@
-"""The keys of `rlctl top`: heard at once, and a terminal that is closed ends the view."""
+"""The keys of `rlctl top`: immediate effect; a closed terminal ends the view."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""`rlctl tree` of a host whose trainer has several processes: each hangs where it is supervised."""
+"""`rlctl tree` of a trainer host with several processes, below their supervisors."""
 
 from rich.console import Console
 

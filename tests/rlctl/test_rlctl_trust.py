@@ -1,4 +1,4 @@
-"""`rlctl keygen`, `trust` and `revoke`: who is on the list of a key directory."""
+"""`rlctl keygen`, `trust` and `revoke`: the list of a key directory."""
 
 import json
 import stat
@@ -22,7 +22,7 @@ def own(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def other() -> str:
-    """The public key of somebody else."""
+    """The public key of another node."""
     return NodeKeys.generate().public
 
 

@@ -1,4 +1,7 @@
-"""What came of a run, in a sentence: green where all was reached, and an exit code where none has served."""
+"""The verdict of a run: a sentence, its colour, and the exit code.
+
+It is green where all was reached; a run without a serving instance has its own exit code.
+"""
 
 import io
 import json
@@ -222,7 +225,7 @@ def test_unfit_host_is_named_with_its_missing_need() -> None:
 
 @pytest.fixture
 def driven(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[AnyRecord], CommandError | None], None]:
-    """Have `rlctl run` write these records instead of driving a run, and end so."""
+    """Make `rlctl run` write these records instead of driving a run, and end with this error."""
 
     def be(records: list[AnyRecord], ends: CommandError | None = None) -> None:
         async def drive(run: RunDir, config: Config, *_: object) -> list[object]:
@@ -266,11 +269,11 @@ def test_run_without_an_instance_ends_well_and_reports_it(
 def test_run_requiring_an_instance_has_its_own_exit_code(
     driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    driven(story(0.3, 0.9, END))  # it was over before it waited for long enough
+    driven(story(0.3, 0.9, END))  # the run was over before it had waited for long enough
     code, result, said = ran(tmp_path, capsys, "fleet.require_instance=true")
     assert (code, result["exit_code"]) == (UNSERVED, UNSERVED)
     assert "error: no preemptible instance has served until the job's end (fleet.require_instance)" in said
-    assert "rlctl resume" not in said, "it is over"
+    assert "rlctl resume" not in said, "a finished run cannot be resumed"
 
 
 def test_job_failed_without_instance_is_resumable_with_own_code(

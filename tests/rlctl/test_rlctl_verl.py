@@ -1,4 +1,4 @@
-"""verl's servers by way of the gateway: what is asked, what is answered, and what while the gateway is away.
+"""verl's servers through the gateway: requests, answers, and gateway outages.
 
 The gateway is a small HTTP server here; verl itself is not needed (`test_rlctl_verl_classes` has that).
 """
@@ -33,7 +33,8 @@ def answer(tokens: list[int], finish: str, **versions: object) -> bytes:
 
 
 class FakeGateway:
-    """Answers from `answers`, one (status, body) an ask; an ask that finds none waits until it is aborted."""
+    """Replies with `answers`, one (status, body) per request; a request without an answer waits until it is
+    aborted."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, object]] = []

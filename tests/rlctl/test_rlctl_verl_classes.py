@@ -1,6 +1,7 @@
-"""verl's own registries, manager, client and balancer with our classes, on Ray: needs verl in .bench/verl.
+"""verl's own registries, manager, client and balancer with our classes, on Ray.
 
-`make verl` brings it. What runs there is `verl_classes.py`; the gateway that it talks to is here.
+The test needs verl in .bench/verl, which `make verl` installs. `verl_classes.py` runs there; its gateway is
+here.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ pytestmark = [
 
 
 class Gateway:
-    """As many tokens as the prompt has; notes every other call."""
+    """Generates as many tokens as the prompt has, and records every other call."""
 
     def __init__(self) -> None:
         self.asks: list[dict[str, object]] = []

@@ -1,4 +1,4 @@
-"""`rlctl weights`: checkpoints become versions that others read, and theirs become checkpoints."""
+"""`rlctl weights`: conversion between checkpoints and published versions."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_only_changes_are_exported(shared: Path, tmp_path: Path, capsys: pytest.
     told = json.loads(capsys.readouterr().out)
     assert (told["whole"], told["tensors"], told["changed"]) == (False, 2, 1)
     assert told["bytes"] < told["image_bytes"] / 4
-    assert not list(shared.glob(".*")), "nothing of the work is left"
+    assert not list(shared.glob(".*")), "no temporary file is left"
 
 
 def test_wrong_base_is_reported_and_creates_nothing(
@@ -100,5 +100,5 @@ def test_pages_show_served_versions_and_non_pages(tmp_path: Path, capsys: pytest
     (tmp_path / "torn.control").write_bytes(b"GLEANCP1")
     assert main(["weights", "pages", str(tmp_path), "--json"]) == FAILED
     told = capsys.readouterr()
-    assert len(json.loads(told.out)["pages"]) == 1, "one that is broken hides no other"
+    assert len(json.loads(told.out)["pages"]) == 1, "a broken page hides no other"
     assert "torn.control: 8 bytes, a control page has 512" in told.err

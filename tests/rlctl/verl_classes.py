@@ -1,8 +1,8 @@
-"""Our classes among verl's own: run by the Python of an environment that has verl, not by pytest.
+"""Our classes among verl's own, run by a Python environment that has verl.
 
-`python verl_classes.py URL`: registers them, starts Ray, lets verl's own manager and client generate tokens
-through the gateway at URL, aborts, lets a load balancer lose a server and get it back, updates weights.
-Prints what came as JSON in its last line.
+It is not run by pytest. `python verl_classes.py URL` registers the classes, starts Ray, and lets verl's own
+manager and client generate tokens through the gateway at URL. It aborts a request, lets a load balancer lose
+a server and get it back, and updates weights. Its last line of output is the result as JSON.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from gleaner.rlctl.integrations.verl import GatewayBalancer, settings_of
 
 
 class Model:
-    """Of verl's HFModelConfig, what is read."""
+    """The part of verl's HFModelConfig that is read."""
 
     def __init__(self, local_path: str) -> None:
         self.local_path = local_path
 
 
 def balancer() -> dict[str, object]:
-    """A release from before a server left and came back does not count."""
+    """A release from before a server left and returned does not count."""
     balancer = GatewayBalancer({"a": "handle"})
     early, _ = balancer.acquire_server("r1")
     balancer.remove_servers(["a"])
@@ -87,7 +87,7 @@ async def generate(config: object, url: str) -> dict[str, object]:
 
 
 async def update(config: object, folder: Path) -> dict[str, object]:
-    """As verl's trainer's workers do, on one rank."""
+    """As the workers of verl's trainer do, on one rank."""
     rollout_class = get_rollout_class("gleaner")
     like = folder / "like"
     like.mkdir()

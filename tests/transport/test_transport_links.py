@@ -437,7 +437,7 @@ async def test_answers_and_asks_acknowledge_each_other(eventually) -> None:
     for number in range(1, 11):
         a.links.send(b.local, numbered(number, Mode.ASK))
         await eventually(lambda: a.got[-1] == number)  # noqa: B023
-        await asyncio.sleep(0.12)  # longer than a one-way message would wait, and than an ack is asked for
+        await asyncio.sleep(0.12)  # longer than the ack delay and the probe interval
     assert [type(frame) for frame in (*frames[0], *frames[1])] == [control_frame.Data] * 20
     await eventually(lambda: all_acknowledged(a) and all_acknowledged(b))
     assert [type(frame) for frame in frames[1][10:]] == [control_frame.Ack], "the last answer: by itself"

@@ -1,4 +1,4 @@
-"""The audit: a whole run has no violations, and each check finds what it is for."""
+"""Audit invariants: a whole run has no violations; each check finds its own."""
 
 import zlib
 from collections.abc import Callable
@@ -278,7 +278,7 @@ def test_proven_breach_is_broken_whatever_evidence_is_missing() -> None:
     found = replace(whole(), finished=[1, 1, 2], missing=[("I5", "half of it is gone")])
     assert states(audit(found))["I5"] is State.BROKEN
     assert "step 1 is recorded 2 times" in texts(found)
-    assert "step 3 was never recorded" not in texts(found), "it may be in the half that is gone"
+    assert "step 3 was never recorded" not in texts(found), "it may be in the missing half"
 
 
 def test_unscored_request_is_not_due_and_must_not_train() -> None:

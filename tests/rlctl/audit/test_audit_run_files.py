@@ -1,4 +1,4 @@
-"""Evidence read from real journals: what the manager, the StateManager and the controller wrote."""
+"""Evidence read from the real journals of manager, StateManager and controller."""
 
 import array
 import shutil
@@ -79,7 +79,7 @@ async def write(path: Path, streams: dict[str, Sequence[Message]], snapshot: Mes
 
 
 async def record(run: Path) -> None:
-    """A whole run of two steps: the first batch is released into the ledger, the second is open still."""
+    """A whole run of two steps: the first batch is released into the ledger, the second is still open."""
     state = RolloutState()
     for event in events_of(1):
         state.apply(event)
@@ -157,7 +157,7 @@ async def test_damaged_checkpoint_is_breach_and_damaged_journal_unchecked(
 
 
 async def test_damaged_page_needed_by_no_stream_is_named(tmp_path: Path, config: Config) -> None:
-    """Every row can be read, and SQLite says nothing unless it is asked."""
+    """Every row can be read; SQLite detects the damage only in an integrity check."""
     await record(tmp_path)
     journal = tmp_path / "nodes" / "head" / "journal" / "rollout.sqlite"
     db = sqlite3.connect(journal)
@@ -168,7 +168,7 @@ async def test_damaged_page_needed_by_no_stream_is_named(tmp_path: Path, config:
     )
     db.execute("CREATE TABLE filler (x)")
     db.execute("INSERT INTO filler VALUES (?)", (bytes(page_bytes),))
-    db.execute("DROP TABLE filler")  # its pages stay in the file, on the list of free ones
+    db.execute("DROP TABLE filler")  # its pages stay in the file, in the list of free pages
     db.commit()
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
@@ -206,4 +206,4 @@ async def test_token_changed_on_its_way_to_trainer_is_found(tmp_path: Path, conf
     samples = (msgspec.structs.replace(last.samples[0], crc=1), *last.samples[1:])
     await write(journal, {STATE: [evidence.trained[0], StepTrained(step=2, samples=samples, root=b"")]})
     found = {violation.invariant for violation in audit(gather(tmp_path, config, complete=True))}
-    assert found == {"I1", "I5"}, "the trained tokens, and the checkpoint that was made of others"
+    assert found == {"I1", "I5"}, "the trained tokens, and the checkpoint made of others"

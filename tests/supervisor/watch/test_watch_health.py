@@ -22,7 +22,7 @@ BEATING = Path(__file__).parents[1] / "beating_process.py"
 
 
 def idle() -> float:
-    """The usage of a process that has used this much and uses no more."""
+    """Processor seconds of a process that used 3 s and is idle now."""
     return 3.0
 
 
