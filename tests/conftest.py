@@ -1,4 +1,7 @@
-"""What holds for every test: nothing depends on how fast the machine is; one PostgreSQL server serves all."""
+"""Settings and fixtures of all tests: patient timing, one PostgreSQL server.
+
+No result depends on the speed of the machine.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -11,20 +14,20 @@ from postgres_server import PostgresServer, why_not
 settings.register_profile("gleaner", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gleaner")
 be_patient()
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it in its background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests send it to what they start
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup has it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell leaves it ignored in its background processes
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests send it to the processes that they start
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup leaves it ignored
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A running server; skips aloud where there is none."""
+    """A running server; skips with a message where there is none."""
     if reason := why_not():
         pytest.skip(reason)
     server = PostgresServer()
     with pytest.MonkeyPatch.context() as patched:
-        # Neither side is given up for being slow, where a test does not ask for that.
+        # Neither side is given up for being slow, unless a test requests it.
         for limit in ("IDLE_S", "CONNECT_S"):
             patched.setattr(f"gleaner.supervisor.journal.postgres_layout.{limit}", 600)
         try:

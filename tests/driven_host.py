@@ -1,4 +1,7 @@
-"""The host of a server, driven by a test without an event loop: its loop is on a thread of its own."""
+"""The host of a server, driven by a test without an event loop.
+
+Its loop runs on a thread of its own.
+"""
 
 import asyncio
 import threading
@@ -19,7 +22,7 @@ class DrivenHost:
         self._thread.start()
 
     def turn(self, orders: Orders) -> Turn:
-        """What one turn brought; raises what it raised."""
+        """The result of one turn; raises its exception."""
         return asyncio.run_coroutine_threadsafe(self.host.awaited_turn(orders), self._loop).result(TURN_S)
 
     def hurry(self) -> None:
@@ -27,7 +30,7 @@ class DrivenHost:
         self._loop.call_soon_threadsafe(self.host.hurry)
 
     def close(self) -> None:
-        """Let go of the server, at once; a second call does nothing."""
+        """Close the connection to the server at once; a second call does nothing."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self.host.close)
 

@@ -1,4 +1,4 @@
-"""Metadata services of three clouds on this machine, as their documentation has them.
+"""Metadata services of three clouds on this machine, after their documentation.
 
 Each refuses what the real one refuses: a request without its header or its token gets nothing.
 """
@@ -15,7 +15,8 @@ from aiohttp import web
 
 
 class Server:
-    """An aiohttp application at a free port of this machine. `instead`: what to answer instead, by path."""
+    """An aiohttp application at a free port of this machine. `instead`: the answers that replace others, by
+    path."""
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
@@ -50,7 +51,7 @@ class Server:
         return (time.time() if self._stopped_s is None else self._stopped_s) + self.clock_ahead_s
 
     def stop_clock(self) -> None:
-        """From now on no time passes on it, as if nothing that a test does took any."""
+        """Stop its clock, so that the duration of the test has no effect."""
         self._stopped_s = time.time()
 
     @web.middleware

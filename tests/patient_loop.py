@@ -1,12 +1,12 @@
-"""The event loop of all tests: an asyncio loop whose clock does not count the time in which it got no turn.
+"""PatientLoop: an event loop whose clock skips the time in which it got no turn.
 
-A process that stands still for seconds on a busy machine would find every timer due at once: deadlines pass
-that nobody had the time to keep, and who answers is taken for dead. Here one turn of the loop counts `TURN_S`
-at most, however long it took: before much time has passed for one timer, everybody else on the loop has had
-many turns. While a journal of this process works, time all but stands still: a disk with a long queue is no
-silence either. Otherwise an idle loop keeps real time.
+On a busy machine, a process that is paused for seconds would find every timer due at once: deadlines pass
+that no task had time to keep, and a living peer is declared dead. Here one turn of the loop counts `TURN_S`
+at most, however long it took: before much time has passed for one timer, all other tasks on the loop have had
+many turns. While a journal of this process works, time almost stops: a disk with a long queue is no silence
+either. Otherwise an idle loop keeps real time.
 
-What other processes and threads do takes as long as it takes: whoever waits for them gives them a minute.
+Other processes and threads take real time: a test that waits for them gives them a minute.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 TURN_S = 0.01
 AWHILE = 50
-"""Seconds that count as one while a journal works: what waits for ever beside one that hangs ends too."""
+"""Seconds that count as one while a journal works: an endless wait beside a hung journal ends too."""
 
 
 class _Looks(selectors.DefaultSelector):
-    """Waits for `TURN_S` at most, and tells before and after."""
+    """Waits for `TURN_S` at most, and calls back before and after."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class _Looks(selectors.DefaultSelector):
 
 
 class PatientLoop(asyncio.SelectorEventLoop):
-    """See above."""
+    """See the module."""
 
     def __init__(self) -> None:
         self._passed_s = 0.0
@@ -54,11 +54,11 @@ class PatientLoop(asyncio.SelectorEventLoop):
         return self._passed_s + (turn_s / AWHILE if self._beside else turn_s)
 
     def stand_still(self, seconds: float) -> None:
-        """So much time passes at once, as for a process that was stopped, or waited for its turn."""
+        """Let this much time pass at once, as for a process that was stopped, or waited for its turn."""
         self._passed_s += seconds
 
     def works_beside(self, done: "asyncio.Future[T]") -> None:
-        """A journal works until then."""
+        """Count a journal as working until `done`."""
 
         def over(_: "asyncio.Future[T]") -> None:
             self._count()
@@ -85,7 +85,7 @@ class PatientPolicy(asyncio.DefaultEventLoopPolicy):
 
 
 def be_patient() -> None:
-    """From now on all loops are such ones, and journals tell them when they work."""
+    """Make all loops from now on patient, and let journals report to them when they work."""
     put = GroupCommit._put
 
     def telling(journal: GroupCommit, item: object, done: "asyncio.Future[T]") -> None:

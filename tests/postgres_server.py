@@ -1,6 +1,7 @@
-"""A real PostgreSQL server for tests: Debian's binaries, a data directory of its own, killed at the end.
+"""A real PostgreSQL server for tests, killed at the end.
 
-The server refuses to run as root, so it runs as `nobody` where the tests are root's.
+It uses Debian's binaries and a data directory of its own. The server refuses to run as root, so it runs as
+`nobody` where the tests run as root.
 """
 
 import contextlib
@@ -26,13 +27,13 @@ SETTINGS = {
     "max_connections": "60",
     "fsync": "off",  # the tests kill the server, not the machine
     "autovacuum": "off",
-    "dynamic_shared_memory_type": "mmap",  # nothing stays in /dev/shm of a server that was killed
+    "dynamic_shared_memory_type": "mmap",  # a killed server leaves nothing in /dev/shm
     "log_min_messages": "fatal",
 }
 
 
 def why_not() -> str:
-    """Why there can be no server here; "" where there can be."""
+    """The reason why no server can run here; "" where one can."""
     if _binaries() is None:
         return "no PostgreSQL server here (Debian's package `postgresql`): journals in it are NOT TESTED"
     return ""
@@ -71,22 +72,22 @@ class PostgresServer:
             hba.write("host all all all trust\n")
 
     def url(self, database: str = "postgres") -> str:
-        """Of one of its databases."""
+        """The URL of one of its databases."""
         return f"postgresql://gleaner@{self.address}:{self.port}/{database}"
 
     def local_url(self, database: str = "postgres") -> str:
-        """The same over the socket in the file system, which is there in every network namespace."""
+        """The same over the socket in the file system, which exists in every network namespace."""
         return f"postgresql://gleaner@/{database}?host={self.root}&port={self.port}"
 
     def new_database(self) -> str:
-        """The URL of an empty one."""
+        """The URL of an empty database."""
         name = f"test{next(self._databases)}"
         with self.session() as db:
             db.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
     def session(self, database: str = "postgres") -> "psycopg.Connection[tuple[object, ...]]":
-        """For a test's own statements, over the socket in the file system."""
+        """A session for a test's own statements, over the socket in the file system."""
         return psycopg.connect(
             host=str(self.root), port=self.port, user="gleaner", dbname=database, autocommit=True
         )
@@ -109,7 +110,7 @@ class PostgresServer:
                     return
                 assert time.monotonic() < deadline, (self.root / "log").read_text()
                 time.sleep(0.05)
-            # After a kill its orphans hold the data for a moment.
+            # After a kill its orphans lock the data for a moment.
             assert time.monotonic() < deadline, (self.root / "log").read_text()
             time.sleep(0.1)
 
@@ -130,7 +131,7 @@ class PostgresServer:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _as_nobody(self) -> list[str]:
-        """In a namespace the command that enters it needs to be root; only then the server drops it."""
+        """In a namespace, the command that enters it must run as root; only then the server drops it."""
         if not (self._inside and self._user):
             return []
         return [

@@ -1,5 +1,7 @@
-"""A TCP proxy that passes bytes on in small segments with a pause after each, as slow networks and other
-proxies do: what is sent in one write arrives in many reads."""
+"""A TCP proxy that forwards bytes in small segments with a pause after each.
+
+Slow networks and other proxies do so: bytes of one write arrive in many reads.
+"""
 
 import asyncio
 import contextlib
@@ -35,7 +37,7 @@ class SegmentingProxy:
         self._over = asyncio.Event()
         self.url = ""
         self.segments = 0
-        """That the server's answers were passed on in."""
+        """The segments in which the server's answers were forwarded."""
         self.largest = 0
         """Bytes of the largest one."""
 
@@ -95,7 +97,7 @@ class SegmentingProxy:
         there: asyncio.StreamReader,
         back: asyncio.StreamWriter,
     ) -> None:
-        """Until either side closes, which closes the other."""
+        """Forward until either side closes, which closes the other."""
         both = [
             asyncio.ensure_future(self._pass_on(reader, back, counted=False)),
             asyncio.ensure_future(self._pass_on(there, writer, counted=True)),

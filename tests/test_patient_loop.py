@@ -1,4 +1,4 @@
-"""What the loop of all tests promises them."""
+"""Promises of PatientLoop to all tests."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The evaluation's runner on a grid of two small cells; its made segments."""
+"""The runner of the evaluation on a grid of two small cells; synthetic segments."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def test_cell_settings_differ_where_cells_differ() -> None:
 
 
 def test_stopped_sweep_continues_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, so that a Ctrl-C can come between the two cells."""
+    """It runs in this process, so that a Ctrl-C can come between the two cells."""
     simulated: list[Cell] = []
     stops = [1]
 
@@ -166,7 +166,7 @@ def test_page_names_every_figure_far_from_the_paper(tmp_path: Path) -> None:
 
 def test_sweep_is_compared_with_paper_at_chosen_instance_count() -> None:
     choosing = Cell(kind="chosen", model="14b", seed=1, limit=5000, hosts=10, steps=6)
-    found = result(choosing, 200.0, hosts=10.0)  # all ten stay, six are wanted
+    found = result(choosing, 200.0, hosts=10.0)  # all ten stay, six are requested
     (there,) = grid.second([found])
     assert (there.kind, there.hosts, there.limit, there.seed) == ("static", 6, 5000, 1)
     alone = Cell(kind="colocated", model="14b", seed=1, limit=5000, steps=4)
@@ -201,7 +201,7 @@ def test_rehearsal_machine_is_as_slow_as_whole_job(monkeypatch: pytest.MonkeyPat
     (model,) = [one.steps[0] for one in [result(ALONE, 1.0, steps=1)]]
 
     def predicted(config: object, machine: Machine, lengths: object) -> list[StepLine]:
-        """A second of each step is of something else."""
+        """One second of each step is outside its parts."""
         return [msgspec.structs.replace(model, step_s=1.0 + machine.trainer.token_s)] * 4
 
     alone = TrainingCost(token_s=2.0, pair_s=0.0, micro_batch_s=0.5, step_s=0.1, copy_s=0.0, publish_s=0.0)

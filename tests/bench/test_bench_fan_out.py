@@ -1,4 +1,4 @@
-"""The modelled waves: bounds that the relay policy keeps, and laws of the model that says so."""
+"""The modelled waves: bounds of the relay policy, and laws of the model."""
 
 from dataclasses import replace
 from xml.etree import ElementTree

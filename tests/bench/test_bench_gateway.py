@@ -1,4 +1,4 @@
-"""What the bench of fronts makes of a load, and that its fake server says what a front reads."""
+"""The bench of gateway fronts: its figures of a load, and its fake server."""
 
 import json
 

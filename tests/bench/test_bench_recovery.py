@@ -1,4 +1,4 @@
-"""The bench of recoveries: what is concluded from a journal, and one tiny death of a real manager."""
+"""The bench of recoveries: figures from a journal, and one death of a real manager."""
 
 from array import array
 from dataclasses import asdict
@@ -50,7 +50,7 @@ def test_requests_of_dead_instance_are_timed_by_next_token() -> None:
     resumed = seen.resumed
     assert resumed is not None
     assert seen.busy("a") == 2
-    seen.see(frame("a", 2, 1, 2), 3.0)  # its last frame: nothing is resumed by that
+    seen.see(frame("a", 2, 1, 2), 3.0)  # its last frame, which resumes nothing
     seen.see(InstanceGone(instance="a", incarnation=1, cause="killed"), 4.0)
     seen.see(dispatched("b", (1,), ("r3",)), 5.0)  # had not begun
     seen.see(dispatched("b", (2, 3), ("r1", "r2")), 6.0)

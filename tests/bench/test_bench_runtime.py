@@ -1,4 +1,4 @@
-"""The comparison of actor runtimes: what is pure in it, and one tiny run of our own rows."""
+"""The comparison of actor runtimes: its pure parts, and a tiny run of our rows."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What the bench of sandboxed programs runs is what it says."""
+"""The bench of sandboxed programs runs the stated programs."""
 
 import json
 

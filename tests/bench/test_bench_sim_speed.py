@@ -1,5 +1,7 @@
-"""What a simulated instance costs does not grow with the cluster, counted in callbacks: seconds would measure
-the machine."""
+"""The cost of a simulated instance does not grow with the cluster.
+
+The test counts callbacks: seconds would measure the machine.
+"""
 
 from pathlib import Path
 
@@ -8,12 +10,14 @@ from bench.sim_speed_figure import NAME, Point, write
 
 GROWS_BY = 1.2
 MOST_PER_S = 350
-"""Callbacks of eight instances and what surrounds them in a second, at most: it was 253, and 1,364 while
-every process said that it lives whether or not it was heard anyway."""
+"""The most callbacks a second of eight instances and their surroundings.
+
+It was 253, and it was 1,364 while every process sent heartbeats whether or not it sent other messages.
+"""
 
 
 def cluster_of(instances: int) -> Speed:
-    """A while of RLBoost's first step: every instance has its weights, and decodes."""
+    """A part of RLBoost's first step: every instance has its weights, and decodes."""
     return measure("growth", rlboost(instances, boot_s=1.0), instances, from_s=100.0, window_s=20.0)
 
 

@@ -1,4 +1,4 @@
-"""Every benchmark prints and writes the same form."""
+"""The table of results, which every benchmark prints and writes in one form."""
 
 import json
 import sys

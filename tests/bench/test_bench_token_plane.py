@@ -1,4 +1,4 @@
-"""The bench of the token plane: what is pure in it, and one tiny run of our side."""
+"""The bench of the token plane: its pure parts, and a tiny run of our side."""
 
 import json
 import math

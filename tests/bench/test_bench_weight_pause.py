@@ -1,4 +1,4 @@
-"""The bench of pauses: what is concluded from the tokens that came, and one tiny cluster that is measured."""
+"""The bench of pauses: figures from token times, and one tiny measured cluster."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The bench of weight deltas measures what it says, and its page says what was measured."""
+"""The bench of weight deltas: it measures as stated, and its page shows the figures."""
 
 from dataclasses import asdict
 

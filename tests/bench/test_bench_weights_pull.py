@@ -1,4 +1,4 @@
-"""The bench of pulls: bytes come over sockets, shares are of the same round, its page says all of it."""
+"""The bench of pulls: real sockets, shares within a round, and its page."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The relay bench: what it makes of its waves, and cards that hold what they promise."""
+"""The relay bench: figures of its waves, and network cards that keep their rate."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""`make test`: each part runs whatever became of the others, and the last lines name what failed."""
+"""`make test`: a failed part stops no other, and the last lines name it."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ exit 0
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder with the Makefile, in which all environments are made already."""
+    """A folder with the Makefile, in which all environments exist already."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "configs" / "engines", tmp_path / "configs" / "engines")
@@ -33,8 +33,10 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def make_test(checkout: Path, failing: str) -> tuple[int, list[str], str]:
-    """Run `make test` with programs that only note their arguments; one fails where its words match. Its exit
-    status, the last lines of its output, and what was called."""
+    """Run `make test` with programs that only record their arguments.
+
+    One fails where its words match. Returns the exit status, the last lines of the output, and the calls.
+    """
     log = checkout / "called"
     log.touch()
     (checkout / ".venv" / "bin").mkdir()

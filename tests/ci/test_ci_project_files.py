@@ -1,4 +1,7 @@
-"""Workflows and hooks call what exists; changelog fragments are named as towncrier reads them."""
+"""Project files: workflows and hooks call existing targets; fragments are named well.
+
+towncrier reads the changelog fragments.
+"""
 
 import re
 import shutil
@@ -16,7 +19,7 @@ FRAGMENT = re.compile(r"(\+[\w-]+|\d+)\.(added|changed|fixed|removed)(\.\d+)?\.m
 
 
 def targets() -> set[str]:
-    """What the Makefile declares."""
+    """The targets of the Makefile."""
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     return set(phony.split())
 

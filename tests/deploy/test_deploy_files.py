@@ -1,4 +1,4 @@
-"""What `deploy/` ships is made of words that the programs take: options, directives, keys, values."""
+"""The files of `deploy/`: their options, directives, keys and values exist."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ SBATCH = {
     "job-name", "requeue", "no-requeue", "open-mode", "nodes", "ntasks", "cpus-per-task", "gpus-per-node",
     "time", "signal", "output",
 }  # fmt: skip
-"""Options of sbatch (Slurm 22.05 and later) that may stand in a script."""
+"""Options of sbatch (Slurm 22.05 and later) that a script may use."""
 
 
 def commands(text: str) -> list[list[str]]:
@@ -118,7 +118,7 @@ def test_keys_pass_unchanged_through_secret_and_init_container(tmp_path: Path) -
     given.mkdir()
     for name, value in re.findall(r"^  (\S+): (\S{20,})$", made, re.MULTILINE):
         (given / name).write_bytes(base64.b64decode(value))
-        (given / name).chmod(0o440)  # as the kubelet has them with an fsGroup
+        (given / name).chmod(0o440)  # as the kubelet mounts them with an fsGroup
     text = (CHART / "templates" / "_helpers.tpl").read_text()
     script = text.partition("- -euc\n        - |\n")[2].partition("      securityContext:")[0]
     script = script.replace("/keys-given", str(given)).replace("/keys/", f"{copied}/")

@@ -1,6 +1,7 @@
-"""`python -m tests.docs.state_diagrams`: draw the diagrams of docs/states.md from its tables, as SVG.
+"""Draws the diagrams of docs/states.md from its tables, as SVG.
 
-Owns the positions of the states and the form of the drawing. What is drawn is in the page.
+Run `python -m tests.docs.state_diagrams`. Owns the positions of the states and the form of the drawing. The
+page owns the transitions.
 """
 
 import math
@@ -54,12 +55,12 @@ def tables(text: str) -> dict[str, Edges]:
 
 
 def file_of(title: str) -> Path:
-    """Where the diagram of a section is."""
+    """The path of a section's diagram."""
     return DOCS / "images" / f"states_{title.split()[-1].lower()}.svg"
 
 
 def draw(title: str, edges: Edges) -> str:
-    """One diagram. The end of a thing, which every state has, is left to the table."""
+    """One diagram. The end of an object, which every state has, is only in the table."""
     places = {name: (_MARGIN + x * _STEP_X, 40 + y * _STEP_Y) for name, (x, y) in GRID[title].items()}
     width = max(x for x, _ in places.values()) + _MARGIN
     height = max(y for _, y in places.values()) + 40
@@ -91,7 +92,7 @@ def draw(title: str, edges: Edges) -> str:
 def _edge(
     start: tuple[float, float], end: tuple[float, float], events: list[str], *, begins: bool
 ) -> tuple[str, str]:
-    """A bent arrow, so that one there and one back lie apart, and its label."""
+    """A bent arrow with its label, so that arrows in opposite directions do not overlap."""
     (x1, y1), (x2, y2) = start, end
     bend_x = (x1 + x2) / 2 - (y2 - y1) * _BEND * 2
     bend_y = (y1 + y2) / 2 + (x2 - x1) * _BEND * 2
@@ -108,7 +109,7 @@ def _edge(
 
 
 def _border(centre: tuple[float, float], towards: tuple[float, float]) -> tuple[float, float]:
-    """Where the line from the centre of a box leaves it."""
+    """The point where the line from the centre of a box leaves it."""
     dx, dy = towards[0] - centre[0], towards[1] - centre[1]
     share = min(_WIDTH / 2 / abs(dx) if dx else math.inf, _HEIGHT / 2 / abs(dy) if dy else math.inf)
     return centre[0] + dx * share, centre[1] + dy * share

@@ -1,6 +1,6 @@
-"""Random walks of the real state objects of rollout, which note every change of a state that they see.
+"""Random walks of the real state objects of rollout, recording state changes.
 
-Each walk yields what docs/states.md lists: from which state, to which one, by which event. The events are
+Each walk yields the rows of docs/states.md: from which state, to which one, by which event. The events are
 those of the journal, applied by `RolloutState.apply`; an instance is driven through `Membership`.
 """
 
@@ -40,7 +40,7 @@ from gleaner.supervisor import Address, Message, Refused, Terminated
 from gleaner.transport.wire import Peer
 from tests.actors.rollout.rollout_world import frame, submission
 
-NONE = "-"  # not there yet, or no longer
+NONE = "-"  # not there yet, or removed
 Transition = tuple[str, str, str]  # from, to, event
 INSTANCES = ("spot-1/engine", "spot-2/engine")
 
@@ -56,7 +56,7 @@ def _group(batch: Batch, group: int) -> str:
 
 
 class Rollout:
-    """One walk of requests and groups: instances come and go, decode, and are scored."""
+    """One walk of requests and groups: instances join and leave, decode, and are scored."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -69,7 +69,7 @@ class Rollout:
         self.taker = 1
 
     def apply(self, event: Message) -> None:
-        """Apply an event, and note what it changes."""
+        """Apply an event, and record what it changes."""
         requests, groups = self._states()
         self.state.apply(event)
         assert not self.state.check()
@@ -92,7 +92,7 @@ class Rollout:
         return requests, groups
 
     def walk(self, steps: int) -> None:
-        """Take so many random steps."""
+        """Take this many random steps."""
         moves: list[Callable[[], None]] = [
             *[self.submit, self.join, self.lose, self.revoke, self.due, self.release, self.take, self.skip],
             *[self.dispatch, self.dispatch, self.decode, self.score, self.score] * 3,
@@ -178,7 +178,7 @@ class Rollout:
             )
 
     def skip(self) -> None:
-        """The trainer is started anew."""
+        """The trainer is restarted."""
         self.taker += 1
 
     def release(self) -> None:
@@ -191,7 +191,7 @@ class Rollout:
 
 
 def request_and_group_transitions() -> tuple[set[Transition], set[Transition]]:
-    """What many walks see of requests and of groups."""
+    """The transitions of requests and of groups in many walks."""
     requests: set[Transition] = set()
     groups: set[Transition] = set()
     for seed in range(40):
@@ -203,7 +203,7 @@ def request_and_group_transitions() -> tuple[set[Transition], set[Transition]]:
 
 
 def version_transitions() -> set[Transition]:
-    """What a walk sees of weight versions."""
+    """The transitions of weight versions in a walk."""
     chance, state, seen = random.Random(0), RolloutState(), set[Transition]()
 
     def states() -> dict[int, str]:
@@ -234,7 +234,7 @@ def version_transitions() -> set[Transition]:
 
 
 class Member:
-    """A walk of one instance through the manager's `Membership`; the parts that it calls are mocks."""
+    """A walk of one instance through the manager's `Membership`, with mocks of the parts that it calls."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -245,10 +245,10 @@ class Member:
         self.start()
 
     def start(self) -> None:
-        """The manager is started, with the state that its journal has and no registration."""
+        """The manager starts, with the state of its journal and no registration."""
         self.instances = Instances()
         ctx = MagicMock(turn_time=lambda: 0.0, tell=AsyncMock(), incarnation=1)
-        ctx.background = lambda work, name: work.close()  # the end of an instance is taken by `lose`
+        ctx.background = lambda work, name: work.close()  # the end of an instance is handled by `lose`
         books = MagicMock(state=self.state, newest_weights=lambda: None)
         books.record = AsyncMock(side_effect=self.state.apply)
         loading = MagicMock(serving=AsyncMock())
@@ -281,7 +281,7 @@ class Member:
         return "registered" if instance.version is None else "serving"
 
     async def walk(self, steps: int) -> None:
-        """Take so many random steps."""
+        """Take this many random steps."""
         for _ in range(steps):
             name, before = self.random.choice(list(self.moves())), self.now()
             try:
@@ -292,7 +292,7 @@ class Member:
                 self.seen.add((before, self.now(), name.rstrip("_")))
 
     def moves(self) -> dict[str, Callable[[], Any]]:
-        """Messages to the manager and what else happens to it, by name; a `_` ends the name of a variant."""
+        """Messages to the manager and its other events, by name; a `_` ends the name of a variant."""
         it, name = self.membership, INSTANCES[0]
 
         async def restart() -> None:
@@ -337,7 +337,7 @@ class Member:
 
 
 async def instance_transitions() -> set[Transition]:
-    """What many walks see of an instance."""
+    """The transitions of an instance in many walks."""
     seen: set[Transition] = set()
     for seed in range(20):
         member = Member(seed)

@@ -1,5 +1,7 @@
-"""The page on chaos, as a newcomer follows it: each edit it asks for is made, word for word, in a copy of the
-tree, and what it says will happen happens."""
+"""docs/chaos.md, followed word for word by a newcomer in a copy of the tree.
+
+Each edit of the page is made, and its commands do what the page describes.
+"""
 
 import os
 import re
@@ -21,7 +23,7 @@ COPIED = ["chaos", "sim", "tests/chaos", "pyproject.toml", *HELPERS]
 
 @dataclass(frozen=True)
 class Step:
-    """Something that the page asks for: a change of a file, or a file of its own."""
+    """An edit that the page asks for: a change of a file, or a new file."""
 
     file: str
     text: str
@@ -50,7 +52,7 @@ def steps() -> Iterator[Step]:
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree in which the page was followed."""
+    """A copy of the tree with all edits of the page."""
     folder = tmp_path_factory.mktemp("newcomer")
     for name in COPIED:
         source, target = ROOT / name, folder / name
@@ -71,7 +73,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *words: str) -> str:
-    """What a command of the page prints, in the copy."""
+    """The output of a command of the page, in the copy."""
     path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", *words],

@@ -1,4 +1,4 @@
-"""docs/cli.md is made from the parsers, and has every command and every option of them."""
+"""docs/cli.md is generated from the parsers, with every command and option."""
 
 from gleaner.nodeagent import words
 from gleaner.rlctl import command_document

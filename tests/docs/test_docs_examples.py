@@ -1,4 +1,4 @@
-"""The documentation: its example runs, its links lead somewhere, the files that it names are there."""
+"""The documentation: its examples run, and its links and named files exist."""
 
 import re
 import subprocess

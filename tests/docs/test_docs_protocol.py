@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the structs and the handlers say, and all of it."""
+"""docs/protocol.md: generated from the structs and handlers, and complete."""
 
 import re
 
@@ -51,7 +51,7 @@ def test_senders_and_replies_are_read_from_the_code() -> None:
     assert lines["rollout/manager", "Withdraw"].answer == "Withdrawn"  # at once or later
     assert lines["<node>/engine", "CloseSeeding"].answer == "Done"
     unsaid = [key for key, line in lines.items() if not line.said_by]
-    assert not unsaid, f"nobody says {unsaid}: are they still needed?"
+    assert not unsaid, f"no component sends {unsaid}: are they still needed?"
 
 
 def test_undocumented_fact_is_requested_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,7 @@
-"""The docs site: its pages are all in the navigation, its hook keeps links alive, its API pages are whole."""
+"""The docs site: navigation, links and API pages are complete.
+
+The hook of the site keeps links working.
+"""
 
 import re
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""docs/states.md has exactly the transitions that the code makes, and its diagrams show its tables."""
+"""docs/states.md: its transitions are those of the code; diagrams match its tables."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that start whole runs: one model for all of them, and runs that leave nothing."""
+"""Fixtures of the tests that start whole runs: one model, and runs that clean up."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ CONFIG = Path(__file__).with_name("small.toml")
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that was never trained: its answers are long, and nobody cares for their reward here."""
+    """A model that was never trained: its answers are long, and their reward does not matter here."""
     directory = tmp_path_factory.mktemp("model") / "random"
     made = rlctl("model", "new", str(directory), "--config", str(CONFIG), "--json")
     assert made.returncode == 0, made.stderr
@@ -20,7 +20,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make_run(tmp_path: Path, model_dir: Path) -> Iterator[MakeRun]:
-    """Makes a run with settings over `small.toml`; each is ended whatever happened."""
+    """Makes a run with settings over `small.toml`; each run is ended whatever happened."""
     made: list[RealRun] = []
 
     def make(*settings: str) -> RealRun:

@@ -1,7 +1,7 @@
-"""A cluster whose head may fail over: a head and its standby on hosts of their own, a database on a third.
+"""A cluster whose head may fail over.
 
-Every host has shared memory of its own. Heads and reserved host see one folder of runs, as they must; the
-preemptible host sees nothing.
+A head and its standby run on their own hosts, a database on a third. Every host has shared memory of its own.
+Heads and reserved host see one folder of runs, as they must; the preemptible host does not.
 """
 
 from pathlib import Path
@@ -36,61 +36,62 @@ class FailoverCluster(Cluster):
 
     @property
     def url(self) -> str:
-        """Of the journals."""
+        """The URL of the journals."""
         return self.database.url()
 
     def address(self, head: str) -> str:
-        """Where a head listens."""
+        """The endpoint on which a head listens."""
         return f"tcp://{self.places[head].address}:7700"
 
     def up(self) -> None:
-        """Start everything; the second head stands by."""
+        """Start everything; the second head is the standby."""
         self.start_head()
         self.stand_by(HEADS[1])
         self.join("reserved-1", self.places["reserved-1"], "--role", "reserved")
         self.join(REMOTE, self.away)
 
     def start_head(self) -> None:
-        """The first one."""
+        """The first head."""
         self.start(HEADS[0], self.home, *self._lead(HEADS[0]))
 
     def stand_by(self, head: str) -> None:
-        """Start a head that waits."""
+        """Start a standby head."""
         self.start(head, self.places[head], *self._lead(head), "--standby")
 
     def leads(self, head: str) -> bool:
-        """Whether it is the head now."""
+        """Whether this head leads now."""
         try:
             return find_agent(self.state(head)).role == "head"
         except CannotRun:
             return False
 
     def isolate(self, node: str) -> None:
-        """Cut a host off from all others: whatever is sent is dropped without a word."""
+        """Cut a host off from all others: everything that is sent is dropped without a notice."""
         for place in self.places.values():
             if place is not self.places[node]:
                 self.switch.cut(self.places[node], place)
         self.switch.cut(self.places[node], self.laptop)
 
     def join(self, node: str, host: Host, *options: str) -> None:
-        """Start a node that joins whichever is the head."""
+        """Start a node that joins the leading head."""
         listen = ("--listen", f"tcp://{host.address}:0", "--bulk", "clear")
         joins = [word for head in HEADS for word in ("--join", self.address(head))]
         keys = [word for head in HEADS for word in ("--head-key", str(self.keys(head) / "node.public"))]
         self.start(node, host, *joins, *keys, *listen, *options)
 
     def access(self) -> list[str]:
-        """Options by which the laptop reaches the cluster."""
+        """The options by which the laptop reaches the cluster."""
         keys = ",".join(str(self.keys(head) / "node.public") for head in HEADS)
         heads = ",".join(map(self.address, HEADS))
         return ["--head", heads, "--head-key", keys, "--keys", str(self.keys("laptop"))]
 
     def books(self) -> list[str]:
-        """Options by which the laptop finds the journals."""
+        """The options by which the laptop finds the journals."""
         return ["--state-dir", str(self.state("reserved-1")), "--journal", self.url]
 
     def evidence(self, run: RunDir, *, complete: bool) -> Evidence:
-        """What is in the database, and in the reserved host's journal. The head has no journal of its own."""
+        """The evidence in the database and in the reserved host's journal. The head has no journal of its
+        own."""
         assert not list(self.state("head").glob("journal/**/*.sqlite"))
         states = [self.state("reserved-1")]
         return gather(

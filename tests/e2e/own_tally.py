@@ -1,4 +1,4 @@
-"""An actor of a user's own for tests: adds up what it is told, over its own deaths."""
+"""A user's own actor for tests: it sums its messages, also over its own deaths."""
 
 from gleaner.supervisor import Actor, Message, handles
 

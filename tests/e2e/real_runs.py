@@ -1,4 +1,4 @@
-"""A whole run as a user starts it, for tests: its processes, its history as it grows, its end.
+"""RealRun: a whole run as a user starts it, its processes, history and end.
 
 Everything that a test starts dies with it: at the end every process of the run is killed by pid.
 """
@@ -36,10 +36,10 @@ WAIT_S = 240.0  # machines that run tests are busy; nothing here takes longer th
 POLL_S = 0.05
 PR_SET_PDEATHSIG = 1
 OPEN_ENDED = "job.steps=100000"
-"""Of a run that must not end before its test is done with it; `stops_whole` ends it."""
+"""For a run that must not end before its test is done with it; `stops_whole` ends it."""
 RELEASED_STEPS = 3
-"""So many steps later a step is in a checkpoint before the newest: its batch is released, and audited."""
-CALM = "liveness.dead_s=10"  # where a test sets no other: whoever waits for a core is not dead
+"""After this many steps, a step is in a checkpoint before the newest: its batch is released, and audited."""
+CALM = "liveness.dead_s=10"  # where a test sets no other: a process that waits for a core is not dead
 
 
 class NotYet(AssertionError):
@@ -68,7 +68,7 @@ class RealRun:
     # -- rlctl --
 
     def start(self) -> None:
-        """`rlctl run`, until its folder is there."""
+        """Start `rlctl run`, and wait until its folder is there."""
         sets = [word for setting in self._settings for word in ("--set", setting)]
         self._rlctl("run", str(self._config), *sets)
         self.wait(lambda: every(self.runs_dir), "the run's folder")
@@ -76,11 +76,11 @@ class RealRun:
         self._follower = HistoryFollower(self._run.history)
 
     def resume(self) -> None:
-        """`rlctl resume` of this run."""
+        """Start `rlctl resume` of this run."""
         self._rlctl("resume", self.run.id)
 
     def interrupt(self) -> int:
-        """Ctrl-C to `rlctl`, which stops the run in order; its exit code."""
+        """Ctrl-C to `rlctl`, which stops the run in order; returns its exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
         return self.ends()
@@ -92,7 +92,7 @@ class RealRun:
         self._process.wait(WAIT_S)
 
     def ends(self) -> int:
-        """Wait for the end of `rlctl`; its exit code."""
+        """Wait for the end of `rlctl`; returns its exit code."""
         assert self._process is not None
         try:
             code = self._process.wait(2 * WAIT_S)
@@ -130,7 +130,7 @@ class RealRun:
     # -- waiting --
 
     def wait(self, condition: Callable[[], object], what: str, limit_s: float = WAIT_S) -> None:
-        """Until `condition` holds. Raises NotYet where it does not, or where `rlctl` ends before."""
+        """Wait until `condition` holds. Raises NotYet if it does not, or if `rlctl` ends before."""
         deadline = time.monotonic() + limit_s
         while not condition():
             ended = self._process is None or self._process.poll() is not None
@@ -147,7 +147,7 @@ class RealRun:
         return self.records
 
     def steps(self) -> list[int]:
-        """Steps that the history tells of."""
+        """The finished steps in the history."""
         return [record.step for record in self.look() if isinstance(record, Step)]
 
     def tokens(self) -> int:
@@ -157,7 +157,7 @@ class RealRun:
         )
 
     def restarts(self, child: str, cause: str = "SIGKILL") -> int:
-        """How often this child (`<host>/<kind>`) was started again for this cause."""
+        """How often this child (`<host>/<kind>`) was restarted for this cause."""
         told = (record for record in self.look() if isinstance(record, Restart))
         return sum(record.actor == child and record.cause == cause for record in told)
 
@@ -177,7 +177,7 @@ class RealRun:
         self.wait(lambda: max(self.steps(), default=0) > step, f"a step {what}")
 
     def figures(self) -> RolloutFigures:
-        """What the manager counts now; nothing in flight while it does not answer."""
+        """The manager's current counts; nothing in flight while it does not answer."""
         with contextlib.suppress(AskFailed):
             return asyncio.run(self._figures())
         return msgspec.convert(
@@ -193,12 +193,12 @@ class RealRun:
     # -- processes --
 
     def one(self, kind: str, node: str = "") -> Proc:
-        """A process of this kind, waited for."""
+        """Wait for a process of this kind."""
         self.wait(lambda: find(self.run, kind, node), f"a process {node}/{kind}")
         return find(self.run, kind, node)[0]
 
     def replaced(self, killed: Proc) -> None:
-        """Wait until another process plays the part of this one."""
+        """Wait until another process has replaced this one."""
         self.wait(
             lambda: any(proc.pid != killed.pid for proc in find(self.run, killed.kind, killed.node)),
             f"another {killed}",
@@ -209,7 +209,7 @@ class RealRun:
         self.wait(lambda: not any(map(is_alive, processes)), f"the end of {what}")
 
     def ends_whole(self) -> None:
-        """The run ends by itself with exit code 0, keeps every promise, and leaves nothing behind."""
+        """Check that the run ends by itself with code 0, keeps every promise, and leaves nothing behind."""
         assert self.ends() == 0, self.story()
         assert broken(self.run) == [], self.story()
         assert self.left() == []
@@ -217,13 +217,13 @@ class RealRun:
         assert (tokens.lost, tokens.generated_twice) == (0, 0)
 
     def stops_whole(self) -> None:
-        """The user stops the run: it ends in order, has kept every promise, and leaves nothing behind."""
+        """Stop the run as a user does: it ends in order, kept every promise, and leaves nothing behind."""
         assert self.interrupt() == INTERRUPTED, self.story()
         assert broken(self.run, complete=False) == [], self.story()
         assert self.left() == []
 
     def incarnations(self, instance: str, since_step: int = 1) -> list[int]:
-        """Incarnations of an instance that made tokens of these steps, in order; of a stopped run."""
+        """The incarnations of an instance that made tokens of these steps, in order; of a stopped run."""
         evidence = gather(self.run.path, self.run.config(), complete=False)
         return sorted(
             {
@@ -237,26 +237,26 @@ class RealRun:
         )
 
     def left(self) -> list[str]:
-        """What is left of the run a moment after its end."""
+        """The remains of the run a moment after its end."""
         deadline = time.monotonic() + WAIT_S
         while (found := left_behind(self.run)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return found
 
     def wait_until_all_died(self) -> None:
-        """Wait until no process of the run is left, without anybody's help. Memory stays for a resume."""
+        """Wait until no process of the run is left, without any help. Memory is kept for a resume."""
         deadline = time.monotonic() + WAIT_S
         while left := remains(self.run):
             assert time.monotonic() < deadline, f"still alive: {left}"
             time.sleep(POLL_S)
 
     def forget_memory(self) -> None:
-        """What a reboot of the host does to its shared memory."""
+        """Do to the host's shared memory what a reboot does."""
         for folder in self.run.memory():
             shutil.rmtree(folder)
 
     def close(self) -> None:
-        """Kill what still runs, free what it held."""
+        """Kill the processes that still run, and free their memory."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait(WAIT_S)
@@ -269,7 +269,7 @@ class RealRun:
             shutil.rmtree(folder, ignore_errors=True)
 
     def story(self) -> str:
-        """For a failure: what rlctl said last, and the warnings in every log."""
+        """For a failure: the last output of rlctl, and the warnings in every log."""
         said = self.output.read_text(errors="replace").splitlines()[-30:]
         return "\n".join([*said, *self.warnings()[-60:]])
 
@@ -295,7 +295,7 @@ def _die_with_the_tests() -> None:
 
 
 def rlctl(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Another `rlctl` command, to its end."""
+    """Run another `rlctl` command to its end."""
     argv = [sys.executable, "-m", "gleaner.rlctl", *arguments]
     return subprocess.run(
         argv, capture_output=True, text=True, timeout=WAIT_S, check=False, env=dict(os.environ)

@@ -1,10 +1,10 @@
-"""Run on a host that nobody trusts: knock at doors and print, as JSON, all that was got there.
+"""Connection attempts from an untrusted host: prints, as JSON, everything received.
 
     python stranger.py KEYS,HEAD_KEY,... ENDPOINT...
 
-KEYS is a key directory that nobody knows; the rest are public keys of the cluster, which are no secret. Each
-door gets a control message without keys, one under each of those public keys, a pull of weights with an
-invented token, and noise. Told of each: link events, frames, bytes.
+KEYS is a key directory that no node trusts; the rest are public keys of the cluster, which are no secret.
+Each endpoint gets a control message without keys, one under each of those public keys, a pull of weights with
+an invented token, and noise. The output has the link events, frames and bytes of each.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from gleaner.transport.links import Links
 from gleaner.transport.mesh import ZmqWire
 from gleaner.transport.wire import Peer, Route
 
-LOOK_S = 3.0  # what is not answered by then is not answered: the cluster answers within milliseconds
+LOOK_S = 3.0  # an answer after this time does not count: the cluster answers within milliseconds
 
 
 async def say(endpoint: str, keys: NodeKeys | None, public_key: str) -> dict[str, object]:
-    """Ask the process there to show itself, as `rlctl ps` does."""
+    """Ask the process there for its state, as `rlctl ps` does."""
     links = Links(ZmqWire("mallory", 1, keys=keys), life=1)
     events: list[str] = []
     frames: list[int] = []
@@ -43,7 +43,7 @@ async def say(endpoint: str, keys: NodeKeys | None, public_key: str) -> dict[str
 
 
 async def throw(endpoint: str, what: bytes) -> int:
-    """Bytes that came back."""
+    """The number of bytes that came back."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     got = b""
@@ -60,7 +60,7 @@ async def throw(endpoint: str, what: bytes) -> int:
 
 
 async def main(keys_dir: str, public_keys: list[str], endpoints: list[str]) -> dict[str, list[object]]:
-    """Everything at once."""
+    """Make all attempts at once."""
     keys = NodeKeys.load(keys_dir)
     request = Request(os.urandom(TOKEN_ID_BYTES), 1, 0, 1 << 16, 0)
     theft = encode_request(request, os.urandom(SECRET_BYTES))

@@ -1,4 +1,7 @@
-"""The campaign that every change has to pass, on real processes: at least ten faults of six kinds."""
+"""The chaos campaign that every change must pass, on real processes.
+
+It has at least ten faults of six kinds.
+"""
 
 import json
 import subprocess

@@ -1,4 +1,7 @@
-"""The same seed, once in peace and once under fire: the weights are the same bits, step for step."""
+"""Exact jobs on real processes: one seed, once calm and once under kills.
+
+The weights are the same bits, step for step.
+"""
 
 import pytest
 from real_runs import MakeRun, RealRun
@@ -53,13 +56,16 @@ def final(run: RealRun) -> dict[str, bytes]:
 
 
 def in_mid_step(run: RealRun, after: int) -> int:
-    """The incarnation of the trainer, if it is above `after` and was handed the first micro-batch of a step
-    that is not done; otherwise 0. (Short steps are handed to it as a whole, and it trains them in parts.)"""
+    """The incarnation of the trainer in the middle of a step, otherwise 0.
+
+    It must be above `after`, and must have been given the first micro-batch of an unfinished step. (A short
+    step is given to it as a whole, and it trains the step in parts.)
+    """
     journal = run.run.head / "journal" / run.run.id / "rollout.sqlite"
     try:
         messages = read_streams(journal, [MANAGER])[MANAGER].messages
     except JournalError:
-        return 0  # its writer was killed this moment and has not come back
+        return 0  # its writer was killed this moment and is not restarted yet
     taken = [one for one in messages if isinstance(one, GroupsTaken) and one.taker > after]
     newest = [one for one in taken if (one.batch, one.taker) == (taken[-1].batch, taken[-1].taker)]
     if not newest or step_of(newest[-1].batch) in (None, *run.steps()):
@@ -80,13 +86,13 @@ def kill(run: RealRun, kind: str, node: str = "") -> Proc:
 
 
 def kill_in_mid_decode(run: RealRun, kind: str) -> Proc:
-    """While requests are being decoded."""
+    """Kill while requests are being decoded."""
     run.until_tokens_flow(FLOWING)
     return kill(run, kind)
 
 
 def kill_trainer_in_mid_step(run: RealRun, after: int = 0) -> int:
-    """While it trains a step: the gradient of what it has of that dies with it. Its incarnation, above
+    """Kill while the trainer trains a step: its partial gradient is lost. Returns its incarnation, above
     `after`."""
     seen: list[int] = []
     run.wait(lambda: seen.append(in_mid_step(run, after)) or seen[-1], "a step that has begun")
@@ -98,7 +104,7 @@ def test_weights_after_kills_equal_calm_run_bit_for_bit(make_run: MakeRun) -> No
     calm, harried = make_run(*SETTINGS), make_run(*SETTINGS)
     calm.start()
     calm.wait(lambda: calm.events("joined") >= 3, "all hosts")
-    harried.start()  # beside it: weights that are exact do not depend on who else is there
+    harried.start()  # concurrently: exact weights do not depend on other runs
     harried.wait(lambda: harried.events("joined") >= 3, "all hosts")
     host = kill_in_mid_decode(harried, "engine").node
     killed = kill_trainer_in_mid_step(harried)

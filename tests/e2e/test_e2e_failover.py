@@ -1,4 +1,7 @@
-"""The head dies in the middle of a step; a standby on another host goes on: nothing is lost or done twice."""
+"""Failover: the head dies in the middle of a step, and a standby takes over.
+
+The standby is on another host. Nothing is lost or done twice.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,8 +46,8 @@ def in_mid_step(job: Job) -> None:
 
 
 def joined_again(job: Job) -> list[str]:
-    """The hosts that the new head heard of since the job goes on. (A host whose hello outlives the change of
-    heads comes over without a word in its own log.)"""
+    """The hosts that have joined the new head since the job continued. (A host whose hello outlives the
+    change of heads comes over without a line in its own log.)"""
     records = job.records()
     goes_on = max(at for at, record in enumerate(records) if isinstance(record, Run))
     came = [record for record in records[goes_on:] if isinstance(record, Node) and record.event == "joined"]
@@ -52,7 +55,7 @@ def joined_again(job: Job) -> list[str]:
 
 
 def whole(job: Job) -> None:
-    """The job ends well, its audit is clean, each step is told once."""
+    """Check that the job ends well, its audit is clean, and each step is reported once."""
     assert job.ends() == 0, job.story()
     assert job.broken(complete=True) == []
     assert [record.step for record in job.records() if isinstance(record, Step)] == list(range(1, STEPS + 1))

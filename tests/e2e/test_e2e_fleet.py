@@ -1,4 +1,7 @@
-"""Instances that leave, by notice or without, or hang and come back: the run goes on, token for token."""
+"""Instances that leave, with notice or without, or hang and return.
+
+The run continues, token for token.
+"""
 
 import signal
 from pathlib import Path
@@ -25,7 +28,7 @@ def test_noticed_instance_drains_and_run_continues_colocated(make_run: MakeRun, 
     run = make_run(OPEN_ENDED, "fleet.n_prem_max=3", trace(tmp_path, *added, *events))
     run.start()
     run.wait(lambda: run.events("killed") == 2 and run.events("left") == 1, "the end of all three")
-    alone = len(run.steps()) + 2  # the step under way still has tokens of theirs
+    alone = len(run.steps()) + 2  # the current step still has tokens of theirs
     run.until_step_after(alone + RELEASED_STEPS, "without the instances")
     run.stops_whole()
 

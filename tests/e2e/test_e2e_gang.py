@@ -1,5 +1,7 @@
-"""A trainer of two processes: one rank killed in the middle of a step, one frozen. The run goes on,
-and its instances pull what changed."""
+"""A trainer of two processes: one rank killed in a step, one frozen.
+
+The run continues, and its instances pull the changes.
+"""
 
 import signal
 
@@ -23,7 +25,7 @@ SETTINGS = [
     "training.backend=fsdp2",
     "training.processes=2",
     "training.exchange_s=4",
-    "training.learning_rate=1e-6",  # little of a version is another one than before
+    "training.learning_rate=1e-6",  # little of a version differs from the one before
     "rollout.max_new_tokens=128",
     "engine.slots=4",  # many waves a step: its groups are completed one after the other
     "fleet.n_prem_max=1",
@@ -31,7 +33,7 @@ SETTINGS = [
 
 
 def begun(run: RealRun) -> bool:
-    """Whether a trainer was handed a part of a step that is not done."""
+    """Whether a trainer was given a part of an unfinished step."""
     try:
         journal = run.run.head / "journal" / run.run.id / "rollout.sqlite"
         messages = read_streams(journal, [MANAGER])[MANAGER].messages
@@ -42,8 +44,10 @@ def begun(run: RealRun) -> bool:
 
 
 def strike(run: RealRun, number: signal.Signals) -> list[Restart]:
-    """A signal to rank 1 in the middle of a step: the whole gang is replaced, another step ends. What the
-    history tells of it."""
+    """A signal to rank 1 in the middle of a step: the whole gang is replaced, and another step ends.
+
+    Returns the report of it in the history.
+    """
     run.wait(lambda: begun(run), "a step that has begun")
     gang: list[Proc] = [run.one("trainer"), run.one("rank-1")]
     step, told = max(run.steps(), default=0), len(run.look())
@@ -65,7 +69,7 @@ def test_gang_continues_after_losing_a_rank_mid_step(make_run: MakeRun) -> None:
     frozen = {one.actor: one.cause for one in strike(run, signal.SIGSTOP)}
     assert frozen.keys() == {"reserved-1/rank-1", "reserved-1/trainer"}
     assert frozen["reserved-1/trainer"].startswith("exit 7: ")
-    assert "rank 1" in frozen["reserved-1/trainer"], "it says who did not answer"
+    assert "rank 1" in frozen["reserved-1/trainer"], "the report names the process that did not answer"
 
     run.stops_whole()
     trained = gather(run.run.path, run.run.config(), complete=False).trained
@@ -74,5 +78,5 @@ def test_gang_continues_after_losing_a_rank_mid_step(make_run: MakeRun) -> None:
     assert steps == list(range(1, len(steps) + 1)), "no step was skipped or done twice"
     pulled = run.report.weights
     assert pulled is not None
-    assert pulled.delta_versions > 0, "what two ranks wrote is pulled as what changed"
+    assert pulled.delta_versions > 0, "versions of two ranks are pulled as deltas"
     assert pulled.delta_bytes < pulled.image_bytes / 2

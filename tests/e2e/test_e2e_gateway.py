@@ -1,4 +1,7 @@
-"""A client of the gateway streams from a real run whose engine and manager are killed meanwhile."""
+"""A client of the gateway that streams from a real run.
+
+The run's engine and manager are killed meanwhile.
+"""
 
 import json
 import urllib.request
@@ -16,7 +19,7 @@ DEADLINE_S = 600
 
 
 def gateway_of(run: RealRun) -> str:
-    """Where the run's gateway serves."""
+    """The endpoint of the run's gateway."""
     said: list[str] = []
 
     def serves() -> bool:
@@ -49,7 +52,7 @@ def ask(url: str, rid: str) -> Iterator[dict[str, object]]:
 def test_stream_continues_after_engine_and_manager_death(
     make_run: MakeRun,
 ) -> None:
-    # One long step, all of it under the initial weights: what is compared is made under version 0.
+    # One long step, all of it under the initial weights: the compared tokens are made under version 0.
     run = make_run(
         "gateway.listen=127.0.0.1:0",
         "job.steps=1",

@@ -1,5 +1,8 @@
-"""SIGSTOP for good to every kind of process of a real run, one at a time while tokens flow: each is replaced
-within its limit, the cause is told, and the run goes on; that of the head ends the run, which is resumed."""
+"""Hangs: SIGSTOP for good to every kind of process of a real run.
+
+One process is stopped at a time, while tokens flow. Each is replaced within its limit, the cause is reported,
+and the run continues. A hang of the head ends the run, which is resumed.
+"""
 
 import signal
 import time
@@ -20,7 +23,7 @@ pytestmark = [
 FLOWING = 200  # tokens collected before a freeze, so that work is in flight
 DEAD_S = 3.0
 HUNG_S = 2 * DEAD_S
-SLACK_S = 20.0  # to look, to kill, and to start the next one on a busy machine
+SLACK_S = 20.0  # to detect, to kill, and to start the next one on a busy machine
 CAUSE = "SIGKILL (no heartbeat for "
 
 
@@ -30,8 +33,10 @@ def restarts(run: RealRun, child: str) -> list[str]:
 
 
 def freeze(run: RealRun, kind: str, node: str) -> float:
-    """SIGSTOP while tokens flow, until another process is in its place and a step has ended; how long it took
-    from the signal to the other process."""
+    """SIGSTOP while tokens flow, until another process has replaced it and a step has ended.
+
+    Returns the time from the signal to the other process.
+    """
     run.until_tokens_flow(FLOWING)
     victim, step, began_s = run.one(kind, node), run.steps()[-1], time.monotonic()
     children = victim.descendants()

@@ -1,4 +1,7 @@
-"""SIGKILL to every kind of process, one at a time in one run, while tokens flow. The run always goes on."""
+"""Kills: SIGKILL to every kind of process, one at a time in one run.
+
+Tokens flow meanwhile. The run always continues.
+"""
 
 import pytest
 from real_runs import OPEN_ENDED, RELEASED_STEPS, MakeRun, RealRun
@@ -11,8 +14,10 @@ FLOWING = 200  # tokens collected before a kill, so that work is in flight
 
 
 def kill_and_see_it_come_back(run: RealRun, kind: str, node: str = "") -> str:
-    """SIGKILL while tokens flow; its children go with it, its supervisor starts it again and says why, and
-    the run goes on: another step ends."""
+    """SIGKILL while tokens flow; the children of the process die with it.
+
+    Its supervisor restarts it and reports why, and the run continues: another step ends.
+    """
     run.until_tokens_flow(FLOWING)
     victim = run.one(kind, node)
     child = f"{victim.node}/{kind}"
@@ -27,7 +32,7 @@ def kill_and_see_it_come_back(run: RealRun, kind: str, node: str = "") -> str:
 
 
 def kill_host(run: RealRun, node: str) -> None:
-    """SIGKILL to a node agent: the whole host is gone."""
+    """SIGKILL to a node agent: the whole host is lost."""
     run.until_tokens_flow(FLOWING)
     agent = run.one(AGENT, node)
     children = agent.descendants()
@@ -61,5 +66,5 @@ def test_run_keeps_promises_when_a_process_is_killed(make_run: MakeRun) -> None:
     assert {child: restarts.get((child, "SIGKILL")) for child in victims} == dict.fromkeys(victims, 1)
     assert run.report.preemptions.killed == 1
     assert run.report.requests.migrated > 0
-    assert len(run.incarnations(f"{host}/engine")) > 1  # who was killed came back to work
+    assert len(run.incarnations(f"{host}/engine")) > 1  # every killed process works again
     assert len(run.incarnations("reserved-1/engine")) > 1

@@ -1,4 +1,4 @@
-"""Real hosts that hear of their end from a cloud's metadata service, in a real run."""
+"""Real hosts that get a notice from a cloud's metadata service, in a real run."""
 
 import asyncio
 import os
@@ -89,13 +89,13 @@ def test_noticed_host_drains_and_withdrawn_notice_keeps_serving(make_run: MakeRu
         run.wait(lambda: run.events("left", goes), "the end of the one that goes")
         assert process.wait(60.0) == 0
         run.wait(lambda: run.events("spared", stays), "the end of the notice")
-        back = len(run.steps()) + 2  # the step under way still has tokens from before
+        back = len(run.steps()) + 2  # the current step still has tokens from before
         run.until_step_after(back, "with the spared host")
         assert "aws; says none, asked" in status(tmp_path, stays)
         assert run.interrupt() == 130
     assert broken(run.run, complete=False) == []
     assert run.incarnations(f"{stays}/engine", back), "it never worked again"
-    assert run.incarnations(f"{goes}/engine"), "it was to have work to hand over"
+    assert run.incarnations(f"{goes}/engine"), "it should have work to hand over"
     assert run.incarnations(f"{goes}/engine", back) == []
     assert [run.events(event, goes) for event in ("noticed", "drained", "left", "killed")] == [1, 1, 1, 0]
     assert [run.events(event, stays) for event in ("noticed", "drained", "spared")] == [1, 1, 1]

@@ -1,4 +1,7 @@
-"""An actor of a user's own beside a real job: a client asks it, its process is killed, and it goes on."""
+"""A user's own actor beside a real job.
+
+A client asks it, its process is killed, and it continues.
+"""
 
 import asyncio
 import signal
@@ -41,7 +44,7 @@ def test_own_actor_answers_and_resumes_from_journal_after_kill(
     run.replaced(process)
     run.wait(lambda: run.restarts("head/own"), "word of its restart")
     second = add(run, 4)
-    assert second.total == 7, "the life before wrote it down"
+    assert second.total == 7, "the previous life journaled it"
     assert second.life > first.life
     run.until_step_after(max(run.steps(), default=0), "beside it")
     assert run.restarts("head/own") == 1

@@ -1,4 +1,4 @@
-"""A job on data, verifiers and a function of a user's own, as the documentation has it."""
+"""A job on a user's own data, verifiers and function, as documented."""
 
 from pathlib import Path
 

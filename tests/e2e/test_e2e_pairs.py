@@ -1,5 +1,7 @@
-"""Two processes die at the same moment: neither finds the other when it comes back. The job runs one step
-ahead of its trainer, and somebody asks its instances for a single response meanwhile."""
+"""Two processes that die at the same moment: neither finds the other again.
+
+The job runs one step ahead of its trainer, and a client asks its instances for a single response meanwhile.
+"""
 
 import asyncio
 from array import array
@@ -33,7 +35,7 @@ SINGLE = Generate(
 
 
 def generated(run: RealRun) -> Generated:
-    """What the job's instances make of the single request."""
+    """The response of the job's instances to the single request."""
 
     async def ask() -> Generated:
         async with connect_to_run(run.run) as cluster:

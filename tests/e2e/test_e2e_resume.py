@@ -1,4 +1,7 @@
-"""`rlctl run` itself is killed in the middle of a step: all dies with it, and `rlctl resume` goes on."""
+"""Resume: `rlctl run` is killed in the middle of a step, with its whole run.
+
+`rlctl resume` continues the run.
+"""
 
 from collections import Counter
 
@@ -36,7 +39,7 @@ def test_killed_run_resumes_and_does_every_step_once(make_run: MakeRun) -> None:
 
     assert run.steps() == list(range(1, STEPS + 1))
     trained = gather(run.run.path, run.run.config(), complete=True).trained
-    assert all(isinstance(event, StepTrained) for event in trained), "nothing was lost that lay in memory"
+    assert all(isinstance(event, StepTrained) for event in trained), "nothing in memory was lost"
     assert Counter(event.step for event in trained) == Counter(range(1, STEPS + 1))
     assert run.report.resumes == 2
     assert run.report.reward.first is not None

@@ -1,5 +1,7 @@
-"""Runs whose verifier is broken: each ends with the verifier's text and an exit code of its own, in time, and
-nothing is trained on scores that no verifier gave."""
+"""Runs with a broken verifier: each ends in time, with the verifier's text.
+
+The exit code is a separate one, and nothing is trained on scores that no verifier gave.
+"""
 
 import json
 from collections.abc import Iterator
@@ -44,7 +46,7 @@ def test_run_with_broken_verifier_ends_with_its_text(
     told = [record for record in records if isinstance(record, Verifier)]
     assert told[-1].sick
     assert DEEDS[deed] in told[-1].why
-    assert records[-1].t_s - told[-1].t_s < 60.0, "it was told to wait for 5 s"
+    assert records[-1].t_s - told[-1].t_s < 60.0, "it should wait for 5 s"
     assert not any(isinstance(record, Step | Eval) for record in records)
     assert run.report.verdicts is not None
     assert not run.report.verdicts.scored

@@ -1,4 +1,4 @@
-"""The main job across hosts in network namespaces of their own; who has not the right keys gets nothing."""
+"""The main job across hosts in network namespaces; a host needs the right keys."""
 
 import json
 import sys
@@ -25,25 +25,25 @@ pytestmark = [
 ]
 
 STRANGER = Path(__file__).with_name("stranger.py")
-GREETING_BYTES = 128  # anybody who connects gets ZeroMQ's greeting or a refusal; both are shorter
+GREETING_BYTES = 128  # each client that connects gets ZeroMQ's greeting or a refusal; both are shorter
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Cluster]:
-    """One cluster for one job after the other, as in life."""
+    """One cluster for successive jobs, as in production."""
     with Cluster(tmp_path_factory.mktemp("two-hosts"), model_dir) as cluster:
         cluster.up()
         yield cluster
 
 
 def doors(host: Host) -> list[str]:
-    """Where processes on this host listen."""
+    """The endpoints on which processes on this host listen."""
     lines = host.run(["ss", "-Htln"], 30.0).stdout.splitlines()
     return [f"tcp://{line.split()[3]}" for line in lines]
 
 
 def refused_by_head(cluster: Cluster) -> Counter[str]:
-    """What the head's process refused so far, by reason."""
+    """The refusals of the head's process so far, by reason."""
     shown = cluster.rlctl(cluster.laptop, "ps", "--json", *cluster.access())
     assert shown.returncode == 0, shown.stderr
     return Counter(json.loads(shown.stdout)["processes"][0]["refused"])
@@ -70,7 +70,7 @@ def test_job_trains_across_hosts_while_strangers_get_nothing(cluster: Cluster) -
     before, received = refused_by_head(cluster), cluster.away.received_bytes()
     job = cluster.job()
 
-    # A node that the head does not know: it says why it gets nothing, and tries on.
+    # A node that the head does not trust: it reports why it gets nothing, and continues to try.
     key = cluster.keys("head") / "node.public"
     here = f"tcp://{stranger.address}:0"
     join = ("--join", cluster.head, "--head-key", str(key), "--listen", here, "--bulk", "clear")
@@ -79,7 +79,7 @@ def test_job_trains_across_hosts_while_strangers_get_nothing(cluster: Cluster) -
     job.wait(lambda: why in cluster.output("mallory"), "the reason")
     job.wait(lambda: job.step() >= 1, "the first step")
 
-    # Every door of the cluster.
+    # Every port of the cluster.
     listening = [*doors(cluster.home), *doors(cluster.away)]
     addresses = {door.rpartition(":")[0] for door in listening}
     assert addresses == {f"tcp://{cluster.home.address}", f"tcp://{cluster.away.address}"}
@@ -111,13 +111,13 @@ def test_job_trains_across_hosts_while_strangers_get_nothing(cluster: Cluster) -
     assert "is not in trusted/" in cluster.log("head")
     assert "(unauthorized)" in cluster.log("reserved-1", "transfer")
 
-    # And the job did what it would have done without them.
+    # The job did the same as it would have done without them.
     remote = job.remote_tokens()
     assert sum(remote.values()) > 0
     versions = {version for _incarnation, version in remote}
     assert max(versions) >= 1, "it served no weights that the run made"
     weights = (cluster.model / "model.safetensors").stat().st_size
-    # One version came whole, of two bytes a weight where the file has four; of others what changed may do.
+    # One version came whole, of two bytes a weight where the file has four; others may have come as deltas.
     assert cluster.away.received_bytes() - received >= weights // 2
     assert not (cluster.state(REMOTE) / "journal" / job.run.id / "rollout.sqlite").exists()
 
@@ -136,7 +136,7 @@ def test_isolated_host_is_fenced_and_returns_as_another(cluster: Cluster) -> Non
     job.wait(lambda: time.monotonic() - cut_s > Liveness().dead_s + 1, "longer than the limits")
     cluster.switch.heal()
     job.wait(lambda: job.nodes("joined").count(REMOTE) > 1, "it is back")
-    back = job.step() + 2  # the instance takes part in the step after the one under way
+    back = job.step() + 2  # the instance takes part in the next step
     job.wait(lambda: job.step() > back + RELEASED_STEPS, "steps with the host")
     assert job.stops() == INTERRUPTED, job.story()
 
@@ -149,7 +149,7 @@ def test_isolated_host_is_fenced_and_returns_as_another(cluster: Cluster) -> Non
     assert max(first) <= alone < min(last)
     restarts = [record for record in job.records() if isinstance(record, Restart)]
     assert {record.actor for record in restarts} == {f"{REMOTE}/engine"}
-    # Whichever it hears first: the manager refuses its stream, or its next registration.
+    # The event that comes first: the manager refuses its stream, or its next registration.
     assert "crashed: Fenced: " in restarts[0].cause
 
 
@@ -181,7 +181,7 @@ def test_revoked_host_is_cut_off_until_trusted_again(
         told = rlctl("trust", REMOTE, "--keys", str(cluster.keys(node)))
         assert told.returncode == 0, told.stderr
     job.wait(lambda: job.nodes("joined").count(REMOTE) > 1, "it is back")
-    back = job.step() + 2  # the instance takes part in the step after the one under way
+    back = job.step() + 2  # the instance takes part in the next step
     job.wait(lambda: job.step() > back + RELEASED_STEPS, "steps with the host")
     assert job.stops() == INTERRUPTED, job.story()
     assert job.broken() == []

@@ -1,7 +1,7 @@
-"""A cluster across namespaces for tests: a head with a reserved host, a remote preemptible host, a laptop.
+"""A cluster across namespaces: a head with a reserved host, a remote host, a laptop.
 
-The remote host has shared memory of its own and sees neither the folder of runs nor the model: whatever it
-has, it got over its wire. Everything is ended by pid at the end, whatever happened.
+The preemptible remote host has shared memory of its own and sees neither the folder of runs nor the model: it
+gets all data over its wire. Every process is ended by pid at the end, whatever happened.
 """
 
 import os
@@ -66,17 +66,17 @@ class Job:
         return self._records
 
     def step(self) -> int:
-        """The newest step that is done."""
+        """The newest finished step."""
         return max((record.step for record in self.records() if isinstance(record, Step)), default=0)
 
     def nodes(self, event: str) -> list[str]:
-        """Hosts that did this, in order."""
+        """Hosts with this event, in order."""
         return [
             record.node for record in self.records() if isinstance(record, Node) and record.event == event
         ]
 
     def wait(self, condition: Callable[[], object], what: str, limit_s: float = WAIT_S) -> None:
-        """Until `condition` holds; fails where the run ends before."""
+        """Wait until `condition` holds; fails if the run ends before."""
         deadline = time.monotonic() + limit_s
         while not condition():
             assert self.process.poll() is None, f"{what}: the run ended before\n{self.story()}"
@@ -84,16 +84,16 @@ class Job:
             time.sleep(POLL_S)
 
     def ends(self) -> int:
-        """Its exit code."""
+        """Wait for the end; returns the exit code."""
         return self.process.wait(2 * WAIT_S)
 
     def stops(self) -> int:
-        """Ctrl-C to `rlctl`, which calls the job off; its exit code."""
+        """Ctrl-C to `rlctl`, which cancels the job; returns its exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.ends()
 
     def evidence(self, *, complete: bool = False) -> Evidence:
-        """What head and reserved host journaled of it. complete: it ended by itself."""
+        """The journals of the head and the reserved host about it. complete: it ended by itself."""
         return self._cluster.evidence(self.run, complete=complete)
 
     def broken(self, *, complete: bool = False) -> list[str]:
@@ -111,7 +111,7 @@ class Job:
         return counts
 
     def story(self) -> str:
-        """For a failure: what was said, and the warnings in every log."""
+        """For a failure: the output of rlctl, and the warnings in every log."""
         said = [self._output.read_text(errors="replace")[-3000:]]
         for log in sorted(self._cluster.root.glob("state/*/logs/*.log")):
             lines = log.read_text(errors="replace").splitlines()
@@ -141,7 +141,7 @@ class Cluster:
 
     @property
     def head(self) -> str:
-        """Where the head listens."""
+        """The head's endpoint."""
         return f"tcp://{self.home.address}:7700"
 
     def keys(self, node: str) -> Path:
@@ -153,7 +153,7 @@ class Cluster:
         return self.root / "state" / node
 
     def access(self) -> list[str]:
-        """Options by which the laptop reaches the head."""
+        """The options by which the laptop reaches the head."""
         return [
             "--head",
             self.head,
@@ -164,16 +164,16 @@ class Cluster:
         ]
 
     def books(self) -> list[str]:
-        """Options by which the laptop finds the journals."""
+        """The options by which the laptop finds the journals."""
         return [word for node in ("head", "reserved-1") for word in ("--state-dir", str(self.state(node)))]
 
     def evidence(self, run: RunDir, *, complete: bool) -> Evidence:
-        """What head and reserved host journaled of a run."""
+        """The journals of the head and the reserved host about a run."""
         states = [self.state("head"), self.state("reserved-1")]
         return gather(run.path, run.config(), complete=complete, state_dirs=states)
 
     def environment(self) -> dict[str, str]:
-        """What is started dies with the test process."""
+        """Start a process that dies with the test process."""
         return {**os.environ, PARENT_VARIABLE: str(os.getpid())}
 
     def up(self) -> None:
@@ -187,12 +187,12 @@ class Cluster:
         self.start("head", self.home, "--role", "head", "--listen", self.head)
 
     def kill(self, node: str) -> None:
-        """SIGKILL to a node agent: its whole host is gone."""
+        """SIGKILL to a node agent: its whole host is lost."""
         self._agents[node].kill()
         self._agents[node].wait(WAIT_S)
 
     def ended(self, node: str) -> int:
-        """Wait for the end of a node agent; its exit code."""
+        """Wait for the end of a node agent; returns its exit code."""
         return self._agents[node].wait(WAIT_S)
 
     def join(self, node: str, host: Host, *options: str) -> None:
@@ -238,7 +238,7 @@ class Cluster:
         return process
 
     def output(self, node: str) -> str:
-        """What a node agent printed."""
+        """The output of a node agent."""
         return (self.root / f"{node}.out").read_text()
 
     def log(self, node: str, process: str = "agent") -> str:

@@ -1,4 +1,4 @@
-"""Every folder of examples/ does what its text says."""
+"""The folders of examples/: each does what its text describes."""
 
 import asyncio
 import importlib.util

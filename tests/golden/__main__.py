@@ -1,7 +1,7 @@
-"""`python -m tests.golden [--change NAME...]`: bring the golden files up to date.
+"""Updates the golden files: `python -m tests.golden [--change NAME...]`.
 
-New entries are added and those of kinds that are gone are removed. An entry whose bytes changed stays as it
-is, and the exit code is 1, unless its name is given after `--change` (`--change all` for every one).
+New entries are added, and entries of removed kinds are removed. An entry whose bytes changed stays as it is,
+and the exit code is 1, unless its name is given after `--change` (`--change all` for every one).
 """
 
 import argparse
@@ -11,7 +11,7 @@ from tests.golden import book
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 1 when something changed that nobody said may change."""
+    """Exit code: 0, or 1 when an entry changed that is not named by `--change`."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("--change", nargs="+", default=[], metavar="NAME")
     allowed = set(parser.parse_args(arguments).change)

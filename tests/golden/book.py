@@ -1,7 +1,7 @@
-"""The golden files: what every message and frame looks like on the wire, and what it means.
+"""The golden files: the bytes of every message and frame, and their meaning.
 
-Owns their text. One file a module of messages, one for the frames of `transport/`; an entry is a name, the
-meaning as JSON (raw bytes in base64) and each part in hexadecimal.
+Owns their text. There is one file for each module of messages, and one for the frames of `transport/`. An
+entry is a name, the meaning as JSON (raw bytes in base64) and each part in hexadecimal.
 """
 
 import json
@@ -24,7 +24,7 @@ HEADER = """\
 
 
 class Entry(NamedTuple):
-    """What is written down of one kind."""
+    """The entry of one kind."""
 
     meaning: str
     parts: tuple[bytes, ...]
@@ -35,7 +35,7 @@ Pages = dict[str, dict[str, Entry]]
 
 
 def current() -> Pages:
-    """What this tree's code makes."""
+    """The entries that this tree's code makes."""
     pages: Pages = {}
     for kind, cls in vocabulary.kinds().items():
         pages.setdefault(cls.__module__.removeprefix("gleaner."), {})[kind] = _message(example(cls))
@@ -44,7 +44,7 @@ def current() -> Pages:
 
 
 def written() -> Pages:
-    """What the files hold."""
+    """The entries in the files."""
     return {path.stem: _read(path) for path in sorted(HERE.glob("*.txt"))}
 
 

@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Every frame that travels."""
+    """Every frame of `transport/`."""
     return [_envelope(), *_control_frames(), _token_frame(), *_stream_control(), _request(), _answer()]
 
 

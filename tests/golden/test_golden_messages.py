@@ -1,4 +1,4 @@
-"""Every message and every frame has the bytes that are written down, and they mean what is written down."""
+"""Golden bytes: every message and frame has its recorded bytes and meaning."""
 
 import json
 import subprocess
@@ -122,7 +122,7 @@ def test_token_frame_header_may_grow() -> None:
 
 
 def test_command_adds_removes_and_changes_only_requested_entries(tmp_path: Path) -> None:
-    # In a process of its own, on a copy of the files: a class that is defined here would stay known.
+    # In a process of its own, on a copy of the files: a class defined here would stay registered.
     script = f"""
 import shutil, sys
 from pathlib import Path

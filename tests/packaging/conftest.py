@@ -1,4 +1,4 @@
-"""A wheel of this checkout, by way of its sdist, and the folder that pip makes of it."""
+"""Fixtures: a wheel of this checkout, built from its sdist, and its installation."""
 
 import shutil
 import subprocess
@@ -33,7 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an installation of the wheel adds to `site-packages`."""
+    """The files that an installation of the wheel adds to `site-packages`."""
     folder = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)

@@ -1,4 +1,7 @@
-"""Modules have one name each: the linter refuses the short one, which a checkout would allow as well."""
+"""One name for each module: the linter refuses the short import name.
+
+A checkout would allow the short name as well.
+"""
 
 import subprocess
 import sys

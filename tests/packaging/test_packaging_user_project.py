@@ -1,4 +1,7 @@
-"""The installed package in a project that has folders of the same names, with PyPI's supervisor beside it."""
+"""The installed package in a project with folders of the same names.
+
+PyPI's supervisor is installed beside it.
+"""
 
 import os
 import subprocess
@@ -9,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PYPI_SUPERVISOR = ROOT / ".venv" / "pypi-supervisor"
-"""Where `make setup` puts it: in the environment itself, `import supervisor` would not fail where it must."""
+"""Where `make setup` installs it: in the environment itself, `import supervisor` would not fail where it
+must."""
 
 PROJECT = {
     "configs/__init__.py": "MINE = True\n",
@@ -61,8 +65,10 @@ def __getattr__(name):
         raise AttributeError(name)
     return Stub(name, (), {})
 """
-"""For modules of verl's environment: every name is there, and takes everything. `verl_classes.py` has the
-plug-in work with the real ones."""
+"""Stub modules of verl's environment, in which every name exists and takes any argument.
+
+`verl_classes.py` runs the plug-in with the real ones.
+"""
 
 
 @pytest.fixture
@@ -89,7 +95,7 @@ def run(project: Path, site: Path, program: str, **env: str) -> str:
 
 
 def test_pypi_supervisor_is_installed() -> None:
-    assert (PYPI_SUPERVISOR / "supervisor" / "options.py").is_file(), "make setup brings it"
+    assert (PYPI_SUPERVISOR / "supervisor" / "options.py").is_file(), "make setup installs it"
 
 
 def test_project_with_same_folder_names_publishes(project: Path, site: Path) -> None:

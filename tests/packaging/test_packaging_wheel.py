@@ -1,4 +1,4 @@
-"""What an installation holds: one package, all of it, typed."""
+"""The wheel: one typed package, complete, and nothing else."""
 
 import subprocess
 import zipfile

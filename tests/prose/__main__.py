@@ -1,4 +1,6 @@
-"""`python -m tests.prose [--all | --rates]`: fail where our prose has too many of the words it avoids."""
+"""`python -m tests.prose [--all
+--rates]`: fails on too many avoided words.
+"""
 
 import argparse
 import math

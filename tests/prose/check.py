@@ -1,4 +1,4 @@
-"""How often the avoided words occur in each folder, held against the limits of `[tool.prose.limits]`."""
+"""The rate of avoided words per folder, compared with `[tool.prose.limits]`."""
 
 import os
 import re
@@ -90,7 +90,7 @@ def exceeded(folder: Folder, limits: Mapping[str, float]) -> list[str]:
 
 
 def _is_made(path: Path) -> bool:
-    """A page made from docstrings and help, which are read where they are."""
+    """Whether it is a page made from docstrings and help, which are checked at their source."""
     return path.suffix == ".md" and bool(_MADE.search(path.read_text(encoding="utf-8")[:600]))
 
 

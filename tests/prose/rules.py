@@ -1,6 +1,6 @@
 """The words that our prose avoids, by group, each with what to write instead.
 
-Owns the words. Where text is found is `texts`, how often a word may occur is a setting (`limits`).
+Owns the words. `texts` finds the prose; the settings (`limits`) set how often a word may occur.
 """
 
 import re

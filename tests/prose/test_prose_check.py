@@ -1,4 +1,4 @@
-"""The check of our prose: it finds each kind of avoided word where prose is, and nowhere else."""
+"""The prose check: it finds each kind of avoided word in prose only."""
 
 from pathlib import Path
 

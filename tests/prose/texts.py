@@ -1,5 +1,4 @@
-"""Where the prose of a file is: docstrings, comments, log lines and command-line help of Python, Markdown
-without its code.
+"""The prose of a file: docstrings, comments, log lines, help, and Markdown.
 
 Owns the extraction. Code, names in backticks and addresses of links are no prose.
 """

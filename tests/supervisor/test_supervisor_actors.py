@@ -1,6 +1,6 @@
 """Actors in one or two processes on a loopback wire.
 
-The tests cover tell, ask, mailboxes, watches, the registry and journals.
+The tests cover `tell`, `ask`, mailboxes, watches, the registry and journals.
 """
 
 import asyncio

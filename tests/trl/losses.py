@@ -1,8 +1,9 @@
-"""What TRL's own loss functions say of a few batches: `python losses.py OUT`, in an environment with TRL.
+"""Losses of TRL's own functions for a few batches: `python losses.py OUT`.
 
-Its newest release has GRPO, DAPO and GSPO (`GRPOTrainer._compute_loss`), 0.11.4 the last PPO that can be
-called alone (`PPOTrainer.loss`); each writes the cases that it knows. Nothing of Gleaner is imported here.
-`make reference` renews `tests/trl/losses.json` and `losses_ppo.json`, and the tests compare ours with them.
+It runs in an environment with TRL. The newest release has GRPO, DAPO and GSPO (`GRPOTrainer._compute_loss`),
+0.11.4 the last PPO that can be called alone (`PPOTrainer.loss`); each writes the cases that it knows. Nothing
+of Gleaner is imported here. `make reference` renews `tests/trl/losses.json` and `losses_ppo.json`, and the
+tests compare our losses with them.
 """
 
 import json
@@ -45,7 +46,7 @@ def with_answer(case: dict, settings: dict, loss: torch.Tensor, logprobs: torch.
 
 
 def grpo_case(seed: int, name: str, low: float, high: float, cap: float | None) -> dict:
-    """TRL's loss on given log-probs: its trainer is stood in for by its attributes."""
+    """TRL's loss on given log-probs; an object with its attributes replaces its trainer."""
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     case = batch(seed)

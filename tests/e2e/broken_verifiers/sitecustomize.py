@@ -1,6 +1,6 @@
-"""Breaks the verifier of every reward worker whose interpreter finds this folder, as `BROKEN_VERIFIER` says.
+"""Breaks the verifier of each reward worker whose interpreter finds this folder.
 
-Problems come as ever. Python imports this module at its start.
+`BROKEN_VERIFIER` gives the way. Problems are unchanged. Python imports this module at its start.
 """
 
 import os
@@ -13,7 +13,7 @@ DEED = "BROKEN_VERIFIER"
 
 
 def fail(deed: str) -> float:
-    """What every score comes to."""
+    """The result of every score."""
     match deed:
         case "raises":
             raise ValueError("this verifier is broken")
@@ -27,7 +27,7 @@ def fail(deed: str) -> float:
 
 
 def install(deed: str) -> None:
-    """Put it in the place of the scorer that workers load."""
+    """Replace the scorer that workers load."""
     from gleaner.actors.reward import worker
 
     whole = worker.task
