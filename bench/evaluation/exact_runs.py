@@ -69,7 +69,7 @@ def text(found: dict[str, dict[str, object]], same: bool) -> str:
     image = f"![Mean reward of each step of both runs: one line](images/{IMAGE})"
     return (
         "R13 (the paper's figure 15: rewards as veRL's) cannot be simulated. Two real quickstarts "
-        f"with `job.exact`, {STEPS} steps, one in peace ({peace['killed']} hosts killed), one under the "
+        f"with `job.exact`, {STEPS} steps, one undisturbed ({peace['killed']} hosts killed), one under the "
         f"preset's trace ({hit['killed']} killed): rewards and final weights are {verdict} "
         f"(SHA-256 of `model.safetensors`: `{str(hit['weights'])[:16]}...`). "
         f"`python -m bench.evaluation.exact_runs` repeats it.\n\n{image}"

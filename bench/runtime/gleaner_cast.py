@@ -16,7 +16,7 @@ from gleaner.supervisor import (
 )
 
 MINUTE_S = 60.0
-PATIENCE_S = 5.0  # for the last tells to arrive; later ones are lost
+PATIENCE_S = 5.0  # for the last one-way messages; later ones are lost
 
 
 class BenchPing(Message, frozen=True):
@@ -39,13 +39,13 @@ class BenchTell(Message, frozen=True):
 
 
 class BenchCounted(Message, frozen=True):
-    """Asks for the number of received tells. `over`: start a new count."""
+    """Asks for the number of received one-way messages. `over`: start a new count."""
 
     over: bool = False
 
 
 class BenchCount(Message, frozen=True):
-    """Number of received tells, and how many of them were out of order."""
+    """Number of received one-way messages, and how many of them were out of order."""
 
     count: int
     disordered: int
@@ -69,7 +69,7 @@ class BenchAsked(Message, frozen=True):
 
 
 class BenchMeasureTells(Message, frozen=True):
-    """Send tells to `to` for `seconds`, then ask how many arrived."""
+    """Send one-way messages to `to` for `seconds`, then ask how many arrived."""
 
     to: Address
     seconds: float
@@ -108,7 +108,7 @@ class Echo(Actor):
 
 
 class Counter(Actor):
-    """Counts its tells."""
+    """Counts one-way messages."""
 
     async def on_start(self) -> None:
         """Reset the counts."""
@@ -129,7 +129,7 @@ class Counter(Actor):
 
 
 class Asker(Actor):
-    """Measures from inside an actor, with the asks and tells of any actor."""
+    """Measures from inside an actor, with the asks and one-way messages of any actor."""
 
     @handles(BenchMeasureAsks)
     async def measure_asks(self, order: BenchMeasureAsks) -> BenchAsked:
@@ -145,7 +145,7 @@ class Asker(Actor):
 
     @handles(BenchMeasureTells)
     async def measure_tells(self, order: BenchMeasureTells) -> BenchTold:
-        """Send tells as fast as `ctx.tell` accepts them."""
+        """Send one-way messages as fast as `ctx.tell` accepts them."""
         clock, effort = time.perf_counter, Effort()
         began = clock()
         until = began + order.seconds
@@ -173,7 +173,7 @@ class Asker(Actor):
 
 
 class Watcher(Actor):
-    """Records when it learns that the watched actor is gone."""
+    """Records when it is notified that the watched actor is gone."""
 
     def __init__(self, watched: Address, gone: "asyncio.Future[tuple[float, str]]") -> None:
         self._watched = watched

@@ -2,7 +2,7 @@
 
 API: `await actor.method(...)` from an asynchronous client with direct connections to the workers; many
 outstanding as coroutines. The methods are coroutines, so that they run on the worker's loop without a hop to
-its actor thread. Dask has no tell and no restart.
+its actor thread. Dask has no one-way messages and no restart.
 """
 
 import asyncio

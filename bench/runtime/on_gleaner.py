@@ -2,7 +2,7 @@
 
 These, with `ctx.ask`, `ctx.tell` and `ctx.watch`, are its public interface. Every process is opened as the
 node agent opens its own (ZeroMQ over TCP loopback, SQLite journal, registry with leases); uvloop is the
-product's loop. All asks and tells are sent from inside an actor.
+product's loop. All messages are sent from inside an actor.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ from gleaner.supervisor import (
 
 
 def pair(task: Task) -> None:
-    """ask_1, ask_64, tell: an actor of this process and one of another."""
+    """Rows `ask_1`, `ask_64` and `tell`: an actor of this process and one of another."""
 
     async def measure() -> None:
         async with head(task) as system, other_process(system, task, "other", "pair"):

@@ -1,7 +1,8 @@
 """Monarch, measured on processes of this host.
 
-API: `await endpoint.call_one(...)`, many outstanding as coroutines; a tell is `endpoint.broadcast(...)`. The
-program's own process asks, a process of `this_host().spawn_procs()` answers. Monarch has no restart.
+API: `await endpoint.call_one(...)`, many outstanding as coroutines; a one-way message is
+`endpoint.broadcast(...)`. The program's own process asks, a process of `this_host().spawn_procs()` answers.
+Monarch has no restart.
 """
 
 import asyncio
@@ -72,7 +73,7 @@ class Echo(Actor):  # type: ignore[misc]
 
 
 class Counter(Actor):  # type: ignore[misc]
-    """Counts its tells."""
+    """Counts one-way messages."""
 
     def __init__(self) -> None:
         self.sink = Sink()
@@ -84,7 +85,7 @@ class Counter(Actor):  # type: ignore[misc]
 
     @endpoint  # type: ignore[untyped-decorator]
     async def counted(self) -> tuple[int, int]:
-        """Count of tells, and how many of them were out of order."""
+        """Count of one-way messages, and how many of them were out of order."""
         found = self.sink.count, self.sink.disordered
         self.sink = Sink()
         return found

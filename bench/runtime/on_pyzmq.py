@@ -18,7 +18,7 @@ TELL = b"tell"
 
 
 def _answer(ready: Connection) -> None:
-    """Echo until the start of the tells; then count until the count is requested."""
+    """Echo until one-way messages start; then count until the count is requested."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
         sock.linger = 0
         ready.send(f"tcp://127.0.0.1:{sock.bind_to_random_port('tcp://127.0.0.1')}")
@@ -74,7 +74,7 @@ def _tell(sock: "zmq.Socket[bytes]", seconds: float) -> Told:
 
 
 def pair(task: Task) -> None:
-    """ask_1, ask_64, tell."""
+    """Rows `ask_1`, `ask_64` and `tell`."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     other = spawn.Process(target=_answer, args=(theirs,), daemon=True)

@@ -1,9 +1,9 @@
 """Ray, measured on one local cluster with two CPUs.
 
 API: a synchronous driver and synchronous actors, as in Ray's own microbenchmark; one outstanding is
-`ray.get(method.remote())`, many are references gathered by one `ray.get`; a tell is a reference that is
-dropped. A Ray actor is a process: the storm, and the idle cost, are 8 async actors of 125 plain objects each,
-which ask objects of their own process by a plain call.
+`ray.get(method.remote())`, many are references gathered by one `ray.get`; a one-way message is a reference
+that is dropped. A Ray actor is a process: the storm, and the idle cost, are 8 async actors of 125 plain
+objects each, which ask objects of their own process by a plain call.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Echo:
 
 
 class Counter:
-    """Counts its tells."""
+    """Counts one-way messages."""
 
     def __init__(self) -> None:
         self.sink = Sink()
@@ -68,7 +68,7 @@ class Counter:
         self.sink.take(content)
 
     def counted(self) -> tuple[int, int]:
-        """Count of tells, and how many of them were out of order."""
+        """Count of one-way messages, and how many of them were out of order."""
         found = self.sink.count, self.sink.disordered
         self.sink = Sink()
         return found
@@ -145,7 +145,7 @@ def _tells(counter: Any, seconds: float) -> Told:
 
 
 def pair(task: Task) -> None:
-    """ask_1, ask_64, tell: the driver and an actor."""
+    """Rows `ask_1`, `ask_64` and `tell`: the driver and an actor."""
     _up(task)
     sizes = task.sizes
     echo = ray.remote(Echo).remote()

@@ -1,8 +1,8 @@
 """xoscar, measured on one pool on this host.
 
-API: `await ref.method(...)`, many outstanding as coroutines; a tell is `await ref.method.tell(...)`. Actors
-are `StatelessActor`, which takes no lock around a call. The pool's main process asks, a sub-process answers;
-uvloop in both, which is xoscar's own default.
+API: `await ref.method(...)`, many outstanding as coroutines; a one-way message is `await
+ref.method.tell(...)`. Actors are `StatelessActor`, which takes no lock around a call. The pool's main process
+asks, a sub-process answers; uvloop in both, which is xoscar's own default.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class Echo(xoscar.StatelessActor):  # type: ignore[misc]
 
 
 class Counter(xoscar.StatelessActor):  # type: ignore[misc]
-    """Counts its tells."""
+    """Counts one-way messages."""
 
     def __init__(self) -> None:
         self.sink = Sink()
@@ -77,7 +77,7 @@ class Counter(xoscar.StatelessActor):  # type: ignore[misc]
         self.sink.take(content)
 
     def counted(self) -> tuple[int, int]:
-        """Count of tells, and how many of them were out of order."""
+        """Count of one-way messages, and how many of them were out of order."""
         found = self.sink.count, self.sink.disordered
         self.sink = Sink()
         return found

@@ -86,7 +86,7 @@ ROWS = (
     RowSpec(
         "tell",
         "pair",
-        "tell between two processes, through the actor layer",
+        "one-way messages between two processes, through the actor layer",
         (_RATE, _CPU, _LOST, Metric("disordered", "out of order", True)),
         (Goal("per_s", 500_000), Goal("per_s", 0.3, LIMIT), Goal("lost", 0), Goal("disordered", 0)),
         "at least 500,000/s and 0.3x of raw pyzmq; none lost, all in order",

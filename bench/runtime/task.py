@@ -140,7 +140,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Tells: counts of sent, received and out-of-order ones; seconds and CPU seconds until all had
+    """One-way messages: counts of sent, received and out-of-order ones; seconds and CPU seconds until all had
     arrived."""
 
     sent: int

@@ -110,7 +110,7 @@ def cases() -> tuple[Case, ...]:
         Case("28, and 4 with 10 Gbps: the 28", PLAIN, slow, 1.1, judged="r"),
         Case("8, and 8 behind 10 Gbps", FAR, two_sites, 1.1, copies=1.01, starred=True),
         Case(
-            "the same, who pulls across silent after 6 s",
+            "the same, cross-site puller silent after 6 s",
             FAR,
             (*two_sites, Event(6.0, "vanish", "far0")),
             1.1,

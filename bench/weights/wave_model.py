@@ -136,8 +136,7 @@ class _Model:
             self._die(name, world.silent_s, world.dead_s)
 
     def _die(self, name: str, noticed_s: float, known_s: float) -> None:
-        """It stops now. The receivers that pull from it notice a little later, the tracker at its own
-        time."""
+        """The receiver stops now. Its children notice a little later, the tracker at its own time."""
         host = self._hosts.pop(name)
         host.alive = False
         self._wanted.discard(name)
@@ -153,7 +152,7 @@ class _Model:
         self._after(known_s, partial(self._wave.lose, name))
 
     def _failed(self, host: _Host) -> None:
-        """It leaves its parent, and asks for another one after a pause."""
+        """The receiver leaves its parent, and asks for another one after a pause."""
         assert host.parent is not None
         failed, host.parent = host.parent.name, None
         self._drop(host)
@@ -199,7 +198,7 @@ class _Model:
             self._outcome.edges.append((self._now_s, host.name, other.name))
 
     def _drop(self, host: _Host) -> None:
-        """What is under way to it is lost: less than a chunk, as a connection carries one after the other."""
+        """The chunk in flight to it is lost: one at most, as a connection carries one after the other."""
         if host.chunk >= 0:
             self._outcome.wasted_bytes += int(self._world.bytes_of(host.chunk) - host.left_bytes)
         host.chunk = -1

@@ -17,9 +17,9 @@ Kind = Literal["join", "kill", "vanish", "drain", "lie"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """At `at_s` the receiver `name` joins; or its process is killed, so that its connections break; or its
-    host vanishes, so that they are silent; or it gets notice, and is gone `World.drain_s` later; or the
-    chunks that it serves from now on are wrong."""
+    """At `at_s` this happens to the receiver `name`: it joins; or its process is killed, so that its
+    connections break; or its host vanishes, so that they are silent; or it gets a notice, and is gone
+    `World.drain_s` later; or the chunks that it serves from now on are wrong."""
 
     at_s: float
     kind: Kind

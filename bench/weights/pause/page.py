@@ -19,7 +19,7 @@ Column = tuple[str, Callable[[Flip], float]]
 FLIPS: tuple[Column, ...] = (
     ("pause", lambda one: one.pause_s),
     ("a step before", lambda one: one.usual_s),
-    ("the engine stood still", lambda one: one.still_s),
+    ("the engine paused", lambda one: one.still_s),
     ("lag", lambda one: one.lag_s),
     ("described", lambda one: one.describe_s),
     ("on the host", lambda one: one.fetch_s),
