@@ -27,16 +27,16 @@ AWHILE = 50
 class _Looks(selectors.DefaultSelector):
     """Waits for `TURN_S` at most, and calls back before and after."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, notify: Callable[[], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._notify = notify
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self._tell()
+        self._notify()
         try:
             return super().select(timeout if timeout is None else min(timeout, TURN_S))
         finally:
-            self._tell()
+            self._notify()
 
 
 class PatientLoop(asyncio.SelectorEventLoop):
@@ -88,10 +88,10 @@ def be_patient() -> None:
     """Make all loops from now on patient, and let journals report to them when they work."""
     put = GroupCommit._put
 
-    def telling(journal: GroupCommit, item: object, done: "asyncio.Future[T]") -> None:
+    def reporting(journal: GroupCommit, item: object, done: "asyncio.Future[T]") -> None:
         put(journal, item, done)  # type: ignore[arg-type]
         if isinstance(loop := done.get_loop(), PatientLoop):
             loop.works_beside(done)
 
-    GroupCommit._put = telling  # type: ignore[assignment, method-assign]
+    GroupCommit._put = reporting  # type: ignore[assignment, method-assign]
     asyncio.set_event_loop_policy(PatientPolicy())

@@ -59,11 +59,11 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self.root = Path(tempfile.mkdtemp(prefix="gleaner-postgres-"))
         self.address, self.port = address, _free_port()
-        nobody = pwd.getpwnam("nobody")
+        account = pwd.getpwnam("nobody")
         self._user: dict[str, int | str] = {}
         if os.geteuid() == 0:
-            os.chown(self.root, nobody.pw_uid, nobody.pw_gid)
-            self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid}
+            os.chown(self.root, account.pw_uid, account.pw_gid)
+            self._user = {"user": account.pw_uid, "group": account.pw_gid}
         argv = [str(binaries / "initdb"), "--pgdata", str(self.root / "data"), "--auth=trust", "--no-sync"]
         argv += ["--username=gleaner", "--encoding=UTF8", "--no-locale"]
         made = subprocess.run(argv, capture_output=True, text=True, cwd=self.root, check=False, **self._user)  # type: ignore[call-overload]
@@ -95,7 +95,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start it, or start it again, and wait until it answers."""
         settings = {"listen_addresses": self.address, "unix_socket_directories": str(self.root), **SETTINGS}
-        argv = [*self._inside, *self._as_nobody(), str(self._binaries / "postgres")]
+        argv = [*self._inside, *self._unprivileged(), str(self._binaries / "postgres")]
         argv += ["-D", str(self.root / "data"), "-p", str(self.port)]
         argv += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         deadline = time.monotonic() + START_S
@@ -130,7 +130,7 @@ class PostgresServer:
                 self.kill()
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def _as_nobody(self) -> list[str]:
+    def _unprivileged(self) -> list[str]:
         """In a namespace, the command that enters it must run as root; only then the server drops it."""
         if not (self._inside and self._user):
             return []

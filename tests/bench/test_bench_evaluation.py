@@ -244,10 +244,10 @@ def test_controllers_are_compared_by_seed_in_throughput_and_cost() -> None:
     (ours,) = segment_cells(["14b"], "A", [1], ["gleaner"])
     (theirs,) = segment_cells(["14b"], "A", [1], ["algorithm-1"])
     (alone,) = segment_cells(["14b"], "B", [1], ["gleaner"])
-    told = page.controllers_text(
+    text = page.controllers_text(
         Results([result(ours, 110.0, hosts=5.0), result(theirs, 100.0, hosts=4.0), result(alone, 1.0)])
     )
     money = 100 * (1.1 * (83.79 + 4 * 5.32) / (83.79 + 5 * 5.32) - 1)
-    (row,) = told.splitlines()[2:]
+    (row,) = text.splitlines()[2:]
     assert row.startswith(f"| 14B | A | 1 | +10.0 % | +10.0 to +10.0 % | {money:+.1f} % |")
     assert row.endswith("| 4.0, 5.0 |")

@@ -28,9 +28,9 @@ WORST = [case for case in cases() if case.name == "64, three hosts silent, of th
 def test_every_wave_stays_within_its_bound_with_larger_chunks(case: Case) -> None:
     if case.world.payload_bytes == PLAIN.payload_bytes:
         (case,) = coarse([case], 62_500_000)
-    told = tell(case)
-    assert told.met, f"{told.times_alone:.3f} times one alone, {told.copies:.2f} copies crossed"
-    assert not told.star_s or told.outcome.last_s <= 1.02 * told.star_s
+    shown = tell(case)
+    assert shown.met, f"{shown.times_alone:.3f} times one alone, {shown.copies:.2f} copies crossed"
+    assert not shown.star_s or shown.outcome.last_s <= 1.02 * shown.star_s
 
 
 def test_wave_to_64_receivers_takes_little_longer_than_one() -> None:
@@ -76,8 +76,8 @@ def test_wave_without_any_receiver_served_is_an_error() -> None:
 
 
 def test_page_has_a_row_per_case_and_self_contained_picture() -> None:
-    told = [tell(case) for case in coarse(cases()[:3], COARSE.chunk_bytes)]
-    page = fan_out.page(told)
+    shown = [tell(case) for case in coarse(cases()[:3], COARSE.chunk_bytes)]
+    page = fan_out.page(shown)
     assert [line for line in page.splitlines() if line.startswith("| 16 receivers | 2.6")]
     root = ElementTree.fromstring(fan_out_picture.picture())
     assert root.tag == "{http://www.w3.org/2000/svg}svg"

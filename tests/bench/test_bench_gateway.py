@@ -32,9 +32,9 @@ def test_empty_load_gives_nan_instead_of_division_error() -> None:
 
 
 def test_fake_server_event_holds_all_earlier_ones() -> None:
-    told = [event.removeprefix(b"data: ").strip() for event in events(3)]
-    metas = [msgspec.json.decode(event, type=Event).meta_info for event in told]
-    assert [len(json.loads(event)["output_ids"]) for event in told] == [1, 2, 3]
+    sent = [event.removeprefix(b"data: ").strip() for event in events(3)]
+    metas = [msgspec.json.decode(event, type=Event).meta_info for event in sent]
+    assert [len(json.loads(event)["output_ids"]) for event in sent] == [1, 2, 3]
     assert [meta.completion_tokens for meta in metas if meta is not None] == [1, 2, 3]
     assert metas[2] is not None
     assert metas[1] is not None
@@ -44,12 +44,12 @@ def test_fake_server_event_holds_all_earlier_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interval", "count", "told"), [(1, 4, [1, 2, 3, 4]), (3, 8, [1, 4, 7, 8]), (9, 2, [1, 2])]
+    ("interval", "count", "sent"), [(1, 4, [1, 2, 3, 4]), (3, 8, [1, 4, 7, 8]), (9, 2, [1, 2])]
 )
 def test_fake_server_sends_first_token_at_once_then_batches(
-    interval: int, count: int, told: list[int]
+    interval: int, count: int, sent: list[int]
 ) -> None:
-    assert [at for at in range(1, count + 1) if is_told(at, count, interval)] == told
+    assert [at for at in range(1, count + 1) if is_told(at, count, interval)] == sent
 
 
 def test_goals_compare_fronts_at_highest_concurrency() -> None:

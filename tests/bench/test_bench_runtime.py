@@ -192,10 +192,10 @@ def test_plot_has_a_panel_per_measured_row(tmp_path) -> None:
 
 def test_system_without_environment_is_skipped_with_a_message(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(harness, "ENVIRONMENTS", tmp_path)
-    said: list[str] = []
-    assert harness.available(SYSTEMS, said.append) == ["pyzmq", OURS]
-    assert len(said) == len(PEERS)
-    assert all("SKIPPED" in line for line in said)
+    output: list[str] = []
+    assert harness.available(SYSTEMS, output.append) == ["pyzmq", OURS]
+    assert len(output) == len(PEERS)
+    assert all("SKIPPED" in line for line in output)
 
 
 def test_failing_program_is_reported_and_leaves_no_process() -> None:
@@ -210,17 +210,17 @@ def test_leftover_processes_are_ended_by_their_mark() -> None:
     code = "import time; print('up', flush=True); time.sleep(60)"
     left = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
     assert left.stdout is not None
-    with left.stdout as said:
-        said.readline()
+    with left.stdout as output:
+        output.readline()
     harness.end("left-behind")
     assert left.wait(60) < 0
 
 
 def test_own_rows_and_limit_are_measured_end_to_end() -> None:
-    said: list[str] = []
+    output: list[str] = []
     specs = [spec for spec in ROWS if spec.name not in ("frozen", "restart_process")]  # these take seconds
-    results = measure(specs, ["pyzmq", OURS], 1, TINY, said.append)
-    assert results.notes == {}, said
+    results = measure(specs, ["pyzmq", OURS], 1, TINY, output.append)
+    assert results.notes == {}, output
     assert set(results.samples) == {spec.name for spec in specs}
     for spec in specs:
         for metric in spec.metrics:

@@ -9,8 +9,8 @@ from bench.reward import sandbox
 
 @pytest.mark.parametrize("call", ["f", ""])
 def test_unisolated_programs_run_the_same_tests(call: str) -> None:
-    told = json.loads(sandbox.forked(sandbox.payload(call, 3)))
-    assert [text.strip() for _, text, _ in told] == ["2", "4", "6"]
+    results = json.loads(sandbox.forked(sandbox.payload(call, 3)))
+    assert [text.strip() for _, text, _ in results] == ["2", "4", "6"]
 
 
 def test_every_isolation_runs_equally_often_after_a_warm_up() -> None:

@@ -72,9 +72,9 @@ def test_stay_fires_when_trace_removes_host_or_gives_notice(tiny: Loaded) -> Non
             Stay(host="n4", at_s=800.0, for_s=10.0),
         ),
     )
-    told = run(tiny, 5, schedule)
-    assert (told.broken, told.ended) == ((), "done")
-    assert told.fired == {STAY: 2}
+    outcome = run(tiny, 5, schedule)
+    assert (outcome.broken, outcome.ended) == ((), "done")
+    assert outcome.fired == {STAY: 2}
     calm = run(tiny, 5, Schedule(seed=5, faults=(Stay(host="n3", at_s=0.0, for_s=900.0),)))
     assert (calm.broken, calm.ended, calm.fired) == ((), "done", {})
     killed = schedule.with_faults(
@@ -90,15 +90,15 @@ def test_simultaneous_notices_drain_without_keeping_manager_busy(
     monkeypatch.setattr("gleaner.sim.loop.MAX_TURNS_AT_ONCE", 50_000)
     for seed in range(3):
         together = [Stay(host=host, at_s=0.0, for_s=8.0, notice_s=6.0) for host in ("n1", "n2")]
-        told = run(tiny, seed, Schedule(seed=seed, faults=tuple(together)))
-        assert (told.broken, told.ended, told.fired) == ((), "done", {STAY: 2})
+        outcome = run(tiny, seed, Schedule(seed=seed, faults=tuple(together)))
+        assert (outcome.broken, outcome.ended, outcome.fired) == ((), "done", {STAY: 2})
 
 
 def test_job_ends_alone_when_all_preemptible_hosts_leave(tiny: Loaded) -> None:
-    told = run(tiny, 6, Schedule(seed=6, faults=(Stay(host="n1", at_s=0.0, for_s=2.0),)))
-    assert (told.broken, told.ended) == ((), "done")
-    assert told.fired == {STAY: 1}
-    assert told.counts["steps.colocated"] > 0
+    outcome = run(tiny, 6, Schedule(seed=6, faults=(Stay(host="n1", at_s=0.0, for_s=2.0),)))
+    assert (outcome.broken, outcome.ended) == ((), "done")
+    assert outcome.fired == {STAY: 1}
+    assert outcome.counts["steps.colocated"] > 0
 
 
 def test_user_traces_are_followed_in_every_run(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_user_traces_are_followed_in_every_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "named", "says"),
+    ("files", "named", "problem"),
     [
         ({}, "", "no *.csv in this folder; name a folder of traces"),
         ({}, "nowhere.csv", "nowhere.csv: cannot be read: No such file"),
@@ -127,7 +127,7 @@ def test_user_traces_are_followed_in_every_run(tmp_path: Path) -> None:
 )
 def test_invalid_trace_is_refused_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    files: dict[str, str], named: str, says: str,
+    files: dict[str, str], named: str, problem: str,
 ) -> None:  # fmt: skip
     from gleaner.chaos.commands import sim
 
@@ -136,10 +136,10 @@ def test_invalid_trace_is_refused_with_the_reason(
         (tmp_path / name).write_text(text)
     with pytest.raises(BadCampaign) as refused:
         load(TINY, [str(tmp_path / named)])
-    assert says in str(refused.value)
+    assert problem in str(refused.value)
     argv = ["sim", "run", "--campaign", TINY, "--availability", str(tmp_path / named)]
     assert command_line.main(argv) == 2
-    assert says in capsys.readouterr().err
+    assert problem in capsys.readouterr().err
 
 
 def test_traces_of_same_name_are_distinguished_by_origin(tmp_path: Path) -> None:
@@ -175,13 +175,13 @@ def test_command_follows_trace_and_prints_replay_command(
     spot.write_text(HEADER + "".join(rows))
     argv = ["sim", "run", "--campaign", TINY, "--seeds", "1:2", "--jobs", "1", "--json", str(out)]
     command_line.main([*argv, "--trace", str(spot)])
-    (told,) = json.loads(out.read_bytes())["results"]
-    assert told["fired"][STAY] > 0
-    assert told["broken"] == []
+    (outcome,) = json.loads(out.read_bytes())["results"]
+    assert outcome["fired"][STAY] > 0
+    assert outcome["broken"] == []
     capsys.readouterr()
     again = ["sim", "replay", "1", "--campaign", TINY, "--availability", str(spot)]
     assert command_line.main(again) == 0
-    assert told["trace_hash"] in capsys.readouterr().out
+    assert outcome["trace_hash"] in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not SPOT.is_dir(), reason=f"{SPOT} is not there: no real traces to read")

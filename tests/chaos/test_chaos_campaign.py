@@ -56,7 +56,7 @@ def test_every_packaged_campaign_loads_and_draws() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "problem"),
     [
         ("seeds = '0:5'", "missing required field `about`"),
         (f"{ABOUT}seeds = 'five'", "expected A:B"),
@@ -69,12 +69,12 @@ def test_every_packaged_campaign_loads_and_draws() -> None:
         ("[[", "not valid TOML"),
     ],
 )
-def test_invalid_campaign_is_refused_with_the_reason(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_campaign_is_refused_with_the_reason(tmp_path: Path, text: str, problem: str) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(text)
     with pytest.raises(BadCampaign) as refused:
         load(str(file))
-    assert says in str(refused.value)
+    assert problem in str(refused.value)
     assert str(tmp_path) in str(refused.value)
 
 
@@ -114,9 +114,9 @@ def test_campaign_is_invalid_when_a_fault_shape_never_came() -> None:
 
 def test_violation_fails_campaign_and_no_run_is_no_success() -> None:
     broken = RunTold(seed=4, broken=(Broken(check="I2", at_s=3.0, text="lost"),))
-    told = tally(loaded(), "4:6", [broken, RunTold(seed=5)], 1.0)
-    assert not told.ok
-    assert told.violations == 1
+    results = tally(loaded(), "4:6", [broken, RunTold(seed=5)], 1.0)
+    assert not results.ok
+    assert results.violations == 1
     assert not tally(loaded(), "4:6", [], 1.0).ok
 
 
@@ -183,34 +183,34 @@ DIES_AT_TWO = (
 
 async def test_worker_handles_one_order_after_the_other() -> None:
     worker = Tame(ANSWERS)
-    told = [await worker.ask(Order(campaign="x", seed=seed)) for seed in range(3)]
+    results = [await worker.ask(Order(campaign="x", seed=seed)) for seed in range(3)]
     await worker.end()
-    assert [run.seed for run in told] == [0, 1, 2]
-    assert all(run.ok for run in told)
+    assert [run.seed for run in results] == [0, 1, 2]
+    assert all(run.ok for run in results)
 
 
 async def test_dead_worker_is_reported_with_last_output_and_replaced() -> None:
     worker = Tame(DIES_AT_TWO)
-    told = [await worker.ask(Order(campaign="x", seed=seed)) for seed in range(1, 4)]
+    results = [await worker.ask(Order(campaign="x", seed=seed)) for seed in range(1, 4)]
     await worker.end()
-    assert [run.ended for run in told] == ["done", "crashed", "done"]
-    assert "out of luck" in told[1].broken[0].text
-    assert told[1].broken[0].check == "I8"
+    assert [run.ended for run in results] == ["done", "crashed", "done"]
+    assert "out of luck" in results[1].broken[0].text
+    assert results[1].broken[0].check == "I8"
 
 
 @pytest.mark.parametrize(
-    ("code", "says"),
+    ("code", "problem"),
     [("import time; time.sleep(600)", "blocked for"), ("while True: pass", "of processor time")],
 )
 async def test_hung_worker_is_killed_and_its_run_broken(
-    monkeypatch: pytest.MonkeyPatch, code: str, says: str
+    monkeypatch: pytest.MonkeyPatch, code: str, problem: str
 ) -> None:
     for limit_s in ("START_S", "BLOCKED_S", "LOOK_S"):
         monkeypatch.setattr(f"gleaner.chaos.workers.{limit_s}", 0.2)
     worker = Tame(code, run_s=0.2)
-    told = await worker.ask(Order(campaign="x", seed=7))
-    assert (told.seed, told.ended) == (7, "hung")
-    assert says in told.broken[0].text
+    results = await worker.ask(Order(campaign="x", seed=7))
+    assert (results.seed, results.ended) == (7, "hung")
+    assert problem in results.broken[0].text
     await worker.end()
 
 

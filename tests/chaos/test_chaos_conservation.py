@@ -17,7 +17,7 @@ ONE, MANAGER, TRAINER = "spot-1/engine", "rollout/manager", "training/trainer"
 ROOT = b"r1"
 
 
-def told(at_s: float, message: Message) -> Said:
+def from_manager(at_s: float, message: Message) -> Said:
     """A message of the manager to the balancer beside it."""
     return Said(at_s, "head/rollout", "local", "tell", MANAGER, BALANCER, message)
 
@@ -39,8 +39,8 @@ def begun(requests: int, slots: int = 2) -> list[Fact]:
     up = InstanceUp(instance=ONE, incarnation=5, kind="preemptible", slots=slots, pending=0, executing=0)
     return [
         commit(0.0, batch, weights, InstanceJoined(instance=ONE, incarnation=5)),
-        told(0.0, up),
-        told(0.0, InstanceServes(instance=ONE, incarnation=5, version=1, root=ROOT)),
+        from_manager(0.0, up),
+        from_manager(0.0, InstanceServes(instance=ONE, incarnation=5, version=1, root=ROOT)),
     ]
 
 
@@ -83,9 +83,9 @@ def test_free_slot_beside_a_queue_is_found_after_limit() -> None:
     [
         dispatched(0.1, 3),  # no request waits
         dispatched(0.1, 1),  # a request is on its way to the instance
-        told(0.1, InstanceServes(instance=ONE, incarnation=5, version=None)),
-        told(0.1, InstanceServes(instance=ONE, incarnation=5, version=1, root=b"other")),
-        told(0.1, InstanceSuspected(instance=ONE, incarnation=5, suspected=True)),
+        from_manager(0.1, InstanceServes(instance=ONE, incarnation=5, version=None)),
+        from_manager(0.1, InstanceServes(instance=ONE, incarnation=5, version=1, root=b"other")),
+        from_manager(0.1, InstanceSuspected(instance=ONE, incarnation=5, suspected=True)),
         Said(0.1, "head/rollout", "in", "ask", "x", MANAGER, HoldBack(for_s=60.0)),
         Said(0.1, "head/rollout", "local", "reply", BALANCER, MANAGER, Placed(instances=[ONE])),
     ],
@@ -117,10 +117,10 @@ def window(plan_s: float, served_s: float, closed_s: float, late_s: float = 0.0)
     groups = Groups(groups=[], remaining=1, remote_serving=1)
     return [
         Said(0.5, "reserved-1/trainer", "in", "ask", "training/controller", TRAINER, order),
-        told(0.6, up),
+        from_manager(0.6, up),
         trainer(0.9, OpenSeeding(version=1, root=ROOT)),
         trainer(1.0, take),
-        told(served_s, InstanceServes(instance=ONE, incarnation=5, version=1, root=ROOT)),
+        from_manager(served_s, InstanceServes(instance=ONE, incarnation=5, version=1, root=ROOT)),
         Said(closed_s, "reserved-1/trainer", "in", "reply", MANAGER, TRAINER, groups),
         trainer(closed_s, CloseSeeding()),
     ]

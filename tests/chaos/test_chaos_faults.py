@@ -77,7 +77,7 @@ def test_timed_fault_is_over_after_its_duration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "problem"),
     [
         ("faults = 5", "Expected `array`"),
         ("[[faults]]\nkind = 'meteor'\nat_s = 1.0", "kinds are kill_process"),
@@ -87,8 +87,8 @@ def test_timed_fault_is_over_after_its_duration() -> None:
         ("[[", "not TOML"),
     ],
 )
-def test_unreadable_schedule_error_gives_place_and_reason(text: str, says: str) -> None:
+def test_unreadable_schedule_error_gives_place_and_reason(text: str, problem: str) -> None:
     with pytest.raises(BadSchedule) as refused:
         load(text, "bad.toml")
     assert str(refused.value).startswith("bad.toml: ")
-    assert says in str(refused.value)
+    assert problem in str(refused.value)

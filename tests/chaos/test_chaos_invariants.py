@@ -232,8 +232,8 @@ def test_request_kept_over_weight_update_has_both_versions() -> None:
 
 
 def test_request_never_continues_under_unpublished_weights() -> None:
-    said = judged(stayed_under_two_versions(newer=7), staleness=1)
-    assert any("went on under version 7, which the trainer has not" in str(fault) for fault in said)
+    received = judged(stayed_under_two_versions(newer=7), staleness=1)
+    assert any("went on under version 7, which the trainer has not" in str(fault) for fault in received)
 
 
 def test_tokens_within_staleness_bound_match_their_weights() -> None:
@@ -402,10 +402,10 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
 ]
 
 
-@pytest.mark.parametrize(("check", "says", "facts"), BROKEN, ids=[f"{it[0]} {it[1]}" for it in BROKEN])
-def test_broken_promise_is_named_by_its_check(check: str, says: str, facts: list[Fact]) -> None:
+@pytest.mark.parametrize(("check", "problem", "facts"), BROKEN, ids=[f"{it[0]} {it[1]}" for it in BROKEN])
+def test_broken_promise_is_named_by_its_check(check: str, problem: str, facts: list[Fact]) -> None:
     found = judged(facts)
-    assert [it.check for it in found if says in it.text] == [check], found
+    assert [it.check for it in found if problem in it.text] == [check], found
 
 
 def test_hung_process_may_end_by_name_or_otherwise() -> None:
@@ -439,10 +439,10 @@ def test_stalled_job_is_reported_with_its_oldest_waits() -> None:
         waits=("trainer waits for complete groups",),
     )
     found = jury.close(Evidence(steps=3, requests_per_step=1, complete=False, finished=[1]), late)
-    stands = next(it for it in found if it.check == "I8")
-    assert "step 1 of 3" in stands.text
-    assert "trainer waits for complete groups" in stands.text
-    assert "700 s after the last fault" in stands.text
+    stalled = next(it for it in found if it.check == "I8")
+    assert "step 1 of 3" in stalled.text
+    assert "trainer waits for complete groups" in stalled.text
+    assert "700 s after the last fault" in stalled.text
 
 
 def test_audit_findings_appear_under_their_own_names() -> None:
@@ -496,14 +496,14 @@ def test_name_belongs_to_new_incarnation_from_its_grant() -> None:
 
 
 def test_version_given_up_too_early_is_reported() -> None:
-    def said(message: NotLoaded | Serving) -> Said:
+    def received(message: NotLoaded | Serving) -> Said:
         return Said(1.0, "head/rollout", "in", "ask", message.instance, "rollout/manager", message)
 
     def loads(count: int) -> list[Fact]:
         one = NotLoaded(
             instance="s/engine", incarnation=1, kind="preemptible", version=2, root=b"r", why="no"
         )
-        return [said(one)] * count
+        return [received(one)] * count
 
     given_up = Committed(2.0, "head", "rollout/manager", 1, [VersionFailed(version=2, root=b"r", why="no")])
 
@@ -514,5 +514,5 @@ def test_version_given_up_too_early_is_reported() -> None:
     assert found(*loads(3), given_up) == []
     (early,) = found(*loads(2), given_up)
     assert early == "version 2 was given up after 2 failed loads of it, 3 are due"
-    serves = said(Serving(instance="t/engine", incarnation=1, version=2, root=b"r"))
+    serves = received(Serving(instance="t/engine", incarnation=1, version=2, root=b"r"))
     assert found(*loads(3), serves, given_up) == ["version 2 was given up, and t/engine serves it"]

@@ -29,15 +29,15 @@ class Calm:
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
         self._worker = Worker(load(MUTATIONS[0].campaign).campaign.run_s)
-        self._told: dict[bytes, RunTold] = {}  # several bugs are hunted in the same runs
+        self._results: dict[bytes, RunTold] = {}  # several bugs are hunted in the same runs
 
-    def told(self, mutation: Mutation, seed: int) -> RunTold:
+    def result(self, mutation: Mutation, seed: int) -> RunTold:
         """The run in which that bug is hunted, without the bug."""
         (order,) = orders(load(mutation.campaign), mutation, [seed])
         run = msgspec.json.encode(order)
-        if run not in self._told:
-            self._told[run] = self._runner.run(self._worker.ask(order))
-        return self._told[run]
+        if run not in self._results:
+            self._results[run] = self._runner.run(self._worker.ask(order))
+        return self._results[run]
 
     def close(self) -> None:
         self._runner.run(self._worker.end())
@@ -63,6 +63,6 @@ def test_planted_bug_is_caught_only_where_it_is_planted(mutation: Mutation, calm
     before = CAUGHT[mutation.name]
     found = asyncio.run(hunt(mutation, first=before.seed, seeds=1 + MORE, check=before.check))
     assert found.check == before.check, f"{before.check} noticed nothing in {found.seeds} seeds"
-    without = calm.told(mutation, found.seed)
+    without = calm.result(mutation, found.seed)
     assert [str(broken) for broken in without.broken] == []
     assert without.ended == "done"

@@ -34,7 +34,7 @@ def test_every_packaged_campaign_can_be_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
         ("on = [", "not valid TOML"),
         (MINIMAL.replace("processes", "moon"), "on"),
@@ -49,11 +49,11 @@ def test_every_packaged_campaign_can_be_used() -> None:
         (MINIMAL.replace("kill_process = 1", "").replace("reset = 3", "reset = 0"), "no fault has a weight"),
     ],
 )
-def test_faulty_campaign_is_refused_with_name_and_reason(text: str, said: str) -> None:
+def test_faulty_campaign_is_refused_with_name_and_reason(text: str, problem: str) -> None:
     with pytest.raises(BadCampaign) as refused:
         read(text, "my.toml")
     assert str(refused.value).startswith("my.toml: ")
-    assert said in str(refused.value)
+    assert problem in str(refused.value)
 
 
 def test_excluded_kinds_are_never_drawn_nor_required() -> None:
@@ -62,8 +62,8 @@ def test_excluded_kinds_are_never_drawn_nor_required() -> None:
     assert set(smaller.must_fire) == left
     assert {kind_of(fault) for fault in first(400, 3, smaller)} == left
     assert smaller.leaving_out(["reset"]) == smaller
-    for kinds, said in ((["rest"], "no fault 'rest'"), (KINDS, "all are left out")):
-        with pytest.raises(BadCampaign, match=said):
+    for kinds, problem in ((["rest"], "no fault 'rest'"), (KINDS, "all are left out")):
+        with pytest.raises(BadCampaign, match=problem):
             everything().leaving_out(kinds)
 
 
@@ -84,15 +84,15 @@ def test_fault_series_is_independent_of_hash_seed() -> None:
         "from gleaner.chaos.real.campaign import load;"
         "print(list(itertools.islice(Plan(load('real-10min'), 3, ['spot-1', 'spot-2']).faults(), 40)))"
     )
-    told = {
+    series = {
         subprocess.run(
             [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
             capture_output=True, text=True, check=True, timeout=60,
         ).stdout
         for seed in ("1", "2")
     }  # fmt: skip
-    assert len(told) == 1
-    assert "host=" in told.pop()
+    assert len(series) == 1
+    assert "host=" in series.pop()
 
 
 def test_every_wanted_kind_comes_before_any_repeats() -> None:

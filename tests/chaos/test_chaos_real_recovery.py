@@ -98,36 +98,36 @@ def verdict(account: Account, *jobs: JobTold, migrations: int = 3) -> CampaignTo
 
 
 def test_campaign_with_all_faults_and_no_violation_is_good() -> None:
-    told = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)))
-    assert (told.ok, told.violations, told.invalid) == (True, (), ())
-    assert told.fired == {"kill_process": 1, "reset": 1}
-    assert [one.recovered_p95_s for one in told.recovery] == [4.0, 1.0]
-    page = page_of(told)
+    campaign = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)))
+    assert (campaign.ok, campaign.violations, campaign.invalid) == (True, (), ())
+    assert campaign.fired == {"kill_process": 1, "reset": 1}
+    assert [one.recovered_p95_s for one in campaign.recovery] == [4.0, 1.0]
+    page = page_of(campaign)
     assert "Every invariant held" in page
     assert "kill spot-1/engine" in page
     assert page.count("<svg") == 2
 
 
 def test_missed_fault_is_not_counted_and_invalidates_campaign() -> None:
-    told = verdict(account(well(1.0, KILL, 4.0), Struck(RESET, 9.0, missed="no connection")))
-    assert not told.ok
-    assert told.missed == {"reset": 1}
-    assert told.invalid == ("no reset fired", "1 of 2 faults fired")
-    assert "does not count" in page_of(told)
+    campaign = verdict(account(well(1.0, KILL, 4.0), Struck(RESET, 9.0, missed="no connection")))
+    assert not campaign.ok
+    assert campaign.missed == {"reset": 1}
+    assert campaign.invalid == ("no reset fired", "1 of 2 faults fired")
+    assert "does not count" in page_of(campaign)
 
 
 def test_untaken_path_makes_campaign_invalid() -> None:
-    told = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)), migrations=0)
-    assert told.invalid == ("the path 'migration' was never taken",)
+    campaign = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)), migrations=0)
+    assert campaign.invalid == ("the path 'migration' was never taken",)
 
 
 def test_job_violation_counts_for_campaign_and_is_escaped() -> None:
     bad = JobTold(
         number=1, run_id="chaos-1", exit_code=1, steps=1, tokens=1, migrated=0, violations=("I1: <b>",)
     )
-    told = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)), bad)
-    assert (told.ok, told.violations) == (False, ("chaos-1: I1: <b>",))
-    assert "I1: &lt;b&gt;" in page_of(told)
+    campaign = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)), bad)
+    assert (campaign.ok, campaign.violations) == (False, ("chaos-1: I1: <b>",))
+    assert "I1: &lt;b&gt;" in page_of(campaign)
 
 
 def test_paths_are_read_from_history_and_logs() -> None:

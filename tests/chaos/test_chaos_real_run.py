@@ -53,10 +53,10 @@ def test_interrupted_campaign_leaves_nothing_behind(campaign: Path, tmp_path: Pa
             assert process.poll() is None
             process.send_signal(number)
         for number, process in processes.items():
-            said, _ = process.communicate(timeout=400)
-            assert process.returncode == ends[number], said
+            output, _ = process.communicate(timeout=400)
+            assert process.returncode == ends[number], output
             if number is signal.SIGINT:
-                assert "stopped on request" in said
+                assert "stopped on request" in output
                 kept = roots[number] / "kept" / "head"
                 assert kept.is_dir()  # to be read: the disks of the hosts are gone
                 assert list(naming(roots[number])) == []

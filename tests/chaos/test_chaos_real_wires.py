@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
 ]
 
-HEAR = """
+RECEIVE = """
 import socket, sys, threading
 heard = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); heard.bind((sys.argv[1], 9))
 print("up", flush=True)
@@ -33,7 +33,7 @@ for line in sys.stdin:  # all was said: what is still on its way comes in a mome
     while counted != before: before = counted; threading.Event().wait(float(sys.argv[2]) if counted else 0.5)
     print(counted, flush=True)
 """
-SAY = """
+SEND = """
 import socket, sys
 said = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); said.bind((sys.argv[1], 0))
 for n in range(int(sys.argv[3])):
@@ -70,14 +70,14 @@ def switch() -> Iterator[Switch]:
 
 
 class Script:
-    """A small program on a host; `says` is its next line."""
+    """A small program on a host; `next_line` reads its next line."""
 
     def __init__(self, host: Host, text: str, *args: object) -> None:
         argv = host.inside([sys.executable, "-c", text, *map(str, args)])
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.says() == "up"
+        assert self.next_line() == "up"
 
-    def says(self) -> str:
+    def next_line(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
@@ -85,26 +85,26 @@ class Script:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
-        how, seconds = self.says().split()
+        how, seconds = self.next_line().split()
         return how, float(seconds)
 
-    def told(self) -> str:
+    def reply(self) -> str:
         """The reply of the program to a request."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return self.says()
+        return self.next_line()
 
     def end(self) -> None:
         self._process.kill()
         self._process.communicate()
 
 
-def heard(one: Host, other: Host, count: int) -> int:
+def received(one: Host, other: Host, count: int) -> int:
     """How many of `count` datagrams from one host reach the other."""
-    ear = Script(other, HEAR, other.address, 1.5)
-    one.run([sys.executable, "-c", SAY, one.address, other.address, str(count)], 60.0)
-    got = int(ear.told())
+    ear = Script(other, RECEIVE, other.address, 1.5)
+    one.run([sys.executable, "-c", SEND, one.address, other.address, str(count)], 60.0)
+    got = int(ear.reply())
     ear.end()
     return got
 
@@ -112,11 +112,11 @@ def heard(one: Host, other: Host, count: int) -> int:
 def test_one_way_cut_stops_only_one_direction(switch: Switch) -> None:
     one, other = switch.host("one"), switch.host("other")
     switch.wires.block(one, other)
-    assert heard(one, other, 20) == 0
-    assert heard(other, one, 20) == 20
+    assert received(one, other, 20) == 0
+    assert received(other, one, 20) == 20
     switch.wires.unblock(one, other)
     switch.wires.unblock(one, other)
-    assert heard(one, other, 20) == 20
+    assert received(one, other, 20) == 20
 
 
 def test_pulled_cable_stops_traffic_but_connections_survive(switch: Switch) -> None:
@@ -125,7 +125,7 @@ def test_pulled_cable_stops_traffic_but_connections_survive(switch: Switch) -> N
     ask = Script(one, ASK, other.address)
     assert ask.ask(10)[0] == "True"
     switch.wires.unplug(other)
-    assert heard(one, other, 20) == 0
+    assert received(one, other, 20) == 0
     switch.wires.plug(other)
     assert ask.ask(10)[0] == "True"
     ask.end()
@@ -176,7 +176,7 @@ def test_bad_wire_delays_loses_and_duplicates_without_trace(switch: Switch) -> N
     echo.end()
     time.sleep(0.3)
     lossy = wires.make(one, other, Quality(loss=0.5, duplicate=0.5), "7")
-    got = heard(one, other, 200)
+    got = received(one, other, 200)
     counts = lossy.mend()
     assert counts["lost"] > 50
     assert counts["doubled"] > 20
@@ -185,7 +185,7 @@ def test_bad_wire_delays_loses_and_duplicates_without_trace(switch: Switch) -> N
     while "bad" in one.ip("route") + one.ip("link"):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert heard(one, other, 20) == 20
+    assert received(one, other, 20) == 20
     wires.undo()
 
 

@@ -57,18 +57,18 @@ def test_kept_requests_keep_every_promise_under_kills(tmp_path: Path) -> None:
     file = tmp_path / "kept.toml"
     longer = Path(TINY).read_text().replace("steps = 2", "steps = 4").replace("tokens = 48", "tokens = 96")
     file.write_text(longer.replace("[settings.rollout]\n", kept))
-    told = run(load(str(file)), 3, KILLS)
-    assert (told.broken, told.ended) == ((), "done")
-    assert told.counts["requests.kept"] > 0
+    outcome = run(load(str(file)), 3, KILLS)
+    assert (outcome.broken, outcome.ended) == ((), "done")
+    assert outcome.counts["requests.kept"] > 0
 
 
 def test_replay_records_every_message_and_ends_the_same(tiny: Loaded, tmp_path: Path) -> None:
     trace = tmp_path / "trace.txt"
-    told = replay(tiny, 3, KILLS, trace=trace)
-    assert told.run.trace_hash == run(tiny, 3, KILLS).trace_hash
+    outcome = replay(tiny, 3, KILLS, trace=trace)
+    assert outcome.run.trace_hash == run(tiny, 3, KILLS).trace_hash
     lines = trace.read_text().splitlines()
-    assert len(lines) == told.lines > 1000
-    assert told.tail == ()
+    assert len(lines) == outcome.lines > 1000
+    assert outcome.tail == ()
 
 
 def test_command_replays_a_schedule_and_shows_trace_end(
@@ -93,12 +93,12 @@ def test_command_runs_a_campaign_and_writes_json(tmp_path: Path, capsys: pytest.
     code = command_line.main(
         ["sim", "run", "--seeds", "0:1", "--json", str(file), "--jobs", "1", "--minimal", str(tmp_path)]
     )
-    told = json.loads(file.read_bytes())
-    assert [it["seed"] for it in told["results"]] == [0]
-    assert told["violations"] == 0
-    assert code == (0 if told["valid"] else 1)
-    assert ("INVALID" in capsys.readouterr().out) is not told["valid"]
-    assert len(told["trace_hash"]) == 32
+    outcome = json.loads(file.read_bytes())
+    assert [it["seed"] for it in outcome["results"]] == [0]
+    assert outcome["violations"] == 0
+    assert code == (0 if outcome["valid"] else 1)
+    assert ("INVALID" in capsys.readouterr().out) is not outcome["valid"]
+    assert len(outcome["trace_hash"]) == 32
 
 
 def test_command_lists_campaigns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,7 +118,7 @@ def test_invalid_seed_or_campaign_is_a_usage_error(capsys: pytest.CaptureFixture
 def test_instance_restarted_during_update_serves_published_version(tiny: Loaded) -> None:
     """The instance dies when it receives newer weights, and registers while the other one loads them."""
     moment = {"process": "engine", "message": "ServeWeights"}
-    told = run(
+    outcome = run(
         tiny,
         1,
         Schedule(
@@ -129,14 +129,14 @@ def test_instance_restarted_during_update_serves_published_version(tiny: Loaded)
             ),
         ),
     )
-    assert (told.broken, told.ended, told.steps) == ((), "done", tiny.config.job.steps)
-    assert told.fired == {"kill_on_message": 2}
-    assert told.counts["restarts.one_for_one"] >= 2
+    assert (outcome.broken, outcome.ended, outcome.steps) == ((), "done", tiny.config.job.steps)
+    assert outcome.fired == {"kill_on_message": 2}
+    assert outcome.counts["restarts.one_for_one"] >= 2
 
 
 def test_host_without_memory_for_weights_waits_while_job_continues(tiny: Loaded) -> None:
     faults = BY_PATH["no room"].compose(random.Random(3), "spot-1", 7.0)
-    told = run(tiny, 3, Schedule(seed=3, faults=faults))
-    assert (told.broken, told.ended, told.steps) == ((), "done", tiny.config.job.steps)
-    assert told.fired == {"disk_full": 1, "kill_host": 1}
-    assert told.counts["weights.no_room"] > 0
+    outcome = run(tiny, 3, Schedule(seed=3, faults=faults))
+    assert (outcome.broken, outcome.ended, outcome.steps) == ((), "done", tiny.config.job.steps)
+    assert outcome.fired == {"disk_full": 1, "kill_host": 1}
+    assert outcome.counts["weights.no_room"] > 0

@@ -138,10 +138,12 @@ WRONGS: list[tuple[str, Sequence[Fact]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("says", "story"), WRONGS, ids=lambda value: value if isinstance(value, str) else "")
-def test_answer_that_breaks_the_contract_is_reported(says: str, story: Sequence[Fact]) -> None:
+@pytest.mark.parametrize(
+    ("problem", "story"), WRONGS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_answer_that_breaks_the_contract_is_reported(problem: str, story: Sequence[Fact]) -> None:
     found = judged(story)
-    assert any(says in text for text in found), found
+    assert any(problem in text for text in found), found
 
 
 def test_tokens_outside_the_gate_are_reported() -> None:
@@ -224,9 +226,9 @@ def test_callers_get_answers_after_manager_death() -> None:
         KillProcess(at_s=9.0, host="@preemptible/0", process="engine"),
         Partition(at_s=10.0, a="head", b=CALLERS_HOST, for_s=3.0),
     )
-    told = run(load("hunt-singles"), 3, Schedule(seed=3, faults=faults))
-    assert told.broken == ()
-    assert told.ended == "done"
-    assert told.fired == {"kill_on_message": 1, "kill_process": 1, "partition": 1}
+    outcome = run(load("hunt-singles"), 3, Schedule(seed=3, faults=faults))
+    assert outcome.broken == ()
+    assert outcome.ended == "done"
+    assert outcome.fired == {"kill_on_message": 1, "kill_process": 1, "partition": 1}
     for count in ("answered", "retried", "kept", "refused", "not_ready"):
-        assert told.counts[f"singles.{count}"] > 0, count
+        assert outcome.counts[f"singles.{count}"] > 0, count

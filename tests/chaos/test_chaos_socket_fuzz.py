@@ -33,11 +33,11 @@ def test_fuzzed_node_agent_survives_and_reports_refusals(
         options += ["--keys", str(tmp_path / "keys")]
     nodes.start("head", *options)
     code = socket_fuzz.main(["--state-dir", str(tmp_path / "head"), "--rounds", "1"])
-    said = capsys.readouterr().out
-    assert code == 0, said + nodes.output("head")
-    assert "seed 0: held out;" in said
-    assert "'handshake'" in said
-    assert ("'bad-field'" in said) == (not keyed)  # with keys no message passed the handshake
+    output = capsys.readouterr().out
+    assert code == 0, output + nodes.output("head")
+    assert "seed 0: held out;" in output
+    assert "'handshake'" in output
+    assert ("'bad-field'" in output) == (not keyed)  # with keys no message passed the handshake
     assert "Traceback" not in nodes.output("head")
 
 

@@ -79,11 +79,11 @@ FACTS: list[tuple[Fact, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fact", "says"), FACTS)
-def test_every_kind_of_fact_has_its_own_line(fact: Fact, says: str) -> None:
+@pytest.mark.parametrize(("fact", "expected"), FACTS)
+def test_every_kind_of_fact_has_its_own_line(fact: Fact, expected: str) -> None:
     line = line_of(fact)
     assert line.startswith("    1.000000 ")
-    assert says in line
+    assert expected in line
     assert "\n" not in line
 
 
@@ -106,7 +106,7 @@ def test_process_host_and_disk_events_are_shown_once() -> None:
     assert line_of_note("7.5 events ('head', 'x', 'y', 3, b'')\n") == ""
 
 
-class NobodyRegisters(Check):
+class NoRegistration(Check):
     """Broken by the first instance that registers."""
 
     sees = (Said,)
@@ -121,15 +121,15 @@ class NobodyRegisters(Check):
 def test_replay_ends_with_first_violation_unless_continued(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, go_on: bool
 ) -> None:
-    monkeypatch.setattr("gleaner.chaos.sim_run.jury_of", lambda *_: Jury((NobodyRegisters(),), Shadow()))
+    monkeypatch.setattr("gleaner.chaos.sim_run.jury_of", lambda *_: Jury((NoRegistration(),), Shadow()))
     story = tmp_path / "story.txt"
-    told = replay(load(TINY), 1, Schedule(seed=1), trace=story, go_on=go_on)
+    outcome = replay(load(TINY), 1, Schedule(seed=1), trace=story, go_on=go_on)
     lines = story.read_text().splitlines()
     violations = [number for number, line in enumerate(lines) if "VIOLATION of I1: " in line]
     assert violations
-    assert told.run.broken[0].check == "I1"
+    assert outcome.run.broken[0].check == "I1"
     assert any(" RegisterInstance " in line for line in lines[: violations[0]])
-    assert told.run.ended == ("done" if go_on else "stopped")
-    at_s = told.run.broken[0].at_s
+    assert outcome.run.ended == ("done" if go_on else "stopped")
+    at_s = outcome.run.broken[0].at_s
     behind = [line for line in lines[violations[0] :] if float(line[:12]) > at_s + 0.001]
     assert bool(behind) is go_on

@@ -202,7 +202,9 @@ def test_trace_becomes_stays_and_back() -> None:
 def test_stays_always_make_a_valid_production_trace(
     found: list[tuple[str, float, float, float]],
 ) -> None:
-    made = as_trace([Stay(host=h, at_s=at, for_s=n, notice_s=told) for h, at, n, told in found], "made")
+    made = as_trace(
+        [Stay(host=h, at_s=at, for_s=n, notice_s=notice_s) for h, at, n, notice_s in found], "made"
+    )
     if made is None:
         assert not found
         return

@@ -96,10 +96,10 @@ def test_page_shows_a_whole_fault_and_whole_check() -> None:
 
 @pytest.mark.timeout(300)
 def test_newcomers_fault_and_check_pass_at_first_try(followed: Path) -> None:
-    rooms = [f"tests/chaos/test_chaos_{name}.py" for name in
+    modules = [f"tests/chaos/test_chaos_{name}.py" for name in
              ("apply", "faults", "swarm", "invariants", "mutations")]  # fmt: skip
     chosen = "slow_disk or every_kind or sense or window or story or every_check or cluster"
-    out = run(followed, "pytest", "-rA", "-p", "no:cacheprovider", "-k", chosen, *rooms)
+    out = run(followed, "pytest", "-rA", "-p", "no:cacheprovider", "-k", chosen, *modules)
     passed = [line.partition("::")[2] for line in out.splitlines() if line.startswith("PASSED ")]
     assert "test_slow_disk_is_fast_again_after_its_time" in passed
     assert "test_every_kind_has_a_json_form_with_its_name[slow_disk]" in passed

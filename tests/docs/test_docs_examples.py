@@ -44,10 +44,10 @@ def test_example_actor_counts_over_crashes_and_restart(tmp_path: Path) -> None:
             [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stderr
-        crash, told = done.stdout.splitlines()
+        crash, reply = done.stdout.splitlines()
         assert crash.startswith("words#")
         assert crash.endswith("ValueError: on purpose")
-        assert told == f"be: {total}"
+        assert reply == f"be: {total}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -19,8 +19,8 @@ def test_page_has_every_kind_with_every_field() -> None:
         block.split("**")[1]: block
         for block in re.findall(r"^\*\*\w+\*\*.*?(?=^\*\*|^#|\Z)", TEXT, re.M | re.S)
     }
-    said = conversations.conversations()
-    private = {kind for own in said.private.values() for kind in own}
+    sent = conversations.conversations()
+    private = {kind for own in sent.private.values() for kind in own}
     assert len(private) < 10
     for name, cls in vocabulary.kinds().items():
         if name not in private:
@@ -50,8 +50,8 @@ def test_senders_and_replies_are_read_from_the_code() -> None:
     assert lines["<node>/transfer", "Offer"].said_by == ("<node>/transfer",)  # of another node
     assert lines["rollout/manager", "Withdraw"].answer == "Withdrawn"  # at once or later
     assert lines["<node>/engine", "CloseSeeding"].answer == "Done"
-    unsaid = [key for key, line in lines.items() if not line.said_by]
-    assert not unsaid, f"no component sends {unsaid}: are they still needed?"
+    unsent = [key for key, line in lines.items() if not line.said_by]
+    assert not unsent, f"no component sends {unsent}: are they still needed?"
 
 
 def test_undocumented_fact_is_requested_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ class FailoverCluster(Cluster):
     def up(self) -> None:
         """Start everything; the second head is the standby."""
         self.start_head()
-        self.stand_by(HEADS[1])
+        self.start_standby(HEADS[1])
         self.join("reserved-1", self.places["reserved-1"], "--role", "reserved")
         self.join(REMOTE, self.away)
 
@@ -54,7 +54,7 @@ class FailoverCluster(Cluster):
         """The first head."""
         self.start(HEADS[0], self.home, *self._lead(HEADS[0]))
 
-    def stand_by(self, head: str) -> None:
+    def start_standby(self, head: str) -> None:
         """Start a standby head."""
         self.start(head, self.places[head], *self._lead(head), "--standby")
 

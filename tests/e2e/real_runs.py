@@ -158,13 +158,13 @@ class RealRun:
 
     def restarts(self, child: str, cause: str = "SIGKILL") -> int:
         """How often this child (`<host>/<kind>`) was restarted for this cause."""
-        told = (record for record in self.look() if isinstance(record, Restart))
-        return sum(record.actor == child and record.cause == cause for record in told)
+        records = (record for record in self.look() if isinstance(record, Restart))
+        return sum(record.actor == child and record.cause == cause for record in records)
 
     def events(self, event: str, node: str = "") -> int:
         """How often hosts joined, left, were killed, noticed or drained."""
-        told = (record for record in self.look() if isinstance(record, Node))
-        return sum(record.event == event and node in ("", record.node) for record in told)
+        records = (record for record in self.look() if isinstance(record, Node))
+        return sum(record.event == event and node in ("", record.node) for record in records)
 
     def until_tokens_flow(self, more: int = 1) -> None:
         """Wait until `more` tokens were collected from now on and requests are being decoded."""
@@ -270,8 +270,8 @@ class RealRun:
 
     def story(self) -> str:
         """For a failure: the last output of rlctl, and the warnings in every log."""
-        said = self.output.read_text(errors="replace").splitlines()[-30:]
-        return "\n".join([*said, *self.warnings()[-60:]])
+        shown = self.output.read_text(errors="replace").splitlines()[-30:]
+        return "\n".join([*shown, *self.warnings()[-60:]])
 
     def warnings(self) -> list[str]:
         """Every warning and error in the logs of the run, oldest first."""

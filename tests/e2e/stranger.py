@@ -24,17 +24,17 @@ from gleaner.transport.wire import Peer, Route
 LOOK_S = 3.0  # an answer after this time does not count: the cluster answers within milliseconds
 
 
-async def say(endpoint: str, keys: NodeKeys | None, public_key: str) -> dict[str, object]:
+async def inspect(endpoint: str, keys: NodeKeys | None, public_key: str) -> dict[str, object]:
     """Ask the process there for its state, as `rlctl ps` does."""
     links = Links(ZmqWire("mallory", 1, keys=keys), life=1)
     events: list[str] = []
     frames: list[int] = []
 
-    def heard(_route: Route, envelope: Envelope) -> bool:
+    def on_frame(_route: Route, envelope: Envelope) -> bool:
         frames.append(len(envelope.body))
         return True
 
-    links.listen(heard, lambda _peer, link: events.append(link.value))
+    links.listen(on_frame, lambda _peer, link: events.append(link.value))
     ask = encode(kind_of(Inspect()), SYSTEM, encode_body(Inspect()), mode=Mode.ASK, corr=1)
     links.send(Peer(endpoint, public_key), ask)
     await asyncio.sleep(LOOK_S)
@@ -67,8 +67,8 @@ async def main(keys_dir: str, public_keys: list[str], endpoints: list[str]) -> d
 
     async def knock(endpoint: str) -> list[object]:
         return await asyncio.gather(
-            say(endpoint, None, ""),
-            *(say(endpoint, keys, key) for key in public_keys),
+            inspect(endpoint, None, ""),
+            *(inspect(endpoint, keys, key) for key in public_keys),
             throw(endpoint, theft),
             throw(endpoint, os.urandom(256)),
         )

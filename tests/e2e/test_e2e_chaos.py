@@ -44,17 +44,17 @@ def test_ci_campaign_holds_invariants_under_ten_faults(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    said = json.loads(file.read_text())
-    assert (said["ok"], said["violations"], said["invalid"]) == (True, [], [])
-    if said["without"]:
+    results = json.loads(file.read_text())
+    assert (results["ok"], results["violations"], results["invalid"]) == (True, [], [])
+    if results["without"]:
         warnings.warn(f"not tried on this machine: {done.stderr}", stacklevel=1)
-    assert sum(said["fired"].values()) >= 10
-    assert len(said["fired"]) >= 6
-    fired = [one for one in said["faults"] if not one["missed"]]
+    assert sum(results["fired"].values()) >= 10
+    assert len(results["fired"]) >= 6
+    fired = [one for one in results["faults"] if not one["missed"]]
     assert all(one["recovered_s"] is not None and one["evidence"] for one in fired)
-    assert {one["kind"]: one["recovered"] for one in said["recovery"] if one["fired"]} == said["fired"]
-    assert said["paths"]["one_for_one"] >= 1
-    assert all(job["exit_code"] == 0 and not job["violations"] for job in said["jobs"])
+    assert {one["kind"]: one["recovered"] for one in results["recovery"] if one["fired"]} == results["fired"]
+    assert results["paths"]["one_for_one"] >= 1
+    assert all(job["exit_code"] == 0 and not job["violations"] for job in results["jobs"])
     assert "every invariant held" in done.stdout
     assert "<svg" in (root / "chaos.html").read_text()
     assert list(naming(root)) == []

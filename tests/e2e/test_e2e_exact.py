@@ -78,10 +78,10 @@ def kill(run: RealRun, kind: str, node: str = "") -> Proc:
     """SIGKILL; its supervisor starts it again."""
     victim = run.one(kind, node)
     child = f"{victim.node}/{kind}"
-    told = run.restarts(child)
+    restarts = run.restarts(child)
     victim.kill()
     run.replaced(victim)
-    run.wait(lambda: run.restarts(child) == told + 1, f"word of the restart of {victim}")
+    run.wait(lambda: run.restarts(child) == restarts + 1, f"word of the restart of {victim}")
     return victim
 
 

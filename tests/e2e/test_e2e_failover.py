@@ -82,7 +82,7 @@ def test_standby_takes_over_mid_step_without_loss_or_repetition(
 def test_database_restart_is_harmless_and_isolated_head_is_replaced(
     cluster: FailoverCluster,
 ) -> None:
-    cluster.stand_by(HEADS[0])
+    cluster.start_standby(HEADS[0])
     job = cluster.job(f"job.steps={STEPS}")
     job.wait(lambda: job.step() >= 1, "the first step")
     in_mid_step(job)

@@ -50,13 +50,13 @@ def strike(run: RealRun, number: signal.Signals) -> list[Restart]:
     """
     run.wait(lambda: begun(run), "a step that has begun")
     gang: list[Proc] = [run.one("trainer"), run.one("rank-1")]
-    step, told = max(run.steps(), default=0), len(run.look())
+    step, seen = max(run.steps(), default=0), len(run.look())
     gang[1].signal(number)
     run.wait(lambda: not any(is_alive(proc.process) for proc in gang), "the end of the gang")
     for proc in gang:
         run.replaced(proc)
     run.until_step_after(step, f"after {number.name}")
-    return [one for one in run.look()[told:] if isinstance(one, Restart)]
+    return [one for one in run.look()[seen:] if isinstance(one, Restart)]
 
 
 def test_gang_continues_after_losing_a_rank_mid_step(make_run: MakeRun) -> None:

@@ -20,16 +20,16 @@ DEADLINE_S = 600
 
 def gateway_of(run: RealRun) -> str:
     """The endpoint of the run's gateway."""
-    said: list[str] = []
+    texts: list[str] = []
 
     def serves() -> bool:
         log = run.run.nodes / "head" / "logs" / "gateway.log"
         lines = log.read_text().splitlines() if log.exists() else []
-        said[:] = [line.rpartition(" ")[2] for line in lines if "serves HTTP at" in line]
-        return bool(said)
+        texts[:] = [line.rpartition(" ")[2] for line in lines if "serves HTTP at" in line]
+        return bool(texts)
 
     run.wait(serves, "the gateway")
-    return said[-1]
+    return texts[-1]
 
 
 def ask(url: str, rid: str) -> Iterator[dict[str, object]]:

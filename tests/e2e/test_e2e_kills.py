@@ -21,12 +21,12 @@ def kill_and_see_it_come_back(run: RealRun, kind: str, node: str = "") -> str:
     run.until_tokens_flow(FLOWING)
     victim = run.one(kind, node)
     child = f"{victim.node}/{kind}"
-    told, step = run.restarts(child), run.steps()[-1]
+    restarts, step = run.restarts(child), run.steps()[-1]
     children = victim.descendants()
     victim.kill()
     run.gone([victim.process, *children], f"{victim} and its {len(children)} children")
     run.replaced(victim)
-    run.wait(lambda: run.restarts(child) == told + 1, f"word of the restart of {victim}")
+    run.wait(lambda: run.restarts(child) == restarts + 1, f"word of the restart of {victim}")
     run.until_step_after(step, f"after the end of {victim}")
     return victim.node
 

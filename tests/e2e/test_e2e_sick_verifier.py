@@ -38,19 +38,19 @@ def test_run_with_broken_verifier_ends_with_its_text(
     run = make_run(*TIGHT)
     run.start()
     assert run.ends() == UNSCORED, run.story()
-    said = run.output.read_text(errors="replace")
-    (error,) = [line for line in said.splitlines() if line.startswith("error: the job failed")]
+    output = run.output.read_text(errors="replace")
+    (error,) = [line for line in output.splitlines() if line.startswith("error: the job failed")]
     assert DEEDS[deed] in error
-    assert "no sample was scored: " in said
+    assert "no sample was scored: " in output
     records = run.look()
-    told = [record for record in records if isinstance(record, Verifier)]
-    assert told[-1].sick
-    assert DEEDS[deed] in told[-1].why
-    assert records[-1].t_s - told[-1].t_s < 60.0, "it should wait for 5 s"
+    reports = [record for record in records if isinstance(record, Verifier)]
+    assert reports[-1].sick
+    assert DEEDS[deed] in reports[-1].why
+    assert records[-1].t_s - reports[-1].t_s < 60.0, "it should wait for 5 s"
     assert not any(isinstance(record, Step | Eval) for record in records)
     assert run.report.verdicts is not None
     assert not run.report.verdicts.scored
-    assert run.report.verdicts.failure == told[-1].why.rpartition("): ")[2]
+    assert run.report.verdicts.failure == reports[-1].why.rpartition("): ")[2]
     assert run.left() == []
 
 
@@ -112,10 +112,10 @@ def own(tmp_path: Path, model_dir: Path, request: pytest.FixtureRequest) -> Iter
 def test_run_with_broken_function_ends_with_its_text(own: RealRun, status: str, text: str) -> None:
     own.start()
     assert own.ends() == UNSCORED, own.story()
-    said = own.output.read_text(errors="replace")
-    (error,) = [line for line in said.splitlines() if line.startswith("error: the job failed")]
+    output = own.output.read_text(errors="replace")
+    (error,) = [line for line in output.splitlines() if line.startswith("error: the job failed")]
     assert f"({status} " in error
     assert text in error
-    assert f"no sample was scored: {status} " in said
+    assert f"no sample was scored: {status} " in output
     assert not any(isinstance(record, Step | Eval) for record in own.look())
     assert own.left() == []

@@ -88,14 +88,14 @@ def test_job_trains_across_hosts_while_strangers_get_nothing(cluster: Cluster) -
         [sys.executable, str(STRANGER), ",".join([str(foreign), *known]), *listening], 180.0
     )
     assert knocked.returncode == 0, knocked.stderr
-    told = json.loads(knocked.stdout)
-    assert len(told) == len(listening) >= 8
-    for door, (*spoken, stolen, noise) in told.items():
+    result = json.loads(knocked.stdout)
+    assert len(result) == len(listening) >= 8
+    for door, (*spoken, stolen, noise) in result.items():
         for attempt in spoken:
             assert "up" not in attempt["links"], door
             assert attempt["frames"] == [], door
         assert max(stolen, noise) <= GREETING_BYTES, door
-    assert any(attempt["links"] == ["rejected"] for spoken in told.values() for attempt in spoken[:-2])
+    assert any(attempt["links"] == ["rejected"] for spoken in result.values() for attempt in spoken[:-2])
     assert mallory.poll() is None, "it gave up trying"
     mallory.terminate()
 
@@ -168,8 +168,8 @@ def test_revoked_host_is_cut_off_until_trusted_again(
     job.wait(lambda: job.step() >= 2 and job.nodes("joined").count(REMOTE), "the second step, with the host")
     assert connections_between(cluster.home, cluster.away) > 4
     for node in trusting:
-        told = rlctl("revoke", REMOTE, "--keys", str(cluster.keys(node)))
-        assert told.returncode == 0, told.stderr
+        result = rlctl("revoke", REMOTE, "--keys", str(cluster.keys(node)))
+        assert result.returncode == 0, result.stderr
     job.wait(lambda: connections_between(cluster.home, cluster.away) == 0, "no connection is left", 10.0)
     job.wait(lambda: REMOTE in job.nodes("killed"), "its death is told")
     alone = job.step()
@@ -178,8 +178,8 @@ def test_revoked_host_is_cut_off_until_trusted_again(
         assert "trusted now" in cluster.log("head", process), process
 
     for node in trusting:
-        told = rlctl("trust", REMOTE, "--keys", str(cluster.keys(node)))
-        assert told.returncode == 0, told.stderr
+        result = rlctl("trust", REMOTE, "--keys", str(cluster.keys(node)))
+        assert result.returncode == 0, result.stderr
     job.wait(lambda: job.nodes("joined").count(REMOTE) > 1, "it is back")
     back = job.step() + 2  # the instance takes part in the next step
     job.wait(lambda: job.step() > back + RELEASED_STEPS, "steps with the host")
@@ -201,8 +201,8 @@ def test_restarted_head_continues_job_and_noticed_host_leaves(
     cluster.start_head()
     step = job.step()
     job.wait(lambda: job.step() > step, "a step after it came back")
-    told = cluster.rlctl(cluster.laptop, "preempt", REMOTE, "--notice", "5", *cluster.access())
-    assert told.returncode == 0, told.stderr
+    result = cluster.rlctl(cluster.laptop, "preempt", REMOTE, "--notice", "5", *cluster.access())
+    assert result.returncode == 0, result.stderr
     assert cluster.ended(REMOTE) == 0
     assert job.ends() == 0, job.story()
     assert job.broken(complete=True) == []

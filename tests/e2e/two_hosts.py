@@ -112,13 +112,13 @@ class Job:
 
     def story(self) -> str:
         """For a failure: the output of rlctl, and the warnings in every log."""
-        said = [self._output.read_text(errors="replace")[-3000:]]
+        texts = [self._output.read_text(errors="replace")[-3000:]]
         for log in sorted(self._cluster.root.glob("state/*/logs/*.log")):
             lines = log.read_text(errors="replace").splitlines()
-            said += [f"{log.parent.parent.name}/{log.stem} {line}" for line in lines if " WARNING " in line][
+            texts += [f"{log.parent.parent.name}/{log.stem} {line}" for line in lines if " WARNING " in line][
                 -15:
             ]
-        return "\n".join(said)
+        return "\n".join(texts)
 
 
 class Cluster:

@@ -99,17 +99,17 @@ def test_pypi_supervisor_is_installed() -> None:
 
 
 def test_project_with_same_folder_names_publishes(project: Path, site: Path) -> None:
-    said = run(project, site, PUBLISHES)
-    assert said.startswith(f"{site / 'gleaner' / '__init__.py'} ")
-    assert "runs" in said
+    output = run(project, site, PUBLISHES)
+    assert output.startswith(f"{site / 'gleaner' / '__init__.py'} ")
+    assert "runs" in output
 
 
 def test_project_with_same_folder_names_plugs_into_verl(project: Path, site: Path) -> None:
     for name in STUBS:
         (project / name).mkdir()
         (project / name / "__init__.py").write_text(STUB)
-    said = run(project, site, PLUGS_IN, VERL_USE_EXTERNAL_MODULES="gleaner.rlctl.integrations.verl")
-    assert said == f"{site / 'gleaner' / 'rlctl' / 'integrations' / 'verl.py'} gleaner\n"
+    output = run(project, site, PLUGS_IN, VERL_USE_EXTERNAL_MODULES="gleaner.rlctl.integrations.verl")
+    assert output == f"{site / 'gleaner' / 'rlctl' / 'integrations' / 'verl.py'} gleaner\n"
 
 
 def test_command_shows_its_version(project: Path, site: Path) -> None:

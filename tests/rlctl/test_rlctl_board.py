@@ -133,6 +133,6 @@ def test_job_cost_is_shown_above_its_processes() -> None:
     rows = [actor("training/controller", figures=figures), actor("rollout/manager", figures={"batches": 1})]
     board = Meter().observe(Processes([process("head", 1.0, 0.0, *rows)], []))
     lines = drawn(render(board, "name", 120, 20), 120)
-    said = "job step 3   0.2500 EUR   12.5000 a million trained tokens   1,200 tokens wasted"
-    assert [line.strip() for line in lines[1:2]] == [said]
+    expected = "job step 3   0.2500 EUR   12.5000 a million trained tokens   1,200 tokens wasted"
+    assert [line.strip() for line in lines[1:2]] == [expected]
     assert len(lines) <= 20

@@ -28,8 +28,10 @@ class Adds:
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
         return [
-            Judgement(0.0, LOST, "it is gone") if said == "gone" else Judgement(float(said == entry.answer))
-            for entry, said in items
+            Judgement(0.0, LOST, "it is gone")
+            if output == "gone"
+            else Judgement(float(output == entry.answer))
+            for entry, output in items
         ]
 
     def check(self, entry: Entry) -> str:
@@ -64,9 +66,9 @@ def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
 
 
 def test_valid_data_passes(job: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = checked(capsys, str(job([row(n) for n in range(50)])))
-    assert (code, said["settings"]) == (OK, [])
-    (task,) = said["tasks"]
+    code, output = checked(capsys, str(job([row(n) for n in range(50)])))
+    assert (code, output["settings"]) == (OK, [])
+    (task,) = output["tasks"]
     assert (task["rows"], task["train"], task["heldout"], task["found"]) == (50, 45, 5, 0)
 
 
@@ -74,9 +76,9 @@ def test_every_bad_row_is_listed_with_its_line(
     job: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [row(0), "", {"text": 3}, "{oops", row(1, answer=7), {"prompt": [{"role": "x", "content": "y"}]}]
-    code, said = checked(capsys, str(job(rows)))
+    code, output = checked(capsys, str(job(rows)))
     assert code == USAGE
-    found = {one["place"].rpartition(" ")[2]: one["text"] for one in said["tasks"][0]["findings"]}
+    found = {one["place"].rpartition(" ")[2]: one["text"] for one in output["tasks"][0]["findings"]}
     assert found.keys() == {"3", "4", "5", "6"}
     assert "it has no prompt" in found["3"]
     assert "no JSON" in found["4"]
@@ -89,12 +91,12 @@ def test_long_prompts_are_found_with_a_tokenizer(
 ) -> None:
     model = checkpoint(tmp_path)
     rows = [row(n) for n in range(20)] + [{"prompt": "What is 1 ? " * 400, "answer": "1"}]
-    code, said = checked(capsys, str(job(rows)), "--model", str(model))
+    code, output = checked(capsys, str(job(rows)), "--model", str(model))
     assert code == USAGE
-    (finding,) = said["tasks"][0]["findings"]
+    (finding,) = output["tasks"][0]["findings"]
     assert finding["place"].endswith("line 21")
     assert "engine.max_prompt_tokens is" in finding["text"]
-    assert said["tasks"][0]["longest_tokens"] > 400
+    assert output["tasks"][0]["longest_tokens"] > 400
 
 
 def test_failing_reference_solutions_are_found(
@@ -104,10 +106,10 @@ def test_failing_reference_solutions_are_found(
     rows[3] = row(3, info={"solution": "4"})
     rows[4] = row(4, info={"solution": "9"})
     rows[5] = row(5, info={"solution": "gone"})
-    code, said = checked(capsys, str(job(rows)), "--solutions")
+    code, output = checked(capsys, str(job(rows)), "--solutions")
     assert code == USAGE
-    assert said["tasks"][0]["solutions"] == 3
-    texts = [one["text"] for one in said["tasks"][0]["findings"]]
+    assert output["tasks"][0]["solutions"] == 3
+    texts = [one["text"] for one in output["tasks"][0]["findings"]]
     assert texts == [
         "its reference solution scores 0",
         "its reference solution was not scored: lost: it is gone",
@@ -123,8 +125,8 @@ def test_reference_program_needs_no_fence_and_names_failing_test(
     rows = [{**one, "info": {"solution": one.pop("solution")}} for one in rows]
     (tmp_path / "code.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "job.toml").write_text("[[task]]\nname = 'c'\ndata = 'code.jsonl'\nverifier = 'code'\n")
-    _, said = checked(capsys, str(tmp_path / "job.toml"), "--solutions")
-    texts = [one["text"] for one in said["tasks"][0]["findings"]]
+    _, output = checked(capsys, str(tmp_path / "job.toml"), "--solutions")
+    texts = [one["text"] for one in output["tasks"][0]["findings"]]
     assert texts == ["its reference solution scores 0: test 2 of 3: another value: '1'"] * 5
 
 
@@ -132,18 +134,18 @@ def test_held_out_prompts_that_are_trained_on_are_found(
     job: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "held.jsonl").write_text(json.dumps(row(3)) + "\n" + json.dumps(row(99)))
-    code, said = checked(capsys, str(job([row(n) for n in range(9)], "heldout_data = 'held.jsonl'")))
+    code, output = checked(capsys, str(job([row(n) for n in range(9)], "heldout_data = 'held.jsonl'")))
     assert code == USAGE
-    assert [one["text"] for one in said["tasks"][0]["findings"]] == [
+    assert [one["text"] for one in output["tasks"][0]["findings"]] == [
         "held out and trained on: 'What is 3 + 1?'"
     ]
 
 
 def test_table_names_the_rows(job: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(job([row(0), {"text": 3}]))]) == USAGE
-    said = capsys.readouterr().out
-    assert "sums.jsonl: line 2: it has no prompt" in said
-    assert "trained on" in said
+    output = capsys.readouterr().out
+    assert "sums.jsonl: line 2: it has no prompt" in output
+    assert "trained on" in output
 
 
 def test_problem_numbers_are_those_of_the_data(job: Callable[..., Path]) -> None:
@@ -158,14 +160,16 @@ def test_problem_numbers_are_those_of_the_data(job: Callable[..., Path]) -> None
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "output"),
     [
         ("task.train_problems=181", "train_problems: expected at most 180"),
         ("task.heldout_problems=21", "heldout_problems: expected at most 20"),
     ],
 )
-def test_more_problems_than_available_are_refused(job: Callable[..., Path], setting: str, said: str) -> None:
-    with pytest.raises(BadTask, match=said):
+def test_more_problems_than_available_are_refused(
+    job: Callable[..., Path], setting: str, output: str
+) -> None:
+    with pytest.raises(BadTask, match=output):
         counted(load(job([row(n) for n in range(200)]), [setting]))
 
 

@@ -110,9 +110,9 @@ async def test_every_process_reports_its_actors(cluster: Cluster) -> None:
 
 async def test_missing_head_is_reported(tmp_path: Path) -> None:
     async with connect("tcp://127.0.0.1:1") as cluster:
-        with pytest.raises(CommandError, match="no head answers at tcp://127.0.0.1:1") as nobody:
+        with pytest.raises(CommandError, match="no head answers at tcp://127.0.0.1:1") as error:
             await cluster.probe(deadline_s=0.5)
-    assert nobody.value.code == NOTHING
+    assert error.value.code == NOTHING
 
 
 async def test_head_with_keys_answers_only_trusted_clients(tmp_path: Path) -> None:

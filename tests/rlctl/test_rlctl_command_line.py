@@ -123,10 +123,10 @@ def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[st
 def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert ended.value.code == OK
-    assert f"rlctl {name}" in told.split("examples:")[1]
-    assert "exit codes: 0 done" in told
+    assert f"rlctl {name}" in output.split("examples:")[1]
+    assert "exit codes: 0 done" in output
 
 
 @pytest.mark.parametrize("name", ["ps", "tree", "logs", "report", "audit", "resume"])
@@ -150,9 +150,9 @@ def test_bad_setting_is_named_with_the_expected_value(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["run", "quickstart", "--runs-dir", str(tmp_path), "--set", "rollout.prompts=abc"])
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert code == USAGE
-    assert "rollout.prompts: expected an integer ≥ 1, got 'abc' (--set)" in said
+    assert "rollout.prompts: expected an integer ≥ 1, got 'abc' (--set)" in errors
     assert not list(tmp_path.iterdir()), "nothing is made before everything was checked"
 
 
@@ -165,11 +165,11 @@ def test_every_problem_is_reported_before_anything_is_created(
     runs_dir = tmp_path / "runs"
     sets = ["--set", f"model.path={model}", "--set", "network.bind=10.0.0.1"]
     code = main(["run", "quickstart", "--trace", str(trace), "--runs-dir", str(runs_dir), *sets])
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert code == USAGE
-    assert "trace.csv:2: unknown event 'explode'" in said
-    assert "rlctl keygen" in said
-    assert "model.path" in said
+    assert "trace.csv:2: unknown event 'explode'" in errors
+    assert "rlctl keygen" in errors
+    assert "model.path" in errors
     assert not runs_dir.exists()
 
 
@@ -235,11 +235,11 @@ def test_audit_of_an_empty_run_names_missing_evidence(
     run: runs.RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", "--json", *at(run)]) == UNCHECKED
-    told = json.loads(capsys.readouterr().out)
-    assert not told["ok"]
-    assert set(told["invariants"].values()) == {"not checked"}
-    assert all("cannot be checked" in it["text"] for it in told["violations"])
-    assert not any(it["checked"] for it in told["violations"])
+    output = json.loads(capsys.readouterr().out)
+    assert not output["ok"]
+    assert set(output["invariants"].values()) == {"not checked"}
+    assert all("cannot be checked" in it["text"] for it in output["violations"])
+    assert not any(it["checked"] for it in output["violations"])
     assert main(["audit", *at(run)]) == UNCHECKED
     shown = capsys.readouterr().out
     assert "BROKEN" not in shown
@@ -251,8 +251,8 @@ def test_node_keys_trust_each_other_and_new_are_added(tmp_path: Path) -> None:
     assert main(["keygen", str(folder), "--node", "head", "--node", "spot-1"]) == OK
     assert main(["keygen", str(folder), "--node", "laptop"]) == OK
     keys = {name: NodeKeys.load(folder / name) for name in ("head", "spot-1", "laptop")}
-    everybody = {it.public for it in keys.values()}
-    assert all(it.allowed.admitted == everybody for it in keys.values())
+    all_keys = {it.public for it in keys.values()}
+    assert all(it.allowed.admitted == all_keys for it in keys.values())
     secret = (folder / "head" / "node.secret").read_text()
     assert main(["keygen", str(folder), "--node", "head"]) == FAILED
     assert (folder / "head" / "node.secret").read_text() == secret
@@ -280,8 +280,8 @@ def test_logs_of_all_processes_are_merged_by_time(
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["a", "b", "c", "more"]
     assert main(["logs", "rollout/manager", "-n", "1", *at(run)]) == OK
     assert capsys.readouterr().out == "head/rollout:   more\n"
-    for who in ("spot-1", "spot-1/engine", "engine"):
-        assert main(["logs", who, "--json", *at(run)]) == OK
+    for target in ("spot-1", "spot-1/engine", "engine"):
+        assert main(["logs", target, "--json", *at(run)]) == OK
         assert json.loads(capsys.readouterr().out)["source"] == "spot-1/engine"
     assert main(["logs", "nobody", *at(run)]) == NOTHING
 
@@ -313,9 +313,9 @@ def test_target_is_a_host_an_actor_or_process() -> None:
     with pytest.raises(CommandError, match="several processes") as several:
         resolve("engine", states)
     assert several.value.code == USAGE
-    with pytest.raises(CommandError, match="no such actor") as nobody:
+    with pytest.raises(CommandError, match="no such actor") as error:
         resolve("nobody", states)
-    assert nobody.value.code == NOTHING
+    assert error.value.code == NOTHING
 
 
 def test_signals_are_named_or_numbered() -> None:

@@ -133,14 +133,14 @@ def host(tmp_path: Path, cluster: LookedAt, monkeypatch: pytest.MonkeyPatch) -> 
 def test_inspection_of_live_head_imports_no_runtime(host: Host) -> None:
     host.start()
     host.cluster.run(_spawn(host))
-    for words, told in (
+    for words, answer in (
         (["ps", "--deadline", "0.25"], "asker"),
         (["ps", "--deadline", "0.25", "--json"], '"asker"'),
         (["kill", "spot-1/engine", "--signal", "CONT"], "SIGCONT to spot-1/engine"),
     ):
         done, packages = in_a_process(*host.words(*words))
         assert done.returncode == OK, done.stderr
-        assert told in done.stdout
+        assert answer in done.stdout
         assert not SLOW & packages, words
     assert [(it.child, it.signal) for it in host.orders] == [("engine", signal.SIGCONT)]
 
@@ -152,15 +152,15 @@ async def _spawn(host: Host) -> None:
 def test_ps_shows_the_same_by_socket_and_network(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     def shown(*words: str) -> dict[str, object]:
         assert main(["ps", "--deadline", "1", "--json", *words]) == OK
-        told: dict[str, object] = json.loads(capsys.readouterr().out)
-        return told
+        answer: dict[str, object] = json.loads(capsys.readouterr().out)
+        return answer
 
     host.start()
     near, far = shown(*host.words()), shown("--head", host.cluster.endpoint)
     assert near["silent"] == far["silent"] == ["spot-2/agent"]
 
-    def rows(told: dict[str, object]) -> list[list[object]]:
-        states = told["processes"]
+    def rows(answer: dict[str, object]) -> list[list[object]]:
+        states = answer["processes"]
         assert isinstance(states, list)
         return [
             [sorted(state), state["node"], state["process"], state["pid"], sorted(actor), actor["name"]]
@@ -328,9 +328,9 @@ def test_silent_registry_gives_the_same_error_as_network(host: Host) -> None:
     host.start()
     with pytest.raises(
         CommandError, match="no head answers at .*registry was silent.*check the address"
-    ) as told:
+    ) as answer:
         control.look(host.state_dir, 0.25)
-    assert told.value.code == NOTHING
+    assert answer.value.code == NOTHING
 
 
 def test_order_refused_by_node_agent_is_a_failure(host: Host) -> None:
@@ -339,9 +339,9 @@ def test_order_refused_by_node_agent_is_a_failure(host: Host) -> None:
 
     host.view.ask = refuses  # type: ignore[method-assign,assignment]
     host.start()
-    with pytest.raises(CommandError, match="the cluster does not answer: spot-9/agent was silent") as told:
+    with pytest.raises(CommandError, match="the cluster does not answer: spot-9/agent was silent") as answer:
         control.kill(host.state_dir, "spot-9", "engine", 9)
-    assert told.value.code == FAILED
+    assert answer.value.code == FAILED
 
 
 def test_head_continues_when_no_socket_can_be_made(tmp_path: Path, cluster: LookedAt) -> None:

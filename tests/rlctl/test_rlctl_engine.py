@@ -62,8 +62,8 @@ def test_killed_server_leaves_nothing_and_frees_its_port(
         held = [file.path for file in process.open_files()]
         where = server.url.removeprefix("http://")
         assert main(["engine", "serve", "--listen", where, "--model", str(folder)]) == FAILED
-        said = capsys.readouterr().err
-        assert (said.count("\n"), where in said, "in use" in said) == (1, True, True)
+        errors = capsys.readouterr().err
+        assert (errors.count("\n"), where in errors, "in use" in errors) == (1, True, True)
         request = urllib.request.Request(f"{server.url}/generate", json.dumps(LONG).encode())
         with urllib.request.urlopen(request, timeout=WAIT_S) as stream:
             assert stream.readline()
@@ -99,10 +99,10 @@ def test_unservable_arguments_give_a_one_line_error(
 ) -> None:
     argv = [one.format(tmp=tmp_path) for one in arguments]
     assert main(["engine", "serve", "--listen", "127.0.0.1:0", *argv]) == USAGE
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
-    assert word in said
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    assert word in errors
 
 
 def test_folder_without_weights_gives_a_one_line_error(
@@ -111,5 +111,5 @@ def test_folder_without_weights_gives_a_one_line_error(
     folder = make_folder(tmp_path / "model")
     (folder / "model.safetensors").unlink()
     assert main(["engine", "serve", "--listen", "127.0.0.1:0", "--model", str(folder)]) == USAGE
-    said = capsys.readouterr().err
-    assert (said.count("\n"), "model.safetensors" in said) == (1, True)
+    errors = capsys.readouterr().err
+    assert (errors.count("\n"), "model.safetensors" in errors) == (1, True)

@@ -45,7 +45,7 @@ async def live(tmp_path: Path) -> Path:
     return store.path
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+def output(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     answer: dict[str, object] = json.loads(capsys.readouterr().out)
     return answer
 
@@ -146,7 +146,7 @@ async def test_verify_names_damage_and_export_saves_the_rest(
     live: Path, damage: str, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["journal", "verify", str(live), "--json"]) == OK
-    assert told(capsys)["ok"] is True
+    assert output(capsys)["ok"] is True
     with sqlite3.connect(live) as db:
         db.execute(damage)
     assert main(["journal", "verify", str(live)]) == FAILED
@@ -154,7 +154,7 @@ async def test_verify_names_damage_and_export_saves_the_rest(
     assert f"DAMAGED  {live}" in shown
     assert what in shown
     assert main(["journal", "verify", str(live), "--json"]) == FAILED
-    assert told(capsys)["ok"] is False
+    assert output(capsys)["ok"] is False
     code = main(["journal", "export", str(live)])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert "registry" in {line["stream"] for line in lines}

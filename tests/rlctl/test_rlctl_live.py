@@ -130,11 +130,11 @@ def test_live_mode_draws_panel_and_leaves_the_outcome() -> None:
 
 def test_panel_fits_narrow_terminal_and_shows_main_figures() -> None:
     text = drawn(observed(STORY[:-1]), 29)
-    for said in (
+    for part in (
         *("r-1", "2/4", "about 16 s left", "held-out 0.250", "890/s", "123,456 collected"),
         *("1 reserved + 2 preemptible", "44 executing", "7 migrations", "spot-1 was killed"),
     ):
-        assert said in text
+        assert part in text
     assert "cost" in text
     assert "a million trained tokens" in text
     assert all(len(line) <= 80 for line in text.splitlines())

@@ -119,9 +119,9 @@ def test_steps_are_logged_by_step_fleet_by_seconds() -> None:
 
 
 def test_failing_logger_is_reported_once_and_others_continue() -> None:
-    broken, whole, told = Kept(fails_at=2), Kept(), []
-    assert feed(RECORDS, [broken, whole], told.append) == 7
-    assert told == ["the service is gone (it gets no more figures)"]
+    broken, whole, reports = Kept(fails_at=2), Kept(), []
+    assert feed(RECORDS, [broken, whole], reports.append) == 7
+    assert reports == ["the service is gone (it gets no more figures)"]
     assert (len(broken.got), len(whole.got)) == (2, 7)
     assert whole.closed
 
@@ -148,11 +148,11 @@ def test_logger_that_cannot_open_does_not_harm_run(tmp_path: Path) -> None:
     def refuse() -> list[Kept]:
         raise SinkFailed("no such project")
 
-    told: list[str] = []
-    loggers = Feed(HistoryFollower(tmp_path / "history.jsonl"), refuse, tell=told.append)  # type: ignore[arg-type]
+    reports: list[str] = []
+    loggers = Feed(HistoryFollower(tmp_path / "history.jsonl"), refuse, tell=reports.append)  # type: ignore[arg-type]
     loggers.start()
     loggers.stop(within_s=60.0)
-    assert told == ["no such project (the run goes on without)"]
+    assert reports == ["no such project (the run goes on without)"]
 
 
 def test_tensorboard_reads_back_the_figures_of_the_run(
@@ -185,13 +185,13 @@ def test_wandb_keeps_an_offline_run_of_same_id(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"), [([], "name a logger"), (["--wandb", "a project"], "--wandb 'a project'")]
+    ("arguments", "problem"), [([], "name a logger"), (["--wandb", "a project"], "--wandb 'a project'")]
 )
 def test_wrong_order_is_explained(
-    run_dir: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["log", *arguments, "--runs-dir", str(run_dir.parent)]) == 2
-    assert says in capsys.readouterr().err
+    assert problem in capsys.readouterr().err
 
 
 def test_logger_without_its_package_is_refused_before_run(

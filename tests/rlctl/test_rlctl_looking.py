@@ -40,12 +40,12 @@ class Look:
     def text(self, *command: str, code: int = OK) -> str:
         patience = [] if command[0] == "tap" or "--deadline" in command else ["--deadline", "0.25"]
         assert main([*command, *self._head, *patience]) == code
-        told = self._capsys.readouterr()
-        return told.out if code == OK else told.err
+        output = self._capsys.readouterr()
+        return output.out if code == OK else output.err
 
     def json(self, *command: str) -> dict[str, object]:
-        told: dict[str, object] = json.loads(self.text(*command, "--json"))
-        return told
+        output: dict[str, object] = json.loads(self.text(*command, "--json"))
+        return output
 
 
 def line_of(text: str, *words: str) -> str:
@@ -55,13 +55,13 @@ def line_of(text: str, *words: str) -> str:
 
 
 def test_ps_shows_every_actor_and_unresponsive_ones(look: Look) -> None:
-    told = look.text("ps")
-    row = line_of(told, "falls")
+    output = look.text("ps")
+    row = line_of(output, "falls")
     assert "0/1024" in row
     assert "ValueError: it fell" in row
-    assert line_of(told, "spot-2").split()[-1] == "-"
-    assert "no answer" in line_of(told, "spot-2/agent")
-    assert SILENT in told
+    assert line_of(output, "spot-2").split()[-1] == "-"
+    assert "no answer" in line_of(output, "spot-2/agent")
+    assert SILENT in output
     assert look.json("ps")["silent"] == ["spot-2/agent"]
 
 
@@ -93,27 +93,27 @@ def test_ps_shows_processes_that_others_suspect() -> None:
 
 
 def test_tree_names_the_unresponsive_host(look: Look) -> None:
-    told = look.text("tree")
-    assert "head/actors  one_for_one" in told
-    assert SILENT in told
+    output = look.text("tree")
+    assert "head/actors  one_for_one" in output
+    assert SILENT in output
 
 
 def test_top_once_shows_processes_and_sorted_actors(look: Look) -> None:
-    told = look.text("top", "--once", "--interval", "0.1", "--sort", "restarts")
-    assert "3 hosts" not in told
-    assert "2 hosts   2 processes" in told
-    actors = told[told.index("ACTOR ") :]
+    output = look.text("top", "--once", "--interval", "0.1", "--sort", "restarts")
+    assert "3 hosts" not in output
+    assert "2 hosts   2 processes" in output
+    actors = output[output.index("ACTOR ") :]
     assert actors.splitlines()[1].split()[1] == "falls"
-    assert SILENT in told
-    assert "\x1b" not in told
+    assert SILENT in output
+    assert "\x1b" not in output
     board = look.json("top", "--once", "--interval", "0.1")
     assert {it["process"] for it in board["processes"]} == {"agent", "engine"}
     assert set(board["rates"]) >= {"falls", "stuck", "asker", "registry"}
 
 
 def test_waits_show_waiter_subject_and_peer(look: Look) -> None:
-    told = look.text("waits")
-    row = line_of(told, "asker")
+    output = look.text("waits")
+    row = line_of(output, "asker")
     assert "answer to Ping" in row
     assert "stuck#" in row
     [wait] = [it for it in look.json("waits")["waits"] if it["who"] == "asker"]
@@ -124,9 +124,9 @@ def test_waits_show_waiter_subject_and_peer(look: Look) -> None:
 
 
 def test_dead_letters_are_counted_by_reason_and_shown(look: Look) -> None:
-    told = look.text("deadletters")
-    assert line_of(told, "head/agent", "no such actor").split()[0] == "1"
-    assert "gone" in line_of(told, "Ping")
+    output = look.text("deadletters")
+    assert line_of(output, "head/agent", "no such actor").split()[0] == "1"
+    assert "gone" in line_of(output, "Ping")
     [sample] = look.json("deadletters", "--reason", "no such*")["samples"]
     assert (sample["kind"], sample["to"], sample["node"]) == ("Ping", "gone", "head")
     assert sample["ago_s"] > 0
@@ -134,14 +134,14 @@ def test_dead_letters_are_counted_by_reason_and_shown(look: Look) -> None:
 
 
 def test_actor_is_described_with_causes_of_last_failure(look: Look) -> None:
-    told = look.text("describe", "falls")
-    assert "Answers, falls, or is stuck" in told.splitlines()[0]
-    assert "head/actors" in line_of(told, "supervisor")
-    assert "one_for_one" in line_of(told, "supervisor")
-    assert "Fall (system)" in told
-    assert "ValueError: it fell (" in told
-    assert "caused by OSError: no ground" in told
-    assert "7" in line_of(told, "served")
+    output = look.text("describe", "falls")
+    assert "Answers, falls, or is stuck" in output.splitlines()[0]
+    assert "head/actors" in line_of(output, "supervisor")
+    assert "one_for_one" in line_of(output, "supervisor")
+    assert "Fall (system)" in output
+    assert "ValueError: it fell (" in output
+    assert "caused by OSError: no ground" in output
+    assert "7" in line_of(output, "served")
     waiting = look.json("describe", "asker")
     assert [it["on"].partition("#")[0] for it in waiting["waits"]] == ["stuck"]
 
@@ -158,8 +158,10 @@ def test_tap_shows_passing_messages_and_is_removed(look: Look, cluster: LookedAt
 
     for delay_s in (0.5, 1.0, 2.0, 4.0, 8.0):  # until a tap is open, nothing is seen
         cluster.call_later(delay_s, talk)
-    told = look.text("tap", "--actor", "fal*", "--kind", "Ping", "--count", "2", "--seconds", "20", "--json")
-    seen = [json.loads(line) for line in told.splitlines()]
+    output = look.text(
+        "tap", "--actor", "fal*", "--kind", "Ping", "--count", "2", "--seconds", "20", "--json"
+    )
+    seen = [json.loads(line) for line in output.splitlines()]
     assert [it["body"]["text"] for it in seen] == ["number 0", "number 1"]
     assert {(it["mode"], it["to"], it["process"]) for it in seen} == {("tell", "falls", "agent")}
     assert cluster.head.tap is None
@@ -184,9 +186,9 @@ def test_tap_that_sees_nothing_reports_it(look: Look, capsys: pytest.CaptureFixt
     ],
 )
 def test_meaningless_numbers_are_refused(look: Look, command: tuple[str, ...]) -> None:
-    said = look.text(*command, code=USAGE)
-    assert f"{command[1]} " in said
-    assert "expected" in said
+    errors = look.text(*command, code=USAGE)
+    assert f"{command[1]} " in errors
+    assert "expected" in errors
 
 
 def test_idle_folder_gives_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

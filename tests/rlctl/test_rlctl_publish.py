@@ -57,7 +57,7 @@ class JobOf(Actor):
         return JobIs(state="running", run_id=self._run_id)
 
     @handles(WhoIsUp)
-    async def who(self, message: WhoIsUp) -> HostsUp:
+    async def list_hosts(self, message: WhoIsUp) -> HostsUp:
         return HostsUp(boot=1, roles=self._roles)
 
 
@@ -272,8 +272,8 @@ async def test_command_publishes_a_folder_and_waits_until_served(
         lambda: main(["publish", str(directory), "--version", "1", "--wait", str(WITHIN_S), "--json", *at])
     )
     assert code == OK
-    told = msgspec.json.decode(capsys.readouterr().out)
-    assert (told["version"], told["host"], told["served_by"]) == (1, "box", 1)
+    result = msgspec.json.decode(capsys.readouterr().out)
+    assert (result["version"], result["host"], result["served_by"]) == (1, "box", 1)
     code = await in_thread(lambda: main(["publish", str(directory), "--version", "0", *at]))
     assert code == FAILED
     assert "versions go up, go on with 2" in capsys.readouterr().err

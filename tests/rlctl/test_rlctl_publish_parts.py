@@ -66,7 +66,7 @@ class JobOf(Actor):
         return JobIs(state="running", run_id=self._run_id)
 
     @handles(WhoIsUp)
-    async def who(self, message: WhoIsUp) -> HostsUp:
+    async def list_hosts(self, message: WhoIsUp) -> HostsUp:
         return HostsUp(boot=1, roles=dict.fromkeys(OWNERS, "reserved"))
 
 
@@ -188,9 +188,9 @@ async def publish(
 
 
 async def root_of(job: Job, version: int, model: Mapping[str, Tensor] = MODEL) -> bytes:
-    heard = await publish(job, version, model=model)
-    roots = {one.root for one in heard if isinstance(one, Published)}
-    assert len(roots) == 1, heard
+    results = await publish(job, version, model=model)
+    roots = {one.root for one in results if isinstance(one, Published)}
+    assert len(roots) == 1, results
     return roots.pop()
 
 
@@ -207,18 +207,18 @@ async def test_each_rank_publishes_its_part_and_receivers_get_all(job: Job) -> N
 async def test_overlapping_or_missing_bytes_are_refused_with_owners(job: Job) -> None:
     twice = dict(enumerate(shares()))
     twice[1] = [*twice[1], Part("a", 0, 10)]
-    heard = await publish(job, 1, twice)
-    assert any("are held by rank" in str(one) for one in heard), heard
+    results = await publish(job, 1, twice)
+    assert any("are held by rank" in str(one) for one in results), results
     across = dict(enumerate(shares()))
     across[3] = [*across[3], Part("a", 0, 10)]
-    heard = await publish(job, 2, across)
-    assert all(isinstance(one, CannotPublish) for one in heard)
+    results = await publish(job, 2, across)
+    assert all(isinstance(one, CannotPublish) for one in results)
     for owner in ("one/transfer (rank 0, 1)", "two/transfer (rank 2, 3)"):
-        assert all(f"by {owner}" in str(one) for one in heard), heard
-    nobody = dict(enumerate(shares()))
-    nobody[2] = [part for part in nobody[2] if part.tensor != "a"]
-    heard = await publish(job, 3, nobody)
-    assert {"are held by nobody" in str(one) for one in heard} == {True}, heard
+        assert all(f"by {owner}" in str(one) for one in results), results
+    incomplete = dict(enumerate(shares()))
+    incomplete[2] = [part for part in incomplete[2] if part.tensor != "a"]
+    results = await publish(job, 3, incomplete)
+    assert {"are held by nobody" in str(one) for one in results} == {True}, results
     assert await job.fetch("x", 4, await root_of(job, 4)) == EXPECTED, "the next ones are accepted"
 
 

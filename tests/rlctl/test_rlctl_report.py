@@ -208,7 +208,7 @@ def test_page_is_self_contained_and_shows_the_numbers(tmp_path: Path) -> None:
     assert msgspec.convert(json.loads((folder / "report.json").read_text()), type(report)) == report
     html, outside = page_of(folder)
     text = " ".join(outside.text)
-    for said in (
+    for expected in (
         "every invariant held",
         "0.20 → 0.90",
         "11.2500 EUR",
@@ -216,7 +216,7 @@ def test_page_is_self_contained_and_shows_the_numbers(tmp_path: Path) -> None:
         "trainer",
         "killed",
     ):
-        assert said in text
+        assert expected in text
     assert html.count("<svg") == 4
     assert not re.search("#0000[0-9a-f]{2}", html)  # every colour comes from the page's scheme
     assert "prefers-color-scheme: dark" in html
@@ -366,8 +366,8 @@ def test_delta_bytes_are_summed_over_manager_lives(tmp_path: Path) -> None:
     assert (found.delta_versions, found.whole_versions) == (5, 3)
     assert (found.delta_bytes, found.whole_bytes, found.image_bytes) == (50, 3000, 8000)
     folder = runs.create(tmp_path, CONFIG)
-    said = dict(rows(report_of([run(), *looks], CONFIG), folder))["weights pulled"]
-    assert said == "5 versions as what changed (50 B), 3 whole (2.9 KiB); 62% of the bytes spared"
+    expected = dict(rows(report_of([run(), *looks], CONFIG), folder))["weights pulled"]
+    assert expected == "5 versions as what changed (50 B), 3 whole (2.9 KiB); 62% of the bytes spared"
     assert report_of([run(), sample(1, 0, 0)], CONFIG).weights is None
 
 

@@ -59,8 +59,8 @@ Trying = Callable[..., tuple[int, str, str]]
 def trying(folder: Path, capsys: pytest.CaptureFixture[str]) -> Trying:
     def call(*words: str) -> tuple[int, str, str]:
         code = main(["reward", "try", *words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     return call
 

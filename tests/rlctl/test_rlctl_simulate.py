@@ -77,9 +77,9 @@ def test_job_is_compared_with_one_without_preemptible_hosts(
         str(tmp_path / "out"),
     ]
     assert main(argv) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {(one["run"], one["number"]) for one in told[:-1]} == {("job", 1), ("co-located", 2)}
-    job, alone = told[-1]["runs"]["job"], told[-1]["runs"]["co-located"]
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {(one["run"], one["number"]) for one in shown[:-1]} == {("job", 1), ("co-located", 2)}
+    job, alone = shown[-1]["runs"]["job"], shown[-1]["runs"]["co-located"]
     assert (job["ended"], alone["ended"]) == ("done", "done")
     assert job["figures"]["tokens"] == alone["figures"]["tokens"] > 0
     assert job["figures"]["instances"] > alone["figures"]["instances"] == 0
@@ -103,7 +103,7 @@ def test_page_goes_to_new_folder_named_by_table(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("argv", "code", "says"),
+    ("argv", "code", "problem"),
     [
         (
             ["nowhere.toml"],
@@ -128,7 +128,7 @@ def test_page_goes_to_new_folder_named_by_table(tmp_path: Path, capsys: pytest.C
     ],
 )
 def test_impossible_simulation_is_refused_with_advice(
-    argv: list[str], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    argv: list[str], code: int, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {
         "bad": "time,what\n0,add\n",
@@ -140,7 +140,7 @@ def test_impossible_simulation_is_refused_with_advice(
     places = {"here": str(tmp_path), **{name: str(tmp_path / f"{name}.csv") for name in files}}
     assert main(["simulate", *[word.format(**places) for word in argv]]) == code
     seen = capsys.readouterr()
-    assert says in seen.err
+    assert problem in seen.err
     assert seen.err.startswith("error: ")
     assert not seen.out
 
@@ -201,9 +201,9 @@ def test_first_step_already_estimates_the_time_left(monkeypatch: pytest.MonkeyPa
     seen: list[Progress] = []
     long = ["job.steps=1", "rollout.prompts=32", "rollout.samples=8"]
     done = simulate("job", tiny(*long), Stop(), seen.append)
-    told = [at for at in seen if at.step == 0 and at.left_s is not None]
-    assert told
-    assert all(0 <= at.left_s <= 20 * at.wall_s for at in told if at.left_s is not None)
+    shown = [at for at in seen if at.step == 0 and at.left_s is not None]
+    assert shown
+    assert all(0 <= at.left_s <= 20 * at.wall_s for at in shown if at.left_s is not None)
     assert done.figures.steps == 1
 
 
@@ -309,11 +309,11 @@ def test_what_if_starts_from_a_measured_run(tmp_path: Path, capsys: pytest.Captu
     options = [word for text in sets for word in ("--set", text)]
     argv = ["simulate", "quickstart", *options, "--token-scale", "16", "--no-baseline", "--json"]
     assert main([*argv, "--fit", str(run)]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert any("ms a request; median error" in note for note in told["notes"])
-    (median,) = [found[1] for note in told["notes"] if (found := re.search(r"median (\d+) tokens", note))]
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert any("ms a request; median error" in note for note in shown["notes"])
+    (median,) = [found[1] for note in shown["notes"] if (found := re.search(r"median (\d+) tokens", note))]
     assert int(median) == pytest.approx(0.4 * 1024, rel=0.25)
-    predicted, parts = told["runs"]["job"]["figures"]["parts"], measured.figures.parts
+    predicted, parts = shown["runs"]["job"]["figures"]["parts"], measured.figures.parts
     assert parts is not None
     assert predicted["step_s"] == pytest.approx(parts.step_s, rel=0.2)
     assert predicted["training_s"] == pytest.approx(parts.training_s, rel=0.2)

@@ -12,15 +12,15 @@ from gleaner.rlctl.commands import top
 
 async def test_closed_terminal_counts_as_quit(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = pty.openpty()
-    heard: list[str] = []
+    keys: list[str] = []
     with os.fdopen(slave, "r") as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
-        with top._keys(heard.append):
+        with top._keys(keys.append):
             os.write(master, b"m")
-            while not heard:
+            while not keys:
                 await asyncio.sleep(0.01)
             os.close(master)
-            while len(heard) < 2:
+            while len(keys) < 2:
                 await asyncio.sleep(0.01)
-    assert heard[0] == "m"
-    assert set(heard[1:]) == {"q"}
+    assert keys[0] == "m"
+    assert set(keys[1:]) == {"q"}

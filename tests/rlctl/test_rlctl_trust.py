@@ -72,8 +72,8 @@ def test_folder_of_nodes_is_changed_as_a_whole(cluster: Path, capsys: pytest.Cap
     spot = everyone["spot-1"].public
     assert all(spot not in NodeKeys.load(cluster / name).trusted for name in ("head", "laptop"))
     assert main(["trust", "spot-1", "--keys", str(cluster), "--json"]) == OK
-    told = json.loads(capsys.readouterr().out)
-    results = {Path(one["keys"]).name: one["result"] for one in told["directories"]}
+    shown = json.loads(capsys.readouterr().out)
+    results = {Path(one["keys"]).name: one["result"] for one in shown["directories"]}
     assert results == {"head": "is trusted now", "laptop": "is trusted now", "spot-1": "is this node itself"}
     assert all(spot in NodeKeys.load(cluster / name).trusted for name in ("head", "laptop"))
 
@@ -97,8 +97,8 @@ def test_key_is_revoked_under_all_its_names(
         trusted.trust(own, name, other)
     trusted.trust(own, "c", NodeKeys.generate().public)
     assert main(["revoke", "a", "--keys", str(own), "--json"]) == OK
-    [told] = json.loads(capsys.readouterr().out)["directories"]
-    assert [one["name"] for one in told["removed"]] == ["a", "b"]
+    [shown] = json.loads(capsys.readouterr().out)["directories"]
+    assert [one["name"] for one in shown["removed"]] == ["a", "b"]
     assert set(read_trusted(own)) == {"c"}
 
 
@@ -120,8 +120,8 @@ def test_damaged_file_is_shown_replaced_and_removed(
     for name in ("bad", "worse"):
         (own / "trusted" / f"{name}.public").write_text("half a k")
     assert main(["trust", "--list", "--json", "--keys", str(own)]) == FAILED
-    [told] = json.loads(capsys.readouterr().out)["directories"]
-    assert "holds no key" in told["trusted"][0]["problem"]
+    [shown] = json.loads(capsys.readouterr().out)["directories"]
+    assert "holds no key" in shown["trusted"][0]["problem"]
     assert main(["trust", other, "--name", "bad", "--keys", str(own)]) == OK
     assert main(["revoke", "worse", "--keys", str(own)]) == OK
     assert read_trusted(own) == {"bad": other}
@@ -145,7 +145,7 @@ def test_reader_sees_the_whole_file_or_none(own: Path, other: str, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("words", "code", "problem"),
     [
         (["trust", "nobody"], NOTHING, "no key, and no file or directory with one"),
         (["trust", "short.public"], USAGE, "holds no key"),
@@ -160,12 +160,12 @@ def test_reader_sees_the_whole_file_or_none(own: Path, other: str, monkeypatch: 
     ],
 )
 def test_bad_input_is_reported(
-    words: list[str], code: int, says: str, own: Path, other: str, tmp_path: Path,
+    words: list[str], code: int, problem: str, own: Path, other: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("short.public").write_text("short")
     words = [other if word == "KEY" else word for word in words]
     assert main([*words, *([] if "--keys" in words else ["--keys", str(own)])]) == code
-    assert says in capsys.readouterr().err
+    assert problem in capsys.readouterr().err
     assert read_trusted(own) == {}

@@ -250,8 +250,8 @@ def ran(tmp_path: Path, capsys: pytest.CaptureFixture[str], *sets: str) -> tuple
     """Exit code, result and errors of `rlctl run --json`."""
     words = [word for text in sets for word in ("--set", text)]
     code = main(["run", "quickstart", "--json", "--runs-dir", str(tmp_path / "runs"), *words])
-    said = capsys.readouterr()
-    return code, json.loads(said.out.splitlines()[-1]), said.err
+    output = capsys.readouterr()
+    return code, json.loads(output.out.splitlines()[-1]), output.err
 
 
 def test_run_without_an_instance_ends_well_and_reports_it(
@@ -270,20 +270,20 @@ def test_run_requiring_an_instance_has_its_own_exit_code(
     driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driven(story(0.3, 0.9, END))  # the run was over before it had waited for long enough
-    code, result, said = ran(tmp_path, capsys, "fleet.require_instance=true")
+    code, result, output = ran(tmp_path, capsys, "fleet.require_instance=true")
     assert (code, result["exit_code"]) == (UNSERVED, UNSERVED)
-    assert "error: no preemptible instance has served until the job's end (fleet.require_instance)" in said
-    assert "rlctl resume" not in said, "a finished run cannot be resumed"
+    assert "error: no preemptible instance has served until the job's end (fleet.require_instance)" in output
+    assert "rlctl resume" not in output, "a finished run cannot be resumed"
 
 
 def test_job_failed_without_instance_is_resumable_with_own_code(
     driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driven([story(0.3, 0.9)[0], NONE], unserved("the job failed: no preemptible instance has served"))
-    code, result, said = ran(tmp_path, capsys, "fleet.require_instance=true")
+    code, result, output = ran(tmp_path, capsys, "fleet.require_instance=true")
     assert (code, result["exit_code"]) == (UNSERVED, UNSERVED)
     assert result["errors"] == ["the job failed: no preemptible instance has served"]
-    assert "rlctl resume" in said
+    assert "rlctl resume" in output
 
 
 UNJUDGED = Sample(
@@ -297,9 +297,9 @@ def test_run_without_any_score_never_ends_well(
     driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driven(story(0.3, 0.9, SERVES, UNJUDGED, END))
-    code, result, said = ran(tmp_path, capsys)
+    code, result, output = ran(tmp_path, capsys)
     assert (code, result["exit_code"]) == (UNSCORED, UNSCORED)
-    assert f"error: {NOTHING}" in said
+    assert f"error: {NOTHING}" in output
     shown, whole = result["outcome"], result["report"]
     assert isinstance(shown, dict)
     assert isinstance(whole, dict)
@@ -316,10 +316,10 @@ def test_job_failed_by_verifier_is_resumable_with_own_code(
     driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driven([story(0.3, 0.9)[0], UNJUDGED], unscored("the job failed: the verifier has been sick for 30 s"))
-    code, result, said = ran(tmp_path, capsys)
+    code, result, output = ran(tmp_path, capsys)
     assert (code, result["exit_code"]) == (UNSCORED, UNSCORED)
-    assert "sick for 30 s" in said
-    assert "rlctl resume" in said
+    assert "sick for 30 s" in output
+    assert "rlctl resume" in output
     assert NOTHING in str(result["outcome"])
 
 

@@ -46,8 +46,8 @@ class FakeGateway:
         body = await request.json()
         self.asked.append(body)
         if self.answers:
-            status, said = self.answers.pop(0)
-            return web.Response(status=status, body=said)
+            status, sent = self.answers.pop(0)
+            return web.Response(status=status, body=sent)
         await self.ends.setdefault(body["rid"], asyncio.Event()).wait()
         return web.Response(body=answer([3], "abort", weight_version="4"))
 
@@ -80,10 +80,10 @@ async def until(what: list[object], count: int) -> None:
 
 def test_verl_request_is_translated_for_the_gateway() -> None:
     ask = ask_of("r", [1, 2], {**PARAMETERS, "max_tokens": 9, "stop_token_ids": [7]}, response_length=64)
-    said = ask.sampling_params
+    sent = ask.sampling_params
     assert (ask.rid, ask.input_ids, ask.return_logprob, ask.stream) == ("r", [1, 2], True, False)
-    assert (said.max_new_tokens, said.temperature, said.top_p, said.top_k) == (9, 0.7, 0.9, -1)
-    assert said.stop_token_ids == [7]
+    assert (sent.max_new_tokens, sent.temperature, sent.top_p, sent.top_k) == (9, 0.7, 0.9, -1)
+    assert sent.stop_token_ids == [7]
     assert ask_of("r", [1], PARAMETERS, response_length=64).sampling_params.max_new_tokens == 64
 
 

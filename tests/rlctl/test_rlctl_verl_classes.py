@@ -59,9 +59,9 @@ async def test_verl_generates_and_updates_weights_through_the_gateway() -> None:
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
-        said, why = await process.communicate()
+        output, why = await process.communicate()
     assert process.returncode == 0, why.decode()[-4000:]
-    found = json.loads(said.splitlines()[-1])
+    found = json.loads(output.splitlines()[-1])
     assert found["config"]
     assert found["balancer"] == {"names_differ": True, "handle": "handle", "after_early": 1, "after_late": 0}
     assert found["update"]["rollout"]

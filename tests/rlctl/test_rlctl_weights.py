@@ -41,8 +41,8 @@ def test_exported_checkpoint_is_imported_unchanged(
     capsys.readouterr()
     base = ["--base", str(tmp_path / "step-0")]
     assert main(["weights", "import", str(shared), str(tmp_path / "merged"), *base, "--json"]) == OK
-    told = json.loads(capsys.readouterr().out)
-    assert (told["version"], told["deltas"], told["tensors"]) == (2, 2, 2)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["version"], result["deltas"], result["tensors"]) == (2, 2, 2)
     have, want = (load_file(tmp_path / name / "model.safetensors") for name in ("merged", "step-2"))
     assert {name: (array.dtype, array.tobytes()) for name, array in have.items()} == {
         name: (array.dtype, array.tobytes()) for name, array in want.items()
@@ -55,9 +55,9 @@ def test_only_changes_are_exported(shared: Path, tmp_path: Path, capsys: pytest.
     third = checkpoint(tmp_path / "step-3", 3)
     arguments = [str(third), str(shared), "--version", "3", "--base", str(tmp_path / "step-2"), "--json"]
     assert main(["weights", "export", *arguments]) == OK
-    told = json.loads(capsys.readouterr().out)
-    assert (told["whole"], told["tensors"], told["changed"]) == (False, 2, 1)
-    assert told["bytes"] < told["image_bytes"] / 4
+    result = json.loads(capsys.readouterr().out)
+    assert (result["whole"], result["tensors"], result["changed"]) == (False, 2, 1)
+    assert result["bytes"] < result["image_bytes"] / 4
     assert not list(shared.glob(".*")), "no temporary file is left"
 
 
@@ -99,6 +99,6 @@ def test_pages_show_served_versions_and_non_pages(tmp_path: Path, capsys: pytest
     assert page["failed_root"] == (b"r" * 32).hex()
     (tmp_path / "torn.control").write_bytes(b"GLEANCP1")
     assert main(["weights", "pages", str(tmp_path), "--json"]) == FAILED
-    told = capsys.readouterr()
-    assert len(json.loads(told.out)["pages"]) == 1, "a broken page hides no other"
-    assert "torn.control: 8 bytes, a control page has 512" in told.err
+    result = capsys.readouterr()
+    assert len(json.loads(result.out)["pages"]) == 1, "a broken page hides no other"
+    assert "torn.control: 8 bytes, a control page has 512" in result.err

@@ -17,7 +17,7 @@ from gleaner.sim.network import SimNet
 from gleaner.sim.network_path import Profile
 from gleaner.transport.keys import NodeKeys
 from gleaner.transport.wire import Peer, Wire
-from tests.transport.conftest import Heard, eventually
+from tests.transport.conftest import Recorder, eventually
 
 HERE = "here"  # the host of each process without a host of its own
 Promise = Callable[..., Coroutine[object, object, None]]
@@ -106,7 +106,7 @@ def cases(module: object, leave_out: str = "") -> Iterator[tuple[str, Promise, d
 
 def run(test: Promise, loop: SimLoop, given: dict[str, object], request: pytest.FixtureRequest) -> None:
     """Run a test in a process of the simulation, with the fixtures that it requests."""
-    given = {"hear": Heard, "eventually": eventually, **given}
+    given = {"recorder": Recorder, "eventually": eventually, **given}
     wanted = inspect.signature(test).parameters
     arguments = {name: given[name] if name in given else request.getfixturevalue(name) for name in wanted}
     process = loop.spawn("test", HERE)

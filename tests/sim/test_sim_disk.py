@@ -124,11 +124,11 @@ def test_stream_after_crash_is_prefix_with_everything_acknowledged(
         machine.loop.call_at(freezes_ms / 1000 + 0.02, process.thaw)
     machine.loop.call_at(dies_ms / 1000, process.kill)
     machine.loop.run(until_s=1.0)
-    told = list(acknowledged)
+    outcomes = list(acknowledged)
     found = machine.replay()
     assert found == list(range(len(found)))
-    assert told == list(range(len(told)))
-    assert len(told) <= len(found) <= len(pauses_ms)
+    assert outcomes == list(range(len(outcomes)))
+    assert len(outcomes) <= len(found) <= len(pauses_ms)
     assert not machine.loop.findings
 
 
@@ -158,11 +158,11 @@ def test_frozen_process_gets_its_commit_when_it_resumes() -> None:
     machine = Machine()
     process, store = machine.start()
     journal = Journal(store, "a", 1)
-    heard: list[float] = []
+    times_s: list[float] = []
 
     async def writes() -> None:
         await journal.append(fact(1))
-        heard.append(machine.loop.now_s)
+        times_s.append(machine.loop.now_s)
 
     machine.disk.slow(100.0)
     process.create_task(writes())
@@ -173,7 +173,7 @@ def test_frozen_process_gets_its_commit_when_it_resumes() -> None:
     assert rows is not None
     assert rows.last_seq == 1  # it is on the disk anyway
     machine.loop.run(until_s=6.0)
-    assert heard == [5.0]
+    assert times_s == [5.0]
 
 
 def test_full_disk_refuses_reports_and_loses_nothing() -> None:
@@ -267,7 +267,7 @@ def test_simulated_journal_keeps_what_sqlite_keeps(steps: list[Step]) -> None:
         real = SqliteKeeper(Path(folder) / "j.sqlite", durable=False, reserve_bytes=0)
         try:
             kept = KeptStreams(real.place, lambda: "", lambda: "")
-            assert _told(real, steps) == _told(kept, steps)
+            assert _outcomes(real, steps) == _outcomes(kept, steps)
             for stream in ("a", "b"):
                 assert real.read(stream) == kept.read(stream)
             assert real.newest_incarnation() == kept.newest_incarnation()
@@ -275,8 +275,8 @@ def test_simulated_journal_keeps_what_sqlite_keeps(steps: list[Step]) -> None:
             real.close()
 
 
-def _told(keeper: Keeper, steps: list[Step]) -> list[object]:
-    told: list[object] = []
+def _outcomes(keeper: Keeper, steps: list[Step]) -> list[object]:
+    outcomes: list[object] = []
     for what, stream, incarnation, count in steps:
         rows = [NewRow("DiskFact", 1, encode_body(fact(number))) for number in range(count)]
         state = [NewRow("DiskSum", 1, encode_body(DiskSum(numbers=[count])))]
@@ -290,10 +290,10 @@ def _told(keeper: Keeper, steps: list[Step]) -> list[object]:
                 keeper.claim(stream, incarnation)
             else:
                 results = keeper.commit(writes[what])
-                told += [result if isinstance(result, Committed) else str(result) for result in results]
+                outcomes += [result if isinstance(result, Committed) else str(result) for result in results]
         except Fenced as problem:
-            told.append(str(problem))
-    return told
+            outcomes.append(str(problem))
+    return outcomes
 
 
 def test_memory_survives_processes_and_ends_with_the_host() -> None:

@@ -33,8 +33,8 @@ def test_instance_with_free_slots_gets_work_within_round_trip(instances: int) ->
 def test_pending_limit_alone_keeps_free_slots_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: pending requests count as waiting, whatever slots are free."""
 
-    def room(self: Balancer, instance: Instance, each: float) -> int:
+    def capacity(self: Balancer, instance: Instance, each: float) -> int:
         return max(0, self._threshold(instance) - instance.pending)
 
-    monkeypatch.setattr(Balancer, "_room", room)
+    monkeypatch.setattr(Balancer, "_room", capacity)
     assert min(places_s("fleet.n_prem_max=0")) > 10 * ROUND_TRIP_S

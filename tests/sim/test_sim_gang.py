@@ -59,8 +59,8 @@ def test_all_gang_processes_restart_when_one_is_killed(victim: str) -> None:
     assert (outcome.ended, outcome.reason) == ("done", "")
     assert before.keys() == after.keys() == set(GANG)
     assert not set(before.values()) & set(after.values()), "no process of the old gang is left"
-    told = {one.actor: one.cause for one in outcome.history if isinstance(one, Restart)}
+    causes = {one.actor: one.cause for one in outcome.history if isinstance(one, Restart)}
     others = {f"reserved-1/{kind}": f"with {victim}: SIGKILL" for kind in GANG if kind != victim}
-    assert {f"reserved-1/{victim}": "SIGKILL", **others}.items() <= told.items()
+    assert {f"reserved-1/{victim}": "SIGKILL", **others}.items() <= causes.items()
     assert audit(evidence(outcome)) == []
     assert [one.step for one in outcome.checkpoints][-1] == 3

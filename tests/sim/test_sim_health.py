@@ -60,10 +60,10 @@ def test_frozen_child_process_is_replaced_within_its_limit(host: str, kind: str)
     assert outcome.findings == []
     assert outcome.virtual_s < PEACE_S + HUNG_S + START_S
     assert audit(evidence(outcome)) == []
-    told = causes(outcome)
+    restarts = causes(outcome)
     if host != "spot-1":  # the job may end before the limit of an instance that it does not need
-        assert told[f"{host}/{kind}"].startswith("SIGKILL (no heartbeat for 10.")
-    assert set(told) <= {f"{host}/{kind}"}, "other processes were restarted instead"
+        assert restarts[f"{host}/{kind}"].startswith("SIGKILL (no heartbeat for 10.")
+    assert set(restarts) <= {f"{host}/{kind}"}, "other processes were restarted instead"
 
 
 @pytest.mark.parametrize(("host", "kind"), AGENTS)
@@ -150,7 +150,7 @@ def test_actor_restart_in_head_agent_is_in_the_history() -> None:
     breaking.at(FROZEN_AT_S, lambda: hit.append(breaking.crash_actor("head", "agent", "registry")))
     outcome = cluster.run()
     assert (outcome.ended, hit) == ("done", [True])
-    told = [record for record in outcome.history if isinstance(record, Restart)]
-    assert [(record.actor, record.cause) for record in told] == [
+    restarts = [record for record in outcome.history if isinstance(record, Restart)]
+    assert [(record.actor, record.cause) for record in restarts] == [
         ("head/registry", "crashed: RuntimeError: a defect that chaos planted")
     ]

@@ -149,33 +149,33 @@ def test_frozen_process_does_nothing_then_finds_deadlines_passed(loop: SimLoop) 
 def test_killed_process_runs_no_cleanup(loop: SimLoop) -> None:
     """No `finally`, timer or callback of it runs, and the exception that it dies with is not reported."""
     process = loop.spawn("a", "h")
-    said: list[str] = []
+    events: list[str] = []
 
     async def talks() -> None:
         try:
             await asyncio.sleep(100.0)
         finally:
-            said.append("goodbye")
+            events.append("goodbye")
 
     async def fails() -> None:
         raise ValueError("unseen")
 
     def dies() -> None:
-        process.call_soon(said.append, "soon")
+        process.call_soon(events.append, "soon")
         process.create_task(fails())
         process.kill()
-        process.call_soon(said.append, "after")
-        process.call_later(1.0, said.append, "much later")
+        process.call_soon(events.append, "after")
+        process.call_later(1.0, events.append, "much later")
 
     process.create_task(talks())
-    process.call_later(5.0, said.append, "later")
-    process.at_death(lambda: said.append("dead"))
+    process.call_later(5.0, events.append, "later")
+    process.at_death(lambda: events.append("dead"))
     process.call_later(2.0, dies)
     loop.run()
-    assert said == ["dead"]
+    assert events == ["dead"]
     assert not process.alive
     loop.close()
-    assert said == ["dead", "goodbye"]  # after the run, when it is no longer awaited
+    assert events == ["dead", "goodbye"]  # after the run, when it is no longer awaited
     assert not loop.findings
 
 

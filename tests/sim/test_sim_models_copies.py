@@ -64,10 +64,10 @@ def test_every_request_ends_once_with_its_own_tokens(
     copies = made(count)
     copies.add(entry(ticket, end) for ticket, end in enumerate(ends))
     tokens: dict[int, list[int]] = defaultdict(list)
-    told: dict[int, int] = defaultdict(int)
+    finished: dict[int, int] = defaultdict(int)
     for _ in range(after):
         if not copies.idle:
-            collect(copies.turn()[0], tokens, told)
+            collect(copies.turn()[0], tokens, finished)
     if drained:
         copies.drain()
     else:
@@ -76,7 +76,7 @@ def test_every_request_ends_once_with_its_own_tokens(
     for ticket, end in enumerate(ends):
         got = [*tokens[ticket], *rest[ticket]]
         assert got == response(ticket, len(got), VOCABULARY).tolist()
-        flags = told[ticket] | ended[ticket]
+        flags = finished[ticket] | ended[ticket]
         assert flags
         if not flags & Flag.ABORTED:
             assert len(got) == end

@@ -198,14 +198,14 @@ def test_every_hardware_constant_has_a_reason_in_comment() -> None:
     """A line of comment is above the constant, or above its table."""
     lines = files("gleaner.sim.models").joinpath("hardware.toml").read_text().splitlines()
     begin = lines.index("[assumptions.default]")
-    told, bare = False, []
+    commented, bare = False, []
     for line in lines[begin:]:
         if line.startswith("#"):
-            told = True
+            commented = True
         elif line.startswith("["):
-            told = False
+            commented = False
         elif "=" in line:
-            if not told:
+            if not commented:
                 bare.append(line)
-            told = False
+            commented = False
     assert not bare

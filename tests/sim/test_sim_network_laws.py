@@ -32,7 +32,7 @@ ACTS = st.lists(
 
 
 @dataclass
-class Heard:
+class Received:
     """The messages received by one end, by the route on which they came."""
 
     by_route: dict[Route, list[int]] = field(default_factory=dict)
@@ -59,9 +59,9 @@ class Two:
             self.net.add_host(host)
         self.a, self.b = (self.loop.spawn(name, name) for name in "ab")
         self.wires = [self.net.wire(process, process.name, process.name) for process in (self.a, self.b)]
-        self.heard = [Heard(), Heard()]
-        for wire, heard in zip(self.wires, self.heard, strict=True):
-            wire.listen(heard.on_frames, heard.on_link)
+        self.received = [Received(), Received()]
+        for wire, received in zip(self.wires, self.received, strict=True):
+            wire.listen(received.on_frames, received.on_link)
         self.sent: list[list[int]] = [[], []]
 
     @property
@@ -77,7 +77,7 @@ class Two:
 
     def answer(self, number: int) -> Sent:
         """Send from b to a, on the newest route."""
-        routes = list(self.heard[1].by_route)
+        routes = list(self.received[1].by_route)
         sent = self.wires[1].send(routes[-1], [b"%d" % number]) if routes else Sent.NO_ROUTE
         if sent is Sent.OK:
             self.sent[1].append(number)
@@ -100,8 +100,8 @@ def two() -> Iterator[Two]:
     two.loop.close()
 
 
-def in_order(heard: list[int]) -> bool:
-    return all(one < other for one, other in itertools.pairwise(heard))
+def in_order(received: list[int]) -> bool:
+    return all(one < other for one, other in itertools.pairwise(received))
 
 
 @settings(max_examples=60, deadline=None)
@@ -129,11 +129,11 @@ def test_connection_neither_reorders_nor_invents_nor_doubles(
         await asyncio.sleep(20.0)
 
     two.run(two.a, scenario)
-    for heard, sent in zip(reversed(two.heard), two.sent, strict=True):
-        assert all(in_order(numbers) for numbers in heard.by_route.values())
-        assert set(heard.all) <= set(sent)
-        assert len(heard.all) == len(set(heard.all))
-    lost = sum(map(len, two.sent)) - sum(len(heard.all) for heard in two.heard)
+    for received, sent in zip(reversed(two.received), two.sent, strict=True):
+        assert all(in_order(numbers) for numbers in received.by_route.values())
+        assert set(received.all) <= set(sent)
+        assert len(received.all) == len(set(received.all))
+    lost = sum(map(len, two.sent)) - sum(len(received.all) for received in two.received)
     assert lost == 0 or any(what in ("partition", "reset", "jam") for what, *_ in acts)
     assert two.loop.findings == []
     two.loop.close()
@@ -146,9 +146,9 @@ def test_one_way_partition_lets_the_other_direction_through(seed: int, profile: 
 
     async def scenario() -> None:
         two.tell(1)
-        await until(lambda: two.heard[1].all == [1])
+        await until(lambda: two.received[1].all == [1])
         two.answer(1)
-        await until(lambda: two.heard[0].all == [1])
+        await until(lambda: two.received[0].all == [1])
         cut = ("a", "b") if forth else ("b", "a")
         two.net.set_link(*reversed(cut), profile)
         two.net.partition(*cut)
@@ -156,25 +156,25 @@ def test_one_way_partition_lets_the_other_direction_through(seed: int, profile: 
             two.tell(number)
             two.answer(number)
         await asyncio.sleep(1.5)  # less than the silence that breaks a connection
-        blocked, open_ = (two.heard[1], two.heard[0]) if forth else (two.heard[0], two.heard[1])
+        blocked, open_ = (two.received[1], two.received[0]) if forth else (two.received[0], two.received[1])
         assert blocked.all == [1]
         assert open_.all == list(range(1, 7))
         two.net.heal(*cut)
         await until(lambda: blocked.all == list(range(1, 7)))
 
     two.run(two.a, scenario)
-    assert Link.SUSPECT not in two.heard[0].links
+    assert Link.SUSPECT not in two.received[0].links
     two.loop.close()
 
 
 def test_connections_overtake_each_other() -> None:
     two = Two(profile=Profile(jitter_s=0.05))
-    heard: list[str] = []
+    received: list[str] = []
     for name in "cd":
         two.net.add_host(name)
         process = two.loop.spawn(name, name)
         wire = two.net.wire(process, name, name)
-        wire.listen(lambda route, frames, name=name: heard.append(name), lambda peer, link: None)
+        wire.listen(lambda route, frames, name=name: received.append(name), lambda peer, link: None)
 
         async def tell(peer: Peer = wire.local) -> None:
             for number in range(20):
@@ -183,42 +183,42 @@ def test_connections_overtake_each_other() -> None:
 
         two.a.create_task(tell())
     two.loop.run(3.0)
-    assert len(heard) == 40
-    assert heard != ["c", "d"] * 20
+    assert len(received) == 40
+    assert received != ["c", "d"] * 20
     two.loop.close()
 
 
 def test_frozen_process_takes_bounded_input_and_handles_it_later(two: Two) -> None:
     async def scenario() -> None:
         two.tell(0)
-        await until(lambda: two.heard[1].all == [0])
+        await until(lambda: two.received[1].all == [0])
         two.b.freeze()
         outcomes = [two.tell(number) for number in range(1, 5000)]
         taken = outcomes.count(Sent.OK)
         assert 1000 <= taken < 4999
         assert outcomes[taken:] == [Sent.NO_CREDIT] * (4999 - taken)
         await asyncio.sleep(1.0)
-        assert two.heard[1].all == [0]
+        assert two.received[1].all == [0]
         two.b.thaw()
-        await until(lambda: two.heard[1].all == list(range(taken + 1)))
+        await until(lambda: two.received[1].all == list(range(taken + 1)))
 
     two.run(two.a, scenario)
-    assert two.heard[0].links == [Link.UP]
+    assert two.received[0].links == [Link.UP]
 
 
 def test_long_frozen_process_is_down_and_handles_its_input(two: Two) -> None:
     async def scenario() -> None:
         two.tell(0)
-        await until(lambda: two.heard[1].all == [0])
+        await until(lambda: two.received[1].all == [0])
         two.b.freeze()
         began_s = now_s()
         two.tell(1)
-        await until(lambda: Link.SUSPECT in two.heard[0].links)
+        await until(lambda: Link.SUSPECT in two.received[0].links)
         assert 2.9 < now_s() - began_s < 4.1
-        await until(lambda: two.heard[0].links[-1] is Link.DOWN)
+        await until(lambda: two.received[0].links[-1] is Link.DOWN)
         await asyncio.sleep(5.0)
         two.b.thaw()
-        await until(lambda: two.heard[1].all == [0, 1])
+        await until(lambda: two.received[1].all == [0, 1])
         assert two.answer(1) is Sent.NO_ROUTE
 
     two.run(two.a, scenario)
@@ -231,18 +231,18 @@ def test_process_death_is_noticed_at_once_unlike_host_death(two: Two) -> None:
         for kill in (two.b.kill, lambda: two.net.host_died("c")):
             began_s = now_s()
             kill()
-            await until(lambda: two.heard[0].links[-1] is Link.DOWN)
+            await until(lambda: two.received[0].links[-1] is Link.DOWN)
             times.append(now_s() - began_s)
             if not two.net.counts["host died"]:
                 two.net.add_host("c")
                 wire = two.net.wire(two.loop.spawn("c", "c"), "c", "c")
                 wire.listen(lambda route, frames: None, lambda peer, link: None)
                 two.wires[0].send(wire.local, [b"7"])
-                await until(lambda: two.heard[0].links[-1] is Link.UP)
+                await until(lambda: two.received[0].links[-1] is Link.UP)
 
     async def whole() -> None:
         two.tell(0)
-        await until(lambda: two.heard[1].all == [0])
+        await until(lambda: two.received[1].all == [0])
         await scenario()
 
     two.run(two.a, whole)
@@ -253,19 +253,19 @@ def test_process_death_is_noticed_at_once_unlike_host_death(two: Two) -> None:
 def test_returning_host_answers_old_connections_with_a_reset(two: Two) -> None:
     async def scenario() -> None:
         two.tell(0)
-        await until(lambda: two.heard[1].all == [0])
+        await until(lambda: two.received[1].all == [0])
         two.net.host_died("b")
         await asyncio.sleep(0.5)
         two.net.host_back("b")
         began_s = now_s()
-        await until(lambda: Link.SUSPECT in two.heard[0].links)
+        await until(lambda: Link.SUSPECT in two.received[0].links)
         assert now_s() - began_s < 1.2
         again = two.net.wire(two.loop.spawn("b", "b"), "b", "b", two.peer.endpoint)
-        heard = Heard()
-        again.listen(heard.on_frames, heard.on_link)
-        await until(lambda: two.heard[0].links == [Link.UP, Link.SUSPECT, Link.UP])  # to another process
+        received = Received()
+        again.listen(received.on_frames, received.on_link)
+        await until(lambda: two.received[0].links == [Link.UP, Link.SUSPECT, Link.UP])  # to another process
         two.tell(1)
-        await until(lambda: heard.all == [1])
+        await until(lambda: received.all == [1])
 
     two.run(two.a, scenario)
 
@@ -273,15 +273,15 @@ def test_returning_host_answers_old_connections_with_a_reset(two: Two) -> None:
 def test_one_way_partition_counts_as_silence_at_both_ends(two: Two) -> None:
     async def scenario() -> None:
         two.tell(0)
-        await until(lambda: two.heard[1].all == [0])
+        await until(lambda: two.received[1].all == [0])
         two.net.partition("b", "a")
         began_s = now_s()
-        await until(lambda: Link.SUSPECT in two.heard[0].links)
+        await until(lambda: Link.SUSPECT in two.received[0].links)
         assert 2.9 < now_s() - began_s < 4.1
         two.net.heal("b", "a")
-        await until(lambda: Link.DOWN in two.heard[0].links)
+        await until(lambda: Link.DOWN in two.received[0].links)
         two.tell(1)
-        await until(lambda: two.heard[1].all == [0, 1])
+        await until(lambda: two.received[1].all == [0, 1])
 
     two.run(two.a, scenario)
 
@@ -289,15 +289,15 @@ def test_one_way_partition_counts_as_silence_at_both_ends(two: Two) -> None:
 def test_profile_sets_share_of_lost_and_doubled_messages(two: Two) -> None:
     async def scenario() -> None:
         two.tell(0)
-        await until(lambda: two.heard[1].all == [0])
+        await until(lambda: two.received[1].all == [0])
         two.net.set_link("a", "b", Profile(vanish=0.2, double=0.2))
         for number in range(1, 500):
             two.tell(number)
         await asyncio.sleep(1.0)
-        heard = two.heard[1].all
-        assert heard == sorted(heard)
-        assert 300 < len(set(heard)) < 450
-        assert len(heard) - len(set(heard)) == two.net.counts["doubled"] > 50
+        received = two.received[1].all
+        assert received == sorted(received)
+        assert 300 < len(set(received)) < 450
+        assert len(received) - len(set(received)) == two.net.counts["doubled"] > 50
 
     two.run(two.a, scenario)
 
@@ -307,9 +307,9 @@ def test_revoked_key_is_ignored_and_not_dialled() -> None:
     net = SimNet(loop, random.Random(1), loop.trace)
     keys = [NodeKeys.generate() for _ in range(2)]
     ours, theirs = (NodeKeys(k.public, k.secret, frozenset(o.public for o in keys)) for k in keys)
-    heard = [Heard(), Heard()]
+    received = [Received(), Received()]
     processes, wires = [], []
-    for host, own, ear in zip("ab", (ours, theirs), heard, strict=True):
+    for host, own, ear in zip("ab", (ours, theirs), received, strict=True):
         net.add_host(host)
         processes.append(loop.spawn(host, host))
         wires.append(net.wire(processes[-1], host, host, keys=own))
@@ -318,18 +318,18 @@ def test_revoked_key_is_ignored_and_not_dialled() -> None:
 
     async def scenario() -> None:
         wires[0].send(peer, [b"1"])
-        await until(lambda: heard[1].all == [1])
+        await until(lambda: received[1].all == [1])
         theirs.allowed.replace(frozenset({theirs.public}))
         wires[0].send(peer, [b"2"])
-        await until(lambda: heard[0].links[-1] is Link.REJECTED)
-        assert heard[1].all == [1]
+        await until(lambda: received[0].links[-1] is Link.REJECTED)
+        assert received[1].all == [1]
         assert wires[1].refused["unknown-key"] == 1
         theirs.allowed.replace(frozenset({theirs.public, ours.public}))
         await asyncio.sleep(FIRST_S)  # the sender does not dial before that
         wires[0].send(peer, [b"3"])
-        await until(lambda: heard[1].all == [1, 3])
+        await until(lambda: received[1].all == [1, 3])
         ours.allowed.replace(frozenset({ours.public}))
-        assert heard[0].links[-1] is Link.REJECTED
+        assert received[0].links[-1] is Link.REJECTED
         assert wires[0].send(peer, [b"4"]) is Sent.NO_ROUTE
 
     loop.complete(processes[0], scenario(), 30.0)

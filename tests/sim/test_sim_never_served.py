@@ -52,12 +52,12 @@ def test_job_with_failing_engines_reports_cause_and_trains_alone() -> None:
     outcome, cause = ran("fleet.first_instance_s=1", dies=DIES)
     assert (outcome.ended, cause) == ("done", "")
     assert audit(evidence(outcome)) == []
-    (told,) = of(FirstInstance, outcome)
-    assert isinstance(told, FirstInstance)
-    assert not told.served
-    assert 1.0 <= told.waited_s < 3.0
-    assert "2 preemptible hosts are up, engines failed" in told.why
-    assert DIES in told.why
+    (first,) = of(FirstInstance, outcome)
+    assert isinstance(first, FirstInstance)
+    assert not first.served
+    assert 1.0 <= first.waited_s < 3.0
+    assert "2 preemptible hosts are up, engines failed" in first.why
+    assert DIES in first.why
     assert len(of(Step, outcome)) == 4
 
 
@@ -75,10 +75,10 @@ def test_job_requiring_an_instance_fails_with_a_cause() -> None:
 def test_job_reports_its_first_serving_instance_once() -> None:
     outcome, _ = ran("fleet.require_instance=true")
     assert outcome.ended == "done"
-    (told,) = of(FirstInstance, outcome)
-    assert isinstance(told, FirstInstance)
-    assert told.served
-    assert told.why == ""
+    (first,) = of(FirstInstance, outcome)
+    assert isinstance(first, FirstInstance)
+    assert first.served
+    assert first.why == ""
 
 
 def test_host_unfit_for_its_engine_is_named_and_idle() -> None:
@@ -91,9 +91,9 @@ def test_host_unfit_for_its_engine_is_named_and_idle() -> None:
     assert not any(isinstance(record, Node) and record.event == "killed" for record in outcome.history), (
         "the hosts stay for the next job"
     )
-    (told,) = of(FirstInstance, outcome)
-    assert isinstance(told, FirstInstance)
-    assert LACKS in told.why
+    (first,) = of(FirstInstance, outcome)
+    assert isinstance(first, FirstInstance)
+    assert LACKS in first.why
 
 
 def test_job_awaiting_an_instance_starts_steps_and_trace_together() -> None:
@@ -128,10 +128,10 @@ def test_job_awaiting_an_instance_starts_steps_and_trace_together() -> None:
 def test_job_awaiting_an_instance_continues_alone_without_one() -> None:
     outcome, _ = ran("fleet.await_instance=true", "fleet.first_instance_s=20", dies=DIES)
     assert outcome.ended == "done"
-    (told,) = of(FirstInstance, outcome)
-    assert isinstance(told, FirstInstance)
-    assert not told.served
-    assert all(step.t_s > told.t_s for step in of(Step, outcome))
+    (first,) = of(FirstInstance, outcome)
+    assert isinstance(first, FirstInstance)
+    assert not first.served
+    assert all(step.t_s > first.t_s for step in of(Step, outcome))
     assert len(of(Step, outcome)) == 4
 
 

@@ -33,12 +33,12 @@ class Listener:
     """An audit hook. Python cannot remove it, so it records events only while it is enabled."""
 
     def __init__(self) -> None:
-        self.heard: list[str] | None = None
-        sys.addaudithook(self._hear)
+        self.events: list[str] | None = None
+        sys.addaudithook(self._record)
 
-    def _hear(self, event: str, args: tuple[object, ...]) -> None:
-        if self.heard is not None and event.startswith(TOUCHES) and event not in HARMLESS:
-            self.heard.append(f"{event} {args[:1]}")
+    def _record(self, event: str, args: tuple[object, ...]) -> None:
+        if self.events is not None and event.startswith(TOUCHES) and event not in HARMLESS:
+            self.events.append(f"{event} {args[:1]}")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def listener() -> Listener:
 
 
 @contextmanager
-def told_of_clocks_and_draws(heard: list[str]) -> Iterator[None]:
+def recording_clocks_and_draws(events: list[str]) -> Iterator[None]:
     """Calls from our modules of the machine's clocks and of the shared random generator."""
     patch = pytest.MonkeyPatch()
 
@@ -55,7 +55,7 @@ def told_of_clocks_and_draws(heard: list[str]) -> Iterator[None]:
         def called(*args: object) -> object:
             caller = str(sys._getframe(1).f_globals.get("__name__", ""))
             if caller.partition(".")[2].partition(".")[0] in OURS and caller != WAITS_FOR_IT:
-                heard.append(f"{name}() in {caller}")
+                events.append(f"{name}() in {caller}")
             return plain(*args)
 
         return called
@@ -69,7 +69,7 @@ def told_of_clocks_and_draws(heard: list[str]) -> Iterator[None]:
     started = threading.Thread.start
 
     def start(thread: threading.Thread) -> None:
-        heard.append(f"threading.Thread.start of {thread.name}")
+        events.append(f"threading.Thread.start of {thread.name}")
         started(thread)
 
     patch.setattr(threading.Thread, "start", start)
@@ -84,26 +84,26 @@ def touched(listener: Listener, *planted: Callable[[], object]) -> tuple[Outcome
     cluster = SimCluster(Setting(load("quickstart", SETS), seed=1))
     for number, each in enumerate(planted):
         cluster.loop.call_at(4.0 + 0.1 * number, each)
-    listener.heard = heard = []
+    listener.events = events = []
     try:
-        with told_of_clocks_and_draws(heard):
+        with recording_clocks_and_draws(events):
             outcome = cluster.run()
     finally:
-        listener.heard = None
-    return outcome, heard
+        listener.events = None
+    return outcome, events
 
 
 def test_simulated_run_touches_nothing_outside_of_itself(listener: Listener) -> None:
     SimCluster(Setting(load("quickstart", SETS), seed=1)).run()  # import now what is imported late
-    outcome, heard = touched(listener)
+    outcome, events = touched(listener)
     assert outcome.ended == "done"
-    assert heard == []
+    assert events == []
 
 
 def test_planted_side_effect_is_detected(listener: Listener) -> None:
     ours: dict[str, object] = {"__name__": "gleaner.actors.rollout.manager", "time": time, "random": random}
     sources = ("time.time()", "time.monotonic()", "random.random()")
-    _, heard = touched(
+    _, events = touched(
         listener,
         lambda: Path("/dev/null").read_bytes(),
         lambda: socket.socket().close(),
@@ -112,5 +112,5 @@ def test_planted_side_effect_is_detected(listener: Listener) -> None:
         *(lambda source=source: eval(source, ours) for source in sources),  # type: ignore[misc]
     )
     for begin in ("open", "socket.__new__", "threading.Thread.start", "os.listdir"):
-        assert any(one.startswith(begin) for one in heard), (begin, heard)
-    assert heard[-3:] == [f"{source} in gleaner.actors.rollout.manager" for source in sources]
+        assert any(one.startswith(begin) for one in events), (begin, events)
+    assert events[-3:] == [f"{source} in gleaner.actors.rollout.manager" for source in sources]

@@ -32,7 +32,7 @@ PAUSE_S = 20.0
 
 
 @dataclass
-class Told:
+class Result:
     """The job's outcome, and the hosts and instances that its head and its manager gave up."""
 
     ended: str
@@ -44,7 +44,7 @@ class Told:
 
 def paused(
     monkeypatch: pytest.MonkeyPatch, stops: Callable[[SimProcess], bool], at_s: float = 6.0, *more: str
-) -> Told:
+) -> Result:
     """A job in which the processes that `stops` selects pause together for a while."""
     cluster = SimCluster(Setting(load("quickstart", [*SMALL, *more]), seed=1, deadline_s=300.0))
     hosts: list[str] = []
@@ -57,7 +57,7 @@ def paused(
         instances.extend(event.instance for event in gone if event.cause != "stopped")
         return append(journal, *events, flush=flush)
 
-    def heard(seen: Seen) -> None:
+    def record(seen: Seen) -> None:
         if isinstance(seen.message, NodeSeen) and seen.message.event == "killed":
             hosts.append(seen.message.node)
 
@@ -73,37 +73,37 @@ def paused(
             process.send_signal(SIGCONT)
 
     monkeypatch.setattr(Journal, "append_soon", watched)
-    cluster.watch(heard)
+    cluster.watch(record)
     breaking = Breaking(cluster)
     breaking.at(at_s, stop)
     breaking.at(at_s + PAUSE_S, go_on)
     outcome = cluster.run()
-    return Told(outcome.ended, len(outcome.findings), len(stopped), hosts, instances)
+    return Result(outcome.ended, len(outcome.findings), len(stopped), hosts, instances)
 
 
 @pytest.mark.parametrize("at_s", [6.0, 7.1])
 def test_frozen_head_declares_no_host_dead(monkeypatch: pytest.MonkeyPatch, at_s: float) -> None:
-    told = paused(monkeypatch, lambda process: process.name == "head/agent", at_s)
-    assert told == Told("done", 0, 1)
+    result = paused(monkeypatch, lambda process: process.name == "head/agent", at_s)
+    assert result == Result("done", 0, 1)
 
 
 def test_wholly_frozen_host_declares_no_process_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = paused(monkeypatch, lambda process: process.host.name == "head")
-    assert told == Told("done", 0, 3)
+    result = paused(monkeypatch, lambda process: process.host.name == "head")
+    assert result == Result("done", 0, 3)
 
 
 def test_wholly_frozen_cluster_continues_with_every_instance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = paused(monkeypatch, lambda process: True)
-    assert told.frozen > 10
-    assert (told.ended, told.findings, told.hosts, told.instances) == ("done", 0, [], [])
+    result = paused(monkeypatch, lambda process: True)
+    assert result.frozen > 10
+    assert (result.ended, result.findings, result.hosts, result.instances) == ("done", 0, [], [])
 
 
 @pytest.mark.parametrize("at_s", [4.5, 7.0])
 def test_manager_frozen_with_its_engines_gives_none_up(monkeypatch: pytest.MonkeyPatch, at_s: float) -> None:
     kinds = ("rollout", "trainer", "engine")
-    told = paused(monkeypatch, lambda process: process.kind in kinds, at_s, "rollout.deadline_s=4.0")
-    assert told == Told("done", 0, 5)
+    result = paused(monkeypatch, lambda process: process.kind in kinds, at_s, "rollout.deadline_s=4.0")
+    assert result == Result("done", 0, 5)

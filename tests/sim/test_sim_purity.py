@@ -181,7 +181,7 @@ BANNED_ATTRIBUTES = {
 
 
 def modules(*floors: str) -> list[Path]:
-    return [path for floor in floors for path in sorted((ROOT / floor).rglob("*.py"))]
+    return [path for folder in floors for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def ways_out(tree: ast.Module) -> Iterator[str]:

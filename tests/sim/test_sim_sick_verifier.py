@@ -52,10 +52,10 @@ def test_job_with_failing_verifier_ends_within_a_minute() -> None:
     assert "reward.sick_s" in outcome.reason
     assert of(Step, outcome) == []
     assert of(Eval, outcome) == []
-    (told,) = of(Verifier, outcome)
-    assert isinstance(told, Verifier)
-    assert told.sick
-    assert TEXT in told.why
+    (reports,) = of(Verifier, outcome)
+    assert isinstance(reports, Verifier)
+    assert reports.sick
+    assert TEXT in reports.why
     looks = [record for record in of(Sample, outcome) if isinstance(record, Sample)]
     first_s = next(look.t_s for look in looks if look.verdicts or look.asked_again)
     assert outcome.history[-1].t_s - first_s < 60.0
@@ -93,9 +93,9 @@ def test_job_scores_every_sample_after_verifier_recovers() -> None:
     outcome = healed.run()
     assert outcome.ended == "done"
     assert audit(evidence(outcome)) == []
-    told = [record.sick for record in of(Verifier, outcome) if isinstance(record, Verifier)]
-    assert told[:2] == [True, False]
-    assert told[-1] is False
+    reports = [record.sick for record in of(Verifier, outcome) if isinstance(record, Verifier)]
+    assert reports[:2] == [True, False]
+    assert reports[-1] is False
     steps = [record for record in of(Step, outcome) if isinstance(record, Step)]
     assert [step.samples for step in steps] == [32] * 4
     assert [step.unscored for step in steps] == [0] * 4
@@ -153,5 +153,5 @@ def test_job_waits_for_verifier_at_least_one_verdict_time() -> None:
     slow.loop.call_at(60.0, lambda: setattr(slow.scorer_faults, "standing", None))
     outcome = slow.run()
     assert outcome.ended == "done"
-    told = [record.sick for record in of(Verifier, outcome) if isinstance(record, Verifier)]
-    assert told[:2] == [True, False]
+    reports = [record.sick for record in of(Verifier, outcome) if isinstance(record, Verifier)]
+    assert reports[:2] == [True, False]

@@ -25,11 +25,11 @@ class Manager(Actor):
     """Accepts every announcement."""
 
     def __init__(self) -> None:
-        self.heard: list[Weights] = []
+        self.announced: list[Weights] = []
 
     @handles(PublishVersion)
     async def publish(self, message: PublishVersion) -> None:
-        self.heard.append(message.weights)
+        self.announced.append(message.weights)
 
 
 def world_of(names: str, **settings: object) -> SimulatedWeights:
@@ -47,7 +47,7 @@ def announced(world: SimulatedWeights) -> list[tuple[str, ...]]:
     cell = system.cell("rollout/manager")
     assert cell is not None
     assert isinstance(cell.actor, Manager)
-    return [weights.sources for weights in cell.actor.heard]
+    return [weights.sources for weights in cell.actor.announced]
 
 
 async def publish(

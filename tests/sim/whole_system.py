@@ -39,8 +39,8 @@ def history(seed: int) -> str:
     breaking.at(5.2, lambda: breaking.heal("spot-1", "head"))
     at(4.6, lambda: breaking.kill_process("spot-3", "engine"))
     outcome = cluster.run()
-    told = outcome.turns, round(outcome.virtual_s, 6), len(outcome.findings)
-    return f"{outcome.ended} {sum(fired)} faults {outcome.trace_hash} {told}"
+    summary = outcome.turns, round(outcome.virtual_s, 6), len(outcome.findings)
+    return f"{outcome.ended} {sum(fired)} faults {outcome.trace_hash} {summary}"
 
 
 if __name__ == "__main__":

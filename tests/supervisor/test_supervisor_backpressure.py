@@ -65,7 +65,7 @@ def slow(system: TestSystem, name: str) -> tuple[Address, Slow]:
     return system.spawn(name, lambda: actor), actor
 
 
-async def tell_all(system: TestSystem, to: Address, count: int) -> None:
+async def send_all(system: TestSystem, to: Address, count: int) -> None:
     for number in range(count):
         await system.tell(to, SlowNumber(number=number))
 
@@ -74,16 +74,16 @@ async def test_remote_messages_wait_for_a_full_mailbox(here: TestSystem, there: 
     full, actor = slow(there, "full")
     free, other = slow(there, "free")
     count = CAPACITY + 500
-    telling = asyncio.create_task(tell_all(here, full, count))
+    sending = asyncio.create_task(send_all(here, full, count))
     await until(lambda: sum(state.held for state in there.system.links.states()) >= LinkLimits().window)
     await asyncio.sleep(0.05)
-    assert not telling.done()
+    assert not sending.done()
     assert "room for a tell" in [wait.what for wait in here.system.waits.snapshot()]
     with pytest.raises(Overloaded):
         await here.ask(full, SlowQuestion(), SlowAnswer)
     assert await here.ask(free, SlowQuestion(), SlowAnswer) == SlowAnswer(seen=0)
     actor.go_on.set()
-    await asyncio.wait_for(telling, 60)
+    await asyncio.wait_for(sending, 60)
     await until(lambda: len(actor.seen) == count)
     assert actor.seen == list(range(count))
     await until(lambda: not any(state.held for state in there.system.links.states()))
@@ -94,7 +94,7 @@ async def test_remote_messages_wait_for_a_full_mailbox(here: TestSystem, there: 
 
 async def test_held_message_is_dead_letter_when_actor_ends(here: TestSystem, there: TestSystem) -> None:
     full, _actor = slow(there, "full")
-    await tell_all(here, full, 200)
+    await send_all(here, full, 200)
     await until(lambda: sum(state.held for state in there.system.links.states()) > 100)
     there.kill("full")
     await until(lambda: there.system.dead_letters.counts["its actor ended"] > 100)
@@ -104,7 +104,7 @@ async def test_held_message_is_dead_letter_when_actor_ends(here: TestSystem, the
 async def test_message_without_capacity_in_time_is_dead_letter(here: TestSystem, there: TestSystem) -> None:
     full, _actor = slow(there, "full")
     began = asyncio.get_running_loop().time()
-    await asyncio.wait_for(tell_all(here, full, CAPACITY + 1), 60)
+    await asyncio.wait_for(send_all(here, full, CAPACITY + 1), 60)
     assert here.system.dead_letters.counts == {"tell: no room in time": 1}
     assert asyncio.get_running_loop().time() - began >= TEST_LIMITS.credit_s
 
@@ -113,10 +113,10 @@ async def test_sender_waiting_on_a_dead_process_continues_at_once(
     here: TestSystem, there: TestSystem
 ) -> None:
     full, _actor = slow(there, "full")
-    telling = asyncio.create_task(tell_all(here, full, CAPACITY + 10))
+    sending = asyncio.create_task(send_all(here, full, CAPACITY + 10))
     await until(lambda: "room for a tell" in [wait.what for wait in here.system.waits.snapshot()])
     here.network.kill("other")
-    await asyncio.wait_for(telling, 60)
+    await asyncio.wait_for(sending, 60)
     assert here.system.dead_letters.counts["tell: process is gone"] >= 1
     assert here.system.dead_letters.counts["tell: no room in time"] == 0
     with pytest.raises(Unreachable):

@@ -245,15 +245,15 @@ async def test_remote_ask_resent_over_a_restart_takes_effect_once(
 async def test_transient_actor_that_stops_itself_is_done(tmp_path: Path) -> None:
     class Once(Actor):
         async def on_stop(self) -> None:
-            said.append("stopped")
+            handled.append("stopped")
 
         @handles(Gulp)
         async def gulp(self, message: Gulp) -> Done:
-            said.append(message.number)
+            handled.append(message.number)
             self.ctx.stop()
             return Done()
 
-    said: list[object] = []
+    handled: list[object] = []
     async with TestSystem(tmp_path) as test:
         spec = one_for_one(
             child("once", Once, restart="transient", significant=True), auto_shutdown="all_significant"
@@ -268,7 +268,7 @@ async def test_transient_actor_that_stops_itself_is_done(tmp_path: Path) -> None
         await test.tell("once", Gulp(2))
         assert await asked == Done()
         await until(lambda: ended)
-    assert said == [1, "stopped"]
+    assert handled == [1, "stopped"]
 
 
 def test_only_an_actor_has_a_mailbox_to_keep() -> None:

@@ -24,9 +24,9 @@ class Blocked(Actor):
         self.go_on = go_on
 
     async def on_start(self) -> None:
-        self.ctx.background(self._stand(), "a durable write")
+        self.ctx.background(self._block(), "a durable write")
 
-    async def _stand(self) -> None:
+    async def _block(self) -> None:
         await self.ctx.offload_to("disk", self.go_on.wait, 60.0)
 
     @handles(Try)

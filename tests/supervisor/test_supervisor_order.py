@@ -75,8 +75,8 @@ async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
 
 
 def tree_of(test: TestSystem, spec: TreeSpec, failures: list[Exception] | None = None) -> Supervisor:
-    told = failures.append if failures is not None else pytest.fail
-    return Supervisor(test.system, spec, on_failure=told)  # type: ignore[arg-type]
+    on_failure = failures.append if failures is not None else pytest.fail
+    return Supervisor(test.system, spec, on_failure=on_failure)  # type: ignore[arg-type]
 
 
 async def test_nested_supervisors_start_and_stop_in_order(tmp_path: Path) -> None:
@@ -258,10 +258,10 @@ async def test_children_are_added_terminated_restarted_and_deleted_manually(tmp_
 async def test_pool_adds_template_instances_and_stops_all_together(tmp_path: Path) -> None:
     class Pooled(Actor):
         def __init__(self, greeting: str, number: int) -> None:
-            self._said = f"{greeting} {number}"
+            self._greeting = f"{greeting} {number}"
 
         async def on_start(self) -> None:
-            said.append(self._said)
+            greetings.append(self._greeting)
 
         async def on_stop(self) -> None:
             stopping.append(self.ctx.name)
@@ -271,7 +271,7 @@ async def test_pool_adds_template_instances_and_stops_all_together(tmp_path: Pat
         async def fail(self, message: FailNoted) -> None:
             raise RuntimeError("told to")
 
-    said: list[str] = []
+    greetings: list[str] = []
     stopping: list[str] = []
     async with TestSystem(tmp_path) as test:
         tree = tree_of(test, simple_one_for_one(child("worker", Pooled), name="pool", intensity=QUICK))
@@ -282,10 +282,10 @@ async def test_pool_adds_template_instances_and_stops_all_together(tmp_path: Pat
         with pytest.raises(ValueError, match="is a pool"):
             await tree.add(child("other", Pooled))
         await test.tell("worker-1", FailNoted())
-        await until(lambda: said.count("hello 1") == 2)
+        await until(lambda: greetings.count("hello 1") == 2)
         await tree.stop()
     assert sorted(stopping) == ["worker-0", "worker-1", "worker-2"]
-    assert said == ["hello 0", "hello 1", "hello 2", "hello 1"]
+    assert greetings == ["hello 0", "hello 1", "hello 2", "hello 1"]
 
 
 async def test_process_pool_appends_arguments_to_the_command(tmp_path: Path) -> None:

@@ -130,8 +130,8 @@ async def test_child_dies_with_its_parent(tmp_path: Path) -> None:
 async def test_exit_codes_and_signals_are_distinguished(tmp_path: Path) -> None:
     done = await run("pass", tmp_path)
     assert (done.code, done.signal, done.abnormal, done.cause) == (0, None, False, "exit 0")
-    said = await run("import sys; sys.exit('no such file')", tmp_path)
-    assert (said.code, said.signal, said.cause) == (1, None, "exit 1: no such file")
+    ended = await run("import sys; sys.exit('no such file')", tmp_path)
+    assert (ended.code, ended.signal, ended.cause) == (1, None, "exit 1: no such file")
     killed = await run("import os,signal; os.kill(os.getpid(), signal.SIGKILL)", tmp_path)
     assert (killed.code, killed.signal, killed.cause) == (None, signal.SIGKILL, "SIGKILL")
     aborted = await run("import os; os.abort()", tmp_path)
@@ -149,8 +149,8 @@ async def test_exit_codes_and_signals_are_distinguished(tmp_path: Path) -> None:
     ],
 )
 async def test_normal_log_record_is_no_cause_of_end(tmp_path: Path, record: str) -> None:
-    said = await run(f"print('error: no such file'); print({record!r}); raise SystemExit(3)", tmp_path)
-    assert said.cause == "exit 3: error: no such file"
+    ended = await run(f"print('error: no such file'); print({record!r}); raise SystemExit(3)", tmp_path)
+    assert ended.cause == "exit 3: error: no such file"
     only = await run(f"print({record!r}); raise SystemExit(3)", tmp_path)
     assert only.cause == "exit 3"
 

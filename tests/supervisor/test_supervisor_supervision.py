@@ -107,8 +107,8 @@ async def test_repeated_failure_escalates_through_the_subtree_to_root(tmp_path: 
 
 
 async def test_exit_code_of_a_process_can_forbid_a_restart(tmp_path: Path) -> None:
-    said = "print('much before'); print('no such model'); raise SystemExit(6)"
-    spec = ProcessSpec([sys.executable, "-c", said], tmp_path / "out", hopeless=frozenset({6}))
+    program = "print('much before'); print('no such model'); raise SystemExit(6)"
+    spec = ProcessSpec([sys.executable, "-c", program], tmp_path / "out", hopeless=frozenset({6}))
     problems: list[Exception] = []
     restarts: list[Restarted] = []
     async with TestSystem(tmp_path) as test:

@@ -169,7 +169,7 @@ async def test_progress_grants_the_whole_deadline_again() -> None:
 PAUSE_S = 20.0
 
 
-def stand_still() -> None:
+def pause() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PatientLoop)
     loop.stand_still(PAUSE_S)
@@ -180,7 +180,7 @@ async def test_wait_gets_whole_deadline_after_a_process_pause(tmp_path: Path, go
     loop = asyncio.get_running_loop()
     async with TestSystem(tmp_path) as system:
         waits, began_s = system.system.waits, loop.time()
-        loop.call_later(0.05, stand_still)
+        loop.call_later(0.05, pause)
         async with waits.waiting("me", "an answer", "you", 5.0, go_on=go_on):
             await asyncio.sleep(0.1)
             await asyncio.sleep(2.0)  # input that came during the pause is read, and later input in turns too
@@ -193,7 +193,7 @@ async def test_wait_is_late_after_deadline_in_turns_despite_pause(tmp_path: Path
     loop = asyncio.get_running_loop()
     async with TestSystem(tmp_path) as system:
         waits, began_s = system.system.waits, loop.time()
-        loop.call_later(0.05, stand_still)
+        loop.call_later(0.05, pause)
         with pytest.raises(WaitTimeout) if not go_on else contextlib.nullcontext():
             async with waits.waiting("me", "an answer", "you", 1.2, go_on=go_on):
                 await until(lambda: waits.counts)

@@ -8,7 +8,7 @@ import pytest
 from gleaner.transport.wire import Link, Peer, Route, Wire
 
 
-class Heard:
+class Recorder:
     """Collects the frames that a wire delivers; answers with `reply` when it is set."""
 
     def __init__(self, wire: Wire) -> None:
@@ -29,7 +29,7 @@ class Heard:
         self.links.append((peer, link))
 
     def states(self, peer: Peer) -> list[Link]:
-        return [link for who, link in self.links if who == peer]
+        return [link for other, link in self.links if other == peer]
 
 
 async def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> None:
@@ -41,8 +41,8 @@ async def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> N
 
 
 @pytest.fixture
-def hear() -> type[Heard]:
-    return Heard
+def recorder() -> type[Recorder]:
+    return Recorder
 
 
 @pytest.fixture(name="eventually")

@@ -25,13 +25,13 @@ POLL_S = 0.02
 class Node:
     """A key directory, its wire, and the frames that this wire received."""
 
-    def __init__(self, root: Path, name: str, hear: Callable[..., object]) -> None:
+    def __init__(self, root: Path, name: str, recorder: Callable[..., object]) -> None:
         self.root = root / name
         NodeKeys.generate().save(self.root)
         self.keys = NodeKeys.load(self.root)
         self.name = name
         self.wire = ZmqWire(name, 1, keys=self.keys)
-        self.heard = hear(self.wire)
+        self.recorder = recorder(self.wire)
         self.follower = KeyFollower(self.keys, self.root, poll_s=POLL_S)
 
     def trust(self, other: "Node") -> None:
@@ -49,11 +49,11 @@ class Node:
 
 
 @pytest.fixture
-async def node(tmp_path, hear):
+async def node(tmp_path, recorder):
     nodes: list[Node] = []
 
     def make(name: str) -> Node:
-        nodes.append(Node(tmp_path, name, hear))
+        nodes.append(Node(tmp_path, name, recorder))
         return nodes[-1]
 
     yield make
@@ -63,20 +63,20 @@ async def node(tmp_path, hear):
 
 async def asked(asker: Node, to: Node, text: bytes, eventually) -> None:
     """Send until a reply comes."""
-    before = len(asker.heard.frames)
+    before = len(asker.recorder.frames)
 
     def answered() -> bool:
-        if len(asker.heard.frames) == before and not any(text in frames for frames in to.heard.frames):
+        if len(asker.recorder.frames) == before and not any(text in frames for frames in to.recorder.frames):
             asker.wire.send(to.wire.local, [text])
-        return len(asker.heard.frames) > before
+        return len(asker.recorder.frames) > before
 
     await eventually(answered)
-    assert asker.heard.frames[-1] == [b"to " + text]
+    assert asker.recorder.frames[-1] == [b"to " + text]
 
 
 async def test_revoked_peer_is_cut_and_retrusted_without_restart(node, eventually) -> None:
     head, spot, other = node("head"), node("spot"), node("other")
-    head.heard.reply = lambda frames: [b"to " + frames[0]]
+    head.recorder.reply = lambda frames: [b"to " + frames[0]]
     for one in (spot, other):
         head.trust(one)
         one.trust(head)
@@ -85,16 +85,16 @@ async def test_revoked_peer_is_cut_and_retrusted_without_restart(node, eventuall
 
     head.revoke(spot)
     spot.wire.send(head.wire.local, [b"before it is noticed"])
-    await eventually(lambda: Link.REJECTED in spot.heard.states(head.wire.local))
-    heard = len(head.heard.frames)
+    await eventually(lambda: Link.REJECTED in spot.recorder.states(head.wire.local))
+    received = len(head.recorder.frames)
     for _ in range(5):
         spot.wire.send(head.wire.local, [b"let me in again"])
         await asyncio.sleep(0.02)
-    assert [b"let me in again"] not in head.heard.frames
-    assert len(head.heard.frames) == heard
+    assert [b"let me in again"] not in head.recorder.frames
+    assert len(head.recorder.frames) == received
     assert head.wire.refused["unknown-key"] >= 1
     await asked(other, head, b"I am still here", eventually)
-    assert other.heard.states(head.wire.local) == [Link.UP], "the connection of another peer was disturbed"
+    assert other.recorder.states(head.wire.local) == [Link.UP], "the connection of another peer was disturbed"
 
     head.trust(spot)
     await asked(spot, head, b"here I am again", eventually)
@@ -102,7 +102,7 @@ async def test_revoked_peer_is_cut_and_retrusted_without_restart(node, eventuall
 
 async def test_revoked_dialled_peer_is_closed_and_not_redialled(node, eventually) -> None:
     head, spot = node("head"), node("spot")
-    spot.heard.reply = lambda frames: [b"to " + frames[0]]
+    spot.recorder.reply = lambda frames: [b"to " + frames[0]]
     head.trust(spot)
     spot.trust(head)
     await eventually(lambda: spot.keys.allowed.admits(head.keys.public))
@@ -110,7 +110,7 @@ async def test_revoked_dialled_peer_is_closed_and_not_redialled(node, eventually
     await asked(head, spot, b"work", eventually)
 
     head.revoke(spot)
-    await eventually(lambda: Link.REJECTED in head.heard.states(spot.wire.local))
+    await eventually(lambda: Link.REJECTED in head.recorder.states(spot.wire.local))
     assert head.wire.refused["revoked"] == 1
     assert head.wire.send(spot.wire.local, [b"more work"]) is Sent.NO_ROUTE
     assert head.wire.refused["cannot-dial"] == 1
@@ -125,9 +125,9 @@ async def test_revoked_connection_without_any_message_is_cut_too(node, eventuall
     head.trust(spot)
     await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
     spot.wire._dial(head.wire.local)  # connects, and sends nothing
-    await eventually(lambda: spot.heard.states(head.wire.local) == [Link.UP])
+    await eventually(lambda: spot.recorder.states(head.wire.local) == [Link.UP])
     head.revoke(spot)
-    await eventually(lambda: spot.heard.states(head.wire.local) == [Link.UP, Link.SUSPECT, Link.REJECTED])
+    await eventually(lambda: spot.recorder.states(head.wire.local) == [Link.UP, Link.SUSPECT, Link.REJECTED])
 
 
 async def test_earlier_frames_of_a_revoked_peer_are_refused(node) -> None:
@@ -193,8 +193,8 @@ async def test_damaged_list_keeps_last_good_one_with_one_report(node, eventually
     await eventually(lambda: head.follower.state().problem)
     await asyncio.sleep(4 * POLL_S)
     assert head.keys.allowed.admits(spot.keys.public)
-    told = [record for record in caplog.records if "stays in force" in record.getMessage()]
-    assert len(told) == 1
+    warnings = [record for record in caplog.records if "stays in force" in record.getMessage()]
+    assert len(warnings) == 1
 
 
 async def test_repaired_list_comes_into_force(node, eventually, caplog) -> None:
@@ -282,15 +282,15 @@ def test_listener_changes_add_up_to_list_in_force(lists: list[frozenset[str]]) -
 
 
 def test_listeners_get_changes_until_they_leave() -> None:
-    heard: list[tuple[set[str], set[str]]] = []
+    received: list[tuple[set[str], set[str]]] = []
     allowed = AllowList(frozenset("ab"))
-    leave = allowed.subscribe(lambda added, removed: heard.append((set(added), set(removed))))
+    leave = allowed.subscribe(lambda added, removed: received.append((set(added), set(removed))))
     allowed.replace(frozenset("ab"))
     allowed.replace(frozenset("bc"))
     leave()
     leave()
     allowed.replace(frozenset())
-    assert heard == [({"c"}, {"a"})]
+    assert received == [({"c"}, {"a"})]
 
 
 def test_revoked_key_is_not_dialled_and_bounded_in_memory() -> None:

@@ -31,7 +31,7 @@ def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLo
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_given_up_for_being_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the limits unless a test sets them: both ends have threads, which a busy machine delays."""
     monkeypatch.setattr(bulk_pull, "STALL_S", 600.0)
     monkeypatch.setattr(bulk_server, "FIRST_REQUEST_S", 600.0)

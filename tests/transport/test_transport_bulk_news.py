@@ -52,24 +52,24 @@ def fail() -> None:
 
 
 def test_many_calls_wake_the_loop_once_within_milliseconds(loop) -> None:
-    news, heard = News(loop, fail), []
+    news, calls = News(loop, fail), []
     for number in range(100):
-        news.tell(lambda number=number: heard.append(number))
+        news.tell(lambda number=number: calls.append(number))
         loop.turn() if number == 0 else None
         if number % 10 == 9:
             loop.pass_time()
-    assert heard == list(range(100))
+    assert calls == list(range(100))
     assert loop.woken == 1
     assert [delay_s for delay_s, _ in loop.later] == [bulk_news.LOOK_S]
     assert bulk_news.LOOK_S <= 0.005, "a relay passes on its news"
 
 
 def test_first_call_after_a_silence_runs_at_once(loop) -> None:
-    news, heard = News(loop, fail), []
+    news, calls = News(loop, fail), []
     for number in range(3):
-        news.tell(lambda number=number: heard.append(number))
+        news.tell(lambda number=number: calls.append(number))
         loop.turn()
-        assert heard == list(range(number + 1))
+        assert calls == list(range(number + 1))
         loop.pass_time()
         loop.pass_time()
         assert not loop.later, "the loop is not woken without news"
@@ -78,40 +78,40 @@ def test_first_call_after_a_silence_runs_at_once(loop) -> None:
 
 @given(st.lists(st.sampled_from(["tell", "turn", "pass"])))
 def test_nothing_is_lost_or_reordered(steps: list[str]) -> None:
-    loop, heard, told = Loop(), [], 0
+    loop, calls, count = Loop(), [], 0
     news = News(loop, fail)
     for step in steps:
         if step == "tell":
-            news.tell(lambda number=told: heard.append(number))
-            told += 1
+            news.tell(lambda number=count: calls.append(number))
+            count += 1
         else:
             loop.turn() if step == "turn" else loop.pass_time()
-        assert heard == list(range(len(heard)))
+        assert calls == list(range(len(calls)))
     loop.turn()
     loop.pass_time()
-    assert heard == list(range(told))
+    assert calls == list(range(count))
 
 
 def test_failing_callback_is_the_last_one(loop) -> None:
-    heard: list[str] = []
-    news = News(loop, lambda: heard.append("failed"))
-    news.tell(lambda: heard.append("before"))
+    calls: list[str] = []
+    news = News(loop, lambda: calls.append("failed"))
+    news.tell(lambda: calls.append("before"))
     news.tell(fail)
-    news.tell(lambda: heard.append("after"))
+    news.tell(lambda: calls.append("after"))
     loop.turn()
-    news.tell(lambda: heard.append("later"))
+    news.tell(lambda: calls.append("later"))
     loop.pass_time()
-    assert heard == ["before", "failed"]
+    assert calls == ["before", "failed"]
     assert isinstance(news.failed, LookupError)
 
 
 async def test_calls_made_while_the_loop_drains_all_arrive(eventually) -> None:
-    heard: list[int] = []
+    calls: list[int] = []
     news = News(asyncio.get_running_loop(), fail)
 
     def talk() -> None:
         for number in range(20_000):
-            news.tell(partial(heard.append, number))
+            news.tell(partial(calls.append, number))
 
     await asyncio.to_thread(talk)
-    await eventually(lambda: heard == list(range(20_000)))
+    await eventually(lambda: calls == list(range(20_000)))

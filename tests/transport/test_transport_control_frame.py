@@ -81,13 +81,13 @@ def test_bad_envelope_is_refused_alone() -> None:
         msgpack.packb(value)
         for value in (["Ping"], 5, None, ["Ping", 9, 0, "", 0, "m", 0, 0, "", 0, "", b""])
     ]
-    told: list[str] = []
+    reasons: list[str] = []
     frame = control_frame.data(7, 10, 0, 100, [good, bad[0], good, *bad[1:], good])
-    got = control_frame.decode(frame, lambda reason, detail: told.append(f"{reason}: {detail}"))
+    got = control_frame.decode(frame, lambda reason, detail: reasons.append(f"{reason}: {detail}"))
     assert isinstance(got, Data)
     assert [e is not NONE for e in got.envelopes] == [True, False, True, False, False, False, True]
-    assert len(told) == 4
-    assert told[0].startswith("bad-field: envelope 11:")
+    assert len(reasons) == 4
+    assert reasons[0].startswith("bad-field: envelope 11:")
 
 
 @given(st.binary(max_size=300))

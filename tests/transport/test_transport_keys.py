@@ -37,7 +37,7 @@ def test_identity_is_never_overwritten(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damage", "problem"),
     [
         (lambda d: (d / "node.public").unlink(), r"node\.public is missing: .*keygen"),
         (lambda d: (d / "node.secret").chmod(0o644), r"chmod 600"),
@@ -47,10 +47,10 @@ def test_identity_is_never_overwritten(tmp_path) -> None:
         (lambda d: (d / "trusted" / "x.public").write_text("é" * 40), r"x\.public holds no key"),
     ],
 )
-def test_damaged_directory_is_named(tmp_path, damage, says) -> None:
+def test_damaged_directory_is_named(tmp_path, damage, problem) -> None:
     NodeKeys.generate().save(tmp_path)
     damage(tmp_path)
-    with pytest.raises(BadKeys, match=says):
+    with pytest.raises(BadKeys, match=problem):
         NodeKeys.load(tmp_path)
 
 

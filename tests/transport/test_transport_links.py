@@ -122,10 +122,10 @@ async def test_full_mailbox_stops_only_messages_to_that_process(carrier, eventua
         Process(carrier, name, life, limits) for life, name in enumerate(("a", "slow", "quick"), 1)
     )
     slow.full = slow.answers = True
-    telling = asyncio.create_task(a.tell(slow.local, range(1000)))
+    sending = asyncio.create_task(a.tell(slow.local, range(1000)))
     await eventually(lambda: len(slow.got) == 100)
     await eventually(lambda: a.links.send(slow.local, numbered(-1), tell=True) is Sent.NO_CREDIT)
-    telling.cancel()
+    sending.cancel()
     await a.tell(quick.local, range(1000))
     a.links.send(slow.local, numbered(5000, Mode.ASK))
     await eventually(lambda: quick.got == list(range(1000)) and a.got == [5000], within_s=60)
@@ -174,9 +174,9 @@ async def test_waiting_senders_continue_in_order_until_link_ends(eventually) -> 
 async def test_unacknowledged_messages_are_bounded(carrier) -> None:
     limits = LinkLimits(max_unacked=200, max_unacked_bytes=1 << 20)
     a = Process(carrier, "a", 1, limits)
-    nobody = carrier.address("nobody")
-    assert sum(a.links.send(nobody, numbered(n, Mode.ASK)) is Sent.OK for n in range(500)) == 200
-    assert a.links.send(nobody, numbered(0), tell=True) is Sent.NO_CREDIT
+    absent = carrier.address("nobody")
+    assert sum(a.links.send(absent, numbered(n, Mode.ASK)) is Sent.OK for n in range(500)) == 200
+    assert a.links.send(absent, numbered(0), tell=True) is Sent.NO_CREDIT
     b = Process(carrier, "b", 2)
     big = encode("Big", "receiver", bytes(1 << 19))
     assert [a.links.send(b.local, big) for _ in range(3)] == [Sent.OK, Sent.OK, Sent.NO_CREDIT]
@@ -184,8 +184,8 @@ async def test_unacknowledged_messages_are_bounded(carrier) -> None:
 
 async def test_few_messages_leave_before_the_peer_grants_more(carrier) -> None:
     a = Process(carrier, "a", 1)
-    nobody = carrier.address("nobody")
-    sent = [a.links.send(nobody, numbered(n), tell=True) for n in range(START_LIMIT + 1)]
+    absent = carrier.address("nobody")
+    sent = [a.links.send(absent, numbered(n), tell=True) for n in range(START_LIMIT + 1)]
     assert sent == [*[Sent.OK] * START_LIMIT, Sent.NO_CREDIT]
 
 
@@ -308,8 +308,8 @@ async def test_failing_delivery_does_not_stop_its_batch(carrier, eventually) -> 
     assert links.refused["bad-field"] == 15
 
 
-async def test_another_major_version_is_rejected_on_both_sides(carrier, hear, eventually, caplog) -> None:
-    a, old = Process(carrier, "a", 1), hear(carrier.open("old"))
+async def test_another_major_version_is_rejected_on_both_sides(carrier, recorder, eventually, caplog) -> None:
+    a, old = Process(carrier, "a", 1), recorder(carrier.open("old"))
     a.links.send(old.wire.local, numbered(1))
     await eventually(lambda: bool(old.frames))
     old.wire.send(old.routes[0], [msgpack.packb(["GL", 3, 0, 5, "version 2, this process speaks 3"])])
@@ -327,8 +327,8 @@ async def test_another_major_version_is_rejected_on_both_sides(carrier, hear, ev
     assert a.links.refused["unknown-version"] >= 2
 
 
-async def test_peer_without_links_is_given_up_and_counted(carrier, hear, eventually) -> None:
-    a, rude = Process(carrier, "a", 1), hear(carrier.open("rude"))
+async def test_peer_without_links_is_given_up_and_counted(carrier, recorder, eventually) -> None:
+    a, rude = Process(carrier, "a", 1), recorder(carrier.open("rude"))
     a.links.send(rude.wire.local, numbered(1))
     for frames in ([b"junk"], [b"two", b"parts"], [control_frame.data(9, 5, 0, 9, [numbered(1)])]):
         rude.wire.send(a.local, frames)
@@ -339,9 +339,9 @@ async def test_peer_without_links_is_given_up_and_counted(carrier, hear, eventua
         assert control_frame.gone(9) in [frame for [frame] in rude.frames]
 
 
-async def test_peer_exceeding_its_limit_loses_its_session(hear, eventually) -> None:
+async def test_peer_exceeding_its_limit_loses_its_session(recorder, eventually) -> None:
     carrier = Loopback()
-    b, rude = Process(carrier, "b", 2, LinkLimits(window=100)), hear(carrier.open("rude"))
+    b, rude = Process(carrier, "b", 2, LinkLimits(window=100)), recorder(carrier.open("rude"))
     b.full = True
     rude.wire.send(b.local, [control_frame.hello(77, 0, 1, 0, 64)])
     for first in range(1, 1001, 100):
@@ -401,12 +401,12 @@ async def test_ended_link_sends_nothing_and_dials_no_peer(eventually) -> None:
     b.answers = True
     a.links.send(b.local, numbered(0, Mode.ASK))
     await eventually(lambda: a.got == [0])  # the reply arrived: `a` has its acknowledgement pending
-    heard: list[bytes] = []
+    received: list[bytes] = []
     deliver = b.wire.deliver
-    b.wire.deliver = lambda route, parts: heard.extend(parts) or deliver(route, parts)  # type: ignore[method-assign]
+    b.wire.deliver = lambda route, parts: received.extend(parts) or deliver(route, parts)  # type: ignore[method-assign]
     a.links.forget(b.local)
     await asyncio.sleep(0.3)
-    assert not heard
+    assert not received
     a.links.send(b.local, numbered(1, Mode.ASK))
     await eventually(lambda: a.got == [0, 1])
     assert not b.links.refused
@@ -418,11 +418,11 @@ def frames_to(process: Process) -> list[object]:
     frames: list[object] = []
     deliver = process.wire.deliver
 
-    def hear(route: Route, parts: list[bytes]) -> bool:
+    def record(route: Route, parts: list[bytes]) -> bool:
         frames.extend(control_frame.decode(part, print) for part in parts)
         return deliver(route, parts)
 
-    process.wire.deliver = hear  # type: ignore[method-assign]
+    process.wire.deliver = record  # type: ignore[method-assign]
     return frames
 
 
@@ -476,12 +476,12 @@ async def test_idle_process_is_probed_without_a_message(eventually) -> None:
     assert a.links.heard_s(b.local) == -math.inf
     a.links.send(b.local, numbered(0))
     await eventually(lambda: b.got == [0] and all_acknowledged(a))
-    heard_s = a.links.heard_s(b.local)
+    received_s = a.links.heard_s(b.local)
     await asyncio.sleep(0.05)
-    assert a.links.heard_s(b.local) == heard_s
+    assert a.links.heard_s(b.local) == received_s
     assert a.links.ask_life(b.local)
-    await eventually(lambda: a.links.heard_s(b.local) > heard_s)
-    assert b.links.heard_s(b.routes[0]) > heard_s, "the question is a sign of life too"
+    await eventually(lambda: a.links.heard_s(b.local) > received_s)
+    assert b.links.heard_s(b.routes[0]) > received_s, "the question is a sign of life too"
     assert b.got == [0]
     await carrier.close()
 

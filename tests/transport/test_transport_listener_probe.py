@@ -13,57 +13,57 @@ from gleaner.transport.listener_probe import ListenerProbe
 
 
 def probed(endpoint: str) -> tuple[ListenerProbe, list[str]]:
-    said: list[str] = []
-    return ListenerProbe(endpoint, lambda: said.append("refused")), said
+    reports: list[str] = []
+    return ListenerProbe(endpoint, lambda: reports.append("refused")), reports
 
 
 async def test_refused_port_is_reported_every_time(eventually) -> None:
     for _ in range(50):
         with socket.create_server(("127.0.0.1", 0)) as server:
             endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        probe, said = probed(endpoint)
+        probe, reports = probed(endpoint)
         probe.start()
-        await eventually(lambda: said == ["refused"])  # noqa: B023
+        await eventually(lambda: reports == ["refused"])  # noqa: B023
         await asyncio.sleep(0)
-        assert said == ["refused"]
+        assert reports == ["refused"]
 
 
 async def test_listener_is_probed_until_gone_without_any_byte(eventually) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.read())
+        received.append(await reader.read())
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    probe, said = probed(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    probe, reports = probed(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     probe.start()
     probe.start()
-    await eventually(lambda: len(heard) >= 3)
-    assert said == []
-    assert set(heard) == {b""}
+    await eventually(lambda: len(received) >= 3)
+    assert reports == []
+    assert set(received) == {b""}
     server.close()
-    await eventually(lambda: said == ["refused"])
+    await eventually(lambda: reports == ["refused"])
 
 
 async def test_stopped_probe_asks_no_more() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        probe, said = probed(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        probe, reports = probed(f"tcp://127.0.0.1:{server.getsockname()[1]}")
         probe.start()
         probe.stop()
         probe.stop()
     await asyncio.sleep(0.05)
-    assert said == []
+    assert reports == []
 
 
 @pytest.mark.parametrize(
     "endpoint", ["tcp://a.host:7700", "ipc:///tmp/x", "loop://b", "tcp://127.0.0.1:http"]
 )
 async def test_other_addresses_are_left_to_the_grace(endpoint: str) -> None:
-    probe, said = probed(endpoint)
+    probe, reports = probed(endpoint)
     probe.start()
     await asyncio.sleep(0.01)
-    assert said == []
+    assert reports == []
 
 
 async def test_silence_is_no_refusal() -> None:
@@ -73,8 +73,8 @@ async def test_silence_is_no_refusal() -> None:
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(silent.getsockname())
-        probe, said = probed(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+        probe, reports = probed(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
         probe.start()
         await asyncio.sleep(0.1)
         probe.stop()
-        assert said == []
+        assert reports == []

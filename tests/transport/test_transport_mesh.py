@@ -63,11 +63,11 @@ def port_of(peer: Peer) -> tuple[str, int]:
 
 
 @pytest.mark.realprocess
-async def test_killed_process_is_suspected_and_down_without_grace(opened, hear, eventually) -> None:
+async def test_killed_process_is_suspected_and_down_without_grace(opened, recorder, eventually) -> None:
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", ECHO, stdout=subprocess.PIPE)
     try:
         line = (await child.stdout.readline()).decode()
-        a, peer = hear(opened("a", grace_s=600.0)), Peer(line.strip())
+        a, peer = recorder(opened("a", grace_s=600.0)), Peer(line.strip())
         a.wire.send(peer, [b"hello"])
         await eventually(lambda: a.frames == [[b"hello"]])
         child.kill()
@@ -80,11 +80,11 @@ async def test_killed_process_is_suspected_and_down_without_grace(opened, hear, 
 
 
 @pytest.mark.realprocess
-async def test_stopped_process_is_suspected_by_its_silent_heartbeat(opened, hear, eventually) -> None:
+async def test_stopped_process_is_suspected_by_its_silent_heartbeat(opened, recorder, eventually) -> None:
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", ECHO, stdout=subprocess.PIPE)
     try:
         line = (await child.stdout.readline()).decode()
-        a, peer = hear(opened("a")), Peer(line.strip())
+        a, peer = recorder(opened("a")), Peer(line.strip())
         a.wire.send(peer, [b"hello"])
         await eventually(lambda: a.frames == [[b"hello"]])
         child.send_signal(signal.SIGSTOP)
@@ -95,14 +95,14 @@ async def test_stopped_process_is_suspected_by_its_silent_heartbeat(opened, hear
         await child.wait()
 
 
-async def test_untrusted_client_gets_nothing_and_server_continues(opened, hear, eventually) -> None:
+async def test_untrusted_client_gets_nothing_and_server_continues(opened, recorder, eventually) -> None:
     friend_keys, stranger_keys = NodeKeys.generate(), NodeKeys.generate()
     own = NodeKeys.generate()
     server_keys = NodeKeys(own.public, own.secret, frozenset({friend_keys.public}))
-    server = hear(opened("server", keys=server_keys))
+    server = recorder(opened("server", keys=server_keys))
     peer = server.wire.local
-    stranger = hear(opened("stranger", keys=stranger_keys))
-    plain = hear(opened("plain"))
+    stranger = recorder(opened("stranger", keys=stranger_keys))
+    plain = recorder(opened("plain"))
     stranger.wire.send(peer, [b"let me in"])
     plain.wire.send(Peer(peer.endpoint), [b"me too"])
     await eventually(lambda: stranger.states(peer) == [Link.REJECTED])
@@ -111,18 +111,18 @@ async def test_untrusted_client_gets_nothing_and_server_continues(opened, hear, 
     assert server.wire.refused["handshake"] >= 1
     assert stranger.wire.refused["rejected"] == plain.wire.refused["rejected"] == 1
 
-    friend = hear(opened("friend", keys=friend_keys))
-    sibling = hear(opened("sibling", keys=server_keys))
+    friend = recorder(opened("friend", keys=friend_keys))
+    sibling = recorder(opened("sibling", keys=server_keys))
     friend.wire.send(peer, [b"it is me"])
     sibling.wire.send(peer, [b"from the same node"])
     await eventually(lambda: len(server.frames) == 2)
     assert sorted(server.frames) == [[b"from the same node"], [b"it is me"]]
 
 
-async def test_refused_peer_gets_local_rejections_without_dialling(opened, hear, eventually) -> None:
-    server = hear(opened("server", keys=NodeKeys.generate()))
+async def test_refused_peer_gets_local_rejections_without_dialling(opened, recorder, eventually) -> None:
+    server = recorder(opened("server", keys=NodeKeys.generate()))
     peer = server.wire.local
-    stranger = hear(opened("stranger", keys=NodeKeys.generate()))
+    stranger = recorder(opened("stranger", keys=NodeKeys.generate()))
     for rounds in range(1, 30):
         stranger.wire.send(peer, [b"let me in"])
         await eventually(lambda rounds=rounds: stranger.states(peer) == [Link.REJECTED] * rounds)
@@ -131,20 +131,20 @@ async def test_refused_peer_gets_local_rejections_without_dialling(opened, hear,
     assert server.wire.refused["unknown-key"] == dialled
 
 
-async def test_server_with_unannounced_key_gets_nothing(opened, hear, eventually) -> None:
+async def test_server_with_unannounced_key_gets_nothing(opened, recorder, eventually) -> None:
     keys, other = NodeKeys.generate(), NodeKeys.generate()
     trusting = NodeKeys(other.public, other.secret, frozenset({keys.public}))
-    server = hear(opened("server", keys=trusting))
-    client = hear(opened("client", keys=keys, connect_deadline_s=0.5))
+    server = recorder(opened("server", keys=trusting))
+    client = recorder(opened("client", keys=keys, connect_deadline_s=0.5))
     false = Peer(server.wire.local.endpoint, NodeKeys.generate().public)
     client.wire.send(false, [b"secret"])
     await eventually(lambda: client.states(false) == [Link.DOWN])
     assert server.frames == []
 
 
-async def test_member_cannot_use_the_routing_id_of_another(opened, hear, eventually) -> None:
+async def test_member_cannot_use_the_routing_id_of_another(opened, recorder, eventually) -> None:
     own, member, victim = NodeKeys.generate(), NodeKeys.generate(), NodeKeys.generate()
-    server = hear(
+    server = recorder(
         opened("server", keys=NodeKeys(own.public, own.secret, frozenset({member.public, victim.public})))
     )
     curve = {
@@ -194,8 +194,8 @@ async def test_port_in_use_is_named(opened) -> None:
         opened("b", bind=first.local.endpoint)
 
 
-async def test_random_bytes_on_the_socket_disturb_no_peer(opened, hear, eventually) -> None:
-    a, b = hear(opened("a")), hear(opened("b"))
+async def test_random_bytes_on_the_socket_disturb_no_peer(opened, recorder, eventually) -> None:
+    a, b = recorder(opened("a")), recorder(opened("b"))
     greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
     shouts = [
         os.urandom(3000),
@@ -214,8 +214,10 @@ async def test_random_bytes_on_the_socket_disturb_no_peer(opened, hear, eventual
     await eventually(lambda: b.wire.refused["handshake"] >= 2)
 
 
-async def test_malformed_messages_are_counted_while_live_traffic_continues(opened, hear, eventually) -> None:
-    a, b = hear(opened("a")), hear(opened("b"))
+async def test_malformed_messages_are_counted_while_live_traffic_continues(
+    opened, recorder, eventually
+) -> None:
+    a, b = recorder(opened("a")), recorder(opened("b"))
     with raw_dealer(b.wire.local, routing_id=b"gl1#rude") as rude, raw_dealer(b.wire.local) as nameless:
         rude.send(b"x" * (MAX_FRAME_BYTES + 1))
         await eventually(lambda: b.wire.refused["oversize"] == 1)
@@ -227,7 +229,7 @@ async def test_malformed_messages_are_counted_while_live_traffic_continues(opene
         await eventually(lambda: b.frames == [[b"are you there?"]])
 
 
-async def test_refusal_kind_is_logged_once_per_peer(opened, hear, eventually, caplog) -> None:
+async def test_refusal_kind_is_logged_once_per_peer(opened, recorder, eventually, caplog) -> None:
     b = opened("b")
     b.listen(lambda route, frames: control_frame.decode(frames[0], print) and None, lambda peer, link: None)
     with (

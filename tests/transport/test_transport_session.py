@@ -52,7 +52,7 @@ class Line:
     def consume(self) -> None:
         self.into.consumed(self.rng.randint(0, self.into.held))
 
-    def hear(self) -> None:
+    def take_reply(self) -> None:
         if self.back:
             ack, limit, again = self.back.popleft()
             self.out.acknowledge(ack, limit)
@@ -95,12 +95,12 @@ class Line:
             self.into.consumed(self.into.held)
             self.back.append((self.into.received, self.into.limit, False))
             while self.back:
-                self.hear()
+                self.take_reply()
 
 
 STEPS = (
     Line.offer, Line.offer, Line.offer, Line.offer, Line.transmit, Line.transmit, Line.receive, Line.receive,
-    Line.consume, Line.hear, Line.hear, Line.lose, Line.double, Line.reorder, Line.reconnect,
+    Line.consume, Line.take_reply, Line.take_reply, Line.lose, Line.double, Line.reorder, Line.reconnect,
 )  # fmt: skip
 
 

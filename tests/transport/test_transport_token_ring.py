@@ -71,7 +71,7 @@ class Story:
         if self.cursor.acknowledge(len(self.journal)):
             self.to_sender.append(("ack", len(self.journal)))
 
-    def hear(self) -> None:
+    def take_reply(self) -> None:
         if not self.to_sender:
             return
         match self.to_sender.popleft():
@@ -110,7 +110,7 @@ class Story:
         for _ in range(3 * CAPACITY):
             self.step("hello")
             for _ in range(4 * CAPACITY):
-                for action in ("send", "receive", "journal_all", "hear"):
+                for action in ("send", "receive", "journal_all", "take_reply"):
                     self.step(action)
 
 
@@ -119,7 +119,7 @@ ACTIONS = [name for name in ACTIONS if callable(getattr(Story, name))]
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.sampled_from(ACTIONS + ["push", "send", "receive", "hear"] * 3), max_size=150))
+@given(st.lists(st.sampled_from(ACTIONS + ["push", "send", "receive", "take_reply"] * 3), max_size=150))
 def test_every_frame_is_journaled_once_and_in_order(actions: list[str]) -> None:
     story = Story()
     story.reconnect()

@@ -227,8 +227,8 @@ async def test_gap_is_requested_and_duplicates_are_dropped(closing, eventually) 
             raw.send_multipart(part)
         await eventually(lambda: manager.receiver.gaps == 2)
         assert manager.receiver.duplicates == 1
-        said = [stream_control.decode_from_receiver(raw.recv_multipart()) for _ in range(3)]
-        assert said == [
+        replies = [stream_control.decode_from_receiver(raw.recv_multipart()) for _ in range(3)]
+        assert replies == [
             stream_control.Have(1, 0, 0, 0, 16),
             stream_control.Ack(1),
             stream_control.Resend(2),
@@ -243,13 +243,13 @@ async def test_garbage_on_stream_socket_is_counted_and_streams_continue(closing,
     sender.connect(manager.receiver.local)
     with (
         zmq.Context.instance().socket(zmq.DEALER) as rude,
-        zmq.Context.instance().socket(zmq.DEALER) as nobody,
+        zmq.Context.instance().socket(zmq.DEALER) as anonymous,
     ):
-        rude.linger = nobody.linger = 0
+        rude.linger = anonymous.linger = 0
         rude.routing_id = b"gl1#rude#"
         rude.connect(manager.receiver.local.endpoint)
-        nobody.connect(manager.receiver.local.endpoint)
-        nobody.send(b"x")
+        anonymous.connect(manager.receiver.local.endpoint)
+        anonymous.send(b"x")
         rude.send(b"\xc1")
         rude.send_multipart([b"a", b"b", b"c"])
         rude.send_multipart(stream_control.encode(Hello(9, "s", 1, 0)))
@@ -296,7 +296,9 @@ async def test_revoked_instance_resumes_without_gap_when_trusted_again(closing, 
     for sender in (cut, kept):
         sender.connect(manager.receiver.local)
         await pour(sender, range(1, 6))
-    await eventually(lambda: [len(manager.in_hand.get((who, 1), [])) for who in ("spot", "friend")] == [5, 5])
+    await eventually(
+        lambda: [len(manager.in_hand.get((name, 1), [])) for name in ("spot", "friend")] == [5, 5]
+    )
 
     keys.allowed.replace(frozenset({own.public, friend.public}))
     await pour(cut, range(6, 11))  # into the ring
@@ -310,9 +312,9 @@ async def test_revoked_instance_resumes_without_gap_when_trusted_again(closing, 
 
     keys.allowed.replace(frozenset({own.public, friend.public, spot.public}))
     await eventually(lambda: manager.in_hand.get(("spot", 1)) == list(range(6, 11)))
-    for who in ("spot", "friend"):
-        manager.commit(who, 1)
-        assert manager.journal[who, 1] == list(range(1, 11))
+    for name in ("spot", "friend"):
+        manager.commit(name, 1)
+        assert manager.journal[name, 1] == list(range(1, 11))
     await asyncio.wait_for(cut.drained(), 60)
     assert kept.refused == {}
 

@@ -28,8 +28,8 @@ async def carrier(request: pytest.FixtureRequest) -> AsyncIterator[Loopback | Pl
     await carrier.close()
 
 
-async def test_first_send_dials_and_frames_arrive_in_order(carrier, hear, eventually) -> None:
-    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+async def test_first_send_dials_and_frames_arrive_in_order(carrier, recorder, eventually) -> None:
+    a, b = recorder(carrier.open("a")), recorder(carrier.open("b"))
     sent = [[b"%d" % n, b"body"] for n in range(HELD_FRAMES)]
     assert all(a.wire.send(b.wire.local, frames) is Sent.OK for frames in sent)
     await eventually(lambda: len(b.frames) == len(sent))
@@ -37,8 +37,8 @@ async def test_first_send_dials_and_frames_arrive_in_order(carrier, hear, eventu
     assert a.states(b.wire.local) == [Link.UP]
 
 
-async def test_route_leads_to_the_sender_and_back_again(carrier, hear, eventually) -> None:
-    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+async def test_route_leads_to_the_sender_and_back_again(carrier, recorder, eventually) -> None:
+    a, b = recorder(carrier.open("a")), recorder(carrier.open("b"))
     b.reply = lambda frames: [b"answer to", *frames]
     a.wire.send(b.wire.local, [b"question"])
     await eventually(lambda: bool(a.frames))
@@ -48,31 +48,31 @@ async def test_route_leads_to_the_sender_and_back_again(carrier, hear, eventuall
     assert b.links == []
 
 
-async def test_frames_are_held_for_a_later_peer(carrier, hear, eventually) -> None:
-    a = hear(carrier.open("a"))
+async def test_frames_are_held_for_a_later_peer(carrier, recorder, eventually) -> None:
+    a = recorder(carrier.open("a"))
     late = carrier.address("late")
     assert a.wire.send(late, [b"patience"]) is Sent.OK
-    b = hear(carrier.open("late"))
+    b = recorder(carrier.open("late"))
     await eventually(lambda: bool(b.frames))
     assert b.frames == [[b"patience"]]
     assert a.states(late) == [Link.UP]
 
 
-async def test_held_frames_are_bounded_and_dropped_without_answer(carrier, hear, eventually) -> None:
+async def test_held_frames_are_bounded_and_dropped_without_answer(carrier, recorder, eventually) -> None:
     carrier.gives_up_after(SOON_S)
-    a = hear(carrier.open("a"))
-    nobody = carrier.address("nobody")
-    taken = Counter(a.wire.send(nobody, [b"hello?"]) for _ in range(HELD_FRAMES + 10))
+    a = recorder(carrier.open("a"))
+    absent = carrier.address("nobody")
+    taken = Counter(a.wire.send(absent, [b"hello?"]) for _ in range(HELD_FRAMES + 10))
     assert taken == {Sent.OK: HELD_FRAMES, Sent.NO_CREDIT: 10}
-    await eventually(lambda: a.states(nobody) == [Link.DOWN])
-    b = hear(carrier.open("nobody"))
-    assert a.wire.send(nobody, [b"second try"]) is Sent.OK
+    await eventually(lambda: a.states(absent) == [Link.DOWN])
+    b = recorder(carrier.open("nobody"))
+    assert a.wire.send(absent, [b"second try"]) is Sent.OK
     await eventually(lambda: bool(b.frames))
     assert b.frames == [[b"second try"]]
 
 
-async def test_closed_peer_is_suspected_then_down_without_grace(carrier, hear, eventually) -> None:
-    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+async def test_closed_peer_is_suspected_then_down_without_grace(carrier, recorder, eventually) -> None:
+    a, b = recorder(carrier.open("a")), recorder(carrier.open("b"))
     peer = b.wire.local
     a.wire.send(peer, [b"hello"])
     await eventually(lambda: bool(b.frames))
@@ -81,8 +81,8 @@ async def test_closed_peer_is_suspected_then_down_without_grace(carrier, hear, e
     assert a.states(peer) == [Link.UP, Link.SUSPECT, Link.DOWN]
 
 
-async def test_connection_back_within_the_grace_is_up_again(carrier, hear, eventually) -> None:
-    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+async def test_connection_back_within_the_grace_is_up_again(carrier, recorder, eventually) -> None:
+    a, b = recorder(carrier.open("a")), recorder(carrier.open("b"))
     peer = await carrier.cuttable("b")
     a.wire.send(peer, [b"hello"])
     await eventually(lambda: bool(b.frames))
@@ -95,9 +95,9 @@ async def test_connection_back_within_the_grace_is_up_again(carrier, hear, event
     assert b.routes[0] == b.routes[1]
 
 
-async def test_connection_not_back_is_down_after_the_grace(carrier, hear, eventually) -> None:
+async def test_connection_not_back_is_down_after_the_grace(carrier, recorder, eventually) -> None:
     carrier.gives_up_after(SOON_S)
-    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+    a, b = recorder(carrier.open("a")), recorder(carrier.open("b"))
     peer = await carrier.cuttable("b")
     a.wire.send(peer, [b"hello"])
     await eventually(lambda: bool(b.frames))
@@ -108,8 +108,8 @@ async def test_connection_not_back_is_down_after_the_grace(carrier, hear, eventu
     assert asyncio.get_running_loop().time() - began > SOON_S - 0.01
 
 
-async def test_route_to_a_closed_sender_leads_nowhere(carrier, hear, eventually) -> None:
-    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+async def test_route_to_a_closed_sender_leads_nowhere(carrier, recorder, eventually) -> None:
+    a, b = recorder(carrier.open("a")), recorder(carrier.open("b"))
     a.wire.send(b.wire.local, [b"hello"])
     await eventually(lambda: bool(b.frames))
     await a.wire.close()
@@ -117,24 +117,24 @@ async def test_route_to_a_closed_sender_leads_nowhere(carrier, hear, eventually)
     assert b.wire.send(b"nobody#1", [b"?"]) is Sent.NO_ROUTE
 
 
-async def test_forgetting_a_peer_drops_the_link_without_event(carrier, hear, eventually) -> None:
-    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+async def test_forgetting_a_peer_drops_the_link_without_event(carrier, recorder, eventually) -> None:
+    a, b = recorder(carrier.open("a")), recorder(carrier.open("b"))
     peer = b.wire.local
     a.wire.send(peer, [b"one"])
     await eventually(lambda: bool(b.frames))
     a.wire.forget(peer)
     a.wire.forget(carrier.address("stranger"))
     await b.wire.close()
-    again = hear(carrier.open("b"))
+    again = recorder(carrier.open("b"))
     assert a.wire.send(peer, [b"two"]) is Sent.OK
     await eventually(lambda: bool(again.frames))
     assert a.states(peer) == [Link.UP, Link.UP]
 
 
-async def test_deaf_receiver_costs_credit_and_not_memory(carrier, hear, eventually) -> None:
+async def test_deaf_receiver_costs_credit_and_not_memory(carrier, recorder, eventually) -> None:
     body = b"x" * 20_000
     for attempt in range(10):
-        a, deaf = hear(carrier.open(f"a{attempt}")), carrier.open(f"deaf{attempt}")
+        a, deaf = recorder(carrier.open(f"a{attempt}")), carrier.open(f"deaf{attempt}")
         peer = deaf.local
         a.wire.send(peer, [body])
         await eventually(lambda a=a, peer=peer: Link.UP in a.states(peer))
@@ -142,7 +142,7 @@ async def test_deaf_receiver_costs_credit_and_not_memory(carrier, hear, eventual
         while accepted < 20_000 and (sent := a.wire.send(peer, [body])) is Sent.OK:
             accepted += 1
         assert sent is Sent.NO_CREDIT
-        b = hear(deaf)
+        b = recorder(deaf)
         await eventually(
             lambda a=a, b=b, peer=peer, accepted=accepted: (
                 len(b.frames) >= accepted or Link.SUSPECT in a.states(peer)
@@ -156,8 +156,8 @@ async def test_deaf_receiver_costs_credit_and_not_memory(carrier, hear, eventual
     pytest.fail("no connection lasted")
 
 
-async def test_failing_callback_does_not_silence_the_wire(carrier, hear, eventually) -> None:
-    a, b = hear(carrier.open("a")), carrier.open("b")
+async def test_failing_callback_does_not_silence_the_wire(carrier, recorder, eventually) -> None:
+    a, b = recorder(carrier.open("a")), carrier.open("b")
     got: list[bytes] = []
 
     def fragile(_: bytes, frames: list[bytes]) -> None:
@@ -182,16 +182,16 @@ async def test_unacceptable_frames_are_not_sent(carrier) -> None:
         a.send(b.local, [])
 
 
-async def test_process_may_send_to_itself(carrier, hear, eventually) -> None:
-    a = hear(carrier.open("a"))
+async def test_process_may_send_to_itself(carrier, recorder, eventually) -> None:
+    a = recorder(carrier.open("a"))
     a.wire.send(a.wire.local, [b"note to self"])
     await eventually(lambda: a.frames == [[b"note to self"]])
     a.wire.send(a.routes[0], [b"answer to self"])
     await eventually(lambda: a.frames[1:] == [[b"answer to self"]])
 
 
-async def test_every_dial_has_its_own_route(carrier, hear, eventually) -> None:
-    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+async def test_every_dial_has_its_own_route(carrier, recorder, eventually) -> None:
+    a, b = recorder(carrier.open("a")), recorder(carrier.open("b"))
     peer = b.wire.local
     a.wire.send(peer, [b"one"])
     await eventually(lambda: len(b.frames) == 1)

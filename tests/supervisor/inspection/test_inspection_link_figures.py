@@ -25,17 +25,17 @@ def test_live_and_ended_links_are_summed_up() -> None:
 async def test_counts_of_a_link_are_kept_when_it_ends() -> None:
     network = LoopbackNetwork()
     here, there = Links(network.wire("here"), life=1), Links(network.wire("there"), life=2)
-    heard: list[str] = []
+    calls: list[str] = []
     for links in (here, there):
-        links.listen(lambda _, envelope: heard.append(envelope.kind) is None, lambda *_: None)
+        links.listen(lambda _, envelope: calls.append(envelope.kind) is None, lambda *_: None)
 
     async def send(count: int) -> None:
         for _ in range(count):
             here.send(there.local, encode("Ping", "actor", b""))
         async with asyncio.timeout(60):
-            while len(heard) < count:
+            while len(calls) < count:
                 await asyncio.sleep(0.001)
-        heard.clear()
+        calls.clear()
 
     await send(3)
     here.forget(there.local)

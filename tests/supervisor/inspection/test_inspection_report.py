@@ -110,25 +110,25 @@ async def test_actor_is_described_from_another_process(pair: tuple[TestSystem, T
     await asyncio.sleep(0)
     await system.tell("seen", Looked())
 
-    told = await other.ask(process_of(system), Describe(name="seen"), ActorDescribed)
-    assert (told.actor_class, told.purpose) == ("Watched", "One that is looked at.")
-    assert told.module == Watched.__module__
-    assert ("Stuck", "system", "stuck") in [(it.kind, it.lane, it.method) for it in told.handlers]
-    assert sum(told.waiting.values()) >= 1
-    assert told.mailbox_limit == 64
-    assert (told.parent, told.restarts) == ("upper", 1)
-    assert told.failure is not None
-    assert told.failure.incarnation < told.incarnation
-    assert told.failure.chain[0].startswith("ValueError: could not go on (")
-    assert told.failure.chain[1].startswith("OSError: the disk is gone (")
-    assert "in broken)" in told.failure.chain[1]
-    assert told.children == ["seen/child"]
-    assert told.watched_by == [str(watcher)]
-    assert told.figures == {"open": 0, "role": "watched"}
+    answer = await other.ask(process_of(system), Describe(name="seen"), ActorDescribed)
+    assert (answer.actor_class, answer.purpose) == ("Watched", "One that is looked at.")
+    assert answer.module == Watched.__module__
+    assert ("Stuck", "system", "stuck") in [(it.kind, it.lane, it.method) for it in answer.handlers]
+    assert sum(answer.waiting.values()) >= 1
+    assert answer.mailbox_limit == 64
+    assert (answer.parent, answer.restarts) == ("upper", 1)
+    assert answer.failure is not None
+    assert answer.failure.incarnation < answer.incarnation
+    assert answer.failure.chain[0].startswith("ValueError: could not go on (")
+    assert answer.failure.chain[1].startswith("OSError: the disk is gone (")
+    assert "in broken)" in answer.failure.chain[1]
+    assert answer.children == ["seen/child"]
+    assert answer.watched_by == [str(watcher)]
+    assert answer.figures == {"open": 0, "role": "watched"}
     owned = await other.ask(process_of(system), Describe(name="seen/child"), ActorDescribed)
     assert owned.owner == "seen"
     watching = await other.ask(process_of(system), Describe(name="watcher"), ActorDescribed)
-    assert watching.watches == [f"seen#{told.incarnation}"]
+    assert watching.watches == [f"seen#{answer.incarnation}"]
     with pytest.raises(Refused, match="no actor 'nobody' lives in test/test"):
         await other.ask(process_of(system), Describe(name="nobody"), ActorDescribed)
     gate.set()
@@ -169,14 +169,14 @@ async def test_dead_letters_show_sender_kind_and_target(pair: tuple[TestSystem, 
     await other.tell(gone, Looked(text="too late"))
     async with asyncio.timeout(60.0):
         while True:
-            told = await other.ask(process_of(system), ListDeadLetters(), DeadLettersOf)
-            if told.counts:
+            answer = await other.ask(process_of(system), ListDeadLetters(), DeadLettersOf)
+            if answer.counts:
                 break
-    assert told.counts == {"no such actor": 1}
-    assert (told.node, told.process) == ("test", "test")
-    [sample] = told.samples
+    assert answer.counts == {"no such actor": 1}
+    assert (answer.node, answer.process) == ("test", "test")
+    [sample] = answer.samples
     assert (sample.reason, sample.kind, sample.to) == ("no such actor", "Looked", "gone")
-    assert 0 <= told.now_s - sample.t_s < 60
+    assert 0 <= answer.now_s - sample.t_s < 60
 
 
 async def test_tap_shows_messages_and_costs_nothing_when_closed(

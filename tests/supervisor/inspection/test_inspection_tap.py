@@ -100,24 +100,24 @@ async def test_tap_ends_when_its_reader_vanishes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gleaner.supervisor.inspection.tap.IDLE_S", 0.05)
-    told: list[Tap | None] = []
+    changes: list[Tap | None] = []
     gone = asyncio.Event()
 
     def changed(tap: Tap | None) -> None:
-        told.append(tap)
+        changes.append(tap)
         if tap is None:
             gone.set()
 
     tap = Tap(changed)
     tap.start(StartTap(reader="stays"))
     tap.start(StartTap(reader="vanishes"))
-    assert told == [tap]
+    assert changes == [tap]
     tap.seen("in", "tell", "a", "b", Tapped())
     assert len(tap.read(ReadTap(reader="stays")).records) == 1
     tap.stop(StopTap(reader="stays"))
     tap.stop(StopTap(reader="stays"))
     await asyncio.wait_for(gone.wait(), 60.0)
-    assert told == [tap, None]
+    assert changes == [tap, None]
     with pytest.raises(Refused, match="no such tap"):
         tap.read(ReadTap(reader="vanishes"))
 

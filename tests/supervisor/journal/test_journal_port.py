@@ -297,8 +297,8 @@ async def test_long_tail_is_reported_once_until_it_doubles(
         await journal.snapshot(AllFacts(numbers=[]))
         await journal.append(*numbered(*range(11)))
         await store.close()
-    told = [record.getMessage() for record in caplog.records]
-    assert [line.split(": ")[1].split(" since")[0] for line in told] == [
+    warnings = [record.getMessage() for record in caplog.records]
+    assert [line.split(": ")[1].split(" since")[0] for line in warnings] == [
         "11 events of a", "21 events of a", "11 events of a",
     ]  # fmt: skip
 

@@ -184,7 +184,7 @@ async def until(condition: Callable[[], object], within_s: float = 60.0) -> None
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
     """The requests to the registry, in order."""
     asked: list[Message] = []
     real = ActorSystem.ask
@@ -197,14 +197,16 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
     return asked
 
 
-async def test_thousands_of_names_are_renewed_by_one_message(tmp_path: Path, said: list[Message]) -> None:
+async def test_thousands_of_names_are_renewed_by_one_message(tmp_path: Path, requests: list[Message]) -> None:
     count = 2 * CLAIM_NAMES + 500
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
         for number in range(count):
             other.spawn(f"named-{number}", Named)
         found = await head.ask(f"named-{count - 1}", Poke(), Done)
         assert isinstance(found, Done)
-        asked = [message for message in said if isinstance(message, ClaimNames) and len(message.names) > 1]
+        asked = [
+            message for message in requests if isinstance(message, ClaimNames) and len(message.names) > 1
+        ]
         claims = {
             min(message.names): message for message in asked
         }.values()  # an answer that is late causes another request
@@ -212,15 +214,15 @@ async def test_thousands_of_names_are_renewed_by_one_message(tmp_path: Path, sai
         assert sum(len(message.names) for message in claims) == count
         assert max(len(encode_body(message)) for message in claims) < MAX_FRAME_BYTES / 16
         await until(lambda: not other.system.names._new)  # the answer to the last one came in time
-        said.clear()
+        requests.clear()
         await asyncio.sleep(2 * TEST_LIMITS.lease_s)
-        kinds = Counter(type(message) for message in said)
+        kinds = Counter(type(message) for message in requests)
         assert set(kinds) == {RenewLease}
         assert 6 <= kinds[RenewLease] <= 16, "each process renews every third of a lease"
-        assert max(len(encode_body(message)) for message in said) < 200
+        assert max(len(encode_body(message)) for message in requests) < 200
         other.kill("named-7")
-        await until(lambda: any(isinstance(message, ClaimNames) for message in said))
-        (ended,) = [message for message in said if isinstance(message, ClaimNames)]
+        await until(lambda: any(isinstance(message, ClaimNames) for message in requests))
+        (ended,) = [message for message in requests if isinstance(message, ClaimNames)]
         assert list(ended.ended) == ["named-7"]
         assert not ended.names
 

@@ -38,10 +38,10 @@ class Bound(Actor):
 
 class Trapper(Bound):
     trap_exits = True
-    told: list[Terminated]
+    reports: list[Terminated]
 
     async def on_terminated(self, event: Terminated) -> None:
-        self.told.append(event)
+        self.reports.append(event)
 
 
 async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
@@ -81,15 +81,15 @@ async def test_abnormal_end_ends_the_linked_actor_too(tmp_path: Path, across: bo
 
 @pytest.mark.parametrize("across", [False, True], ids=["in one process", "across two"])
 async def test_actor_that_traps_exits_is_notified_instead(tmp_path: Path, across: bool) -> None:
-    Trapper.told = []
+    Trapper.reports = []
     async with pair(tmp_path, across) as (here, far):
         here.spawn("a", Trapper)
         there = far.spawn("b", Bound)
         await here.ask("a", Bind(there), Done)
         await until(lambda: here.system.linking.count() and far.system.linking.count())
         far.kill("b")
-        await until(lambda: Trapper.told)
-        assert [(event.name, event.incarnation) for event in Trapper.told] == [("b", there.incarnation)]
+        await until(lambda: Trapper.reports)
+        assert [(event.name, event.incarnation) for event in Trapper.reports] == [("b", there.incarnation)]
         assert here.system.cell("a") is not None
 
 

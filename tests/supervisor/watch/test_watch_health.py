@@ -110,7 +110,7 @@ async def test_stopped_process_is_replaced_busy_or_paused_ones_not(
     def beating(name: str, *words: str) -> ProcessSpec:
         return ProcessSpec([sys.executable, str(BEATING), *words], tmp_path / f"{name}.out", health=health)
 
-    def said(name: str) -> list[str]:
+    def lines_of(name: str) -> list[str]:
         output = tmp_path / f"{name}.out"
         return output.read_text().split() if output.exists() else []
 
@@ -122,9 +122,9 @@ async def test_stopped_process_is_replaced_busy_or_paused_ones_not(
     )
     try:
         await tree.start()
-        await until(lambda: said("stopped") and said("busy"))
+        await until(lambda: lines_of("stopped") and lines_of("busy"))
         time.sleep(2.0)  # the parent's own loop is blocked
-        await until(lambda: "spun" in said("busy"))
+        await until(lambda: "spun" in lines_of("busy"))
         assert restarts == []
         stopped = tree.process("stopped")
         assert stopped is not None
@@ -132,7 +132,7 @@ async def test_stopped_process_is_replaced_busy_or_paused_ones_not(
         await until(lambda: restarts)
         assert restarts[0].name == "stopped"
         assert restarts[0].cause.startswith("SIGKILL (no heartbeat for 1.")
-        await until(lambda: len(said("stopped")) == 2)  # its next life is up
+        await until(lambda: len(lines_of("stopped")) == 2)  # its next life is up
         assert [state.last_failure for state in tree.states()] == [restarts[0].cause, ""]
     finally:
         await tree.stop()

@@ -15,7 +15,7 @@ PAUSE_S = 20.0
 ROUNDING_S = 1e-6
 
 
-def stand_still() -> None:
+def pause() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PatientLoop)
     loop.stand_still(PAUSE_S)
@@ -42,7 +42,7 @@ async def test_pause_counts_as_one_tick_before_and_after() -> None:
     clock = TurnClock()
     clock.start()
     before_s, loop_s = clock.now(), asyncio.get_running_loop().time()
-    stand_still()
+    pause()
     at_once_s = clock.now()
     await asyncio.sleep(0.01)
     later_s = clock.now()
@@ -56,7 +56,7 @@ async def test_pause_counts_as_one_tick_before_and_after() -> None:
 async def test_answer_that_came_during_a_pause_is_in_time() -> None:
     read, write = asyncio.Queue[str](), asyncio.get_running_loop()
     async with timeout_in_turns(1.0):
-        write.call_later(0.01, stand_still)
+        write.call_later(0.01, pause)
         write.call_later(0.02, read.put_nowait, "answer")
         assert await read.get() == "answer"
 
@@ -66,7 +66,7 @@ async def test_silence_of_its_time_in_turns_is_timeout() -> None:
     began_s = loop.time()
     with pytest.raises(TimeoutError):
         async with timeout_in_turns(1.2):
-            loop.call_later(0.1, stand_still)
+            loop.call_later(0.1, pause)
             await asyncio.Event().wait()
     assert loop.time() - began_s >= PAUSE_S + 1.2 - TICK_S - ROUNDING_S
 
@@ -76,7 +76,7 @@ async def test_ask_due_after_a_pause_takes_the_answer() -> None:
     asks = PendingAsks()
     to = Address(name="other", endpoint="tcp://127.0.0.1:9")
     pending = asks.new(Done(), to, None, "asker", loop.time(), loop.time() + 5.0)
-    loop.call_later(0.01, stand_still)
+    loop.call_later(0.01, pause)
     loop.call_later(0.05, asks.resolve, pending.corr, Done())
     assert await pending.wait(loop.time() + 5.0) == Done()
 
@@ -86,7 +86,7 @@ async def test_unanswered_ask_ends_soon_after_a_pause() -> None:
     pending = PendingAsks().new(
         Done(), Address(name="other", endpoint="tcp://127.0.0.1:9"), None, "asker", 0.0, 5.0
     )
-    loop.call_later(0.01, stand_still)
+    loop.call_later(0.01, pause)
     began_s = loop.time()
     assert await pending.wait(began_s + 5.0) is None
     assert loop.time() - began_s < PAUSE_S + 2 * TICK_S

@@ -124,17 +124,17 @@ async def test_ask_to_a_silenced_process_fails_before_its_deadline(tmp_path: Pat
         await until(lambda: looking.ended)
 
 
-def heard_by(*systems: TestSystem) -> list[object]:
+def frames_to(*systems: TestSystem) -> list[object]:
     """The frames that arrive at these from now on."""
     frames: list[object] = []
     for system in systems:
         deliver = system._wire.deliver
 
-        def hear(route: bytes, parts: list[bytes], deliver: Callable[..., bool] = deliver) -> bool:
+        def record(route: bytes, parts: list[bytes], deliver: Callable[..., bool] = deliver) -> bool:
             frames.extend(control_frame.decode(part, print) for part in parts)
             return deliver(route, parts)
 
-        vars(system._wire)["deliver"] = hear
+        vars(system._wire)["deliver"] = record
     return frames
 
 
@@ -158,7 +158,7 @@ async def test_watching_1000_actors_costs_one_question_per_beat(
         far = [two.spawn(f"far-{number}", Sitting) for number in range(500)]
         looking, back = look(one.system, *far), Looking(*near)
         two.spawn("looking-back", lambda: back)
-        first = heard_by(one, two)
+        first = frames_to(one, two)
         await until(lambda: len(watches_in(first)) == 2)
         await asyncio.sleep(0.3)
         assert len(watches_in(first)) == 2
@@ -176,7 +176,7 @@ async def test_active_peer_is_not_asked_whether_it_lives(tmp_path: Path) -> None
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
         looking = look(one.system, target := two.spawn("sitting", Sitting))
         await asyncio.sleep(0.2)
-        frames = heard_by(two)
+        frames = frames_to(two)
         for _ in range(40):
             with pytest.raises(Refused):  # an answer of any kind
                 await one.ask(target, Watch(endpoint="", watched=[]), Watch)
