@@ -46,7 +46,7 @@ class Fall(Message, frozen=True):
 
 
 class Server(Actor):
-    """Answers, fails or hangs, as requested."""
+    """Answers, falls, or is stuck, as requested."""
 
     @handles(Ping)
     async def ping(self, message: Ping) -> None:
