@@ -14,12 +14,14 @@ STEP_S = 0.002
 
 
 def token_at(place: int) -> int:
-    """Token of a response, whoever makes it."""
+    """Token of a response; all servers make the same."""
     return 5 + place * 7 % 50
 
 
 def rows_of(name: int, tokens: list[int]) -> NDArray[np.int32]:
-    """What server `name` tells of these tokens, [tokens - 1, LAYERS x EACH]; no two servers tell the same."""
+    """Expert rows that server `name` reports for these tokens, [tokens - 1, LAYERS x EACH].
+
+    They differ between servers."""
     rows = [
         [(name + 3 * place + 11 * at + token) % 90 + 100 * name for at in range(LAYERS * EACH)]
         for place, token in enumerate(tokens[:-1])
@@ -69,12 +71,12 @@ class ExpertServer:
             await self._runner.cleanup()
 
     def go_on(self) -> None:
-        """Hold nothing any more."""
+        """Release all held requests."""
         self.hold_at = None
         self._wake.set()
 
     async def die(self) -> None:
-        """As by SIGKILL: nothing more is said on any connection, and nobody listens."""
+        """Stop as by SIGKILL: all connections fall silent and the port is closed."""
         for request in self._connections:
             if request.transport is not None:
                 request.transport.abort()
@@ -140,7 +142,7 @@ class ExpertServer:
         return b"data: " + msgspec.json.encode({"meta_info": meta}) + b"\n\n"
 
     def _tops(self, body: dict[str, Any], made: list[int], logprob: float) -> dict[str, object]:
-        """At each place the token that is there, and others that are `name` times less likely each."""
+        """Top tokens at each place: the token there, then others, each less likely by `name`."""
         top, prompt = body["top_logprobs_num"], body["input_ids"][body["logprob_start_len"] :]
 
         def likeliest(token: int) -> list[list[object]]:

@@ -1,4 +1,4 @@
-"""A gateway's HTTP server on a loopback port, in front of requests and a fleet that tests make up."""
+"""A gateway's HTTP server on a loopback port, in front of fake requests and a fake fleet."""
 
 import asyncio
 import itertools
@@ -186,7 +186,7 @@ async def serving(
 
 
 def pieces(tokens: Sequence[int], cuts: Sequence[int], version: int = 3) -> list[Piece | End]:
-    """These tokens cut at those places, then their end by themselves; log-prob -n/8 for the n-th token."""
+    """Pieces of these tokens, cut at those places, then their end; the n-th token has the log-prob -n/8."""
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(tokens)}), len(tokens)]
     logprobs = [-(index + 1) / 8 for index in range(len(tokens))]
     made: list[Piece | End] = [

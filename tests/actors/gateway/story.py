@@ -1,4 +1,4 @@
-"""Requests that tell the alphabet, letter by letter; the weights change on the way."""
+"""Requests whose responses are the alphabet, letter by letter; the weights change on the way."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable

@@ -1,4 +1,4 @@
-"""Who may call the gateway: the second key, hosts and origins without keys, headers of invalid bytes."""
+"""Access to the gateway: the control key, hosts and origins without keys, headers with invalid bytes."""
 
 import asyncio
 import json
@@ -58,12 +58,12 @@ async def raw(world: World, request: bytes) -> tuple[int, dict[str, object]]:
     return int(head.split()[1]), json.loads(body)
 
 
-def test_every_route_that_changes_state_is_marked_so() -> None:
+def test_state_changing_routes_are_marked() -> None:
     marked = {(route.method, route.path) for route in ROUTES if route.kind == "change"}
     assert marked == CHANGES
 
 
-async def test_a_data_key_opens_no_route_that_changes_state() -> None:
+async def test_data_key_opens_no_state_changing_route() -> None:
     access = Access(keys=("data",), control_keys=("control",))
     async with serving((*ROUTES, MAKE), access=access) as world:
 
@@ -82,12 +82,12 @@ async def test_a_data_key_opens_no_route_that_changes_state() -> None:
         assert (world.fleet.paused, world.fleet.updates, world.fleet.known) == ([], [], {})
         assert await status("POST", "/pause", "control") == 200
         assert world.fleet.paused == ["abort"]
-        assert await status("GET", "/workers", "data") == 200, "who only looks needs no control key"
+        assert await status("GET", "/workers", "data") == 200, "a read needs no control key"
         assert await status("POST", "/make", "data") == 200
         assert await status("POST", "/make", "control") == 200, "a trainer has one key for all calls"
 
 
-async def test_one_kind_of_key_opens_what_it_opened_before() -> None:
+async def test_single_kind_of_key_opens_both_kinds_of_routes() -> None:
     async with serving((*ROUTES, MAKE), access=Access(keys=("data",))) as world:
         headers = {"Authorization": "Bearer data"}
         async with world.client.post(world.url + "/pause", headers=headers, json={}) as response:
@@ -114,12 +114,12 @@ async def test_one_kind_of_key_opens_what_it_opened_before() -> None:
         ("", False),
     ],
 )
-async def test_without_keys_a_host_name_that_is_not_its_own_is_refused(host: str, allowed: bool) -> None:
+async def test_foreign_host_name_is_refused_without_keys(host: str, allowed: bool) -> None:
     access = Access(hosts=("head-0.cluster",))
     async with serving((*ROUTES, MAKE), access=access) as world:
-        said = host.format(port=world.url.rpartition(":")[2])
+        name = host.format(port=world.url.rpartition(":")[2])
         for method, path in (("POST", "/make"), ("POST", "/pause"), ("GET", "/workers")):
-            request = f"{method} {path} HTTP/1.1\r\nHost: {said}\r\nContent-Length: 0\r\n\r\n"
+            request = f"{method} {path} HTTP/1.1\r\nHost: {name}\r\nContent-Length: 0\r\n\r\n"
             status, body = await raw(world, request.encode())
             assert status == (200 if allowed else 403), (path, body)
             if not allowed:
@@ -127,7 +127,7 @@ async def test_without_keys_a_host_name_that_is_not_its_own_is_refused(host: str
     assert world.fleet.paused == (["abort"] if allowed else [])
 
 
-async def test_without_keys_a_page_of_another_origin_changes_nothing() -> None:
+async def test_foreign_origin_changes_nothing_without_keys() -> None:
     async with serving((*ROUTES, MAKE)) as world:
 
         async def status(origin: str, path: str) -> int:
@@ -145,7 +145,7 @@ async def test_without_keys_a_page_of_another_origin_changes_nothing() -> None:
             assert response.status == 200, "probes need nothing"
 
 
-async def test_with_keys_names_and_origins_do_not_matter() -> None:
+async def test_names_and_origins_are_ignored_with_keys() -> None:
     async with serving((*ROUTES, MAKE), access=Access(keys=("data",))) as world:
         headers = {"Authorization": "Bearer data", "Origin": "http://ui.example", "Host": "gateway.example"}
         async with world.client.post(world.url + "/make", headers=headers, json={}) as response:
@@ -154,7 +154,7 @@ async def test_with_keys_names_and_origins_do_not_matter() -> None:
 
 @pytest.mark.parametrize("header", ["Authorization", "X-API-Key", "X-Request-ID", "X-Session-ID", "X-Other"])
 @pytest.mark.parametrize("keys", [(), ("data",)])
-async def test_a_header_of_invalid_bytes_is_400_with_its_name(
+async def test_header_of_invalid_bytes_gives_400_with_its_name(
     header: str, keys: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving((*ROUTES, MAKE), access=Access(keys=keys)) as world:
@@ -167,7 +167,7 @@ async def test_a_header_of_invalid_bytes_is_400_with_its_name(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-async def test_a_key_of_letters_beyond_ascii_is_compared() -> None:
+async def test_key_with_non_ascii_letters_is_compared() -> None:
     async with serving((*ROUTES, MAKE), access=Access(keys=("ключ",))) as world:
         for key, expected in (("ключ", 200), ("замок", 401)):
             request = (
@@ -176,7 +176,7 @@ async def test_a_key_of_letters_beyond_ascii_is_compared() -> None:
             assert (await raw(world, request.encode()))[0] == expected
 
 
-async def test_the_limit_of_calls_counts_refused_ones_no_longer() -> None:
+async def test_call_limit_no_longer_counts_refused_calls() -> None:
     async with serving(
         (*ROUTES, MAKE), access=Access(keys=("data",)), settings=Gateway(max_concurrent=1)
     ) as world:

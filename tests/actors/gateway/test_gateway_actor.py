@@ -1,4 +1,4 @@
-"""The gateway follows requests through deaths of the manager, gaps, slow readers, aborts and deadlines."""
+"""Gateway actor: requests across deaths of the manager, gaps, slow readers, aborts and deadlines."""
 
 import asyncio
 import hashlib
@@ -34,7 +34,7 @@ LOGPROBS = array("f", [-n / 8 for n in range(40)])
 
 @dataclass
 class Talk:
-    """What the manager was asked, over all its lives."""
+    """Requests that the manager received, over all its lives."""
 
     asked: list[Generate] = field(default_factory=list)
     waiting: dict[str, Deferred] = field(default_factory=dict)
@@ -161,17 +161,17 @@ async def read(running: World, one: Ask) -> tuple[list[int], list[float], End]:
             return tokens, logprobs, item
         tokens += item.tokens
         logprobs += item.logprobs
-    raise AssertionError("a stream ends with its end")
+    raise AssertionError("the stream has no End item")
 
 
-async def test_pieces_come_as_the_manager_tells_and_the_end_with_exact_versions(tmp_path: Path) -> None:
+async def test_pieces_follow_the_manager_and_end_has_exact_versions(tmp_path: Path) -> None:
     async with world(tmp_path) as running:
         source = running.gateway.stream(ask())
         first = asyncio.ensure_future(anext(source))
         await running.until_asked()
         await running.made("a", 0, 4)
         assert await first == Piece([100, 101, 102, 103], [0.0, -0.125, -0.25, -0.375], 3)
-        await running.made("a", 2, 6, version=4)  # told again, and more
+        await running.made("a", 2, 6, version=4)  # two tokens again, and more
         assert await anext(source) == Piece([104, 105], [-0.5, -0.625], 4)
         running.end("a", 8, "length", ((3, 5), (4, 3)))
         assert await anext(source) == Piece([106, 107], [-0.75, -0.875], 4)
@@ -182,7 +182,7 @@ async def test_pieces_come_as_the_manager_tells_and_the_end_with_exact_versions(
         assert (asked.follower, asked.wait_s, asked.accepted) == ("rollout/gateway", asked.deadline_s, 0)
 
 
-async def test_a_gap_is_asked_for_with_what_is_here_and_its_hash(tmp_path: Path) -> None:
+async def test_gap_is_requested_with_received_tokens_and_their_hash(tmp_path: Path) -> None:
     async with world(tmp_path) as running:
         reading = asyncio.create_task(read(running, ask()))
         await running.until_asked()
@@ -201,7 +201,7 @@ async def test_a_gap_is_asked_for_with_what_is_here_and_its_hash(tmp_path: Path)
         assert end.status == "stop"
 
 
-async def test_the_death_of_the_manager_is_not_seen_by_who_reads(tmp_path: Path) -> None:
+async def test_manager_death_is_invisible_to_the_reader(tmp_path: Path) -> None:
     async with world(tmp_path) as running:
         reading = asyncio.create_task(read(running, ask()))
         await running.until_asked()
@@ -217,7 +217,7 @@ async def test_the_death_of_the_manager_is_not_seen_by_who_reads(tmp_path: Path)
         assert end == End("stop", ((3, 20),), 3, 3)
 
 
-async def test_a_manager_that_nobody_can_find_leaves_the_loop_to_all_else(
+async def test_unreachable_manager_does_not_block_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Message] = []
@@ -236,7 +236,7 @@ async def test_a_manager_that_nobody_can_find_leaves_the_loop_to_all_else(
         assert running.system.system.cell("rollout/gateway") is not None, "it crashed over it"
 
 
-async def test_a_slow_reader_leaves_tokens_with_the_manager_and_gets_them_all(tmp_path: Path) -> None:
+async def test_slow_reader_pauses_the_manager_and_gets_all_tokens(tmp_path: Path) -> None:
     async with world(tmp_path, buffer_tokens=8) as running:
         source = running.gateway.stream(ask())
         first = asyncio.ensure_future(anext(source))
@@ -247,7 +247,7 @@ async def test_a_slow_reader_leaves_tokens_with_the_manager_and_gets_them_all(tm
             await running.made("a", start, start + 5)
         await asyncio.sleep(0.6)
         assert running.gateway._follows["a"].__len__() <= 5 + 8 + 5
-        assert len(running.talk.asked) == 1, "who does not read is not asked for again"
+        assert len(running.talk.asked) == 1, "the manager gets no new request while the client does not read"
         running.talk.answer = lambda message: generated("a", message.accepted, 40)
         async for item in source:
             tokens += item.tokens if isinstance(item, Piece) else []
@@ -255,7 +255,7 @@ async def test_a_slow_reader_leaves_tokens_with_the_manager_and_gets_them_all(tm
         assert len(running.talk.asked) == 2
 
 
-async def test_the_same_id_is_the_same_request_and_other_contents_are_refused(tmp_path: Path) -> None:
+async def test_same_id_joins_the_request_and_other_contents_fail(tmp_path: Path) -> None:
     async with world(tmp_path) as running:
         one = asyncio.create_task(read(running, ask(named=True)))
         await running.until_asked()
@@ -269,7 +269,7 @@ async def test_the_same_id_is_the_same_request_and_other_contents_are_refused(tm
         assert len(running.talk.asked) == 1
 
 
-async def test_a_reader_that_leaves_cancels_its_request_unless_it_named_it(tmp_path: Path) -> None:
+async def test_leaving_reader_cancels_its_request_unless_named(tmp_path: Path) -> None:
     async with world(tmp_path) as running:
         for number, one in enumerate((ask("mine", named=True), ask("nobodys")), 1):
             source = running.gateway.stream(one)
@@ -285,10 +285,10 @@ async def test_a_reader_that_leaves_cancels_its_request_unless_it_named_it(tmp_p
         assert running.gateway.under_way == 0
         running.talk.answer = lambda message: generated("mine", message.accepted, 7)
         tokens, _, _ = await read(running, ask("mine", named=True))
-        assert tokens == TOKENS[:7].tolist(), "who comes back gets it from its first token on"
+        assert tokens == TOKENS[:7].tolist(), "a returning client gets the response from its first token"
 
 
-async def test_an_answer_that_was_read_whole_and_has_no_name_is_forgotten_by_the_manager(
+async def test_unnamed_request_is_forgotten_after_a_whole_read(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path) as running:
@@ -302,7 +302,7 @@ async def test_an_answer_that_was_read_whole_and_has_no_name_is_forgotten_by_the
         assert running.talk.cancelled == ["one", "two"]
 
 
-async def test_an_abort_ends_requests_with_what_they_have(tmp_path: Path) -> None:
+async def test_abort_ends_requests_with_received_tokens(tmp_path: Path) -> None:
     async with world(tmp_path) as running:
         parts = [asyncio.create_task(read(running, ask(id))) for id in ("a.0", "a.1", "b")]
         await running.until_asked(3)
@@ -314,10 +314,10 @@ async def test_an_abort_ends_requests_with_what_they_have(tmp_path: Path) -> Non
         running.talk.waiting["a.0"].answer(generated("a.0", 0, 6, "deadline"))
         tokens, _, end = await parts[0]
         assert (tokens, end.status) == (TOKENS[:6].tolist(), "abort")
-        _, _, silent = await parts[1]  # the manager never says: it ends here, soon
+        _, _, silent = await parts[1]  # the manager never replies: the gateway ends it soon
         assert (silent.status, silent.versions) == ("abort", ())
         async with asyncio.timeout(60):
-            while running.talk.cancelled.count("a.1") < 2:  # it is told again
+            while running.talk.cancelled.count("a.1") < 2:  # the cancellation is sent again
                 await asyncio.sleep(0.01)
         assert not parts[2].done()
         assert await running.gateway.abort(None) == 1
@@ -325,7 +325,7 @@ async def test_an_abort_ends_requests_with_what_they_have(tmp_path: Path) -> Non
         assert (await parts[2])[2].status == "abort"
 
 
-async def test_a_manager_that_never_answers_ends_a_request_at_its_deadline_with_what_came(
+async def test_silent_manager_ends_a_request_at_its_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.actors.gateway.gateway.GRACE_S", 0.2)
@@ -339,7 +339,7 @@ async def test_a_manager_that_never_answers_ends_a_request_at_its_deadline_with_
         assert end == End("deadline", ((3, 5),), 3, 3)
 
 
-async def test_what_cannot_be_answered_has_a_reason(tmp_path: Path) -> None:
+async def test_refused_requests_have_a_reason(tmp_path: Path) -> None:
     async with world(tmp_path, max_concurrent=1) as running:
         running.talk.answer = lambda message: VersionNotReady(
             target=9, exact=True, applied=3, retryable=False
@@ -360,12 +360,14 @@ async def test_what_cannot_be_answered_has_a_reason(tmp_path: Path) -> None:
         await reading
 
 
-async def test_the_fleet_of_a_job_shows_what_the_manager_knows_and_refuses_changes(tmp_path: Path) -> None:
+async def test_job_fleet_shows_manager_state_and_refuses_changes(tmp_path: Path) -> None:
     async with world(tmp_path) as running:
         (worker,) = await running.fleet.workers()
         assert (worker.id, worker.incarnation, worker.running, worker.healthy) == ("s1-engine", 4, 2, True)
         loads = await running.fleet.loads()
-        assert (loads.running, loads.waiting) == (0, 0), "of its clients: the job's are its own"
+        assert (loads.running, loads.waiting) == (0, 0), (
+            "counts only requests of its clients, not those of the job"
+        )
         versions = await running.fleet.versions()
         assert (versions.published, versions.applied) == (5, 3)
         with pytest.raises(NotHere, match="weights are its own"):
@@ -374,7 +376,7 @@ async def test_the_fleet_of_a_job_shows_what_the_manager_knows_and_refuses_chang
         await running.fleet.probe()
 
 
-async def test_a_pause_holds_new_requests_back_until_it_is_over(tmp_path: Path) -> None:
+async def test_pause_holds_new_requests_until_resume(tmp_path: Path) -> None:
     async with world(tmp_path) as running:
         before = asyncio.create_task(read(running, ask("before")))
         await running.until_asked()

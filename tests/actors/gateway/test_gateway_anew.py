@@ -1,5 +1,6 @@
-"""Requests that no other engine can continue, and likeliest tokens, before servers that die: what the client
-gets is of one server, or says plainly that it cannot be had."""
+"""Restarted requests and likeliest tokens when servers die.
+
+The client gets the output of a single server, or an error that gives the reason."""
 
 import asyncio
 import json
@@ -21,9 +22,9 @@ def body_of(**more: object) -> dict[str, object]:
 
 
 async def completed(running: Moe, **more: object) -> dict[str, Any]:
-    status, said = await running.post("/v1/completions", body_of(**more))
-    assert status == 200, said
-    choice = json.loads(said)["choices"][0]
+    status, payload = await running.post("/v1/completions", body_of(**more))
+    assert status == 200, payload
+    choice = json.loads(payload)["choices"][0]
     assert isinstance(choice, dict)
     return choice
 
@@ -36,19 +37,17 @@ async def killed_at_ten(running: Moe, one: ExpertServer, two: ExpertServer, aske
 
 
 @pytest.mark.parametrize("field", [GRAMMAR, PENALTY], ids=["grammar", "penalty"])
-async def test_a_request_that_no_other_engine_can_continue_begins_anew(
-    field: dict[str, object], tmp_path: Path
-) -> None:
+async def test_request_that_cannot_be_continued_restarts(field: dict[str, object], tmp_path: Path) -> None:
     one, two = ExpertServer(1, hold_at=10), ExpertServer(2, apart=100)
     async with moe(tmp_path, one) as running:
         asked = asyncio.create_task(completed(running, **field))
         choice = await killed_at_ten(running, one, two, asked)
-    assert two.asked == [PROMPT], "nothing of what the first one made"
-    assert choice["token_ids"] == [token + 100 for token in RESPONSE], "all of it is of one engine"
+    assert two.asked == [PROMPT], "no token of the first engine"
+    assert choice["token_ids"] == [token + 100 for token in RESPONSE], "all tokens are of one engine"
     assert choice["finish_reason"] == "length"
 
 
-async def test_a_token_bias_is_continued_where_the_engine_died(tmp_path: Path) -> None:
+async def test_token_bias_request_continues_after_engine_death(tmp_path: Path) -> None:
     one, two = ExpertServer(1, hold_at=10), ExpertServer(2)
     async with moe(tmp_path, one) as running:
         asked = asyncio.create_task(completed(running, logit_bias={"7": 3.0}))
@@ -68,23 +67,21 @@ async def streamed(running: Moe, **more: object) -> tuple[list[int], dict[str, A
     ):
         async for line in reply.content:
             if line.startswith(b"data: {"):
-                said = json.loads(line[6:])
-                error = said.get("error", error)
-                tokens += [token for choice in said.get("choices", []) for token in choice["token_ids"]]
+                payload = json.loads(line[6:])
+                error = payload.get("error", error)
+                tokens += [token for choice in payload.get("choices", []) for token in choice["token_ids"]]
     return tokens, error
 
 
 @pytest.mark.parametrize("apart", [0, 100])
-async def test_a_stream_goes_on_where_the_new_one_repeats_what_was_told_and_else_says_so(
-    apart: int, tmp_path: Path
-) -> None:
+async def test_stream_continues_if_tokens_repeat_and_else_fails(apart: int, tmp_path: Path) -> None:
     one, two = ExpertServer(1, hold_at=10), ExpertServer(2, apart=apart)
     async with moe(tmp_path, one) as running:
         asked = asyncio.create_task(streamed(running, **GRAMMAR))
         tokens, error = await killed_at_ten(running, one, two, asked)
     assert two.asked == [PROMPT]
     if apart:
-        assert tokens == RESPONSE[: len(tokens)], "nothing of the second one"
+        assert tokens == RESPONSE[: len(tokens)], "no token of the second engine"
         assert (error["code"], error["retryable"]) == (503, True)
     else:
         assert tokens == RESPONSE
@@ -103,7 +100,7 @@ def tops(choice: dict[str, Any]) -> list[float]:
     return found
 
 
-async def test_likeliest_tokens_of_a_killed_engine_are_those_that_the_next_one_computes(
+async def test_likeliest_tokens_of_a_killed_engine_are_recomputed(
     tmp_path: Path,
 ) -> None:
     one, two = ExpertServer(1, hold_at=10), ExpertServer(2)
@@ -116,21 +113,21 @@ async def test_likeliest_tokens_of_a_killed_engine_are_those_that_the_next_one_c
     assert tops(choice) == [2.0] * (len(PROMPT) + LIMIT - 1)
 
 
-async def test_likeliest_tokens_that_were_lost_are_computed_again_before_the_answer(tmp_path: Path) -> None:
+async def test_lost_likeliest_tokens_are_recomputed_before_the_answer(tmp_path: Path) -> None:
     async with moe(tmp_path, ExpertServer(1, silent=1)) as running:
         choice = await completed(running, logprobs=2, return_tokens_as_token_ids=True)
         assert choice["token_ids"] == RESPONSE
         assert tops(choice) == [1.0] * LIMIT
 
 
-async def test_likeliest_tokens_have_the_log_probs_of_the_requests_temperature(tmp_path: Path) -> None:
+async def test_likeliest_tokens_have_log_probs_at_the_request_temperature(tmp_path: Path) -> None:
     async with moe(tmp_path, ExpertServer(1)) as running:
         choice = await completed(running, logprobs=2, return_tokens_as_token_ids=True, temperature=0.5)
-        assert tops(choice) == [1.0] * LIMIT, "as the server told them"
+        assert tops(choice) == [1.0] * LIMIT, "as the server reported them"
 
 
-async def test_a_refusal_of_the_engine_is_400_with_its_words(tmp_path: Path) -> None:
+async def test_engine_refusal_gives_400_with_its_message(tmp_path: Path) -> None:
     async with moe(tmp_path, ExpertServer(1, unfit="no such grammar")) as running:
-        status, said = await running.post("/v1/completions", body_of(**GRAMMAR))
-        assert status == 400, said
-        assert "no such grammar" in json.loads(said)["error"]["message"]
+        status, payload = await running.post("/v1/completions", body_of(**GRAMMAR))
+        assert status == 400, payload
+        assert "no such grammar" in json.loads(payload)["error"]["message"]

@@ -1,7 +1,7 @@
-"""Real clients against the gateway's server: what they send is taken, what they read is there.
+"""Real clients against the gateway's server: it accepts all that they send and has all that they read.
 
-Behind it are requests that tests make up. The functions of `clients/` are given a base URL, so they run as
-well against a gateway whose engines are being killed.
+The requests behind the server are fakes. The functions of `clients/` take a base URL, so they also run
+against a gateway whose engines are being killed.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ ALPHABET = [letter(position) for position in range(26)]
 
 @pytest.mark.parametrize("own_end", [4, 10**9])
 @pytest.mark.parametrize("name", sorted(everyone.ALL))
-async def test_a_rollout_is_what_was_made(name: str, own_end: int) -> None:
+async def test_rollout_equals_the_made_tokens(name: str, own_end: int) -> None:
     async with serving(ROUTES, requests=Story(own_end=own_end)) as world:
         rollout = (await everyone.ALL[name](world.url, "tiny", PROMPT, 9)).check(9)
         asked = world.requests.asked[0]
@@ -45,7 +45,7 @@ async def test_a_rollout_is_what_was_made(name: str, own_end: int) -> None:
     assert asked.max_new_tokens == 9
 
 
-async def test_the_openai_package_streams_text_and_log_probs() -> None:
+async def test_openai_package_streams_text_and_log_probs() -> None:
     async with serving(ROUTES, requests=Story()) as world:
         text = await plain_openai.rollout(world.url, "tiny", PROMPT, 6)
         chat = await plain_openai.chat(world.url, "tiny", "hello", 6)
@@ -53,7 +53,7 @@ async def test_the_openai_package_streams_text_and_log_probs() -> None:
     assert (chat.text, len(chat.logprobs)) == ("abcdef", 6)
 
 
-async def test_the_openai_package_reads_an_error_as_its_own() -> None:
+async def test_openai_package_raises_its_own_error() -> None:
     async with serving(ROUTES, requests=Story()) as world, plain_openai.client_of(world.url) as client:
         with pytest.raises(openai.BadRequestError) as refused:
             await client.completions.create(model="tiny", prompt="a", best_of=3)
@@ -63,7 +63,7 @@ async def test_the_openai_package_reads_an_error_as_its_own() -> None:
     assert refused.value.param == "best_of"
 
 
-async def test_a_stream_that_the_openai_package_closes_leaves_its_request() -> None:
+async def test_stream_closed_by_openai_package_leaves_its_request() -> None:
     async with serving(ROUTES, requests=Story(pause_s=0.01)) as world:
         await plain_openai.abandon(world.url, "tiny", PROMPT, 120)
         for _ in range(100):
@@ -73,7 +73,7 @@ async def test_a_stream_that_the_openai_package_closes_leaves_its_request() -> N
         assert world.requests.left == [world.requests.asked[0].id]
 
 
-async def test_prime_rl_learns_the_longest_prompt_and_sends_none_that_is_longer() -> None:
+async def test_prime_rl_learns_and_respects_the_longest_prompt() -> None:
     async with serving(ROUTES, requests=Story()) as world:
         assert (await prime_rl.rollout(world.url, "tiny", PROMPT, 5, longest=None)).tokens == ALPHABET[:5]
         with pytest.raises(OverlongPromptError) as refused:
@@ -93,7 +93,7 @@ async def test_skyrl_tokenizes_renders_and_finishes_its_session() -> None:
     assert text_of(rendered) == "user: hi\nassistant: "
 
 
-async def test_areal_reads_tokens_of_chats_as_well_and_an_abort_with_its_tokens() -> None:
+async def test_areal_reads_tokens_of_chats_and_aborts() -> None:
     async with serving(ROUTES, requests=Story()) as world:
         assert (await areal.chat(world.url, "tiny", "hi", 5)).check(5).tokens == ALPHABET[:5]
     for tokens in ([97], []):
@@ -105,27 +105,27 @@ async def test_areal_reads_tokens_of_chats_as_well_and_an_abort_with_its_tokens(
 
 
 @pytest.mark.parametrize("vllm", [False, True])
-async def test_areal_updates_weights_from_disk_in_the_words_of_either_flavour(vllm: bool) -> None:
+async def test_areal_updates_weights_from_disk_in_both_flavours(vllm: bool) -> None:
     async with serving(ROUTES) as world:
         await areal.update_from_disk(world.url, "/weights/8", vllm)
         assert world.fleet.updates == [("/weights/8", None)]
         assert world.fleet.paused == ["abort", "resumed"]
 
 
-async def test_trl_is_told_why_its_weights_do_not_come_over_nccl() -> None:
+async def test_trl_gets_the_reason_against_nccl_weights() -> None:
     async with serving(ROUTES) as world, world.client.get(f"{world.url}/get_world_size/") as response:
         assert response.status == 404
         assert "/update_weights_from_disk" in await response.text()
 
 
-async def test_trls_own_client_is_told_that_there_is_no_group_to_join() -> None:
+async def test_trl_package_gets_no_group_to_join() -> None:
     async with serving(ROUTES) as world:
         client = await asyncio.to_thread(trl_package.connected, world.url)
         with pytest.raises(RuntimeError, match="no weight-transfer engine"):
             await asyncio.to_thread(client.init_communicator)
 
 
-async def test_the_client_of_trls_own_server_generates_for_many_prompts_at_once() -> None:
+async def test_trl_vllm_serve_client_generates_for_many_prompts() -> None:
     async with serving(ROUTES, requests=Story()) as world:
         assert await trl.is_up(world.url)
         of_tokens = await trl.generate(world.url, [[97], [98, 99]], 3, n=2, seed=5)
@@ -138,7 +138,7 @@ async def test_the_client_of_trls_own_server_generates_for_many_prompts_at_once(
     assert seeds == [5, 6, 5, 6]
 
 
-async def test_trls_own_client_generates_for_many_prompts_at_once() -> None:
+async def test_trl_package_generates_for_many_prompts() -> None:
     more = {"seed": 5}
     async with serving(ROUTES, requests=Story()) as world:
         of_tokens = await trl_package.generate(
@@ -162,14 +162,14 @@ def text_of(tokens: list[int]) -> str:
 
 
 @pytest.mark.parametrize("name", ["miles", "slime", "slime-streamed"])
-async def test_slime_reads_text_and_the_version_of_the_weights(name: str) -> None:
+async def test_slime_reads_text_and_weight_version(name: str) -> None:
     async with serving(ROUTES, requests=Story()) as world:
         rollout = await everyone.OF_SGLANG[name](world.url, "tiny", PROMPT, 5)
         assert world.requests.asked[0].session == "session-1"
     assert (rollout.text, rollout.version) == ("abcde", "4")
 
 
-async def test_slime_ends_a_round_by_aborting_until_nothing_is_left() -> None:
+async def test_slime_ends_a_round_by_repeated_aborts() -> None:
     """Its requests come back with the tokens that they have."""
     async with serving(ROUTES, requests=Story(pause_s=0.01)) as world:
         rollout = asyncio.create_task(slime.rollout(world.url, "tiny", PROMPT, 120))
@@ -181,7 +181,7 @@ async def test_slime_ends_a_round_by_aborting_until_nothing_is_left() -> None:
     assert 0 <= len(ended.tokens) == len(ended.logprobs) < 120
 
 
-async def test_miles_lists_workers_and_names_the_version_that_it_wants() -> None:
+async def test_miles_lists_workers_and_names_its_wanted_version() -> None:
     async with serving(ROUTES, requests=Story()) as world:
         assert await miles.workers(world.url) == [world.url]
         good = (await miles.gated(world.url, PROMPT, 5, min_version=3)).json()["meta_info"]
@@ -191,7 +191,7 @@ async def test_miles_lists_workers_and_names_the_version_that_it_wants() -> None
     assert (refused.status_code, refused.json()["type"]) == (409, "WeightVersionNotReady")
 
 
-async def test_roll_aborts_its_request_by_name_and_reads_the_load() -> None:
+async def test_roll_aborts_its_request_and_reads_the_load() -> None:
     async with serving(ROUTES, requests=Story(pause_s=0.01)) as world:
         rollout = asyncio.create_task(roll.rollout(world.url, "tiny", PROMPT, 120, rid="one"))
         while not world.requests.asked:

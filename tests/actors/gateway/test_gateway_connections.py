@@ -1,4 +1,4 @@
-"""Connections that clients leave half open end after a limit, and cost no other client anything."""
+"""Half-open client connections: they end after a limit and do not affect other clients."""
 
 import asyncio
 import itertools
@@ -61,7 +61,7 @@ def address(url: str) -> tuple[str, int]:
     [b"", b"POST /rea", b"POST /read HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: "],
     ids=["nothing", "half-a-line", "half-a-head"],
 )
-async def test_a_client_that_sends_no_whole_request_is_cut_off(sent: bytes) -> None:
+async def test_client_without_a_whole_request_is_cut_off(sent: bytes) -> None:
     async with serving(ROUTES, idle_s=IDLE_S) as world:
         reader, writer = await asyncio.open_connection(*address(world.url))
         writer.write(sent)
@@ -69,7 +69,7 @@ async def test_a_client_that_sends_no_whole_request_is_cut_off(sent: bytes) -> N
         writer.close()
 
 
-async def test_a_head_that_trickles_does_not_begin_the_limit_anew() -> None:
+async def test_trickling_head_does_not_restart_the_limit() -> None:
     async with serving(ROUTES, idle_s=IDLE_S) as world:
         reader, writer = await asyncio.open_connection(*address(world.url))
         writer.write(b"POST /read HTTP/1.1\r\nX-Long: ")
@@ -84,7 +84,7 @@ async def test_a_head_that_trickles_does_not_begin_the_limit_anew() -> None:
         writer.close()
 
 
-async def test_a_body_that_trickles_is_400_and_its_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trickling_body_gives_400_and_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "BODY_S", 0.3)
     async with serving(ROUTES, idle_s=IDLE_S) as world:
         reader, writer = await asyncio.open_connection(*address(world.url))
@@ -95,7 +95,7 @@ async def test_a_body_that_trickles_is_400_and_its_connection_ends(monkeypatch: 
         writer.close()
 
 
-async def test_a_client_that_does_not_read_its_stream_is_cut_off_and_its_request_ends() -> None:
+async def test_client_not_reading_its_stream_is_cut_off() -> None:
     script = [*[Piece([1], [0.0], 0)] * 1000, End("stop")]
     async with serving(ROUTES, script, unread_s=0.4, settings=Gateway(heartbeat_s=0.1)) as world:
         with socket.socket() as client:
@@ -109,7 +109,7 @@ async def test_a_client_that_does_not_read_its_stream_is_cut_off_and_its_request
             assert response.status == 200, "others are served"
 
 
-async def test_a_whole_answer_that_is_not_read_ends_its_connection_also_after_it_was_closed() -> None:
+async def test_unread_answer_ends_its_connection_after_close() -> None:
     async with serving(ROUTES, unread_s=0.4) as world:
         for more in (b"", b"Connection: close\r\n"):
             with socket.socket() as client:
@@ -123,10 +123,10 @@ async def test_a_whole_answer_that_is_not_read_ends_its_connection_also_after_it
                         await asyncio.sleep(0.02)
 
 
-def test_a_slow_reader_is_left_alone_and_one_that_takes_nothing_is_not() -> None:
+def test_slow_reader_is_kept_and_stalled_reader_cut_off() -> None:
     unread = Unread[str](10.0)
     assert unread.look({"slow": 100, "stuck": 100, "idle": 0}, 0.0) == []
     assert unread.look({"slow": 99, "stuck": 100, "idle": 0}, 9.0) == []
     assert unread.look({"slow": 99, "stuck": 100, "idle": 0}, 10.0) == ["stuck"]
-    assert unread.look({"slow": 99, "idle": 5}, 18.9) == [], "what is gone is forgotten"
+    assert unread.look({"slow": 99, "idle": 5}, 18.9) == [], "ended connections are forgotten"
     assert unread.look({"slow": 99, "stuck": 100, "idle": 5}, 19.0) == ["slow"]

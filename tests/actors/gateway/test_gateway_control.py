@@ -29,7 +29,7 @@ def test_no_two_routes_answer_the_same() -> None:
         assert ("POST", path) in {(route.method, route.path) for route in ROUTES}, path
 
 
-async def test_workers_are_added_and_removed_by_id_or_url_and_twice_is_once() -> None:
+async def test_workers_are_added_and_removed_by_id_or_url() -> None:
     async with serving(ROUTES) as world:
         status, added = await call(world, "POST", "/workers", {"url": ENGINE, "worker_type": "regular"})
         assert (status, added) == (202, {"status": "added", "worker_id": "w1", "url": ENGINE})
@@ -48,7 +48,7 @@ async def test_workers_are_added_and_removed_by_id_or_url_and_twice_is_once() ->
         assert (await call(world, "POST", "/workers", {}))[0] == 400
 
 
-async def test_the_one_worker_that_clients_see_is_the_gateway_itself() -> None:
+async def test_gateway_lists_itself_as_the_only_worker() -> None:
     async with serving(ROUTES) as world:
         await world.fleet.add(ENGINE)
         world.fleet.known["w1"] = replace(world.fleet.known["w1"], running=3, waiting=2)
@@ -61,7 +61,7 @@ async def test_the_one_worker_that_clients_see_is_the_gateway_itself() -> None:
         assert await call(world, "GET", "/list_workers") == (200, {"urls": [world.url]})
 
 
-async def test_the_end_of_a_round_aborts_everything_and_counts_what_is_left() -> None:
+async def test_end_of_a_round_aborts_all_and_counts_leftovers() -> None:
     async with serving(ROUTES) as world:
         assert await call(world, "POST", "/abort_request", {"abort_all": True}) == (200, "")
         assert await call(world, "POST", "/abort_request", {"rid": "r1"}) == (200, "")
@@ -85,7 +85,7 @@ async def test_the_end_of_a_round_aborts_everything_and_counts_what_is_left() ->
         ("/pause?mode=wait", None, "wait"),
     ],
 )
-async def test_pauses_of_both_families_mean_one_thing(path: str, body: object, mode: str) -> None:
+async def test_pauses_of_both_families_are_equivalent(path: str, body: object, mode: str) -> None:
     async with serving(ROUTES) as world:
         for _ in range(2):
             status, _ = await call(world, "POST", path, body)
@@ -108,7 +108,7 @@ async def test_pauses_of_both_families_mean_one_thing(path: str, body: object, m
         ("/fetch_weights", {"target_version": "run/weight_v000009", "uri": "/u"}, ("/u", 9)),
     ],
 )
-async def test_every_word_for_new_weights_means_to_pull_a_version(
+async def test_weight_routes_all_pull_a_version(
     path: str, body: object, called: tuple[str, int | None]
 ) -> None:
     async with serving(ROUTES) as world:
@@ -126,7 +126,7 @@ async def test_every_word_for_new_weights_means_to_pull_a_version(
         (Failed("no engine"), 503, True),
     ],
 )
-async def test_weights_that_are_not_served_are_told_of_with_their_reason(
+async def test_unserved_weights_are_refused_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, problem: FleetError, status: int, retryable: bool
 ) -> None:
     async def fail(*_: object) -> int:
@@ -143,7 +143,7 @@ async def test_weights_that_are_not_served_are_told_of_with_their_reason(
         assert (status, answer["error"]["param"]) == (400, "weight_version")  # type: ignore[index]
 
 
-async def test_areal_aborts_what_runs_before_it_updates_and_a_broadcast_is_refused() -> None:
+async def test_areal_update_aborts_running_requests_and_broadcast_is_refused() -> None:
     async with serving(ROUTES) as world:
         body = {"model_path": "/w", "abort_all_requests": True}
         assert (await call(world, "POST", "/update_weights_from_disk", body))[0] == 200
@@ -156,7 +156,7 @@ async def test_areal_aborts_what_runs_before_it_updates_and_a_broadcast_is_refus
             assert path in answer["error"]["message"]  # type: ignore[index]
 
 
-async def test_a_job_keeps_its_weights_and_engines_to_itself() -> None:
+async def test_job_gateway_refuses_changes_of_weights_and_engines() -> None:
     async with serving(ROUTES, fleet=FakeFleet(open=False)) as world:
         for method, path, body in (
             ("POST", "/update_weights_from_disk", {"model_path": "/w"}),
@@ -168,7 +168,7 @@ async def test_a_job_keeps_its_weights_and_engines_to_itself() -> None:
             assert answer["error"]["retryable"] is False  # type: ignore[index]
 
 
-async def test_what_is_served_is_told_in_the_words_of_sglang_and_stitch() -> None:
+async def test_served_model_is_described_for_sglang_and_stitch() -> None:
     async with serving(ROUTES) as world:
         for path in ("/server_info", "/get_server_info"):
             _, info = await call(world, "GET", path)
@@ -185,7 +185,7 @@ async def test_what_is_served_is_told_in_the_words_of_sglang_and_stitch() -> Non
         assert await call(world, "GET", "/health_generate") == (200, "")
 
 
-async def test_a_fleet_that_serves_nothing_is_not_healthy_and_says_why(
+async def test_fleet_without_weights_is_unhealthy_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving(ROUTES, fleet=FakeFleet(published=None)) as world:
@@ -212,14 +212,25 @@ async def test_a_fleet_that_serves_nothing_is_not_healthy_and_says_why(
         assert (info["ready"], info["reason"]) == (False, "rollout/manager: nobody there")  # type: ignore[index]
 
 
-def test_versions_and_modes_are_read_as_trainers_write_them() -> None:
-    assert [version_of(said, "v") for said in (None, "", 7, "7", "run/weight_v000007", "step_7/")] == [
+def test_versions_and_modes_are_read_in_trainer_formats() -> None:
+    assert [version_of(written, "v") for written in (None, "", 7, "7", "run/weight_v000007", "step_7/")] == [
         None, None, 7, 7, 7, 7,
     ]  # fmt: skip
-    assert [version_of(said, "v") for said in ("run-2/step_7", "checkpoint-100", "9" * 18)] == [
+    assert [version_of(written, "v") for written in ("run-2/step_7", "checkpoint-100", "9" * 18)] == [
         7, 100, 10**18 - 1,
     ]  # fmt: skip
-    for said in ("latest", "-3", -3, "v1.2.10", "1.5", "epoch_1_step_2", "step_7_hf", "9" * 19, 10**18, "٣"):
+    for written in (
+        "latest",
+        "-3",
+        -3,
+        "v1.2.10",
+        "1.5",
+        "epoch_1_step_2",
+        "step_7_hf",
+        "9" * 19,
+        10**18,
+        "٣",
+    ):
         with pytest.raises(BadAsk, match="one number of at most 18 digits"):
-            version_of(said, "v")
-    assert [mode_of(said) for said in (None, "retract")] == ["abort", "keep"]
+            version_of(written, "v")
+    assert [mode_of(written) for written in (None, "retract")] == ["abort", "keep"]

@@ -1,4 +1,4 @@
-"""URLs of engines: what no server can ever have is refused for good, in words that say why."""
+"""Engine URLs: an impossible URL is refused permanently, with the reason."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.actors.gateway.gateway_world import FakeFleet, serving
         ("http://[::1]:30000/", "http://[::1]:30000"),
     ],
 )
-def test_a_url_is_cut_to_its_origin(url: str, expected: str) -> None:
+def test_url_is_cut_to_its_origin(url: str, expected: str) -> None:
     assert origin(url) == expected
 
 
@@ -40,7 +40,7 @@ def test_a_url_is_cut_to_its_origin(url: str, expected: str) -> None:
         "http://user:secret@10.0.0.5:1",
     ],
 )
-def test_a_url_that_is_none_is_refused(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(BadUrl):
         origin(url)
 
@@ -52,7 +52,7 @@ class Strict(FakeFleet):
         return await super().add(origin(url), api_key)
 
 
-async def test_a_client_is_told_that_asking_again_does_not_help() -> None:
+async def test_refused_url_is_not_retryable() -> None:
     async with serving(ROUTES, fleet=Strict()) as world:
         for url in ("http://[::1", "http://10.0.0.5:99999", "ftp://x"):
             async with world.client.post(world.url + "/workers", json={"url": url}) as response:

@@ -1,4 +1,4 @@
-"""Experts put together from what attempts told: each row is of who made the next token, or of who read it."""
+"""Expert rows joined from attempts: each row is of the attempt that made the next token, or that read it."""
 
 from collections.abc import Sequence
 
@@ -15,18 +15,18 @@ WIDTH = 6
 
 
 def row(attempt: int, position: int) -> list[int]:
-    """What this attempt tells of that token: nobody else tells the same."""
+    """Expert row that this attempt reports for that token; it differs between attempts."""
     return [(attempt * 997 + position * 31 + place) % 250 for place in range(WIDTH)]
 
 
-def told(attempt: int, count: int) -> list[ExpertRows]:
+def parts_of(attempt: int, count: int) -> list[ExpertRows]:
     raw = np.array([row(attempt, position) for position in range(count)], "<i4").tobytes()
     wanted = ExpertsWanted(follower="rollout/gateway", id="r", attempt=attempt)
     return list(ExpertPiece(wanted, table(raw, count)).parts())
 
 
 def spans_of(counts: Sequence[int], first: int = 1) -> list[Span]:
-    """Attempts that made so many tokens each; those that made none have no span."""
+    """Spans of attempts that made so many tokens each; an attempt without tokens has no span."""
     spans, start = [], 0
     for attempt, count in enumerate(counts, first):
         if count:
@@ -42,7 +42,7 @@ attempts = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.booleans(
 
 
 @given(prompt=st.integers(1, 8), made=attempts, whole=st.booleans())
-def test_each_row_is_of_the_attempt_that_made_the_next_token_or_of_the_next_that_told(
+def test_row_is_of_the_attempt_of_the_next_token(
     prompt: int, made: list[tuple[int, int, bool]], whole: bool
 ) -> None:
     spans, rows = spans_of([count for count, _, _ in made]), ExpertRowsOf()
@@ -53,23 +53,23 @@ def test_each_row_is_of_the_attempt_that_made_the_next_token_or_of_the_next_that
         start += count
         if came and last:
             covers[attempt] = last
-            for part in told(attempt, last):
+            for part in parts_of(attempt, last):
                 rows.heard(part)
     if whole and prompt + total > 1:
         covers[AFTERWARDS] = prompt + total - 1
-        for part in told(AFTERWARDS, prompt + total - 1):
+        for part in parts_of(AFTERWARDS, prompt + total - 1):
             rows.heard(part)
     joined = rows.joined(spans, prompt, total)
     if not total:
         assert joined is None
         return
     expected: list[list[int]] = []
-    for begin, end, owner in owned(spans, prompt, total):
+    for lower, end, owner in owned(spans, prompt, total):
         by = next((one for one in sorted(covers) if one >= owner and covers[one] >= end), None)
         if by is None:
             assert joined is None
             return
-        expected += [row(by, position) for position in range(begin, end)]
+        expected += [row(by, position) for position in range(lower, end)]
     if prompt + total == 1:
         assert joined is None
         return
@@ -80,13 +80,13 @@ def test_each_row_is_of_the_attempt_that_made_the_next_token_or_of_the_next_that
 
 
 @given(prompt=st.integers(1, 8), counts=st.lists(st.integers(0, 9), min_size=1, max_size=6))
-def test_rows_are_owned_once_each_in_order(prompt: int, counts: list[int]) -> None:
+def test_rows_have_one_owner_each_in_order(prompt: int, counts: list[int]) -> None:
     total = sum(counts)
-    found = [place for begin, end, _ in owned(spans_of(counts), prompt, total) for place in range(begin, end)]
+    found = [place for lower, end, _ in owned(spans_of(counts), prompt, total) for place in range(lower, end)]
     assert found == list(range(prompt + total - 1 if total else 0))
 
 
-def test_rows_are_as_narrow_as_their_largest_expert_and_come_in_parts() -> None:
+def test_rows_use_the_narrowest_type_and_arrive_in_parts() -> None:
     for most, name in ((255, "uint8"), (256, "uint16"), (65535, "uint16"), (65536, "int32")):
         assert table(np.array([0, most], "<i4").tobytes(), 2).dtype.name == name
     count = 3 * PART_BYTES // 64
@@ -97,7 +97,7 @@ def test_rows_are_as_narrow_as_their_largest_expert_and_come_in_parts() -> None:
     assert max(len(part.rows) for part in parts) <= PART_BYTES
     rows = ExpertRowsOf()
     for part in parts:
-        assert rows.joined(spans_of([1]), count, 1) is None, "some are still on the way"
+        assert rows.joined(spans_of([1]), count, 1) is None, "some parts are missing"
         rows.heard(part)
     joined = rows.joined(spans_of([1]), count, 1)
     assert joined is not None
@@ -118,11 +118,11 @@ def test_rows_are_as_narrow_as_their_largest_expert_and_come_in_parts() -> None:
         rows=st.binary(max_size=24),
     )
 )
-def test_what_is_no_table_is_passed_over(message: ExpertRows) -> None:
+def test_malformed_tables_are_ignored(message: ExpertRows) -> None:
     rows = ExpertRowsOf()
     rows.heard(message)
     assert rows.held_bytes in (0, len(message.rows))
-    for part in told(1, 4):
+    for part in parts_of(1, 4):
         rows.heard(part)
     joined = rows.joined(spans_of([3]), 2, 3)
     assert joined is not None

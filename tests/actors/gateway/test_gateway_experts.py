@@ -1,5 +1,6 @@
-"""Routed experts through the gateway's HTTP, before servers that die, drain and forget: every row is that
-of the engine that made the next token, or of the one that read it next."""
+"""Routed experts through the gateway's HTTP, before servers that die, drain and forget.
+
+Each row is of the engine that made the next token, or of the next engine that read it."""
 
 import asyncio
 import base64
@@ -38,7 +39,7 @@ WHOLE = len(PROMPT) + LIMIT - 1
 
 @dataclass
 class Moe:
-    """A gateway at `url`, with engines as they are added."""
+    """A gateway at `url` with the engines that a test adds."""
 
     head: TestSystem
     directory: Path
@@ -46,7 +47,7 @@ class Moe:
     hosts: list[TestSystem] = field(default_factory=list)
 
     async def engine(self, server: ExpertServer) -> None:
-        """Put it to work."""
+        """Add this engine."""
         config = from_tree(
             {"engine": {"kind": "sglang", "url": server.url}, "rollout": {"max_new_tokens": LIMIT}}, "t"
         )
@@ -59,7 +60,7 @@ class Moe:
         await self.until_serving(len(self.hosts))
 
     async def engine_instead(self, dead: ExpertServer, server: ExpertServer) -> None:
-        """Kill the one, put the other to work."""
+        """Kill `one` and add `other`."""
         await dead.die()
         await self.until_serving(0)
         self.hosts.clear()
@@ -86,9 +87,9 @@ class Moe:
             return reply.status, await reply.read()
 
     async def generate(self, **more: object) -> dict[str, object]:
-        status, said = await self.post("/generate", slime_body() | more)
-        assert status == 200, said
-        answer = json.loads(said)
+        status, payload = await self.post("/generate", slime_body() | more)
+        assert status == 200, payload
+        answer = json.loads(payload)
         assert isinstance(answer, dict)
         return answer
 
@@ -104,7 +105,7 @@ def slime_body() -> dict[str, object]:
 
 
 def of_slime(answer: dict[str, object]) -> NDArray[np.int32]:
-    """As slime reads it; it refuses another number of elements than it counts itself."""
+    """Rows as slime reads them; slime refuses a number of elements other than its own count."""
     meta = answer["meta_info"]
     assert isinstance(meta, dict)
     tokens = [*PROMPT, *(row[1] for row in meta["output_token_logprobs"])]
@@ -150,14 +151,14 @@ async def moe(directory: Path, *servers: ExpertServer, routed: bool = True) -> A
 
 def expected(*shares: tuple[int, int]) -> NDArray[np.int32]:
     """(server, rows behind its last), in order."""
-    parts, begin = [], 0
+    parts, start = [], 0
     for name, end in shares:
-        parts.append(rows_of(name, [*PROMPT, *RESPONSE])[begin:end])
-        begin = end
+        parts.append(rows_of(name, [*PROMPT, *RESPONSE])[start:end])
+        start = end
     return np.concatenate(parts)
 
 
-async def test_rows_of_an_undisturbed_request_come_in_every_encoding(tmp_path: Path) -> None:
+async def test_rows_of_an_undisturbed_request_have_every_encoding(tmp_path: Path) -> None:
     async with moe(tmp_path, ExpertServer(1)) as running:
         answer = await running.generate()
         assert answer["output_ids"] == RESPONSE
@@ -165,32 +166,32 @@ async def test_rows_of_an_undisturbed_request_come_in_every_encoding(tmp_path: P
         later = await running.generate(routed_experts_start_len=3)
         assert np.array_equal(of_slime(later), expected((1, WHOLE))[3:])
 
-        status, said = await running.post("/generate", slime_body() | {"stream": True})
+        status, payload = await running.post("/generate", slime_body() | {"stream": True})
         assert status == 200
-        chunks = [json.loads(line[6:]) for line in said.split(b"\n\n") if line.startswith(b"data: {")]
+        chunks = [json.loads(line[6:]) for line in payload.split(b"\n\n") if line.startswith(b"data: {")]
         assert np.array_equal(of_slime(chunks[-1]), expected((1, WHOLE)))
         assert not any("routed_experts" in chunk["meta_info"] for chunk in chunks[:-1])
 
         sampling = {"max_tokens": LIMIT, "logprobs": 1, "ignore_eos": True}
         body = {"token_ids": PROMPT, "sampling_params": sampling}
         for path in ("/skyrl/v1/generate", "/inference/v1/generate"):
-            status, said = await running.post(path, body)
-            assert status == 200, said
-            told = json.loads(said)["choices"][0]["routed_experts"]
-            assert (told["shape"], told["dtype"]) == ([WHOLE, LAYERS, EACH], "uint8")
-            flat = np.frombuffer(base64.b64decode(told["data"]), told["dtype"])
+            status, payload = await running.post(path, body)
+            assert status == 200, payload
+            encoded = json.loads(payload)["choices"][0]["routed_experts"]
+            assert (encoded["shape"], encoded["dtype"]) == ([WHOLE, LAYERS, EACH], "uint8")
+            flat = np.frombuffer(base64.b64decode(encoded["data"]), encoded["dtype"])
             assert np.array_equal(flat.reshape(WHOLE, -1), expected((1, WHOLE)))
-            cut_out = parse_generate_response(said)["choices"][0]["routed_experts"]["data"]
-            assert bytes(cut_out) == told["data"].encode(), "prime-rl's client finds it in the raw bytes"
+            cut_out = parse_generate_response(payload)["choices"][0]["routed_experts"]["data"]
+            assert bytes(cut_out) == encoded["data"].encode(), "prime-rl's client finds it in the raw bytes"
         late = {**sampling, "routed_experts_prompt_start": 2}
         npy = {**body, "sampling_params": late, "routed_experts_format": "npy"}
-        _, said = await running.post("/inference/v1/generate", npy)
-        file = base64.b64decode(json.loads(said)["choices"][0]["routed_experts"])
+        _, payload = await running.post("/inference/v1/generate", npy)
+        file = base64.b64decode(json.loads(payload)["choices"][0]["routed_experts"])
         array = np.load(io.BytesIO(file), allow_pickle=False)
         assert np.array_equal(array.reshape(WHOLE - 2, -1), expected((1, WHOLE))[2:])
 
 
-async def test_rows_of_a_killed_engine_are_those_that_the_next_one_computes(tmp_path: Path) -> None:
+async def test_rows_of_a_killed_engine_are_recomputed(tmp_path: Path) -> None:
     one = ExpertServer(1, hold_at=10)
     async with moe(tmp_path, one) as running:
         asked = asyncio.create_task(running.generate())
@@ -199,11 +200,11 @@ async def test_rows_of_a_killed_engine_are_those_that_the_next_one_computes(tmp_
             await running.engine_instead(one, two)
             answer = await asked
         assert answer["output_ids"] == RESPONSE
-        assert two.asked[0] == [*PROMPT, *RESPONSE[:10]], "it went on where the other died"
+        assert two.asked[0] == [*PROMPT, *RESPONSE[:10]], "it continued where the other engine died"
         assert np.array_equal(of_slime(answer), expected((2, WHOLE)))
 
 
-async def test_rows_of_an_engine_that_leaves_in_order_stay(tmp_path: Path) -> None:
+async def test_rows_of_a_drained_engine_are_kept(tmp_path: Path) -> None:
     one = ExpertServer(1, hold_at=10)
     async with moe(tmp_path, one) as running:
         asked = asyncio.create_task(running.generate())
@@ -218,14 +219,14 @@ async def test_rows_of_an_engine_that_leaves_in_order_stay(tmp_path: Path) -> No
         assert np.array_equal(of_slime(answer), expected((1, len(PROMPT) + 10 - 1), (2, WHOLE)))
 
 
-async def test_rows_that_were_lost_are_computed_again_before_the_answer(tmp_path: Path) -> None:
+async def test_lost_rows_are_recomputed_before_the_answer(tmp_path: Path) -> None:
     async with moe(tmp_path, ExpertServer(1, silent=1)) as running:
         answer = await running.generate()
         assert answer["output_ids"] == RESPONSE
         assert np.array_equal(of_slime(answer), expected((1, WHOLE)))
 
 
-async def test_an_aborted_request_has_the_rows_of_what_was_made(tmp_path: Path) -> None:
+async def test_aborted_request_has_rows_of_its_tokens(tmp_path: Path) -> None:
     async with moe(tmp_path, ExpertServer(1, hold_at=10)) as running:
         asked = asyncio.create_task(running.generate(rid="round-3"))
         await running.until_made(10)
@@ -238,21 +239,21 @@ async def test_an_aborted_request_has_the_rows_of_what_was_made(tmp_path: Path) 
         assert np.array_equal(of_slime(answer), expected((1, len(PROMPT) + 10 - 1)))
 
 
-async def test_who_asks_where_nobody_tells_is_refused_with_the_reason(tmp_path: Path) -> None:
+async def test_experts_are_refused_if_the_engine_reports_none(tmp_path: Path) -> None:
     async with moe(tmp_path, ExpertServer(1, routed=False)) as running:
-        status, said = await running.post("/generate", slime_body())
+        status, payload = await running.post("/generate", slime_body())
         assert status == 400
-        assert b"--enable-return-routed-experts" in said
+        assert b"--enable-return-routed-experts" in payload
         plain = {name: value for name, value in slime_body().items() if name != "return_routed_experts"}
-        status, said = await running.post("/generate", plain)
+        status, payload = await running.post("/generate", plain)
         assert status == 200
-        assert "routed_experts" not in json.loads(said)["meta_info"]
+        assert "routed_experts" not in json.loads(payload)["meta_info"]
 
 
 @pytest.mark.parametrize("path", ["/generate", "/skyrl/v1/generate"])
-async def test_a_gateway_of_dense_models_says_so(tmp_path: Path, path: str) -> None:
+async def test_dense_model_gateway_refuses_expert_requests(tmp_path: Path, path: str) -> None:
     async with moe(tmp_path, routed=False) as running:
         body = slime_body() if path == "/generate" else {"token_ids": PROMPT}
-        status, said = await running.post(path, body)
+        status, payload = await running.post(path, body)
         assert status == (400 if path == "/generate" else 501)
-        assert b"gateway.routed_experts" in said
+        assert b"gateway.routed_experts" in payload

@@ -1,4 +1,4 @@
-"""Each field of OpenAI's calls: what it asks of an engine, and what its answer looks like."""
+"""Fields of OpenAI's calls: what each requests from an engine, and its part of the answer."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ HARMLESS = {
 OF_CHAT = {"reasoning_effort": "low", "verbosity": "low", "parallel_tool_calls": True, "modalities": ["text"]}
 
 
-async def test_fields_that_change_nothing_are_taken() -> None:
+async def test_fields_without_effect_are_accepted() -> None:
     async with serving(ROUTES, requests=Story(own_end=2)) as world:
         plain = await ask(world, "/v1/completions", prompt="a", seed=1, request_id="r")
         taken = await ask(world, "/v1/completions", prompt="a", seed=1, request_id="r", **HARMLESS)
@@ -55,7 +55,7 @@ async def test_fields_that_change_nothing_are_taken() -> None:
         ("completions", {"structured_outputs": {"choice": ['a"', "b"]}}, "ebnf", 'root ::= "a\\"" | "b"'),
     ],
 )
-async def test_a_form_of_the_answer_is_a_grammar_for_the_engine(
+async def test_response_format_becomes_a_grammar_for_the_engine(
     path: str, fields: dict[str, Any], kind: str, text: object
 ) -> None:
     body = {"messages": TURN} if path.startswith("chat") else {"prompt": "a"}
@@ -67,11 +67,11 @@ async def test_a_form_of_the_answer_is_a_grammar_for_the_engine(
     assert grammar is not None
     assert grammar.kind == kind
     assert (json.loads(grammar.text) if kind == "json_schema" else grammar.text) == text
-    assert whole.whole, "it may begin anew: nothing is given away before the end"
-    assert not streamed.whole, "a stream is told as it comes"
+    assert whole.whole, "the request may restart: the client gets nothing before the end"
+    assert not streamed.whole, "a stream is sent as it arrives"
 
 
-async def test_two_forms_exclude_each_other_and_text_is_no_form() -> None:
+async def test_two_formats_conflict_and_text_sets_none() -> None:
     async with serving(ROUTES, requests=Story(own_end=2)) as world:
         both = {"regex": "a", "response_format": {"type": "json_object"}}
         assert (await refused(world, "/v1/completions", prompt="a", **both))[1]["param"] == "regex"
@@ -79,14 +79,14 @@ async def test_two_forms_exclude_each_other_and_text_is_no_form() -> None:
         assert world.requests.asked[0].sampling.grammar is None
 
 
-async def test_biases_reach_the_engine_by_the_numbers_of_their_tokens() -> None:
+async def test_biases_reach_the_engine_by_token_id() -> None:
     async with serving(ROUTES, requests=Story(own_end=2)) as world:
         await ask(world, "/v1/completions", prompt="a", logit_bias={"5": 1.5, "7": -100, "8": 0})
         assert world.requests.asked[0].sampling.logit_bias == ((5, 1.5), (7, -100.0))
 
 
 def scored(prompt: int, tokens: str, top: int, *, temperature: float = 1.0) -> list[Piece | End]:
-    """These tokens with the rows that an engine tells: at each place the token there, and then others that
+    """These tokens with the rows that an engine reports: at each place the token there, then others that
     are less likely by 1, 2, ... in the model, whatever the temperature."""
     made = [item for item in pieces([ord(letter) for letter in tokens], [1])]
     logprobs = [-(number + 1) / 8 for number in range(len(tokens))]
@@ -101,7 +101,7 @@ def scored(prompt: int, tokens: str, top: int, *, temperature: float = 1.0) -> l
     return [*made[:-1], replace(made[-1], experts=Routed(rows))]
 
 
-def test_rows_of_scores_come_back_as_they_were_packed() -> None:
+def test_score_rows_survive_packing() -> None:
     scores = [Score(-0.5, ((3, -0.25), (9, -7.5))), Score(0.0, ((0, 0.0), (1, -1.0)))]
     rows = np.frombuffer(packed(scores, 2), "<i4").reshape(2, 5)
     assert unpacked(rows) == scores
@@ -109,7 +109,7 @@ def test_rows_of_scores_come_back_as_they_were_packed() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
-async def test_likeliest_tokens_of_a_chat_have_log_probs_of_what_was_drawn_from(temperature: float) -> None:
+async def test_chat_top_log_probs_follow_the_temperature(temperature: float) -> None:
     prompt = len("user: hi\nassistant: ")
     body = {"messages": TURN, "logprobs": True, "top_logprobs": 2, "temperature": temperature}
     async with serving(ROUTES, scored(prompt, "xyz", 2)) as world:
@@ -122,13 +122,15 @@ async def test_likeliest_tokens_of_a_chat_have_log_probs_of_what_was_drawn_from(
         {"token": "y", "logprob": -0.25, "bytes": [121]},
         {"token": "z", "logprob": -0.25 - step, "bytes": [122]},
     ]
-    told = [one for chunk in chunks for one in (chunk["choices"][0]["logprobs"] or {}).get("content", [])]
-    assert told == content, "a stream tells them when they are known"
+    in_chunks = [
+        one for chunk in chunks for one in (chunk["choices"][0]["logprobs"] or {}).get("content", [])
+    ]
+    assert in_chunks == content, "a stream has them once they are known"
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "xyz"
 
 
 @pytest.mark.parametrize("given", ["abb", [97, 98, 98]])
-async def test_an_echoed_prompt_has_its_text_and_its_log_probs(given: object) -> None:
+async def test_echoed_prompt_has_text_and_log_probs(given: object) -> None:
     body = {"prompt": given, "max_tokens": 3, "echo": True, "logprobs": 1, "return_token_ids": True}
     async with serving(ROUTES, scored(3, "xyz", 1)) as world:
         choice = (await ask(world, "/v1/completions", **body))["choices"][0]
@@ -146,8 +148,8 @@ async def test_an_echoed_prompt_has_its_text_and_its_log_probs(given: object) ->
     assert logprobs["text_offset"] == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_prompt_alone_is_echoed_with_its_log_probs() -> None:
-    """The engine makes one token, as it must, and it is not told."""
+async def test_prompt_alone_is_echoed_with_log_probs() -> None:
+    """The engine has to make one token; the answer does not contain this token."""
     body = {"prompt": "abb", "max_tokens": 0, "echo": True, "logprobs": 1}
     async with serving(ROUTES, scored(3, "x", 1)) as world:
         answer = await ask(world, "/v1/completions", **body)
@@ -158,7 +160,7 @@ async def test_a_prompt_alone_is_echoed_with_its_log_probs() -> None:
     assert answer["usage"]["completion_tokens"] == 0
 
 
-async def test_echo_without_log_probs_asks_nothing_of_an_engine() -> None:
+async def test_echo_without_log_probs_requests_nothing_of_an_engine() -> None:
     async with serving(ROUTES, requests=Story(own_end=2)) as world:
         body = {"prompt": ["ab", "c"], "echo": True, "n": 2}
         answer = await ask(world, "/v1/completions", **body)
@@ -173,14 +175,14 @@ async def test_echo_without_log_probs_asks_nothing_of_an_engine() -> None:
 
 
 class Middle(Letters):
-    """Knows tokens for filling in the middle."""
+    """A tokenizer with tokens for fill-in-the-middle."""
 
     def token_to_id(self, token: str) -> int | None:
         known = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
         return known.get(token, super().token_to_id(token))
 
 
-async def test_a_suffix_is_put_behind_the_prompt_in_the_models_own_tokens() -> None:
+async def test_suffix_follows_the_prompt_in_model_tokens() -> None:
     async with serving(ROUTES, requests=Story(own_end=2), vocabulary=Middle()) as world:
         await ask(world, "/v1/completions", prompt="ab", suffix="c")
         assert list(world.requests.asked[0].prompt) == [1, 97, 98, 2, 99, 3]

@@ -1,4 +1,4 @@
-"""HEAD, OPTIONS, `/readiness` and `/metrics`: what probes and monitors ask."""
+"""HEAD, OPTIONS, `/readiness` and `/metrics`: requests of probes and monitors."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,7 +12,7 @@ PATHS = sorted({route.path.replace("{model}", "m").replace("{response}", "r") fo
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if "{" not in path])
-async def test_every_path_says_which_methods_it_takes_and_answers_head_as_get(path: str) -> None:
+async def test_paths_list_their_methods_and_answer_head_as_get(path: str) -> None:
     async with serving(ROUTES, requests=Story(own_end=1)) as world:
         async with world.client.options(world.url + path) as options:
             assert options.status == 204
@@ -29,14 +29,14 @@ async def test_every_path_says_which_methods_it_takes_and_answers_head_as_get(pa
             assert head.headers.get("Content-Type") == get.headers.get("Content-Type")
 
 
-async def test_a_path_that_is_none_is_not_found_by_any_method() -> None:
+async def test_unknown_path_is_not_found_by_any_method() -> None:
     async with serving(ROUTES) as world:
         for method in ("GET", "HEAD", "OPTIONS"):
             async with world.client.request(method, world.url + "/nowhere") as answer:
                 assert answer.status == 404
 
 
-async def test_readiness_is_whether_an_engine_serves() -> None:
+async def test_readiness_reflects_a_serving_engine() -> None:
     fleet = FakeFleet(published=None)
     async with serving(ROUTES, fleet=fleet, access=Access(keys=["secret"])) as world:
         for ready, status in ((None, 503), (4, 200)):
@@ -57,17 +57,17 @@ async def figures(world: World) -> dict[str, float]:
         }
 
 
-async def test_metrics_count_calls_by_route_and_status_and_tell_what_is_served() -> None:
+async def test_metrics_count_calls_and_report_served_weights() -> None:
     async with serving(ROUTES, requests=Story(own_end=2)) as world:
         for body in ({"prompt": "a"}, {"prompt": "a"}, {"prompt": 1}):
             async with world.client.post(world.url + "/v1/completions", json=body):
                 pass
         async with world.client.get(world.url + "/no/such/path"):
             pass
-        told = await figures(world)
-    assert told["gleaner_gateway_calls_total,POST,/v1/completions,200"] == 2
-    assert told["gleaner_gateway_calls_total,POST,/v1/completions,400"] == 1
-    assert told["gleaner_gateway_calls_total,,other,404"] == 1
-    assert told["gleaner_gateway_call_seconds_count,/v1/completions"] == 3
-    assert told["gleaner_gateway_open_calls"] == 1, "this one"
-    assert told["gleaner_gateway_weight_version"] == 3
+        scraped = await figures(world)
+    assert scraped["gleaner_gateway_calls_total,POST,/v1/completions,200"] == 2
+    assert scraped["gleaner_gateway_calls_total,POST,/v1/completions,400"] == 1
+    assert scraped["gleaner_gateway_calls_total,,other,404"] == 1
+    assert scraped["gleaner_gateway_call_seconds_count,/v1/completions"] == 3
+    assert scraped["gleaner_gateway_open_calls"] == 1, "this one"
+    assert scraped["gleaner_gateway_weight_version"] == 3

@@ -1,4 +1,4 @@
-"""OpenAI's completions and chat: what goes in, what comes out, and what is refused by name."""
+"""OpenAI's completions and chat: requests, answers, and refused fields."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ async def stream(world: World, path: str, **body: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1]]
 
 
-async def test_a_completion_has_text_tokens_log_probs_and_the_versions_of_its_weights() -> None:
+async def test_completion_has_text_tokens_log_probs_and_weight_versions() -> None:
     async with serving(ROUTES, requests=Story()) as world:
         answer = await ask(
             world, "/v1/completions", prompt="hello", max_tokens=5, logprobs=0, return_token_ids=True
@@ -63,7 +63,7 @@ async def test_a_completion_has_text_tokens_log_probs_and_the_versions_of_its_we
         ([[97, 98], [99]], ["ab", "c"]),
     ],
 )
-async def test_a_prompt_is_a_text_texts_tokens_or_lists_of_tokens(prompt: object, prompts: list[str]) -> None:
+async def test_prompt_may_be_text_texts_tokens_or_token_lists(prompt: object, prompts: list[str]) -> None:
     async with serving(ROUTES, requests=Story()) as world:
         answer = await ask(world, "/v1/completions", prompt=prompt, max_tokens=2, n=2)
         asked = sorted(world.requests.asked, key=lambda ask: ask.id)
@@ -73,7 +73,7 @@ async def test_a_prompt_is_a_text_texts_tokens_or_lists_of_tokens(prompt: object
     assert len({ask.seed for ask in asked}) == len(asked)
 
 
-async def test_a_seed_gives_each_choice_its_own_and_each_call_the_same() -> None:
+async def test_seed_differs_by_choice_and_repeats_by_call() -> None:
     async with serving(ROUTES, requests=Story()) as world:
         for _ in range(2):
             await ask(world, "/v1/completions", prompt="a", n=3, seed=7, max_tokens=1)
@@ -82,13 +82,13 @@ async def test_a_seed_gives_each_choice_its_own_and_each_call_the_same() -> None
     assert seeds == again == [7, 8, 9]
 
 
-async def test_a_chat_is_the_conversation_in_the_models_template_and_its_answer() -> None:
+async def test_chat_uses_the_template_and_returns_its_answer() -> None:
     turns = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
     async with serving(ROUTES, requests=Story(own_end=3)) as world:
         answer = await ask(world, "/v1/chat/completions", messages=turns, logprobs=True, top_logprobs=0)
         asked = world.requests.asked[0]
     assert "".join(map(chr, asked.prompt)) == "user: hi\nassistant: "
-    assert asked.max_new_tokens == 128, "as many as are served, where none are named"
+    assert asked.max_new_tokens == 128, "the maximum of the served model is the default"
     choice = answer["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": "abc", "refusal": None}
     assert choice["logprobs"]["content"][1] == {
@@ -100,7 +100,7 @@ async def test_a_chat_is_the_conversation_in_the_models_template_and_its_answer(
     assert (choice["finish_reason"], answer["weight_version"]) == ("stop", "3")
 
 
-async def test_the_chunks_of_a_stream_are_the_whole_and_the_last_one_has_the_usage() -> None:
+async def test_stream_chunks_form_the_whole_and_end_with_usage() -> None:
     options = {"include_usage": True}
     async with serving(ROUTES, requests=Story()) as world:
         texts = await stream(world, "/v1/completions", prompt="a", max_tokens=4, n=2, stream_options=options)
@@ -127,8 +127,8 @@ async def test_the_chunks_of_a_stream_are_the_whole_and_the_last_one_has_the_usa
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_stop_string_ends_the_text_and_the_request(streamed: bool) -> None:
-    """It is split over tokens; its tokens are told, and it is not begun to be shown."""
+async def test_stop_string_ends_the_text_and_the_request(streamed: bool) -> None:
+    """The stop string is split over tokens. The answer has its tokens, and no part of its text."""
     body = {"prompt": "a", "max_tokens": 20, "stop": ["efg", "xyz"], "return_token_ids": True, "logprobs": 0}
     async with serving(ROUTES, requests=Story()) as world:
         if streamed:
@@ -147,7 +147,7 @@ async def test_a_stop_string_ends_the_text_and_the_request(streamed: bool) -> No
     assert choices[-1]["weight_versions"] == [[3, 3], [4, 4]]
 
 
-async def test_how_it_ended_is_said_in_the_clients_words() -> None:
+async def test_finish_reason_uses_the_client_terms() -> None:
     async with serving(ROUTES) as world:
         for status, reason, why in (
             ("stop", "stop", None),
@@ -226,7 +226,7 @@ GOOD: dict[str, dict[str, object]] = {
 }
 
 
-async def test_a_field_that_is_not_offered_is_refused_by_its_name() -> None:
+async def test_unsupported_field_is_refused_by_name() -> None:
     async with serving(ROUTES, requests=Story(own_end=1)) as world:
         for path, fields in REFUSED.items():
             await ask(world, path, **GOOD[path])
@@ -236,10 +236,10 @@ async def test_a_field_that_is_not_offered_is_refused_by_its_name() -> None:
                 assert status == 400, (path, name, value)
                 assert error["param"].startswith(name), (path, name, value, error)
                 assert name in error["message"]
-                assert len(world.requests.asked) == asked, "nothing is begun"
+                assert len(world.requests.asked) == asked, "no request is started"
 
 
-async def test_another_model_is_not_found_and_its_own_name_is_known() -> None:
+async def test_unknown_model_is_not_found_and_own_name_is() -> None:
     async with serving(ROUTES, requests=Story(own_end=1)) as world:
         assert (await refused(world, "/v1/completions", prompt="a", model="big"))[0] == 404
         await ask(world, "/v1/completions", prompt="a", model="tiny")
@@ -248,7 +248,7 @@ async def test_another_model_is_not_found_and_its_own_name_is_known() -> None:
         assert (card["id"], card["max_model_len"]) == ("tiny", 192)
 
 
-async def test_a_version_that_is_not_served_is_409_and_the_gate_goes_with_the_request() -> None:
+async def test_unserved_version_gives_409_and_gate_is_forwarded() -> None:
     async with serving(ROUTES, requests=Story(own_end=1)) as world:
         await ask(world, "/v1/completions", prompt="a", weight_version={"min_version": 2})
         await ask(world, "/inference/v1/generate", token_ids=[97], weight_version={"exact_version": 3})
@@ -261,7 +261,7 @@ async def test_a_version_that_is_not_served_is_409_and_the_gate_goes_with_the_re
         assert (status, error["type"], error["applied"]) == (409, "WeightVersionNotReady", 4)
 
 
-async def test_a_log_prob_that_is_no_number_fails_the_request_aloud() -> None:
+async def test_log_prob_that_is_no_number_fails_the_request() -> None:
     for wrong in (float("nan"), float("-inf"), -9999.0):
         async with serving(ROUTES, [Piece([97], [wrong], 3), End("stop", ((3, 1),), 3, 3)]) as world:
             status, error = await refused(world, "/v1/completions", prompt="a", logprobs=0)
@@ -271,13 +271,13 @@ async def test_a_log_prob_that_is_no_number_fails_the_request_aloud() -> None:
             await ask(world, "/v1/completions", prompt="a")
 
 
-async def test_one_choice_that_fails_ends_the_others() -> None:
+async def test_failing_choice_ends_the_others() -> None:
     async with serving(ROUTES, requests=Story(pause_s=0.01, busy=".0")) as world:
         assert (await refused(world, "/v1/completions", prompt="a", n=3, max_tokens=100))[0] == 503
         assert len(world.requests.left) == 2
 
 
-async def test_a_client_that_goes_leaves_all_its_choices() -> None:
+async def test_leaving_client_leaves_all_its_choices() -> None:
     async with serving(ROUTES, requests=Story(pause_s=1.0)) as world:
         for streamed in (True, False):
             world.requests.asked.clear()
@@ -294,7 +294,7 @@ async def test_a_client_that_goes_leaves_all_its_choices() -> None:
             assert len(world.requests.left) == 2
 
 
-async def test_without_a_tokenizer_tokens_are_served_and_text_is_refused() -> None:
+async def test_missing_tokenizer_serves_tokens_and_refuses_text() -> None:
     async with serving(ROUTES, requests=Story(own_end=2), words=False) as world:
         assert (await refused(world, "/v1/completions", prompt="a"))[0] == 501
         assert (await refused(world, "/v1/completions", prompt=[97]))[0] == 501
@@ -307,7 +307,7 @@ async def test_without_a_tokenizer_tokens_are_served_and_text_is_refused() -> No
         await ask(world, "/inference/v1/generate", token_ids=[97])
 
 
-async def test_tokens_and_text_are_turned_into_each_other() -> None:
+async def test_tokens_and_text_are_converted_both_ways() -> None:
     async with serving(ROUTES) as world:
         answer = await ask(world, "/tokenize", model="tiny", prompt="hi", return_token_strs=True)
         assert answer == {"count": 2, "max_model_len": 192, "tokens": [104, 105], "token_strs": ["h", "i"]}

@@ -1,4 +1,4 @@
-"""The OpenAPI document is what the gateway does: generated from its routes, and held against its answers."""
+"""OpenAPI document: generated from the gateway's routes and compared with its answers."""
 
 import asyncio
 import re
@@ -71,7 +71,7 @@ def reference(name: str) -> dict[str, str]:
 
 
 def check(case: schemathesis.Case, url: str) -> None:
-    """Ask, and hold the answer against the document."""
+    """Send the case and compare the answer with the document."""
     checks = [
         content_type_conformance,
         response_headers_conformance,
@@ -86,9 +86,7 @@ def check(case: schemathesis.Case, url: str) -> None:
 
 @pytest.mark.parametrize("mode", list(GenerationMode))
 @pytest.mark.parametrize("operation", OPERATIONS, ids=[operation.label for operation in OPERATIONS])
-def test_every_answer_is_as_the_document_says(
-    operation: APIOperation, mode: GenerationMode, url: str
-) -> None:
+def test_answers_match_the_document(operation: APIOperation, mode: GenerationMode, url: str) -> None:
     if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
         return  # nothing to get wrong
 
@@ -106,13 +104,13 @@ def test_every_answer_is_as_the_document_says(
     ask()
 
 
-def test_an_answer_that_is_not_as_documented_is_found(url: str) -> None:
+def test_undocumented_answer_is_found(url: str) -> None:
     liar = schemathesis.openapi.from_dict(msgspec.json.decode(msgspec.json.encode(openapi.document([LIAR]))))
     with pytest.raises(FailureGroup, match="status"):
         check(liar["/liar"]["GET"].Case(), url)
 
 
-def test_every_route_is_an_operation_and_every_reference_leads_somewhere() -> None:
+def test_document_has_every_route_and_resolves_every_reference() -> None:
     paths = DOCUMENT["paths"]
     for route in ROUTES:
         operation = paths[route.path.replace(":.+", "")][route.method.lower()]
@@ -126,16 +124,16 @@ def test_every_route_is_an_operation_and_every_reference_leads_somewhere() -> No
         assert found in DOCUMENT["components"]["schemas"]
 
 
-def test_parameters_of_the_path_and_of_the_query_are_told() -> None:
+def test_path_and_query_parameters_are_documented() -> None:
     def parameters(path: str, method: str) -> list[tuple[object, ...]]:
-        told = DOCUMENT["paths"][path][method]["parameters"]
-        return [(one["name"], one["in"], one["required"]) for one in told]
+        declared = DOCUMENT["paths"][path][method]["parameters"]
+        return [(one["name"], one["in"], one["required"]) for one in declared]
 
     assert parameters("/v1/models/{model}", "get") == [("model", "path", True)]
     assert parameters("/finish_session", "post") == [("session_id", "query", False)]
 
 
-def test_routes_that_change_state_name_the_control_key() -> None:
+def test_state_changing_routes_name_the_control_key() -> None:
     paths = DOCUMENT["paths"]
     assert paths["/pause"]["post"]["security"] == [{"control": []}, {}]
     assert paths["/generate"]["post"]["security"] == [{"key": []}, {}]
@@ -143,7 +141,7 @@ def test_routes_that_change_state_name_the_control_key() -> None:
     assert {"key", "control"} == set(DOCUMENT["components"]["securitySchemes"])
 
 
-def test_other_statuses_and_lists_are_told_as_they_are() -> None:
+def test_other_statuses_and_lists_are_documented() -> None:
     paths = DOCUMENT["paths"]
     added = paths["/workers"]["post"]["responses"]
     assert "200" not in added
@@ -154,14 +152,14 @@ def test_other_statuses_and_lists_are_told_as_they_are() -> None:
     assert sick == reference("Ready")
 
 
-def test_what_every_answer_says_is_required_of_it() -> None:
+def test_fields_of_every_answer_are_required() -> None:
     schemas = DOCUMENT["components"]["schemas"]
     assert set(schemas["TokenizeAnswer"]["required"]) == {"count", "max_model_len", "tokens", "token_strs"}
     assert "weight_version" not in schemas["Completion"]["required"], "there is none before the first token"
     assert schemas["CompletionRequest"]["required"] == ["prompt"]
 
 
-def test_the_gateway_answers_with_its_document(url: str) -> None:
+def test_gateway_serves_its_document(url: str) -> None:
     answered = httpx.get(f"{url}/openapi.json").json()
     assert answered["openapi"] == "3.1.0"
     assert set(answered["paths"]) == set(DOCUMENT["paths"])

@@ -1,4 +1,4 @@
-"""The gateway on a real manager with real engines: what a client reads is whole, whatever dies."""
+"""Gateway on a real manager with real engines: the client reads a whole response across deaths."""
 
 import asyncio
 from array import array
@@ -43,7 +43,7 @@ def ask(id: str) -> Ask:
     return Ask(id, array("I", [5, 9, 11]), NEW_TOKENS, seed=7, sampling=sampling, deadline_s=60.0)
 
 
-async def test_a_stream_goes_on_over_the_death_of_engine_and_manager_with_the_same_tokens(
+async def test_stream_keeps_its_tokens_across_engine_and_manager_death(
     tmp_path: Path,
 ) -> None:
     async with plane(tmp_path) as running:
@@ -79,7 +79,7 @@ async def test_a_stream_goes_on_over_the_death_of_engine_and_manager_with_the_sa
             await system.system.close()
 
 
-async def test_an_abort_ends_what_engines_decode_with_what_they_have(tmp_path: Path) -> None:
+async def test_abort_ends_decoding_with_the_tokens_so_far(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
         gateway, _ = await gateway_of(running)

@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/responses`: what a conversation becomes, and the items and events that answer it."""
+"""OpenAI's `/v1/responses`: its conversation, and the items and events of the answer."""
 
 import json
 from typing import Any
@@ -11,13 +11,13 @@ from tests.actors.gateway.clients import plain_openai
 from tests.actors.gateway.gateway_world import Letters, serving, with_status
 from tests.actors.gateway.story import Story
 from tests.actors.gateway.test_gateway_openai import ask, refused
-from tests.actors.gateway.test_gateway_tools import CALL, PARAMETERS, said
+from tests.actors.gateway.test_gateway_tools import CALL, PARAMETERS, script_of
 
 TOOL = {"type": "function", "name": "weather", "parameters": PARAMETERS}
 
 
-async def test_an_input_is_answered_with_a_message_and_nothing_is_kept() -> None:
-    async with serving(ROUTES, said("abc")) as world, plain_openai.client_of(world.url) as client:
+async def test_input_gives_a_message_and_nothing_is_stored() -> None:
+    async with serving(ROUTES, script_of("abc")) as world, plain_openai.client_of(world.url) as client:
         answer = await client.responses.create(model="tiny", input="hi", instructions="Be brief.", store=True)
         assert (answer.output_text, answer.status, answer.store) == ("abc", "completed", False)
         assert answer.usage is not None
@@ -30,8 +30,8 @@ async def test_an_input_is_answered_with_a_message_and_nothing_is_kept() -> None
             await client.responses.create(model="tiny", input="hi", previous_response_id=answer.id)
 
 
-async def test_a_stream_has_the_events_that_the_package_knows_and_ends_in_the_whole_response() -> None:
-    async with serving(ROUTES, said("abcdefgh")) as world, plain_openai.client_of(world.url) as client:
+async def test_stream_has_known_events_and_ends_with_the_response() -> None:
+    async with serving(ROUTES, script_of("abcdefgh")) as world, plain_openai.client_of(world.url) as client:
         async with client.responses.stream(model="tiny", input="hi") as stream:
             events = [event async for event in stream]
             whole = await stream.get_final_response()
@@ -57,9 +57,9 @@ async def test_a_stream_has_the_events_that_the_package_knows_and_ends_in_the_wh
     assert whole.output_text == "abcdefgh"
 
 
-async def test_calls_of_tools_are_items_whole_and_streamed() -> None:
+async def test_tool_calls_are_items_whole_and_streamed() -> None:
     text = f"Well. <tool_call>{CALL}</tool_call>"
-    async with serving(ROUTES, said(text)) as world, plain_openai.client_of(world.url) as client:
+    async with serving(ROUTES, script_of(text)) as world, plain_openai.client_of(world.url) as client:
         whole = await client.responses.create(model="tiny", input="hi", tools=[TOOL])  # type: ignore[list-item]
         async with client.responses.stream(model="tiny", input="hi", tools=[TOOL]) as stream:  # type: ignore[list-item]
             kinds = [event.type async for event in stream]
@@ -71,7 +71,7 @@ async def test_calls_of_tools_are_items_whole_and_streamed() -> None:
     assert kinds.index("response.output_item.done") < kinds.index("response.function_call_arguments.delta")
 
 
-async def test_earlier_items_are_turns_of_the_conversation() -> None:
+async def test_earlier_items_become_conversation_turns() -> None:
     shown: list[Any] = []
 
     class Seen(Letters):
@@ -86,16 +86,16 @@ async def test_earlier_items_are_turns_of_the_conversation() -> None:
         {"type": "function_call_output", "call_id": "c", "output": "sunny"},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ok"}]},
     ]
-    async with serving(ROUTES, said("a"), vocabulary=Seen()) as world:
+    async with serving(ROUTES, script_of("a"), vocabulary=Seen()) as world:
         await ask(world, "/v1/responses", input=items)
     turns = [(turn["role"], turn["content"]) for turn in shown[0]]
     assert turns == [("user", "hi"), ("assistant", ""), ("tool", "sunny"), ("assistant", "ok")]
     assert shown[0][1]["tool_calls"][0]["function"]["arguments"] == {"city": "Oslo"}
 
 
-async def test_a_response_that_is_cut_is_incomplete_and_a_schema_reaches_the_engine() -> None:
+async def test_cut_response_is_incomplete_and_schema_reaches_engine() -> None:
     format = {"type": "json_schema", "name": "s", "schema": {"type": "object"}}
-    async with serving(ROUTES, with_status(said("abc"), "length")) as world:
+    async with serving(ROUTES, with_status(script_of("abc"), "length")) as world:
         answer = await ask(world, "/v1/responses", input="hi", max_output_tokens=3, text={"format": format})
         assert answer["status"] == "incomplete"
         assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -117,7 +117,7 @@ async def test_a_response_that_is_cut_is_incomplete_and_a_schema_reaches_the_eng
         ("no_such_field", 1),
     ],
 )
-async def test_what_is_not_served_is_refused_by_its_name(name: str, value: object) -> None:
+async def test_unsupported_field_is_refused_by_name(name: str, value: object) -> None:
     async with serving(ROUTES, requests=Story(own_end=1)) as world:
         status, error = await refused(world, "/v1/responses", **{"input": "hi", name: value})
         assert status == 400

@@ -1,4 +1,4 @@
-"""How long a response may be: by what the prompt leaves of the context that the engines report."""
+"""Length limit of a response: the part of the engines' context that the prompt leaves free."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ from gleaner.actors.gateway.routes import ROUTES
 from tests.actors.gateway.gateway_world import World, pieces, serving
 
 SERVED = Served(model="tiny", max_prompt_tokens=57, max_new_tokens=64, context_tokens=64, room_tokens=58)
-"""As SGLang with a context of 64 says it."""
+"""As SGLang with a context of 64 reports it."""
 PROMPT = [7] * 50
 TURNS = [{"role": "user", "content": "x" * 30}]
 TURNS_TOKENS = len("user: " + "x" * 30 + "\nassistant: ")
@@ -58,46 +58,48 @@ def limited(path: str, body: dict[str, Any], limit: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("path", "body", "prompt", "usual"), [*CALLS, RESPONSES])
-async def test_a_limit_that_is_left_out_is_what_the_prompt_leaves(
+async def test_default_limit_is_the_space_after_the_prompt(
     path: str, body: dict[str, Any], prompt: int, usual: int | None
 ) -> None:
     async with serving(ROUTES, pieces([65, 66], []), served=SERVED) as world:
-        status, said = await post(world, path, body)
-    assert status == 200, said
+        status, answer = await post(world, path, body)
+    assert status == 200, answer
     assert [ask.max_new_tokens for ask in world.requests.asked] == [min(usual or 64, 58 - prompt)]
 
 
 @pytest.mark.parametrize(("path", "body", "prompt", "usual"), CALLS)
-async def test_a_limit_beyond_the_context_is_refused_by_its_name(
+async def test_limit_beyond_the_context_is_refused_by_name(
     path: str, body: dict[str, Any], prompt: int, usual: int | None
 ) -> None:
     async with serving(ROUTES, pieces([65, 66], []), served=SERVED) as world:
-        status, said = await post(world, path, limited(path, body, 64 - prompt + 1))
-        assert status == 400, said
-        assert said["error"]["param"] == ".".join(LIMITS[path])
-        assert "maximum context length is 64 tokens" in said["error"]["message"]
-        status, said = await post(world, path, limited(path, body, 64 - prompt))
-        assert status == 200, "what fits into the context is taken, as SGLang takes it"
-        assert [ask.max_new_tokens for ask in world.requests.asked] == [58 - prompt], "and ends at the room"
+        status, answer = await post(world, path, limited(path, body, 64 - prompt + 1))
+        assert status == 400, answer
+        assert answer["error"]["param"] == ".".join(LIMITS[path])
+        assert "maximum context length is 64 tokens" in answer["error"]["message"]
+        status, answer = await post(world, path, limited(path, body, 64 - prompt))
+        assert status == 200, "a limit within the context is accepted, as by SGLang"
+        assert [ask.max_new_tokens for ask in world.requests.asked] == [58 - prompt], (
+            "and is cut to the free tokens"
+        )
 
 
-async def test_a_prompt_that_leaves_no_room_is_refused() -> None:
+async def test_prompt_without_free_context_is_refused() -> None:
     async with serving(ROUTES, pieces([65, 66], []), served=SERVED) as world:
-        status, said = await post(world, "/generate", {"input_ids": [7] * 58})
-        assert (status, said["error"]["param"]) == (400, "input_ids")
+        status, answer = await post(world, "/generate", {"input_ids": [7] * 58})
+        assert (status, answer["error"]["param"]) == (400, "input_ids")
         status, _ = await post(world, "/generate", {"input_ids": [7] * 57})
         assert status == 200
     assert [ask.max_new_tokens for ask in world.requests.asked] == [1]
 
 
-async def test_a_limit_of_zero_has_the_prompt_read_and_tells_no_token() -> None:
+async def test_limit_of_zero_reads_the_prompt_only() -> None:
     read: list[Piece | End] = [Piece([65], [-0.5], 3), End("length", ((3, 1),), 3, 3)]
     async with serving(ROUTES, read, served=SERVED) as world:
         body: dict[str, Any] = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 0}}
-        status, said = await post(world, "/generate", body | {"return_logprob": True})
+        status, answer = await post(world, "/generate", body | {"return_logprob": True})
         assert status == 200
-        assert (said["text"], said["output_ids"]) == ("", [])
-        meta = said["meta_info"]
+        assert (answer["text"], answer["output_ids"]) == ("", [])
+        meta = answer["meta_info"]
         assert meta["finish_reason"] == {"type": "length", "length": 0}
         assert (meta["prompt_tokens"], meta["completion_tokens"]) == (3, 0)
         assert (meta["output_token_logprobs"], meta["output_token_logprobs_length"]) == ([], 0)
@@ -111,21 +113,21 @@ async def test_a_limit_of_zero_has_the_prompt_read_and_tells_no_token() -> None:
             ("/v1/chat/completions", {"messages": TURNS}),
             ("/v1/completions", {"prompt": "a"}),
         ):
-            status, said = await post(world, path, {**more, "max_tokens": 0})
+            status, answer = await post(world, path, {**more, "max_tokens": 0})
             assert status == 200
-            assert said["choices"][0]["finish_reason"] == "length"
-            assert said["usage"]["completion_tokens"] == 0
+            assert answer["choices"][0]["finish_reason"] == "length"
+            assert answer["usage"]["completion_tokens"] == 0
     assert {(ask.max_new_tokens, ask.prompt_only) for ask in world.requests.asked} == {(1, True)}
 
 
-async def test_a_negative_limit_is_refused() -> None:
+async def test_negative_limit_is_refused() -> None:
     async with serving(ROUTES, pieces([65], []), served=SERVED) as world:
         body = {"input_ids": [1], "sampling_params": {"max_new_tokens": -1}}
-        status, said = await post(world, "/generate", body)
-    assert (status, said["error"]["param"]) == (400, "sampling_params.max_new_tokens")
+        status, answer = await post(world, "/generate", body)
+    assert (status, answer["error"]["param"]) == (400, "sampling_params.max_new_tokens")
 
 
-async def test_the_context_is_told_as_the_engines_report_it() -> None:
+async def test_reported_context_is_that_of_the_engines() -> None:
     async with serving(ROUTES, served=SERVED) as world:
 
         async def get(path: str) -> Any:
@@ -145,18 +147,18 @@ async def test_the_context_is_told_as_the_engines_report_it() -> None:
     asked=st.one_of(st.none(), st.just(UNSET), st.integers(-2, 320)),
     usual=st.one_of(st.none(), st.integers(1, 200)),
 )
-def test_every_response_can_be_continued_at_any_token(
+def test_response_can_be_continued_at_any_token(
     context: int, slack: int, prompt: int, asked: Any, usual: int | None
 ) -> None:
-    room = max(2, context - slack)
-    served = Served("m", room - 1, context, context_tokens=context, room_tokens=room)
+    capacity = max(2, context - slack)
+    served = Served("m", capacity - 1, context, context_tokens=context, room_tokens=capacity)
     try:
         limit = served.response_tokens(prompt, asked, usual)
     except ValueError:
-        assert prompt >= room or (isinstance(asked, int) and not 0 <= asked <= context - prompt)
+        assert prompt >= capacity or (isinstance(asked, int) and not 0 <= asked <= context - prompt)
         return
-    assert 0 <= limit <= room - prompt
+    assert 0 <= limit <= capacity - prompt
     if isinstance(asked, int):
-        assert limit == min(asked, room - prompt)
+        assert limit == min(asked, capacity - prompt)
     else:
-        assert limit == (min(usual, room - prompt) if asked is UNSET and usual else room - prompt)
+        assert limit == (min(usual, capacity - prompt) if asked is UNSET and usual else capacity - prompt)

@@ -22,7 +22,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     count: int = 4
 
 
-class Told(msgspec.Struct):
+class Outcome(msgspec.Struct):
     tokens: list[int]
     status: str
 
@@ -42,16 +42,16 @@ async def make(call: Call) -> web.StreamResponse:
 
     if body.stream:
         return await events(call, chunks())
-    told = Told([], "")
+    outcome = Outcome([], "")
     try:
         async for item in source:
             if isinstance(item, End):
-                told.status = item.status
+                outcome.status = item.status
             else:
-                told.tokens += item.tokens
+                outcome.tokens += item.tokens
     finally:
         await source.aclose()
-    return answer(told)
+    return answer(outcome)
 
 
 async def fails(call: Call) -> web.StreamResponse:
@@ -63,13 +63,13 @@ async def lives(call: Call) -> web.StreamResponse:
 
 
 ROUTES = (
-    Route("POST", "/make", make, "Make tokens.", Body, answer=Told, kind="data"),
+    Route("POST", "/make", make, "Make tokens.", Body, answer=Outcome, kind="data"),
     Route("GET", "/fails", fails, "Fail."),
     Route("GET", "/lives", lives, "Live.", kind="open"),
 )
 
 
-async def test_an_error_is_json_with_its_reason_and_whether_to_ask_again() -> None:
+async def test_error_is_json_with_reason_and_retryable_flag() -> None:
     async with serving(ROUTES) as world:
 
         async def error_of(
@@ -101,7 +101,7 @@ async def test_an_error_is_json_with_its_reason_and_whether_to_ask_again() -> No
         assert body["error"]["retryable"] is True
 
 
-async def test_a_body_beyond_the_limit_is_413_and_no_json_is_400() -> None:
+async def test_oversized_body_gives_413_and_bad_json_400() -> None:
     async with serving(ROUTES, settings=Gateway(max_body_bytes=1024)) as world:
         async with world.client.post(world.url + "/make", data=b" " * 1500) as response:
             assert response.status == 413
@@ -113,7 +113,7 @@ async def test_a_body_beyond_the_limit_is_413_and_no_json_is_400() -> None:
     assert not world.requests.asked
 
 
-async def test_without_the_key_nothing_but_life_is_told() -> None:
+async def test_only_liveness_is_open_without_the_key() -> None:
     async with serving(ROUTES, pieces([1], []), access=Access(keys=["alpha", "beta"])) as world:
 
         async def status(path: str, **headers: str) -> int:
@@ -131,7 +131,7 @@ async def test_without_the_key_nothing_but_life_is_told() -> None:
         assert await status("/make", **{"X-API-Key": "alpha"}) == 200
 
 
-async def test_an_error_before_the_first_token_is_a_status_and_a_later_one_an_event() -> None:
+async def test_error_is_a_status_first_and_an_event_later() -> None:
     async with serving(ROUTES, [BadAsk("no such token", "input_ids")]) as world:
         async with world.client.post(world.url + "/make", json={"stream": True}) as response:
             assert response.status == 400
@@ -144,7 +144,7 @@ async def test_an_error_before_the_first_token_is_a_status_and_a_later_one_an_ev
     assert lines[2:] == ["data: [DONE]"]
 
 
-async def test_a_silent_stream_says_that_it_is_alive_before_and_between_tokens() -> None:
+async def test_silent_stream_sends_alive_comments() -> None:
     script = [0.35, Piece([1], [0.0], 0), 0.35, Piece([2], [0.0], 0), End("stop")]
     async with serving(ROUTES, script, settings=Gateway(heartbeat_s=0.1)) as world:
         async with world.client.post(world.url + "/make", json={"stream": True}) as response:
@@ -155,7 +155,7 @@ async def test_a_silent_stream_says_that_it_is_alive_before_and_between_tokens()
     assert set(lines) == {": alive", "data: [1]", "data: [2]", "data: [DONE]"}
 
 
-async def test_a_client_that_goes_leaves_its_request_streaming_or_not() -> None:
+async def test_leaving_client_leaves_its_request() -> None:
     async with serving(ROUTES, [Piece([1], [0.0], 0), 600.0], settings=Gateway(heartbeat_s=0.1)) as world:
         async with world.client.post(world.url + "/make", json={"stream": True, "rid": "s"}) as response:
             await response.content.readuntil(b"\n\n")
@@ -170,7 +170,7 @@ async def test_a_client_that_goes_leaves_its_request_streaming_or_not() -> None:
                 await asyncio.sleep(0.02)
 
 
-async def test_who_names_a_request_is_known_by_body_or_header_and_gets_the_same_seed() -> None:
+async def test_request_name_comes_from_body_or_header() -> None:
     async with serving(ROUTES, pieces([1], [])) as world:
         for headers, body in (({}, {"rid": "a"}), ({"X-Request-ID": "a"}, {}), ({}, {}), ({}, {})):
             async with world.client.post(world.url + "/make", json=body, headers=headers) as response:

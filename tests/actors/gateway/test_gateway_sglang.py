@@ -80,7 +80,7 @@ async def stream(world: World, body: dict[str, object]) -> list[dict[str, object
     return [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
 
 
-async def test_an_answer_has_every_field_that_clients_of_sglang_read() -> None:
+async def test_answer_has_every_field_that_sglang_clients_read() -> None:
     async with serving(ROUTES, pieces(HELLO, [2, 3])) as world:
         status, answer = await post(world, SLIME | {"rid": "one"})
     latency = answer["meta_info"].pop("e2e_latency")  # type: ignore[attr-defined]
@@ -109,7 +109,7 @@ async def test_an_answer_has_every_field_that_clients_of_sglang_read() -> None:
     assert (asked.id, asked.named, asked.max_new_tokens, list(asked.prompt)) == ("one", True, 100, [1, 2, 3])
 
 
-async def test_a_stream_is_cumulative_and_ends_as_the_whole_answer() -> None:
+async def test_stream_is_cumulative_and_ends_as_the_answer() -> None:
     script = [
         Piece([104, 101], [-0.5, -1.0], 3),
         0.02,
@@ -134,7 +134,7 @@ async def test_a_stream_is_cumulative_and_ends_as_the_whole_answer() -> None:
     ]
 
 
-async def test_bodies_of_areal_and_roll_are_taken_as_they_come() -> None:
+async def test_bodies_of_areal_and_roll_are_accepted() -> None:
     async with serving(ROUTES, pieces(HELLO, [])) as world:
         for body in (AREAL, ROLL, ROLL):
             status, answer = await post(world, body)
@@ -146,7 +146,7 @@ async def test_bodies_of_areal_and_roll_are_taken_as_they_come() -> None:
     assert roll == again, "the same id is the same request"
 
 
-async def test_without_log_probs_there_are_none_and_the_text_prompt_is_tokens() -> None:
+async def test_answer_without_log_probs_and_with_text_prompt() -> None:
     async with serving(ROUTES, pieces(HELLO, [])) as world:
         _, answer = await post(world, {"text": "ab", "sampling_params": {"sampling_seed": 5}})
         assert "output_token_logprobs" not in answer["meta_info"]  # type: ignore[operator]
@@ -156,7 +156,7 @@ async def test_without_log_probs_there_are_none_and_the_text_prompt_is_tokens() 
     assert (list(asked.prompt), asked.seed, asked.max_new_tokens) == ([97, 98], 5, 128)
 
 
-async def test_a_batch_is_answered_as_a_list_in_the_order_of_its_prompts() -> None:
+async def test_batch_is_answered_in_prompt_order() -> None:
     async with serving(ROUTES, pieces(HELLO, [])) as world:
         world.requests.scripts = {"b.0": [0.05, *pieces([97, 0], [])], "b.1": pieces([98, 0], [])}
         body = {"rid": "b", "input_ids": [[1], [2, 2]], "sampling_params": {"max_new_tokens": 5}}
@@ -173,7 +173,7 @@ async def test_a_batch_is_answered_as_a_list_in_the_order_of_its_prompts() -> No
         assert status == 400
 
 
-async def test_a_stop_string_that_two_pieces_make_ends_the_response_there() -> None:
+async def test_stop_string_across_two_pieces_ends_the_response() -> None:
     script: list[Piece | End] = [
         Piece([ord(letter) for letter in part], [-1.0] * len(part), 3)
         for part in ("one ST", "OP two", "more")
@@ -193,7 +193,7 @@ async def test_a_stop_string_that_two_pieces_make_ends_the_response_there() -> N
     assert len(world.requests.aborted) == 2, "the engine need not go on"
 
 
-async def test_an_abort_comes_with_its_tokens_and_a_deadline_is_a_length() -> None:
+async def test_abort_keeps_its_tokens_and_deadline_is_a_length() -> None:
     cut = pieces(HELLO[:3], [])
     async with serving(ROUTES, with_status(cut, "abort")) as world:
         _, answer = await post(world, SLIME)
@@ -211,7 +211,7 @@ async def test_an_abort_comes_with_its_tokens_and_a_deadline_is_a_length() -> No
         assert (status, answer["error"]["retryable"]) == (503, True)  # type: ignore[index]
 
 
-async def test_a_gate_is_passed_on_and_one_that_is_not_met_is_409() -> None:
+async def test_gate_is_forwarded_and_unmet_gate_gives_409() -> None:
     async with serving(ROUTES, [NotReady(9, False, 4, True)]) as world:
         body = SLIME | {"weight_version": {"min_version": 9}}
         async with world.client.post(world.url + "/generate", json=body) as response:
@@ -250,7 +250,7 @@ async def test_a_gate_is_passed_on_and_one_that_is_not_met_is_409() -> None:
         ({"nonsense": None}, "nonsense"),
     ],
 )
-async def test_what_is_not_served_is_refused_by_its_name(more: dict[str, object], name: str) -> None:
+async def test_unsupported_field_is_refused_by_name(more: dict[str, object], name: str) -> None:
     async with serving(ROUTES, pieces(HELLO, [])) as world:
         status, answer = await post(world, SLIME | more)
     assert status == 400
@@ -259,7 +259,7 @@ async def test_what_is_not_served_is_refused_by_its_name(more: dict[str, object]
     assert not world.requests.asked
 
 
-def test_empty_values_of_what_is_not_served_are_taken() -> None:
+def test_empty_unsupported_fields_are_accepted() -> None:
     names = [
         name for name in GenerateBody.__struct_fields__ if name.startswith(("image", "lora", "return_hid"))
     ]
@@ -278,7 +278,7 @@ def test_empty_values_of_what_is_not_served_are_taken() -> None:
     stops=st.lists(st.text("ab é", min_size=1, max_size=3), max_size=2),
     logprobs=st.booleans(),
 )
-def test_any_cut_of_a_response_gives_the_same_final_body(
+def test_final_body_is_independent_of_the_cuts(
     text: str, cuts: Sequence[int], stops: list[str], logprobs: bool
 ) -> None:
     tokens = [ord(letter) for letter in text]
@@ -291,12 +291,12 @@ def test_any_cut_of_a_response_gives_the_same_final_body(
         from tests.actors.gateway.test_gateway_actor import ask as ask_of
 
         one = reader(Letters(), stops, ())
-        async for told in follow(requests, [ask_of("a")], [one]):
-            if hasattr(told, "tokens"):
-                answer.add(told)
+        async for item in follow(requests, [ask_of("a")], [one]):
+            if hasattr(item, "tokens"):
+                answer.add(item)
                 parts.append(msgspec.json.decode(answer.part()))
             else:
-                answer.end(told)
+                answer.end(item)
         whole = msgspec.json.decode(answer.whole(1.0), type=GenerateIs)
         for part in parts:
             assert whole.text.startswith(part["text"])
@@ -307,7 +307,7 @@ def test_any_cut_of_a_response_gives_the_same_final_body(
 
 
 @pytest.mark.parametrize("kind", ["json_schema", "regex", "ebnf", "structural_tag"])
-async def test_a_grammar_and_biases_go_to_the_engine_in_the_same_words(kind: str) -> None:
+async def test_grammar_and_biases_are_forwarded_to_the_engine(kind: str) -> None:
     params = {kind: "x", "logit_bias": {"5": -3.5}}
     async with serving(ROUTES, pieces(HELLO, [])) as world:
         for streamed in (False, True):

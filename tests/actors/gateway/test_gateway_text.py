@@ -1,4 +1,4 @@
-"""Text of a response that comes token by token: nothing lost, nothing broken, whatever the cut."""
+"""Text of a response that arrives token by token: complete and valid at any cut."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -33,7 +33,7 @@ def detokenizer(name: str, skip_special: bool = True) -> Detokenizer:
 
 def cut(tokens: Sequence[int], cuts: Sequence[int]) -> list[list[int]]:
     at = [0, *sorted(cut % (len(tokens) + 1) for cut in cuts), len(tokens)]
-    return [list(tokens[begin:end]) for begin, end in pairwise(at)]
+    return [list(tokens[start:end]) for start, end in pairwise(at)]
 
 
 SOUND = st.text(st.characters(exclude_characters=UNFINISHED, codec="utf-8"), max_size=20)
@@ -41,8 +41,8 @@ SOUND = st.text(st.characters(exclude_characters=UNFINISHED, codec="utf-8"), max
 
 @given(name=st.sampled_from(NAMES), texts=st.lists(SOUND, max_size=4), skip=st.booleans())
 @settings(max_examples=60)
-def test_the_pieces_of_any_text_are_the_text(name: str, texts: list[str], skip: bool) -> None:
-    """Special tokens stand between whole characters, where a model puts them."""
+def test_pieces_of_any_text_join_to_the_text(name: str, texts: list[str], skip: bool) -> None:
+    """Special tokens are between whole characters, where a model puts them."""
     tokenizer = TOKENIZERS[name]
     between = sorted(special(tokenizer))[-1]
     tokens: list[int] = []
@@ -55,7 +55,7 @@ def test_the_pieces_of_any_text_are_the_text(name: str, texts: list[str], skip: 
 
 @given(tokens=st.lists(st.integers(0, 263), max_size=120))
 @settings(max_examples=60)
-def test_any_bytes_are_the_text_that_the_whole_would_be(tokens: list[int]) -> None:
+def test_pieces_of_any_bytes_join_to_the_decoded_text(tokens: list[int]) -> None:
     reader, tokenizer = detokenizer("bytes", skip_special=False), TOKENIZERS["bytes"]
     pieces = "".join(reader.step(token) for token in tokens)
     assert pieces + reader.flush() == tokenizer.decode(tokens, skip_special_tokens=False)
@@ -69,7 +69,7 @@ def test_any_bytes_are_the_text_that_the_whole_would_be(tokens: list[int]) -> No
     keep=st.booleans(),
 )
 @settings(max_examples=60)
-def test_any_cut_gives_the_text_of_the_whole(
+def test_any_cut_gives_the_whole_text(
     name: str, tokens: list[int], cuts: list[int], stops: list[str], keep: bool
 ) -> None:
     whole, parts = Reader(detokenizer(name), stops, keep), Reader(detokenizer(name), stops, keep)
@@ -92,7 +92,7 @@ def test_any_cut_gives_the_text_of_the_whole(
     keep=st.booleans(),
 )
 @settings(max_examples=60)
-def test_a_stop_string_ends_the_text_where_it_is_first_whole(
+def test_stop_string_ends_the_text_at_its_first_match(
     text: str, stops: list[str], cuts: list[int], keep: bool
 ) -> None:
     ends = [end for end in range(len(text) + 1) if any(text[:end].endswith(stop) for stop in stops)]
@@ -104,7 +104,7 @@ def test_a_stop_string_ends_the_text_where_it_is_first_whole(
     for end in [*sorted(cut % (len(text) + 1) for cut in cuts), len(text)]:
         shown += looking.feed(text[at:end])
         at = end
-        assert expected.startswith(shown), "nothing is shown that a stop string takes back"
+        assert expected.startswith(shown), "no text is shown that a stop string would remove"
     assert (shown + looking.flush(), looking.matched) == (expected, matched)
 
 
@@ -114,7 +114,7 @@ def test_a_stop_string_ends_the_text_where_it_is_first_whole(
     least=st.integers(0, 8),
 )
 @settings(max_examples=60)
-def test_no_stop_string_ends_within_the_fewest_tokens(text: str, stops: list[str], least: int) -> None:
+def test_stop_string_does_not_end_below_min_tokens(text: str, stops: list[str], least: int) -> None:
     ends = [end for end in range(least + 1, len(text) + 1) if any(text[:end].endswith(s) for s in stops)]
     expected = text
     if ends:
@@ -125,28 +125,28 @@ def test_no_stop_string_ends_within_the_fewest_tokens(text: str, stops: list[str
     assert reader.feed(tokens).text + reader.end() == expected
 
 
-def test_a_character_of_several_bytes_waits_for_its_last_one() -> None:
+def test_multibyte_character_waits_for_its_last_byte() -> None:
     reader = detokenizer("bytes")
     tokens = TOKENIZERS["bytes"].encode("é€🙂").ids
     assert [reader.step(token) for token in tokens] == ["é", "", "", "€", "", "", "", "🙂"]
 
 
-def test_a_character_in_bytes_behind_a_blank_in_bytes_is_whole() -> None:
-    """A decoder that falls back to bytes judges a run of them together."""
+def test_byte_character_after_a_byte_blank_is_whole() -> None:
+    """A decoder with byte fallback decodes a run of bytes together."""
     tokenizer, reader = TOKENIZERS["blanks"], detokenizer("blanks")
     tokens = tokenizer.encode(" 𐀀").ids
     assert len(tokens) == 5
     assert "".join(reader.step(token) for token in tokens) == tokenizer.decode(tokens) == "𐀀"
 
 
-def test_a_leading_blank_is_kept_behind_what_is_skipped() -> None:
+def test_leading_blank_after_skipped_tokens_is_kept() -> None:
     tokenizer = TOKENIZERS["blanks"]
     ids = [tokenizer.token_to_id(token) for token in ("▁hi", "<|end|>", "▁hi", "▁", "a")]
     reader = detokenizer("blanks")
     assert [reader.step(id) for id in ids] == ["hi", "", " hi", " ", "a"]
 
 
-def test_the_end_shows_what_was_held_back() -> None:
+def test_end_shows_the_held_back_text() -> None:
     reader = Reader(detokenizer("bytes"), ["bab"])
     half = TOKENIZERS["bytes"].encode("€").ids[:2]
     read = reader.feed([*TOKENIZERS["bytes"].encode("aab").ids, *half])
@@ -154,7 +154,7 @@ def test_the_end_shows_what_was_held_back() -> None:
     assert reader.end() == "b\N{REPLACEMENT CHARACTER}"
 
 
-def test_a_token_costs_the_same_however_long_the_response_is() -> None:
+def test_decoding_cost_per_token_is_constant() -> None:
     """Counted, not timed: how many tokens are decoded for each one, in broken bytes and in sound text."""
 
     class Counting:
@@ -180,7 +180,7 @@ def test_a_token_costs_the_same_however_long_the_response_is() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ids_that_no_tokenizer_has_add_nothing(name: str) -> None:
+def test_unknown_token_ids_add_nothing(name: str) -> None:
     reader = detokenizer(name)
     assert [reader.step(id) for id in (-1, 2**32, 10**6)] == ["", "", ""]
     assert reader.flush() == ""

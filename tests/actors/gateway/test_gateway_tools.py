@@ -1,5 +1,4 @@
-"""Tools of a conversation: what the model is shown, which calls its text holds, and what is demanded of
-it."""
+"""Tools of a conversation: the prompt of the model, the calls in its text, and demanded calls."""
 
 import itertools
 import json
@@ -33,11 +32,11 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": PARAME
 TURN = [{"role": "user", "content": "hi"}]
 
 
-def told(form: Form, text: str, cuts: list[int]) -> list[str | ToolCall]:
-    """What comes of a text that is cut there; neighbouring texts are one."""
+def parts_of(form: Form, text: str, cuts: list[int]) -> list[str | ToolCall]:
+    """Parts of a text that is fed with these cuts; neighbouring texts are joined."""
     reader = ToolText(form, ["weather", "time"])
     bounds = [0, *sorted(cuts), len(text)]
-    parts = [part for begin, end in itertools.pairwise(bounds) for part in reader.feed(text[begin:end])]
+    parts = [part for start, end in itertools.pairwise(bounds) for part in reader.feed(text[start:end])]
     joined: list[str | ToolCall] = []
     for part in [*parts, *reader.end()]:
         if joined and isinstance(part, str) and isinstance(joined[-1], str):
@@ -68,27 +67,27 @@ def told(form: Form, text: str, cuts: list[int]) -> list[str | ToolCall]:
     ],
 )
 @given(cuts=st.lists(st.integers(0, 60)))
-def test_calls_are_found_wherever_the_text_is_cut(
+def test_calls_are_found_at_any_cut_of_the_text(
     form: Form, text: str, expected: list[str | ToolCall], cuts: list[int]
 ) -> None:
-    assert told(form, text, [cut for cut in cuts if cut <= len(text)]) == expected
+    assert parts_of(form, text, [cut for cut in cuts if cut <= len(text)]) == expected
 
 
 @given(st.text(alphabet='<tool_ca>/{}"name:[]', max_size=60), st.lists(st.integers(0, 60)))
-def test_text_without_a_call_is_told_as_it_is(text: str, cuts: list[int]) -> None:
-    parts = told(HERMES, text, [cut for cut in cuts if cut <= len(text)])
+def test_text_without_a_call_is_unchanged(text: str, cuts: list[int]) -> None:
+    parts = parts_of(HERMES, text, [cut for cut in cuts if cut <= len(text)])
     assert "".join(part for part in parts if isinstance(part, str)) == text
     assert all(isinstance(part, str) for part in parts)
 
 
-def test_the_form_of_calls_is_that_of_the_models_template() -> None:
+def test_call_form_is_that_of_the_chat_template() -> None:
     assert form_of("... <tool_call>{{ call }}</tool_call>") is HERMES
     assert form_of("[TOOL_CALLS]{{ calls | tojson }}") is MISTRAL
-    assert form_of("<tool_call><function={{ name }}>") is None, "parameters there are no JSON"
+    assert form_of("<tool_call><function={{ name }}>") is None, "parameters of this form are not JSON"
     assert form_of("{{ messages }}") is None
 
 
-def test_a_demanded_call_has_the_tools_own_schema_and_definitions_at_the_top() -> None:
+def test_demanded_call_schema_has_definitions_at_the_top() -> None:
     shared = {"$defs": {"City": {"enum": ["Oslo"]}}, "properties": {"city": {"$ref": "#/$defs/City"}}}
     tool = Tool(type="function", function=FunctionIs(name="weather", parameters=shared))
     grammar = demanded([tool], "required", parallel=False)
@@ -105,13 +104,13 @@ def test_a_demanded_call_has_the_tools_own_schema_and_definitions_at_the_top() -
         demanded([tool, other], "required", parallel=True)
 
 
-def said(text: str) -> list[Any]:
+def script_of(text: str) -> list[Any]:
     return list(pieces([ord(letter) for letter in text], list(range(0, len(text), 5))))
 
 
-async def test_a_call_in_the_text_is_a_call_of_the_message_whole_and_streamed() -> None:
+async def test_call_in_the_text_is_a_message_call() -> None:
     text = f"Well. <tool_call>{CALL}</tool_call>"
-    async with serving(ROUTES, said(text)) as world:
+    async with serving(ROUTES, script_of(text)) as world:
         body = {"messages": TURN, "tools": [TOOL]}
         choice = (await ask(world, "/v1/chat/completions", **body))["choices"][0]
         chunks = await stream(world, "/v1/chat/completions", **body)
@@ -126,9 +125,9 @@ async def test_a_call_in_the_text_is_a_call_of_the_message_whole_and_streamed() 
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-async def test_a_demanded_call_is_a_grammar_for_the_engine_and_all_of_the_text() -> None:
+async def test_demanded_call_is_a_grammar_for_the_whole_text() -> None:
     named = {"type": "function", "function": {"name": "weather"}}
-    async with serving(ROUTES, said(f"[{CALL}]")) as world:
+    async with serving(ROUTES, script_of(f"[{CALL}]")) as world:
         for choice in ("required", named):
             body = {"messages": TURN, "tools": [TOOL], "tool_choice": choice}
             message = (await ask(world, "/v1/chat/completions", **body))["choices"][0]["message"]
@@ -140,11 +139,11 @@ async def test_a_demanded_call_is_a_grammar_for_the_engine_and_all_of_the_text()
         asked = [one.sampling.grammar for one in world.requests.asked]
     assert [None if grammar is None else grammar.kind for grammar in asked] == ["json_schema"] * 2 + [None]
     assert all(one.whole for one in world.requests.asked[:2]), (
-        "nothing of it is given away: it may begin anew"
+        "the client gets nothing early: the request may restart"
     )
 
 
-async def test_tools_and_what_they_gave_reach_the_models_template() -> None:
+async def test_tools_and_their_results_reach_the_chat_template() -> None:
     shown: list[Any] = []
 
     class Seen(Letters):
@@ -158,7 +157,7 @@ async def test_tools_and_what_they_gave_reach_the_models_template() -> None:
         {"role": "assistant", "content": None, "tool_calls": [made]},
         {"role": "tool", "tool_call_id": "c", "content": "sunny"},
     ]
-    async with serving(ROUTES, said("ok"), vocabulary=Seen()) as world:
+    async with serving(ROUTES, script_of("ok"), vocabulary=Seen()) as world:
         await ask(world, "/v1/chat/completions", messages=turns, tools=[TOOL])
         broken = {**made, "function": {"name": "weather", "arguments": "{"}}
         turns[1] = {"role": "assistant", "tool_calls": [broken]}
@@ -170,11 +169,11 @@ async def test_tools_and_what_they_gave_reach_the_models_template() -> None:
     assert messages[2] == {"role": "tool", "content": "sunny", "tool_call_id": "c"}
 
 
-async def test_tools_are_refused_where_nobody_knows_how_the_model_calls_them() -> None:
+async def test_tools_are_refused_without_a_known_call_form() -> None:
     class Plain(Letters):
         template = "{{ messages }}"
 
-    async with serving(ROUTES, said("ok"), vocabulary=Plain()) as world:
+    async with serving(ROUTES, script_of("ok"), vocabulary=Plain()) as world:
         status, error = await refused(world, "/v1/chat/completions", messages=TURN, tools=[TOOL])
         assert (status, error["param"]) == (400, "tools")
         for tools in ([TOOL, TOOL], [{**TOOL, "type": "web_search"}]):

@@ -19,23 +19,23 @@ def words(directory: Path) -> Prompts:
     return Prompts(directory)
 
 
-async def test_a_conversation_is_encoded_and_its_answer_decoded_as_the_checkpoint_says(
+async def test_conversation_follows_the_checkpoint_tokenizer_and_template(
     tmp_path: Path,
 ) -> None:
     prompts = words(tmp_path)
     answer = prompts.encode_text(f"<answer>esuoh</answer>{END}")
     async with serving(ROUTES, pieces(answer, [1, 4]), vocabulary=prompts) as world:
-        told = await plain_openai.chat(world.url, "tiny", QUESTION, 64)
+        rolled = await plain_openai.chat(world.url, "tiny", QUESTION, 64)
         rendered = await skyrl.render(world.url, "tiny", QUESTION)
         again = await skyrl.detokenize(world.url, "tiny", rendered)
         asked = list(world.requests.asked[0].prompt)
-    assert told.text == "<answer>esuoh</answer>", "its end token is no text"
-    assert len(told.logprobs) == len(answer), "but a token with a log-prob"
+    assert rolled.text == "<answer>esuoh</answer>", "its end token is no text"
+    assert len(rolled.logprobs) == len(answer), "but a token with a log-prob"
     assert asked == rendered == prompts.encode(QUESTION)
     assert again == f"<|user|>{QUESTION}<|assistant|>"
 
 
-def test_tools_are_written_as_transformers_writes_them(tmp_path: Path) -> None:
+def test_tools_are_rendered_as_by_transformers(tmp_path: Path) -> None:
     prompts = words(tmp_path)
     parameters = {"type": "object", "properties": {"b": {"type": "string"}, "a": {"enum": ["<é>&'"]}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]

@@ -1,5 +1,7 @@
-"""Weights that are given to a gateway's own engines: published once an engine has loaded them, refused in the
-engine's words, and a journal that holds a version that no engine loads is no obstacle."""
+"""Weight updates of a gateway's own engines: load, publish, refuse.
+
+A version is published once an engine has loaded it, and refused with the engine's message. A journaled
+version that no engine loads does not stop the gateway."""
 
 import asyncio
 from array import array
@@ -94,7 +96,7 @@ class Server:
 
 
 class Holder(Actor):
-    """Where a fleet of the gateway's lives."""
+    """The actor that owns the gateway's fleet."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -164,7 +166,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             await host.__aexit__(None, None, None)
 
 
-async def test_a_folder_that_cannot_be_loaded_is_refused_in_the_engines_words_and_changes_nothing(
+async def test_unloadable_folder_is_refused_and_changes_nothing(
     world: World,
 ) -> None:
     async with Server(half={"/half"}).running() as one, Server(half={"/half"}).running() as other:
@@ -176,7 +178,7 @@ async def test_a_folder_that_cannot_be_loaded_is_refused_in_the_engines_words_an
             with pytest.raises(CannotLoad, match=WORDS):
                 await world.fleet.update_weights(path, 5)
             await world.until(0, 0)
-        assert {one.holds, other.holds} == {"/first"}, "what was loaded by half is loaded again"
+        assert {one.holds, other.holds} == {"/first"}, "the partly loaded version is loaded again"
         assert [len(one.asked), len(other.asked)] in ([4, 0], [0, 4]), "the other engine was not asked"
         assert (await world.seen()).published == 0
         assert {it.name: it.incarnation for it in (await world.seen()).instances} == before
@@ -192,9 +194,7 @@ async def test_a_folder_that_cannot_be_loaded_is_refused_in_the_engines_words_an
 
 
 @pytest.mark.parametrize("published", ["as found", "given"])
-async def test_a_folder_of_nan_is_not_published_and_the_engine_loads_again_what_is_served(
-    world: World, published: str
-) -> None:
+async def test_folder_of_nan_is_not_published_and_engine_reverts(world: World, published: str) -> None:
     async with (
         Server(good={"/first", "/second"}, broken={"/nan"}).running() as one,
         Server(good={"/first", "/second"}, broken={"/nan"}).running() as other,
@@ -219,14 +219,14 @@ async def test_a_folder_of_nan_is_not_published_and_the_engine_loads_again_what_
         assert {it.name: it.incarnation for it in (await world.seen()).instances} == before, "no restarts"
 
 
-async def test_a_version_is_one_folder_and_goes_up(world: World) -> None:
+async def test_version_is_one_folder_and_increases(world: World) -> None:
     with pytest.raises(Failed, match="no instance is there"):
         await world.fleet.update_weights("/second", 5)
     async with Server(good={"/first", "/second", "/third"}).running() as server:
         await world.add("a", server)
         await world.until(0)
         assert await world.fleet.update_weights("/second", 5) == 5
-        assert await world.fleet.update_weights("/second/", 5) == 5, "said twice, it is done once"
+        assert await world.fleet.update_weights("/second/", 5) == 5, "a repeated request is applied once"
         assert server.asked == ["/second"]
         with pytest.raises(VersionTaken, match="version 5 was published before with other bytes"):
             await world.fleet.update_weights("/third", 5)
@@ -236,7 +236,7 @@ async def test_a_version_is_one_folder_and_goes_up(world: World) -> None:
         assert await world.fleet.update_weights("/third", None) == 6
 
 
-async def test_a_server_that_has_another_folder_under_the_same_name_loads_ours(world: World) -> None:
+async def test_server_with_a_foreign_folder_loads_ours(world: World) -> None:
     async with Server(good={"/first", "/second"}, path="/theirs", version="5").running() as server:
         await world.add("a", server)
         await world.until(0)
@@ -245,9 +245,7 @@ async def test_a_server_that_has_another_folder_under_the_same_name_loads_ours(w
 
 
 @pytest.mark.parametrize("engines", ["a", "ab"])
-async def test_a_gateway_whose_journal_has_a_version_that_no_engine_loads_serves_the_one_before(
-    world: World, engines: str
-) -> None:
+async def test_journaled_version_that_no_engine_loads_is_skipped(world: World, engines: str) -> None:
     bad = PublishVersion(weights=in_folder(5, "/nowhere"))
     await world.head.ask("rollout/manager", bad, Done)  # as releases before did, untried
     async with Server().running() as one, Server().running() as other:

@@ -26,7 +26,7 @@ OF_OPENAI: dict[str, Client] = {
     "trl": trl_package.rollout,
     "trl-async": trl.rollout,
 }
-"""They speak OpenAI's and vLLM's words."""
+"""Clients of OpenAI's and vLLM's routes."""
 
 OF_SGLANG: dict[str, Client] = {
     "areal-sglang": areal.rollout_sglang,
@@ -35,6 +35,6 @@ OF_SGLANG: dict[str, Client] = {
     "slime": slime.rollout,
     "slime-streamed": slime.streamed,
 }
-"""They speak SGLang's."""
+"""Clients of SGLang's routes."""
 
 ALL = {**OF_OPENAI, **OF_SGLANG}

@@ -41,7 +41,7 @@ async def rollout(url: str, model: str, prompt: list[int], limit: int) -> Rollou
 
 
 async def chat(url: str, model: str, question: str, limit: int) -> Rollout:
-    """A conversation, streamed, with log-probs; tokens are not told, so their number stands in."""
+    """A conversation, streamed, with log-probs; its token ids are unknown, so their count replaces them."""
     text, reason, roles = "", "", []
     logprobs: list[float] = []
     async with client_of(url) as client:

@@ -31,7 +31,7 @@ async def rollout(
 ) -> Rollout:
     """longest: prompt that it would send; None: as the server says, which it remembers."""
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="EMPTY", max_retries=0) as client:
-        told = await generate(
+        answer = await generate(
             client=client,
             renderer=cast(Renderer, Plain()),
             messages=[],
@@ -43,5 +43,5 @@ async def rollout(
             extra_headers=HEADERS,
             max_prompt_len=longest,
         )
-    assert told["request_id"]
-    return Rollout(told["completion_ids"], told["completion_logprobs"], told["finish_reason"])
+    assert answer["request_id"]
+    return Rollout(answer["completion_ids"], answer["completion_logprobs"], answer["finish_reason"])

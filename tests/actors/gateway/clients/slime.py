@@ -66,8 +66,8 @@ async def streamed(url: str, model: str, prompt: list[int], limit: int) -> Rollo
 
 
 async def abort_all(url: str, every_s: float = 3.0, rounds: int = 20) -> list[str]:
-    """End a round: every worker that the router names is told to abort until it has no request. slime has no
-    bound on the rounds."""
+    """End a round: send aborts to each worker of the router until the worker has no request. slime does not
+    limit the rounds."""
     async with httpx.AsyncClient(timeout=60) as client:
         workers = (await client.get(f"{url}/workers")).json()["workers"]
         urls = [worker["url"] for worker in workers]

@@ -1,7 +1,6 @@
 """TRL's own package: its `VLLMClient`, as `GRPOTrainer` generates with a server.
 
-The class asks for vLLM when it is made, of which only its weights over NCCL use anything: here it is told
-that vLLM is there.
+Its constructor requires vLLM, which only weights over NCCL use. Here it is patched to find vLLM.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ Columns = Mapping[str, list]
 
 
 def connected(url: str) -> vllm_client.VLLMClient:
-    """Raises ConnectionError where nobody is. It blocks, as all of it does."""
+    """Raises ConnectionError without a server. It blocks, as all functions here do."""
     return vllm_client.VLLMClient(base_url=url)
 
 
@@ -51,10 +50,10 @@ async def chat_greedy(url: str, model: str, prompt: list[int], limit: int) -> Ro
 
 async def _asked(call: Callable[[], Columns], limit: int) -> list[Rollout]:
     """TRL reads no reason: what is not as long as it may be has ended by itself."""
-    told = await asyncio.to_thread(call)
+    answer = await asyncio.to_thread(call)
     found = []
     for tokens, logprobs, ids in zip(
-        told["completion_ids"], told["logprobs"], told["logprob_token_ids"], strict=True
+        answer["completion_ids"], answer["logprobs"], answer["logprob_token_ids"], strict=True
     ):
         assert ids == [[token] for token in tokens]
         reason = "length" if len(tokens) == limit else "stop"
