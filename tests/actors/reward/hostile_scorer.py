@@ -1,4 +1,4 @@
-"""A scorer that does to its worker process whatever the first token says; for the tests of the pool."""
+"""A scorer that harms its worker process as the first token selects; for the tests of the pool."""
 
 import ctypes
 import os

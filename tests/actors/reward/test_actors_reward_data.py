@@ -1,4 +1,4 @@
-"""Files of problems of one's own: which row a (split, index) names, and what is wrong with a file."""
+"""Problem files of the user: the row of a (split, index), and the errors of bad files."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_every_row_is_in_one_split(tmp_path: Path) -> None:
     assert train != sorted(train), "they are shuffled"
 
 
-def test_a_file_gives_the_same_problems_again_and_with_another_seed_the_same_held_out_ones(
+def test_file_repeats_its_problems_and_held_out_ones(
     tmp_path: Path,
 ) -> None:
     data = written(tmp_path / "a.jsonl", 100)
@@ -46,34 +46,34 @@ def test_a_file_gives_the_same_problems_again_and_with_another_seed_the_same_hel
     assert sorted(all_of(one, "heldout")) == sorted(all_of(other, "heldout"))
 
 
-def test_a_prompt_that_comes_twice_is_in_one_split(tmp_path: Path) -> None:
+def test_repeated_prompt_is_in_one_split(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"p {n % 20}", "answer": n}) + "\n" for n in range(200)))
     made = problems(str(path))
     assert not set(all_of(made, "train")) & set(all_of(made, "heldout"))
 
 
-def test_held_out_problems_may_have_a_file_of_their_own(tmp_path: Path) -> None:
+def test_held_out_problems_may_have_their_own_file(tmp_path: Path) -> None:
     made = problems(written(tmp_path / "a.jsonl", 5), heldout_data=written(tmp_path / "b.jsonl", 3, 100))
     assert (made.count("train"), made.count("heldout")) == (5, 3)
     assert set(all_of(made, "heldout")) == {"problem 100", "problem 101", "problem 102"}
 
 
-def test_an_index_beyond_the_last_begins_again(tmp_path: Path) -> None:
+def test_index_beyond_the_last_starts_again(tmp_path: Path) -> None:
     made = problems(written(tmp_path / "a.jsonl", 20))
     assert made.entry("train", made.count("train")) == made.entry("train", 0)
     with pytest.raises(BadTask, match="begin at 0"):
         made.entry("train", -1)
 
 
-def test_answers_are_texts_for_a_warm_start(tmp_path: Path) -> None:
+def test_warm_start_answers_are_texts(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"prompt": str(n), "answer": [n]}) + "\n" for n in range(20)))
     found = problems(str(path)).problem("train", 0)
     assert found.answer == f"[{found.question}]"
 
 
-def test_a_bad_line_is_named(tmp_path: Path) -> None:
+def test_bad_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "x"}\n\n{"prompt": \n')
     with pytest.raises(BadTask, match=r"a\.jsonl: line 3: no JSON"):
@@ -81,7 +81,7 @@ def test_a_bad_line_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gone.jsonl", "a.csv", "pipe.jsonl", "empty.jsonl", "one.jsonl"])
-def test_a_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_unusable_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.csv").write_text("x")
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "folder"])
-def test_parquet_and_folders_of_datasets_are_read(tmp_path: Path, name: str) -> None:
+def test_parquet_and_dataset_folders_are_read(tmp_path: Path, name: str) -> None:
     datasets = pytest.importorskip("datasets")
     parquet = pytest.importorskip("pyarrow.parquet")
     turns = [{"role": "user", "content": "p"}]
@@ -103,7 +103,7 @@ def test_parquet_and_folders_of_datasets_are_read(tmp_path: Path, name: str) -> 
     assert source.place(1).endswith(f"{name}: row 1")
 
 
-def test_a_folder_of_several_sets_is_refused_with_their_names(tmp_path: Path) -> None:
+def test_folder_of_several_sets_is_refused_by_names(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     one = datasets.Dataset.from_list([{"prompt": "p"}])
     datasets.DatasetDict(train=one, test=one).save_to_disk(str(tmp_path / "both"))
@@ -111,16 +111,14 @@ def test_a_folder_of_several_sets_is_refused_with_their_names(tmp_path: Path) ->
         table(str(tmp_path / "both"))
 
 
-def test_parquet_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
+def test_invalid_parquet_is_refused_by_name(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and more")
     with pytest.raises(BadTask, match=r"a\.parquet: cannot be read"):
         table(str(tmp_path / "a.parquet"))
 
 
-def test_parquet_without_the_package_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_parquet_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(BadTask, match=r"gleaner\[data\]"):

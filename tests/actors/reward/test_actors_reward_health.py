@@ -1,4 +1,4 @@
-"""When a verifier counts as sick, from its verdicts and the time."""
+"""`VerifierHealth`: a verifier is sick or well by its verdicts and the time."""
 
 from gleaner.actors.reward.health import LEAST, WINDOW, VerifierHealth
 from gleaner.actors.reward.verdicts import LOST, OURS, PROGRAMS, VERIFIER_FAILED
@@ -11,7 +11,7 @@ def heard(health: VerifierHealth, statuses: list[str], at_s: float = 0.0) -> Non
         health.heard(status, TEXT if status in OURS else "", at_s)
 
 
-def test_a_verifier_is_sick_when_more_than_its_share_of_the_last_verdicts_are_ours() -> None:
+def test_verifier_is_sick_beyond_its_share_of_failures() -> None:
     health = VerifierHealth(0.2, 30.0)
     heard(health, ["ok"] * 160 + [VERIFIER_FAILED] * 40)
     assert not health.sick, "a fifth is not more than a fifth"
@@ -23,14 +23,14 @@ def test_a_verifier_is_sick_when_more_than_its_share_of_the_last_verdicts_are_ou
     assert sick.words == f"41 of its last 200 verdicts failed (lost 1, verifier_failed 40): {TEXT}"
 
 
-def test_what_is_older_than_the_window_does_not_count() -> None:
+def test_verdicts_older_than_the_window_do_not_count() -> None:
     health = VerifierHealth(0.2, 30.0)
     heard(health, [VERIFIER_FAILED, "ok"] * 9)  # fewer than are judged by their share
     heard(health, ["ok"] * WINDOW + [LOST] * 40)
     assert not health.sick
 
 
-def test_a_verifier_that_has_only_failed_is_sick_at_once_and_one_that_also_scores_is_not() -> None:
+def test_verifier_is_sick_at_once_without_any_score() -> None:
     health = VerifierHealth(0.2, 30.0)
     heard(health, [LOST])
     assert health.sick
@@ -44,14 +44,14 @@ def test_a_verifier_that_has_only_failed_is_sick_at_once_and_one_that_also_score
     assert health.outage
 
 
-def test_statuses_of_the_program_never_make_a_verifier_sick() -> None:
+def test_program_statuses_never_make_a_verifier_sick() -> None:
     health = VerifierHealth(0.0, 30.0)
     heard(health, sorted(PROGRAMS) * 20)
     assert not health.sick
     assert health.sickness(1.0) is None
 
 
-def test_a_verifier_of_which_every_response_times_out_is_sick_and_one_that_ends_for_others_is_not() -> None:
+def test_verifier_is_sick_if_every_response_times_out() -> None:
     health = VerifierHealth(0.2, 30.0)
     health.heard("timeout", "more than 2 s", 0.0)
     sick = health.sickness(0.0)
@@ -61,12 +61,12 @@ def test_a_verifier_of_which_every_response_times_out_is_sick_and_one_that_ends_
     heard(health, ["timeout", VERIFIER_FAILED] * LEAST)
     assert health.sick
     heard(health, ["ok"])
-    assert not health.fails("timeout"), "then it was the response"
+    assert not health.fails("timeout"), "now the response is at fault"
     heard(health, ["timeout", "ok"] * LEAST)
     assert not health.sick
 
 
-def test_a_verifier_that_scores_again_is_well_before_the_window_is_full_of_it() -> None:
+def test_verifier_is_well_before_the_window_is_full() -> None:
     health = VerifierHealth(0.2, 30.0)
     heard(health, [VERIFIER_FAILED] * WINDOW)
     heard(health, ["ok"] * (LEAST - 5))
@@ -74,10 +74,10 @@ def test_a_verifier_that_scores_again_is_well_before_the_window_is_full_of_it() 
     heard(health, ["ok"])
     assert not health.sick
     heard(health, [VERIFIER_FAILED])
-    assert health.sick, "four and one of the twenty, which is more than a fifth"
+    assert health.sick, "five failures of twenty are more than a fifth"
 
 
-def test_the_time_of_a_sickness_counts_from_its_begin_and_anew_after_it_was_well() -> None:
+def test_sickness_time_starts_anew_after_recovery() -> None:
     health = VerifierHealth(0.2, 30.0)
     heard(health, [VERIFIER_FAILED] * 5, at_s=100.0)
     heard(health, [VERIFIER_FAILED] * 5, at_s=120.0)
@@ -94,7 +94,7 @@ def test_the_time_of_a_sickness_counts_from_its_begin_and_anew_after_it_was_well
     assert sick.for_s == 1.0
 
 
-def test_a_verifier_that_nothing_waits_for_is_not_sick() -> None:
+def test_idle_verifier_is_not_sick() -> None:
     health = VerifierHealth(0.2, 30.0)
     heard(health, [VERIFIER_FAILED] * 3)
     health.idle()
@@ -107,7 +107,7 @@ def test_a_verifier_that_nothing_waits_for_is_not_sick() -> None:
     assert not health.sick
 
 
-def test_a_share_of_one_never_makes_a_verifier_sick() -> None:
+def test_share_of_one_never_makes_a_verifier_sick() -> None:
     health = VerifierHealth(1.0, 0.0)
     heard(health, [VERIFIER_FAILED] * 2 * WINDOW)
     assert not health.sick

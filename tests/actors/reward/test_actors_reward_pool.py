@@ -1,4 +1,4 @@
-"""Whatever a verifier does, there is a verdict; real worker processes, real signals."""
+"""`WorkerPool`: a verdict for every behaviour of a verifier; real worker processes, real signals."""
 
 import asyncio
 import contextlib
@@ -52,14 +52,14 @@ def children() -> list[psutil.Process]:
     return alive
 
 
-async def test_answers_are_scored_and_problems_given(pool: WorkerPool) -> None:
+async def test_answers_are_scored_and_problems_returned(pool: WorkerPool) -> None:
     assert await pool.score("train", 7, [hostile.FINE]) == Verdict(0.7, "ok")
     assert await pool.problem("train", 3) == pipe.ProblemOut("train 3?", [3, 4])
     with pytest.raises(NoProblem, match="problem -1 of 'train': LookupError: no problem -1"):
         await pool.problem("train", -1)
 
 
-async def test_a_problem_whose_workers_die_may_still_come_and_one_that_there_is_not_may_not(
+async def test_lost_problem_is_retryable_and_missing_one_is_not(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(NoProblem) as refused:
@@ -90,7 +90,7 @@ DEEDS = {
 }
 
 
-async def test_whatever_a_verifier_does_is_a_verdict_and_the_next_item_is_scored(pool: WorkerPool) -> None:
+async def test_any_verifier_behaviour_gives_a_verdict(pool: WorkerPool) -> None:
     for deed, (status, detail) in DEEDS.items():
         verdict = await pool.score("train", 1, [deed], deadline_s=0.3 if deed == hostile.HANG else None)
         assert verdict.status == status
@@ -100,7 +100,7 @@ async def test_whatever_a_verifier_does_is_a_verdict_and_the_next_item_is_scored
     assert pool.deaths == {"timeout": 1, "crashed": 4}
 
 
-async def test_what_a_verifier_failed_at_once_is_tried_again_by_the_worker_that_lives(
+async def test_immediate_failure_is_retried_by_a_living_worker(
     pool: WorkerPool,
 ) -> None:
     asked = [pool.score("train", index, [hostile.RAISE_ONCE]) for index in range(3)]
@@ -108,7 +108,7 @@ async def test_what_a_verifier_failed_at_once_is_tried_again_by_the_worker_that_
     assert pool.deaths == {}
 
 
-async def test_a_proxy_that_stood_still_takes_no_worker_for_hung(pool: WorkerPool) -> None:
+async def test_stalled_proxy_does_not_count_workers_as_hung(pool: WorkerPool) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PatientLoop)
     assert await pool.score("train", 1, [hostile.FINE]) == Verdict(0.1, "ok")
@@ -122,7 +122,7 @@ async def test_a_proxy_that_stood_still_takes_no_worker_for_hung(pool: WorkerPoo
     assert not pool.deaths
 
 
-async def test_items_behind_a_hostile_one_are_untouched(tmp_path: Path) -> None:
+async def test_items_behind_a_hostile_one_are_unaffected(tmp_path: Path) -> None:
     pool = WorkerPool(spec(tmp_path), START, workers=2, deadline_s=AMPLE_S, attempts=2)
     pool.start()
     deeds = [hostile.ABORT, *[hostile.FINE] * 10, hostile.EXIT, *[hostile.FINE] * 10]
@@ -135,7 +135,7 @@ async def test_items_behind_a_hostile_one_are_untouched(tmp_path: Path) -> None:
     )
 
 
-async def test_an_item_that_crashed_once_is_tried_again(tmp_path: Path) -> None:
+async def test_item_that_crashed_once_is_retried(tmp_path: Path) -> None:
     pool = WorkerPool(spec(tmp_path), START, workers=1, deadline_s=AMPLE_S, attempts=2)
     pool.start()
     assert await pool.score("train", 4, [hostile.ONCE]) == Verdict(0.4, "ok")
@@ -143,7 +143,7 @@ async def test_an_item_that_crashed_once_is_tried_again(tmp_path: Path) -> None:
     await pool.close()
 
 
-async def test_a_worker_killed_while_idle_is_replaced_and_costs_no_item(pool: WorkerPool) -> None:
+async def test_worker_killed_while_idle_is_replaced(pool: WorkerPool) -> None:
     await pool.score("train", 1, [hostile.FINE])
     [worker] = children()
     worker.send_signal(signal.SIGKILL)
@@ -152,8 +152,8 @@ async def test_a_worker_killed_while_idle_is_replaced_and_costs_no_item(pool: Wo
     assert await pool.score("train", 2, [hostile.FINE]) == Verdict(0.2, "ok")
 
 
-async def test_what_a_hung_verifier_forked_goes_with_it(pool: WorkerPool, tmp_path: Path) -> None:
-    for deadline_s in (1.0, 10.0, 60.0):  # until it has come so far
+async def test_processes_forked_by_a_hung_verifier_are_killed(pool: WorkerPool, tmp_path: Path) -> None:
+    for deadline_s in (1.0, 10.0, 60.0):  # the longer ones are for a slow machine
         assert (await pool.score("train", 1, [hostile.FORK], deadline_s=deadline_s)).status == "lost"
         if (tmp_path / "forked").exists():
             break
@@ -163,7 +163,7 @@ async def test_what_a_hung_verifier_forked_goes_with_it(pool: WorkerPool, tmp_pa
             await asyncio.sleep(0.01)
 
 
-async def test_a_full_queue_says_so_at_once(tmp_path: Path) -> None:
+async def test_full_queue_is_reported_at_once(tmp_path: Path) -> None:
     pool = WorkerPool(spec(tmp_path), START, workers=1, deadline_s=60, max_queue=2)
     pool.start()
     waiting = [asyncio.create_task(pool.score("train", 1, [hostile.HANG])) for _ in range(2)]
@@ -178,7 +178,7 @@ async def test_a_full_queue_says_so_at_once(tmp_path: Path) -> None:
     assert children() == []
 
 
-async def test_a_scorer_that_cannot_be_loaded_fails_every_item_with_its_reason(tmp_path: Path) -> None:
+async def test_unloadable_scorer_fails_every_item_with_the_reason(tmp_path: Path) -> None:
     pool = WorkerPool(spec(tmp_path, unusable=True), START, workers=1, deadline_s=AMPLE_S)
     pool.start()
     with pytest.raises(PoolFailed, match="hostile_scorer:make: KeyError: 'the task is not known'"):
@@ -186,7 +186,7 @@ async def test_a_scorer_that_cannot_be_loaded_fails_every_item_with_its_reason(t
     await pool.close()
 
 
-async def test_workers_that_die_at_every_start_end_the_pool(tmp_path: Path) -> None:
+async def test_workers_that_die_at_start_end_the_pool(tmp_path: Path) -> None:
     intensity = Intensity(restarts=2, within_s=60.0, backoff_s=0.01)
     pool = WorkerPool(
         spec(tmp_path, stillborn=True), START, workers=1, deadline_s=AMPLE_S, intensity=intensity
@@ -198,7 +198,7 @@ async def test_workers_that_die_at_every_start_end_the_pool(tmp_path: Path) -> N
     await pool.close()
 
 
-async def test_a_caller_that_gave_up_does_not_get_in_the_way(pool: WorkerPool) -> None:
+async def test_cancelled_caller_does_not_block_the_next(pool: WorkerPool) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await pool.score("train", 1, [hostile.FINE])
@@ -223,7 +223,7 @@ asyncio.run(main())
 """
 
 
-def test_workers_die_with_the_process_of_the_pool() -> None:
+def test_workers_die_with_the_pool_process() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, cwd=ROOT)
     try:
         assert parent.stdout is not None
@@ -245,16 +245,16 @@ def test_restarts_beyond_the_intensity_back_off() -> None:
     assert [restarts.delay_s(now) for now in (0.0, 0.1, 0.2, 0.3, 0.4)] == [0.0, 0.0, 0.5, 1.0, 2.0]
     assert restarts.delay_s(5.0) == 4.0
     assert restarts.delay_s(5.1) == 5.0, "it has a longest value"
-    assert restarts.delay_s(30.0) == 0.0, "what is long ago is forgotten"
+    assert restarts.delay_s(30.0) == 0.0, "old restarts are forgotten"
 
 
-def test_ends_of_processes_have_names() -> None:
+def test_process_ends_have_names() -> None:
     assert how_it_ended(-11) == "signal 11 (SIGSEGV)"
     assert how_it_ended(-9) == "signal 9 (SIGKILL)"
     assert how_it_ended(0) == "exit code 0"
 
 
-def test_frames_that_no_worker_would_take_are_refused() -> None:
+def test_frames_that_no_worker_accepts_are_refused() -> None:
     with pytest.raises(pipe.BadFrame, match="announced"):
         pipe.length(b"\xff\xff\xff\xff")
     with pytest.raises(pipe.BadFrame, match="no frame"):

@@ -22,7 +22,7 @@ def questions(problems: Problems, split: Split, count: int) -> set[str]:
     return {problems.problem(split, index).question for index in range(count)}
 
 
-def test_no_question_is_in_two_splits_even_where_few_questions_exist() -> None:
+def test_no_question_is_in_two_splits() -> None:
     few = Problems("spell_backward", {"min_word_len": 3, "max_word_len": 3}, seed=3)
     warmup, train, heldout = (questions(few, split, 500) for split in SPLITS)
     assert len(warmup) > 100
@@ -33,12 +33,12 @@ def test_no_question_is_in_two_splits_even_where_few_questions_exist() -> None:
     assert not train & heldout
 
 
-def test_a_held_out_question_of_one_seed_is_trained_on_under_no_other() -> None:
+def test_held_out_question_is_held_out_for_every_seed() -> None:
     heldout = questions(Problems("spell_backward", WORDS, seed=1), "heldout", 50)
     assert {split_of(question) for question in heldout} == {"heldout"}
 
 
-def test_the_same_seed_gives_the_same_problems_in_any_order_and_another_seed_others(words: Problems) -> None:
+def test_seed_fixes_the_problems_in_any_order(words: Problems) -> None:
     again = Problems("spell_backward", WORDS, seed=0)
     backwards = [again.problem("train", index) for index in reversed(range(40))]
     assert backwards[::-1] == [words.problem("train", index) for index in range(40)]
@@ -66,11 +66,11 @@ def test_neighbouring_seeds_share_no_shifted_stream() -> None:
         ("", ""),
     ],
 )
-def test_the_answer_is_between_the_last_tags_else_behind_the_thinking(response: str, answer: str) -> None:
+def test_answer_is_in_the_last_tags_or_after_thinking(response: str, answer: str) -> None:
     assert answer_of(response) == answer
 
 
-def test_an_unknown_task_is_refused_with_the_closest_name() -> None:
+def test_unknown_task_is_refused_with_the_closest_name() -> None:
     with pytest.raises(BadTask, match=r"'spel_backward'.*did you mean 'spell_backward'"):
         Problems("spel_backward", {}, seed=0)
 
@@ -81,17 +81,17 @@ def test_wrong_parameters_are_refused_with_the_reason(params: dict[str, object])
         Problems("spell_backward", params, seed=0)
 
 
-def test_an_unknown_parameter_is_refused_with_those_that_the_task_has() -> None:
+def test_unknown_parameter_is_refused_with_the_known_ones() -> None:
     with pytest.raises(BadTask) as refused:
         Problems("spell_backward", {"max_wurd_len": 5}, seed=0)
-    said = str(refused.value)
-    assert "has no parameter max_wurd_len, did you mean 'max_word_len'" in said
-    assert "it has min_word_len, max_word_len, data_file" in said
+    message = str(refused.value)
+    assert "has no parameter max_wurd_len, did you mean 'max_word_len'" in message
+    assert "it has min_word_len, max_word_len, data_file" in message
     with pytest.raises(BadTask, match="has no parameter seed"):  # it follows from the job's own
         Problems("spell_backward", {"seed": 5}, seed=0)
 
 
-def test_a_task_without_a_question_for_a_split_says_so_instead_of_searching_forever() -> None:
+def test_task_without_questions_for_a_split_fails() -> None:
     one = Problems("chain_sum", {"min_terms": 1, "max_terms": 1, "min_digits": 1, "max_digits": 1}, seed=0)
     splits = {
         split_of(f"State the final answer to the following arithmetic problem: {n} =") for n in range(10)
@@ -103,6 +103,6 @@ def test_a_task_without_a_question_for_a_split_says_so_instead_of_searching_fore
             one.problem(split, 0)
 
 
-def test_a_negative_index_is_refused(words: Problems) -> None:
+def test_negative_index_is_refused(words: Problems) -> None:
     with pytest.raises(BadTask, match="-1"):
         words.problem("train", -1)

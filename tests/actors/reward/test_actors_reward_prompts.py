@@ -1,4 +1,4 @@
-"""Conversations as the model's own chat template puts them, as transformers would."""
+"""Conversations rendered by the model's own chat template, as by transformers."""
 
 from pathlib import Path
 
@@ -21,35 +21,35 @@ def prompts(directory: Path, template: str | None) -> Prompts:
     return Prompts(directory)
 
 
-def test_a_conversation_is_rendered_turn_by_turn(tmp_path: Path) -> None:
+def test_conversation_is_rendered_turn_by_turn(tmp_path: Path) -> None:
     here = prompts(tmp_path, CHAT_TEMPLATE)
     assert here.chat(TURNS) == "<|user|>one<|assistant|>two<|end|><|user|>three<|assistant|>"
     assert here.chat(TURNS[:2], generation_prompt=False) == "<|user|>one<|assistant|>two<|end|>"
 
 
-def test_one_question_and_a_conversation_of_one_turn_are_the_same_tokens(tmp_path: Path) -> None:
+def test_question_equals_a_conversation_of_one_turn(tmp_path: Path) -> None:
     here = prompts(tmp_path, CHAT_TEMPLATE)
     assert here.encode("one") == here.encode_text(here.chat(TURNS[:1]))
 
 
-def test_names_of_the_caller_reach_the_template_and_replace_no_message(tmp_path: Path) -> None:
+def test_caller_names_reach_the_template_and_replace_no_message(tmp_path: Path) -> None:
     here = prompts(tmp_path, "{{ enable_thinking }}{{ messages[0].content }}")
     assert here.chat(TURNS, names={"enable_thinking": False, "messages": []}) == "Falseone"
 
 
-def test_what_a_template_refuses_is_refused_in_its_words(tmp_path: Path) -> None:
+def test_template_refusal_keeps_its_message(tmp_path: Path) -> None:
     here = prompts(tmp_path, "{{ raise_exception('roles must alternate') }}")
     with pytest.raises(BadConversation, match="roles must alternate"):
         here.chat(TURNS)
 
 
-def test_a_template_that_fails_on_a_message_refuses_the_conversation(tmp_path: Path) -> None:
+def test_template_failure_on_a_message_refuses_the_conversation(tmp_path: Path) -> None:
     here = prompts(tmp_path, "{{ messages[0].content + 1 }}")
     with pytest.raises(BadConversation, match="TypeError"):
         here.chat(TURNS)
 
 
-def test_a_model_without_a_template_takes_no_conversation(tmp_path: Path) -> None:
+def test_model_without_a_template_refuses_conversations(tmp_path: Path) -> None:
     with pytest.raises(BadConversation, match="no chat template"):
         prompts(tmp_path, None).chat(TURNS)
 

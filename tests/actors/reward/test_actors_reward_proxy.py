@@ -1,4 +1,4 @@
-"""The proxy behind its messages: bad answers and crashing verifiers are verdicts; nobody waits for ever."""
+"""Reward proxy: a verdict for bad answers and crashing verifiers; no caller waits for ever."""
 
 import asyncio
 from array import array
@@ -39,7 +39,7 @@ async def ask(system: TestSystem, message: Score) -> Verdict:
     return await system.ask("reward/proxy", message, Verdict, deadline_s=60)
 
 
-async def test_whatever_becomes_of_a_response_there_is_a_verdict_and_the_others_keep_theirs(
+async def test_every_response_gets_its_own_verdict(
     system: TestSystem,
 ) -> None:
     deeds = [hostile.FINE, hostile.ABORT, hostile.HANG, hostile.RAISE, hostile.FINE]
@@ -50,7 +50,7 @@ async def test_whatever_becomes_of_a_response_there_is_a_verdict_and_the_others_
     assert (await ask(system, score("after", hostile.FINE))).status == "ok"
 
 
-async def test_problems_come_in_the_order_of_their_indices_or_say_why_not(system: TestSystem) -> None:
+async def test_problems_follow_their_indices_or_fail_with_reason(system: TestSystem) -> None:
     wanted = GetProblems(split="train", indices=[7, 2, 5])
     problems = await system.ask("reward/proxy", wanted, Problems, deadline_s=60)
     assert problems.prompts == [[7, 8], [2, 3], [5, 6]]
@@ -58,10 +58,10 @@ async def test_problems_come_in_the_order_of_their_indices_or_say_why_not(system
         await system.ask("reward/proxy", GetProblems(split="train", indices=[1, -1]), Problems, deadline_s=60)
 
 
-async def test_a_problem_that_was_lost_with_its_worker_is_asked_for_again(
+async def test_problem_lost_with_its_worker_is_requested_again(
     system: TestSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job waits for it; it must not fail for want of it."""
+    """The job waits for this problem and must not fail without it."""
     asked = 0
     whole = WorkerPool.problem
 
@@ -79,10 +79,10 @@ async def test_a_problem_that_was_lost_with_its_worker_is_asked_for_again(
     assert asked == 2
 
 
-async def test_where_one_problem_is_lost_the_others_of_its_ask_hold_up_nobody(
+async def test_lost_problem_cancels_the_others_of_its_request(
     system: TestSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is asked for anew must not wait behind what nobody wants any more."""
+    """A repeated request must not wait behind work that was given up."""
     asked: list[int] = []
     given_up: list[int] = []
     whole = WorkerPool.problem

@@ -1,4 +1,4 @@
-"""Rows of all the shapes that files of problems have."""
+"""Rows in all shapes of problem files."""
 
 import contextlib
 import json
@@ -25,17 +25,17 @@ SYSTEM = {"role": "system", "content": "Be brief."}
     ],
     ids=["text", "messages", "gsm8k", "slime", "verl"],
 )
-def test_a_row_is_read_whatever_its_columns_are_called(row: dict[str, object]) -> None:
+def test_row_is_read_under_any_known_column_names(row: dict[str, object]) -> None:
     found = rows.entry(row)
     assert (found.question, found.messages, found.answer) == ("1 + 1?", (), 2)
 
 
-def test_what_has_no_meaning_of_ours_goes_to_info() -> None:
+def test_unknown_columns_go_to_info() -> None:
     row = {"prompt": "p", "answer": "a", "data_source": "gsm8k", "extra_info": {"index": 3}}
     assert rows.entry(row).info == {"data_source": "gsm8k", "index": 3}
 
 
-def test_a_conversation_is_kept_and_a_system_turn_is_put_before_it_where_it_has_none() -> None:
+def test_conversation_is_kept_and_gets_a_system_turn() -> None:
     found = rows.entry({"messages": [SYSTEM, USER]}, system="never put")
     assert found.messages == (Message(**SYSTEM), Message(**USER))
     found = rows.entry({"prompt": "1 + 1?"}, system="Be brief.")
@@ -49,14 +49,14 @@ def test_columns_are_named_by_settings() -> None:
     assert found == Entry(question="1 + 1?", answer=2, info={"prompt": "not this"})
 
 
-def test_tests_in_a_text_are_read_as_json() -> None:
+def test_tests_as_text_are_read_as_json() -> None:
     inner = {"inputs": ["1"], "outputs": ["2"]}
     assert rows.entry({"prompt": "p", "input_output": json.dumps(inner)}).tests == (inner,)
     assert rows.entry({"prompt": "p", "tests": [1, 2]}).tests == (1, 2)
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ([], "expected an object, got a list"),
         ({"text": "x"}, "it has no prompt: expected one of prompt, messages, question, problem, got text"),
@@ -71,12 +71,12 @@ def test_tests_in_a_text_are_read_as_json() -> None:
         ({"prompt": "p", "info": 3}, "info: expected an object, got a number"),
     ],
 )
-def test_a_row_that_is_no_problem_is_refused_with_its_column(row: object, said: str) -> None:
-    with pytest.raises(rows.BadRow, match=said):
+def test_invalid_row_is_refused_with_its_column(row: object, message: str) -> None:
+    with pytest.raises(rows.BadRow, match=message):
         rows.entry(row)
 
 
-def test_a_column_that_settings_name_and_a_row_lacks_is_refused() -> None:
+def test_missing_named_column_is_refused() -> None:
     with pytest.raises(rows.BadRow, match="no column 'q'"):
         rows.entry({"prompt": "p"}, {"prompt": "q"})
 

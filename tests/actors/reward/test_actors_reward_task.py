@@ -39,7 +39,7 @@ def task(model_dir: Path) -> Iterator[Tasks]:
     made.close()
 
 
-def test_the_prompt_is_the_question_in_the_chat_template(task: Tasks, model_dir: Path) -> None:
+def test_prompt_is_the_question_in_the_chat_template(task: Tasks, model_dir: Path) -> None:
     problem = task.problem("train", 3)
     tokenizer = Prompts(model_dir)._tokenizer
     text = tokenizer.decode(problem.prompt_tokens, skip_special_tokens=False)
@@ -47,12 +47,12 @@ def test_the_prompt_is_the_question_in_the_chat_template(task: Tasks, model_dir:
     assert "Spell this word backward" in problem.question
 
 
-def test_words_that_all_questions_share_are_single_tokens(task: Tasks) -> None:
+def test_common_words_of_questions_are_single_tokens(task: Tasks) -> None:
     problem = task.problem("heldout", 0)
     assert len(problem.prompt_tokens) < len(problem.answer) + 16 < len(problem.question)
 
 
-def test_a_response_in_tokens_scores_as_its_text(task: Tasks, model_dir: Path) -> None:
+def test_tokens_score_as_their_text(task: Tasks, model_dir: Path) -> None:
     problem = task.problem("train", 3)
     tokens = Prompts(model_dir).encode_text(f"<think>...</think><answer>{problem.answer}</answer><|end|>")
     assert task.score("train", 3, tokens).score == 1.0
@@ -62,7 +62,7 @@ def test_a_response_in_tokens_scores_as_its_text(task: Tasks, model_dir: Path) -
 
 @given(st.lists(st.integers(-5, 2**40), max_size=40))
 @settings(SLOW_OR_FAST, max_examples=30)
-def test_garbage_tokens_score_and_do_not_raise(tokens: list[int]) -> None:
+def test_garbage_tokens_score_without_an_exception(tokens: list[int]) -> None:
     assert _garbage_task is not None
     assert 0.0 <= _garbage_task.score("train", 0, tokens).score <= 1.0
 
@@ -84,20 +84,18 @@ def test_printable_text_survives_the_tokenizer(text: str) -> None:
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
-def test_a_character_outside_of_the_vocabulary_becomes_one_unknown_token() -> None:
+def test_unknown_character_becomes_one_unknown_token() -> None:
     tokenizer = new_tokenizer([], ["é"])
     assert tokenizer.encode("é漢字").tokens == ["é", "<|unknown|>", "<|unknown|>"]
 
 
-def test_without_a_template_the_prompt_is_the_bare_question(tmp_path: Path, model_dir: Path) -> None:
+def test_prompt_without_a_template_is_the_bare_question(tmp_path: Path, model_dir: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((model_dir / "tokenizer.json").read_bytes())
     prompts = Prompts(tmp_path)
     assert prompts.decode(prompts.encode("spell: abc")) == "spell: abc"
 
 
-def test_a_template_in_tokenizer_config_is_used_with_its_special_tokens(
-    tmp_path: Path, model_dir: Path
-) -> None:
+def test_tokenizer_config_template_has_its_special_tokens(tmp_path: Path, model_dir: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((model_dir / "tokenizer.json").read_bytes())
     settings = {"chat_template": "{{ eos_token }}{{ messages[0].content }}", "eos_token": {"content": "#"}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -106,7 +104,7 @@ def test_a_template_in_tokenizer_config_is_used_with_its_special_tokens(
 
 
 @pytest.mark.parametrize("content", [None, "", "{", '{"version": "1.0"}', "\x00\x01"])
-def test_a_missing_or_broken_tokenizer_is_refused_with_its_path(tmp_path: Path, content: str | None) -> None:
+def test_missing_or_broken_tokenizer_is_refused_by_path(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(BadTokenizer, match=r"tokenizer\.json"):
@@ -114,7 +112,7 @@ def test_a_missing_or_broken_tokenizer_is_refused_with_its_path(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("template", ["{% if %}", "{{ messages[0].content.nothing.at_all }}"])
-def test_a_broken_template_is_refused(tmp_path: Path, model_dir: Path, template: str) -> None:
+def test_broken_template_is_refused(tmp_path: Path, model_dir: Path, template: str) -> None:
     (tmp_path / "tokenizer.json").write_bytes((model_dir / "tokenizer.json").read_bytes())
     (tmp_path / "chat_template.jinja").write_text(template)
     with pytest.raises(BadTokenizer, match="template"):

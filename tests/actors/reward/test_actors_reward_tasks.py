@@ -1,4 +1,4 @@
-"""Several tasks in one job: each problem goes to its own task, and is scored by its verifier."""
+"""Several tasks in one job: each problem belongs to one task and is scored by that task's verifier."""
 
 import json
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Numbered:
-    """Problems that are their own numbers."""
+    """Problems that consist of their numbers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Numbered:
 
 
 class Notes:
-    """A verifier that notes what it was given; the score is the problem's number."""
+    """A verifier that records its calls; the score is the problem's number."""
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
@@ -82,7 +82,7 @@ def test_problems_come_from_each_task_by_its_share(two: tuple[Tasks, Notes, Note
     assert sorted(heldout) == ["a", "a", "b", "b"]
 
 
-def test_responses_are_scored_together_by_the_verifier_of_their_own_task(
+def test_responses_are_scored_together_by_their_task_verifier(
     two: tuple[Tasks, Notes, Notes],
 ) -> None:
     tasks, first, second = two
@@ -96,12 +96,12 @@ def test_responses_are_scored_together_by_the_verifier_of_their_own_task(
     assert (first.opened, second.opened, first.closed, second.closed) == (True,) * 4
 
 
-def test_an_unknown_verifier_is_refused_with_the_closest_one() -> None:
+def test_unknown_verifier_is_refused_with_the_closest_name() -> None:
     with pytest.raises(BadTask, match="no verifier is named 'reasoning_gym'; did you mean reasoning-gym"):
         verifier_of(Settings(name="mine", data="/x.jsonl", verifier="reasoning_gym"), Config())
 
 
-def test_a_conversation_that_the_chat_template_refuses_names_the_problem(tmp_path: Path) -> None:
+def test_conversation_refused_by_the_template_names_the_problem(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no system turns') }}")
     new_tokenizer(["a b"], []).save(str(tmp_path / "tokenizer.json"))
     assert "raise" not in CHAT_TEMPLATE
@@ -110,7 +110,7 @@ def test_a_conversation_that_the_chat_template_refuses_names_the_problem(tmp_pat
         task.problem("train", 3)
 
 
-def test_a_job_scores_its_own_problems_with_its_own_function(tmp_path: Path) -> None:
+def test_job_scores_own_problems_with_own_function(tmp_path: Path) -> None:
     config = load(ROOT / "docs" / "examples" / "own_reward" / "job.toml")
     settings = json.loads(json.dumps(settings_of_task(config)))  # as it reaches a worker
     tasks = from_settings(settings, str(checkpoint(tmp_path)))
@@ -126,7 +126,7 @@ def test_a_job_scores_its_own_problems_with_its_own_function(tmp_path: Path) -> 
     assert right.score > wrong.score == 0.0
 
 
-def test_parameters_of_a_task_win_over_the_section_of_its_verifier() -> None:
+def test_task_parameters_override_the_verifier_section() -> None:
     own = Function(call="a:f", style="verl")
     config = Config(reward=Reward(function=own, http=Http(url="http://x/", style="slime")))
     first = Settings(name="a", data="a.jsonl", params={"call": "b:g"})
@@ -138,7 +138,7 @@ def test_parameters_of_a_task_win_over_the_section_of_its_verifier() -> None:
     assert params[2] == {"boxed": True}
 
 
-def test_a_model_is_made_from_the_problems_of_all_tasks() -> None:
+def test_model_is_made_from_all_tasks() -> None:
     config = Config(task=(Settings(name="spell_backward"), Settings(name="chain_sum")))
     asked = [mixed_source(config).problem("warmup", index).question for index in range(6)]
     assert any("Spell this word backward" in question for question in asked)

@@ -1,8 +1,7 @@
-"""Attempts to leave the sandbox: each a program that returns what it got, or raises OSError where it is
-refused.
+"""Attempts to leave the sandbox: programs that return what they got, or raise OSError if refused.
 
-The same functions run without a sandbox as negative controls, so each needs no more than the standard
-library. `{}` in a payload is what the test hands it: a path, a process id, a port.
+The same functions run without a sandbox as negative controls, so each needs only the standard library. `{}`
+in a payload is a value from the test: a path, a process id, a port.
 """
 
 import ctypes
@@ -25,18 +24,18 @@ libc.syscall.restype = ctypes.c_long
 
 
 class Facts:
-    """What the test prepared outside, and where."""
+    """Targets that the test prepared outside, with their places."""
 
     def __init__(self, payload: bytes) -> None:
-        told = json.loads(payload)
-        self.secret: str = told["secret"]
-        self.folder: str = told["folder"]
-        self.own: str = told["own"]
-        self.victim: int = told["victim"]
-        self.port: int = told["port"]
-        self.unix: str = told["unix"]
-        self.abstract: str = told["abstract"]
-        self.shm: int = told["shm"]
+        given = json.loads(payload)
+        self.secret: str = given["secret"]
+        self.folder: str = given["folder"]
+        self.own: str = given["own"]
+        self.victim: int = given["victim"]
+        self.port: int = given["port"]
+        self.unix: str = given["unix"]
+        self.abstract: str = given["abstract"]
+        self.shm: int = given["shm"]
 
 
 def syscall(number: int, *arguments: object) -> int:
@@ -525,7 +524,7 @@ def leaves_files(_: bytes) -> bytes:
 
 
 def leaves_deep_folders(_: bytes) -> bytes:
-    """Nested deeper than a call of a call of Python goes."""
+    """Folders nested deeper than Python's recursion limit."""
     for _ in range(1000):
         os.mkdir("d")
         os.chdir("d")
@@ -551,7 +550,7 @@ def guesses(_: bytes) -> bytes:
 
 
 def prints(count: int) -> None:
-    """Not a program: what a sandbox calls while it prepares."""
+    """Not a program; a sandbox calls it while it prepares."""
     print("x" * count, file=sys.stderr)
 
 

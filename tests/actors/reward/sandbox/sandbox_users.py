@@ -12,8 +12,8 @@ NOBODY = 65534
 USERS = ("root", "nobody") if os.geteuid() == 0 else ("own",)
 """Users that this process can become."""
 
-# The interpreter lies in a folder of root's: in a mount namespace of its own it is bound where it is, below
-# folders that every user may search.
+# The interpreter is in a folder of root. The script binds it to the same path in its own mount namespace,
+# below folders that every user may search.
 _SCRIPT = """
 set -e
 base=$1 hidden=$2; shift 2

@@ -1,4 +1,4 @@
-"""Which isolation a host is found to have: by trying, the better one first, and none rather than nothing."""
+"""Detection of a host's isolation: the better mode is tried first; scoring fails if none works."""
 
 import pytest
 
@@ -18,20 +18,20 @@ def found(monkeypatch: pytest.MonkeyPatch, **works: bool) -> None:
     monkeypatch.setattr(detection, "_tried", tried)
 
 
-def test_namespaces_are_taken_before_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_namespaces_are_preferred_to_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, namespaces=True, landlock=True)
     assert detect() == Host(Isolation.NAMESPACES, 7)
     assert detect("landlock").isolation is Isolation.LANDLOCK
 
 
-def test_landlock_is_taken_where_namespaces_do_not_work_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_landlock_replaces_failing_namespaces_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, landlock=True)
     assert detect() == Host(Isolation.LANDLOCK, 7, "", "namespaces: no namespaces")
     with pytest.raises(NoSandbox, match="namespaces: no namespaces"):
         detect("namespaces")
 
 
-def test_nothing_is_scored_where_no_sandbox_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_scored_without_a_working_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch)
     with pytest.raises(
         NoSandbox, match="nothing that a model wrote .*: no namespaces; landlock: no landlock"
@@ -39,7 +39,7 @@ def test_nothing_is_scored_where_no_sandbox_works(monkeypatch: pytest.MonkeyPatc
         AnswerVerifier(VerifierSpec(name="reasoning-gym", task="spell_backward")).open()
 
 
-def test_a_host_without_bubblewrap_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_bubblewrap_is_reported_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detection.shutil, "which", lambda name: None)
     host, why = detection._tried.__wrapped__(Isolation.NAMESPACES)
     assert (host, why) == (None, MISSING)
@@ -51,7 +51,7 @@ def test_other_machines_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     assert (host, why) == (None, "needs Linux on x86_64 or aarch64, this is Linux on riscv64")
 
 
-def test_each_sandbox_of_root_has_a_user_of_its_own_until_it_is_released(
+def test_each_root_sandbox_has_its_own_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(detection.os, "geteuid", lambda: 0)

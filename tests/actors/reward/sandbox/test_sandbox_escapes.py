@@ -1,4 +1,4 @@
-"""What a program must not reach is refused in every mode and for every user, and can be reached without."""
+"""Escapes from the sandbox: refused in every mode and for every user, possible without the sandbox."""
 
 import contextlib
 import ctypes
@@ -50,7 +50,7 @@ ROOT_ONLY = {
 
 @dataclass(frozen=True)
 class World:
-    """What there is to reach outside."""
+    """Targets outside of the sandbox."""
 
     facts: dict[str, object]
     user: str
@@ -63,8 +63,8 @@ class World:
         return found
 
     def attempts(self, mode: str, names: list[str]) -> dict[str, str]:
-        told = json.dumps(self.facts)
-        found = self.results(mode, [["attempt", f"{name} {told}", {}] for name in names])
+        facts_text = json.dumps(self.facts)
+        found = self.results(mode, [["attempt", f"{name} {facts_text}", {}] for name in names])
         return {
             name: str(one["result"]) or f"ended: {one['status']}: {one['detail']}"
             for name, one in zip(names, found, strict=True)

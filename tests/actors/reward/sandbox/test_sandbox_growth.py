@@ -1,4 +1,4 @@
-"""A sandbox that ran a hundred thousand programs holds what it held at the start."""
+"""Sandbox growth: after a hundred thousand programs it holds as much as at the start."""
 
 import os
 import random
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(4 * 3600)]
 
 PROGRAMS = int(os.environ.get("GLEANER_SANDBOX_PROGRAMS", "100000"))
 HOSTILE = 10
-"""One program of so many does harm."""
+"""One program in so many is harmful."""
 HARM = ("endless_loop", "sleeps", "memory", "forks", "daemon", "daemon_and_exit", "leaves_files", "flood")
 SMALL = Limits(cpu_s=0.05, wall_s=0.4, memory_bytes=128 * 2**20, tmp_bytes=2**20, output_bytes=2**16)
 FIRST = PROGRAMS // 50

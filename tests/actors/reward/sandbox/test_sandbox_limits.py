@@ -1,4 +1,4 @@
-"""What a program uses is limited, how it ended is told by name, and nothing of it is left."""
+"""Limits of a program in the sandbox, the status of its end, and the cleanup after it."""
 
 import json
 import os
@@ -66,7 +66,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("name", "limits", "statuses", "words"), ENDS, ids=[name for name, *_ in ENDS])
-def test_a_program_ends_by_name_and_the_next_one_runs(
+def test_program_end_has_a_name_and_next_one_runs(
     sandbox: HostSandbox, name: str, limits: Limits, statuses: set[Status], words: str
 ) -> None:
     outcome = run(sandbox, name, limits=limits)
@@ -77,21 +77,21 @@ def test_a_program_ends_by_name_and_the_next_one_runs(
 
 
 @pytest.mark.parametrize("name", ["forks", "threads", "descriptors_used_up"])
-def test_a_program_gets_so_many_of_these_and_no_more(sandbox: HostSandbox, name: str) -> None:
+def test_program_gets_no_more_than_its_limit(sandbox: HostSandbox, name: str) -> None:
     outcome = run(sandbox, name)
     assert outcome.status in (Status.OK, Status.CRASHED), outcome
     assert int(outcome.result or b"0") <= 64
 
 
 @pytest.mark.parametrize("leaves", LEAVES)
-def test_what_a_program_leaves_is_gone_before_the_next_one(sandbox: HostSandbox, leaves: str) -> None:
+def test_leftovers_are_removed_before_the_next_program(sandbox: HostSandbox, leaves: str) -> None:
     outcome = run(sandbox, leaves)
     assert (outcome.status, outcome.result) == (Status.OK, b"left"), outcome
     assert run(sandbox, "finds_files").result == b"[]"
 
 
 @pytest.mark.parametrize("mode", list(Isolation))
-def test_what_a_program_of_any_user_leaves_is_gone_before_the_next_one(mode: Isolation) -> None:
+def test_leftovers_of_any_user_are_removed(mode: Isolation) -> None:
     try:
         detect(mode.value)
     except NoSandbox as problem:
@@ -103,7 +103,7 @@ def test_what_a_program_of_any_user_leaves_is_gone_before_the_next_one(mode: Iso
     assert [one["result"] for one in found] == ["left", "[]"] * len(LEAVES), found
 
 
-def test_each_program_has_random_numbers_of_its_own(sandbox: HostSandbox) -> None:
+def test_each_program_has_its_own_random_numbers(sandbox: HostSandbox) -> None:
     assert len({run(sandbox, "guesses").result for _ in range(4)}) == 4
 
 
@@ -117,7 +117,7 @@ def test_no_process_outlives_its_program(sandbox: HostSandbox) -> None:
 
 
 def test_many_programs_leave_nothing_behind(sandbox: HostSandbox) -> None:
-    """In small what `bench/sandbox.py` does with 100,000."""
+    """`bench/sandbox.py` does the same with 100,000 programs."""
     run(sandbox, "finds_files")
     open_before, left_before = len(os.listdir("/proc/self/fd")), leftovers(sandbox)
     for number in range(60):
@@ -130,7 +130,7 @@ def leftovers(sandbox: HostSandbox) -> list[str]:
     return sorted(os.listdir(sandbox._tmp)) if sandbox._tmp else []
 
 
-def test_a_sandbox_that_was_killed_is_a_failure_of_ours_and_the_next_program_runs(
+def test_killed_sandbox_is_our_failure_and_is_replaced(
     sandbox: HostSandbox,
 ) -> None:
     assert run(sandbox, "finds_files").status is Status.OK
@@ -142,7 +142,7 @@ def test_a_sandbox_that_was_killed_is_a_failure_of_ours_and_the_next_program_run
     assert run(sandbox, "finds_files").status is Status.OK
 
 
-def test_a_sandbox_is_replaced_after_its_programs(sandbox: HostSandbox) -> None:
+def test_sandbox_is_replaced_after_max_programs(sandbox: HostSandbox) -> None:
     small = HostSandbox(sandbox._host, ["escapes"], path=[HERE], max_programs=2)
     pids = []
     for _ in range(5):
@@ -160,7 +160,7 @@ def ask(sandbox: HostSandbox, payload: bytes) -> Outcome:
 MANY = replace(SMALL, cpu_s=600.0, wall_s=600.0)
 
 
-def test_a_program_that_stays_does_one_payload_after_the_other(sandbox: HostSandbox) -> None:
+def test_resident_program_handles_payloads_in_turn(sandbox: HostSandbox) -> None:
     assert [ask(sandbox, b"x" * 300_000).result for _ in range(3)] == [b"1", b"2", b"3"]
     assert run(sandbox, "finds_files").result == b"[]"
     assert ask(sandbox, b"").result == b"1", "another program came in between: it was ended"
@@ -169,7 +169,7 @@ def test_a_program_that_stays_does_one_payload_after_the_other(sandbox: HostSand
 @pytest.mark.parametrize(
     ("payload", "status"), [(b"loop", Status.TIMEOUT), (b"exit", Status.CRASHED), (b"flood", Status.OUTPUT)]
 )
-def test_the_end_of_a_program_that_stays_is_told_and_the_next_payload_gets_another_one(
+def test_ended_resident_program_is_reported_and_replaced(
     sandbox: HostSandbox, payload: bytes, status: Status
 ) -> None:
     ask(sandbox, b"")
@@ -178,7 +178,7 @@ def test_the_end_of_a_program_that_stays_is_told_and_the_next_payload_gets_anoth
     assert ask(sandbox, b"").result == b"1"
 
 
-def test_a_program_that_stays_is_replaced_after_its_payloads(
+def test_resident_program_is_replaced_after_max_payloads(
     sandbox: HostSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_end, "MAX_ASKED", 2)
@@ -186,20 +186,20 @@ def test_a_program_that_stays_is_replaced_after_its_payloads(
     assert [ask(sandbox, b"").result for _ in range(5)] == [b"1", b"2", b"1", b"2", b"1"]
 
 
-def test_a_program_that_does_not_exist_is_a_failure_of_ours(sandbox: HostSandbox) -> None:
+def test_missing_program_is_our_failure(sandbox: HostSandbox) -> None:
     outcome = run(sandbox, "no_such_program")
     assert outcome.status is Status.SANDBOX_FAILED
     assert "no_such_program" in outcome.detail
 
 
-def test_a_sandbox_whose_imports_fail_says_which(sandbox: HostSandbox) -> None:
+def test_failing_import_of_a_sandbox_is_named(sandbox: HostSandbox) -> None:
     broken = HostSandbox(sandbox._host, ["no_such_module_of_ours"])
     outcome = broken.run(Work(function="escapes:finds_files", payload=b""))
     assert outcome.status is Status.SANDBOX_FAILED
     assert "no_such_module_of_ours" in outcome.detail
 
 
-def test_a_sandbox_starts_that_prints_much_while_it_prepares(sandbox: HostSandbox) -> None:
+def test_sandbox_that_prints_much_while_preparing_starts(sandbox: HostSandbox) -> None:
     prints = HostSandbox(sandbox._host, [("escapes:prints", 2**20)], path=[HERE])
     try:
         assert prints.run(Work(function="escapes:finds_files", payload=b"")).status is Status.OK
@@ -207,12 +207,12 @@ def test_a_sandbox_starts_that_prints_much_while_it_prepares(sandbox: HostSandbo
         prints.close()
 
 
-def test_limits_of_nothing_are_refused() -> None:
+def test_empty_limits_are_refused() -> None:
     with pytest.raises(ValueError, match="cpu_s, processes"):
         Limits(cpu_s=0, processes=-1)
 
 
-def test_the_folder_of_a_dead_owner_is_removed_by_the_next_one() -> None:
+def test_folder_of_a_dead_owner_is_removed() -> None:
     import subprocess
 
     program = "from gleaner.actors.reward.sandbox import folders; print(folders.make()[0], flush=True)"

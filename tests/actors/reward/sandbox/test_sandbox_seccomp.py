@@ -23,7 +23,7 @@ DENY, ABSENT = seccomp.ERRNO | errno.EPERM, seccomp.ERRNO | errno.ENOSYS
 
 
 def verdict(machine: str, number: int, *arguments: int, arch: int = 0, own_pid: int = 0) -> int:
-    """What the filter says of a call, as the kernel would run it."""
+    """Verdict of the filter on a call, as the kernel would run it."""
     data = struct.pack("=IIQ6Q", number, arch or ARCHITECTURES[machine], 0, *(*arguments, *[0] * 6)[:6])
     program = list(struct.iter_unpack("=HBBI", seccomp.filter_bytes(machine, own_pid)))
     accumulator = at = 0
@@ -42,7 +42,7 @@ def verdict(machine: str, number: int, *arguments: int, arch: int = 0, own_pid: 
 
 
 @pytest.mark.parametrize("machine", NUMBERS)
-def test_what_no_program_may_call_is_denied_and_the_rest_is_not(machine: str) -> None:
+def test_forbidden_calls_are_denied_and_others_allowed(machine: str) -> None:
     number = NUMBERS[machine]
     denied = {number[name] for names in seccomp.DENIED.values() for name in names if name in number}
     assert all(verdict(machine, one) == DENY for one in denied)
@@ -54,12 +54,12 @@ def test_what_no_program_may_call_is_denied_and_the_rest_is_not(machine: str) ->
     assert verdict(machine, 1, arch=0x40000003) == seccomp.KILL_PROCESS, "calls of 32 bits"
 
 
-def test_calls_of_x32_end_the_program() -> None:
+def test_x32_calls_end_the_program() -> None:
     assert verdict("x86_64", seccomp.X32_BIT + 39) == seccomp.KILL_PROCESS
 
 
 @pytest.mark.parametrize("machine", NUMBERS)
-def test_arguments_decide_where_a_call_is_needed(machine: str) -> None:
+def test_arguments_decide_for_partly_needed_calls(machine: str) -> None:
     number = NUMBERS[machine]
     assert verdict(machine, number["clone"], 0x11) == seccomp.ALLOW
     assert verdict(machine, number["clone"], 0x10000011) == DENY, "a user namespace"
@@ -74,7 +74,7 @@ def test_arguments_decide_where_a_call_is_needed(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", NUMBERS)
-def test_only_the_program_itself_may_be_signalled_where_nothing_else_keeps_signals_off(machine: str) -> None:
+def test_program_may_signal_only_itself_without_namespaces(machine: str) -> None:
     for name in seccomp.SIGNALS:
         number = NUMBERS[machine][name]
         assert verdict(machine, number, 77, own_pid=77) == seccomp.ALLOW
@@ -84,7 +84,7 @@ def test_only_the_program_itself_may_be_signalled_where_nothing_else_keeps_signa
 
 
 @pytest.mark.parametrize("machine", NUMBERS)
-def test_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
+def test_call_numbers_match_the_kernel_headers(machine: str) -> None:
     header, options = HEADERS[machine]
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or not header.exists():

@@ -1,4 +1,4 @@
-"""A reward service on loopback that does what its tests say, and remembers what it was sent."""
+"""A scripted reward service on loopback that records its requests."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ Answer = Callable[[Any], None]
 
 @dataclass
 class Call:
-    """What the service was sent."""
+    """A request that the service received."""
 
     method: str
     path: str
@@ -34,7 +34,7 @@ class Service:
     most_busy: int = 0
 
 
-def says(value: object, status: int = 200, **headers: str) -> Answer:
+def replies(value: object, status: int = 200, **headers: str) -> Answer:
     """An answer: bytes as they are, anything else as JSON."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
 
@@ -99,7 +99,7 @@ def service() -> Iterator[Service]:
         do_GET = do_POST = answer
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing is said."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""Reward functions are called as their makers call them, and what they return is read strictly."""
+"""Call forms of reward functions: called as in their own frameworks; results are read strictly."""
 
 import math
 from collections.abc import Callable
@@ -72,7 +72,7 @@ CALLS: list[tuple[Callable[..., object], object]] = [
 
 
 @pytest.mark.parametrize(("function", "given"), CALLS, ids=lambda one: getattr(one, "__name__", ""))
-def test_a_function_is_called_as_its_parameters_say(function: Callable[..., object], given: object) -> None:
+def test_function_is_called_by_its_parameters(function: Callable[..., object], given: object) -> None:
     assert form_of(function).call(function, ITEM) == given
 
 
@@ -83,7 +83,7 @@ def test_completions_of_a_conversation_are_messages() -> None:
     assert form_of(trl).call(trl, {**CHAT, "info": {"level": 1}}) == [["2+2?"], ["It is 4."], [1], ["4"]]
 
 
-def test_a_column_of_the_problem_wins_over_the_answer() -> None:
+def test_problem_column_overrides_the_answer() -> None:
     item = {**ITEM, "info": {"level": 1, "solution": "worked out"}}
     assert form_of(trl).call(trl, item) == [["2+2?"], ["It is 4."], [1], ["worked out"]]
 
@@ -98,7 +98,7 @@ class Scores:
         return [self._bonus for _ in completions]
 
 
-def test_a_callable_object_is_a_function() -> None:
+def test_callable_object_is_a_function() -> None:
     scores = Scores(0.5)
     assert form_of(scores).call(scores, ITEM) == [0.5]
 
@@ -132,14 +132,12 @@ def needs_tokens(completions: list[str], completion_ids: list[list[int]]) -> lis
         ("text", "auto", "it is no function but str 'text'"),
     ],
 )
-def test_a_function_of_another_form_is_refused_with_the_forms(
-    function: object, style: str, words: str
-) -> None:
+def test_function_of_another_form_is_refused(function: object, style: str, words: str) -> None:
     with pytest.raises(BadFunction, match=words):
         form_of(function, style)
 
 
-def test_arguments_of_slime_are_refused_by_their_name() -> None:
+def test_slime_arguments_are_refused_by_name() -> None:
     with pytest.raises(AttributeError, match=r"args\.rm_url: slime's arguments do not exist here"):
         form_of(reads_arguments).call(reads_arguments, ITEM)
 
@@ -182,7 +180,7 @@ def test_scores_and_parts_are_read(style: str, result: object, found: Found) -> 
         ("slime", [], "0 scores for 1 response"),
     ],
 )
-def test_what_is_no_score_is_refused(style: str, result: object, words: str) -> None:
+def test_non_scores_are_refused(style: str, result: object, words: str) -> None:
     with pytest.raises(BadResult, match=words):
         read(style, result)
 
@@ -193,7 +191,7 @@ def test_parts_have_a_limit() -> None:
     assert max(map(len, found.parts)) == 80
 
 
-def test_a_function_of_trl_itself_scores_as_in_trl() -> None:
+def test_function_of_trl_scores_as_in_trl() -> None:
     rewards = pytest.importorskip("trl.rewards")
     form = form_of(rewards.think_format_reward)
     for response, worth in (("<think>a</think>b", 1.0), ("b", 0.0)):

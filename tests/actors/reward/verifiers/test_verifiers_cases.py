@@ -1,4 +1,4 @@
-"""Tests of programs are read in the shapes that datasets have, and outputs compared."""
+"""Test cases of programs: the shapes that datasets have, and the comparison of outputs."""
 
 import json
 
@@ -32,7 +32,7 @@ def test_each_shape_is_read(test: object, cases: list[Case]) -> None:
     assert cases_of([test]) == cases
 
 
-def test_the_name_of_a_function_may_stand_with_the_problem() -> None:
+def test_function_name_may_come_from_the_problem() -> None:
     assert cases_of([{"inputs": [[1]], "outputs": [2]}], {"fn_name": "f"})[0].call == "f"
 
 
@@ -61,7 +61,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("tests", "words"), BAD, ids=range(len(BAD)))
-def test_tests_that_cannot_be_used_are_named_with_what_to_do(tests: list[object], words: str) -> None:
+def test_unusable_tests_are_named_with_a_remedy(tests: list[object], words: str) -> None:
     with pytest.raises(BadTests) as raised:
         cases_of(tests)
     assert words in str(raised.value)
@@ -79,12 +79,12 @@ OTHER = [
 
 
 @pytest.mark.parametrize(("found", "expected"), SAME)
-def test_outputs_that_mean_the_same_are_equal(found: str, expected: str) -> None:
+def test_equivalent_outputs_are_equal(found: str, expected: str) -> None:
     assert same_text(found, expected, 1e-6)
 
 
 @pytest.mark.parametrize(("found", "expected"), OTHER)
-def test_outputs_that_differ_are_not(found: str, expected: str) -> None:
+def test_different_outputs_are_not_equal(found: str, expected: str) -> None:
     assert not same_text(found, expected, 1e-6)
 
 
@@ -96,7 +96,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("found", "expected", "same"), VALUES)
-def test_values_are_compared_by_their_structure(found: object, expected: object, same: bool) -> None:
+def test_values_are_compared_by_structure(found: object, expected: object, same: bool) -> None:
     assert same_value(found, expected, 1e-6) is same
 
 
@@ -108,7 +108,7 @@ json_values = st.recursive(
 
 
 @given(json_values, json_values)
-def test_a_value_equals_itself_and_equality_has_no_side(one: object, other: object) -> None:
+def test_value_equality_is_reflexive_and_symmetric(one: object, other: object) -> None:
     assert same_value(one, one, 0.0)
     assert same_value(one, other, 0.0) == same_value(other, one, 0.0)
 

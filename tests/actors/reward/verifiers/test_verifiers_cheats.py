@@ -1,4 +1,4 @@
-"""Cheating the grader gains nothing: each attempt beside a naive grader, which many of them pass."""
+"""Attempts to cheat the grader: all fail, while many pass a naive grader."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ GAINS = {
     "exits hard in a call", "prints that it passed", "looks at objects and frames", "looks at files",
     "replaces json", "replaces builtins", "writes at its end",
 }  # fmt: skip
-"""Attempts that the naive grader takes for right."""
+"""Attempts that the naive grader accepts."""
 
 
 def naive(source: str, tests: Entry, folder: Path) -> bool:
@@ -62,43 +62,43 @@ def fenced(source: str) -> str:
     return f"```python\n{source}\n```"
 
 
-def test_the_honest_program_scores_1(verifier: CodeVerifier) -> None:
+def test_honest_program_scores_1(verifier: CodeVerifier) -> None:
     pairs = [(CALLS, fenced(HONEST["call"])), (STDIN, fenced(HONEST["stdin"]))]
     assert [one.score for one in verifier.score_all(pairs)] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("name", cheats.CALLS)
-def test_a_function_that_cheats_scores_0(verifier: CodeVerifier, name: str) -> None:
+def test_cheating_function_scores_0(verifier: CodeVerifier, name: str) -> None:
     (found,) = verifier.score_all([(CALLS, fenced(cheats.CALLS[name]))])
     assert (found.score, found.parts.get("passed", 0.0)) == (0.0, 0.0), found
     assert found.status in ("ok", "crashed"), found
 
 
 @pytest.mark.parametrize("name", cheats.STDIN)
-def test_a_program_that_cheats_scores_0(verifier: CodeVerifier, name: str) -> None:
+def test_cheating_program_scores_0(verifier: CodeVerifier, name: str) -> None:
     (found,) = verifier.score_all([(STDIN, fenced(cheats.STDIN[name]))])
     assert (found.score, found.parts.get("passed", 0.0)) == (0.0, 0.0), found
     assert found.status in ("ok", "crashed"), found
 
 
 @pytest.mark.parametrize("name", sorted(GAINS))
-def test_a_naive_grader_takes_the_same_for_right(name: str, tmp_path: Path) -> None:
+def test_naive_grader_accepts_the_same_cheats(name: str, tmp_path: Path) -> None:
     """The negative control."""
     assert naive(cheats.CALLS[name], CALLS, tmp_path)
 
 
-def test_a_naive_grader_tells_right_from_wrong(tmp_path: Path) -> None:
+def test_naive_grader_separates_right_from_wrong(tmp_path: Path) -> None:
     assert naive(HONEST["call"], CALLS, tmp_path)
     assert not naive("def f(text):\n    return '?'", CALLS, tmp_path)
 
 
-def test_only_the_last_of_several_programs_counts(verifier: CodeVerifier) -> None:
+def test_only_the_last_program_counts(verifier: CodeVerifier) -> None:
     right, wrong = fenced(HONEST["call"]), fenced("def f(text):\n    return text")
     judged = verifier.score_all([(CALLS, f"{right}\n{wrong}"), (CALLS, f"{wrong}\n{right}")])
     assert [one.score for one in judged] == [0.0, 1.0]
 
 
-def test_nothing_of_one_program_is_left_for_the_next(verifier: CodeVerifier) -> None:
+def test_one_program_leaves_nothing_for_the_next(verifier: CodeVerifier) -> None:
     leaves = "import builtins, json\nbuiltins.input = json.dumps = lambda *a: 'left'\nopen('left', 'w')\n"
     judged = verifier.score_all([
         (CALLS, fenced(leaves + HONEST["call"])),
@@ -108,7 +108,7 @@ def test_nothing_of_one_program_is_left_for_the_next(verifier: CodeVerifier) -> 
     assert [one.score for one in judged] == [1.0, 1.0, 1.0]
 
 
-def test_no_expected_output_is_sent_into_the_sandbox(verifier: CodeVerifier) -> None:
+def test_expected_output_never_enters_the_sandbox(verifier: CodeVerifier) -> None:
     sent: list[bytes] = []
     run = verifier.sandbox.run
 

@@ -1,4 +1,4 @@
-"""Programs are run with the inputs of their tests in the sandbox, and scored by what came out."""
+"""Code verifier: programs run in the sandbox with the inputs of their tests, scored by their output."""
 
 import json
 import subprocess
@@ -69,7 +69,7 @@ RIGHT = [
 
 
 @pytest.mark.parametrize(("entry", "source"), RIGHT, ids=range(len(RIGHT)))
-def test_a_right_program_scores_1(verifier: CodeVerifier, entry: Entry, source: str) -> None:
+def test_right_program_scores_1(verifier: CodeVerifier, entry: Entry, source: str) -> None:
     found = judged(verifier, entry, source)
     assert (found.score, found.status, found.detail) == (1.0, "ok", "")
     assert found.parts == {"passed": 4.0, "tests": 4.0}
@@ -96,7 +96,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("entry", "source", "status", "words"), WRONG, ids=range(len(WRONG)))
-def test_a_wrong_program_scores_0_with_its_first_failing_test(
+def test_wrong_program_scores_0_with_first_failing_test(
     verifier: CodeVerifier, entry: Entry, source: str, status: str, words: str
 ) -> None:
     found = judged(verifier, entry, source)
@@ -104,12 +104,12 @@ def test_a_wrong_program_scores_0_with_its_first_failing_test(
     assert words in found.detail
 
 
-def test_a_response_without_a_program_has_no_answer(verifier: CodeVerifier) -> None:
+def test_response_without_a_program_has_no_answer(verifier: CodeVerifier) -> None:
     (found,) = verifier.score_all([(STDIN, "print(2 * int(input()))")])
     assert (found.score, found.status) == (0.0, "no_answer")
 
 
-def test_the_share_of_passed_tests_is_the_score_where_it_is_asked_for(shares: CodeVerifier) -> None:
+def test_share_of_passed_tests_is_the_optional_score(shares: CodeVerifier) -> None:
     ends = ["1 / 0", "__import__('os')._exit(0)", "__import__('os').kill(__import__('os').getpid(), 9)", "7"]
     for end in ends:
         found = judged(shares, CALLS, f"def f(n):\n    return 2 * n if n != 1 else {end}")
@@ -120,7 +120,7 @@ def test_the_share_of_passed_tests_is_the_score_where_it_is_asked_for(shares: Co
 
 
 @pytest.mark.parametrize("entry", [STDIN, CALLS])
-def test_a_test_that_takes_too_long_fails_alone(shares: CodeVerifier, entry: Entry) -> None:
+def test_slow_test_fails_alone(shares: CodeVerifier, entry: Entry) -> None:
     spin = "import time\nwhile time.process_time() < 0.6: pass"
     if entry is CALLS:
         source = (
@@ -132,12 +132,12 @@ def test_a_test_that_takes_too_long_fails_alone(shares: CodeVerifier, entry: Ent
     assert (found.score, found.status, found.detail) == (0.75, "ok", "test 3 of 4: it took too long")
 
 
-def test_each_test_with_stdin_begins_with_fresh_modules(verifier: CodeVerifier) -> None:
+def test_each_stdin_test_starts_with_fresh_modules(verifier: CodeVerifier) -> None:
     source = "import math\nassert not hasattr(math, 'mark')\nmath.mark = 1\nprint(2 * int(input()))"
     assert judged(verifier, STDIN, source).score == 1.0
 
 
-def test_params_hold_for_every_program() -> None:
+def test_params_apply_to_every_program() -> None:
     verifier = made(tolerance=0.1, prelude="from math import pi", memory_mb=64)
     entry = Entry(question="?", tests=({"call": "f", "args": [], "expected": 3.0},))
     assert judged(verifier, entry, "def f():\n    return pi - 0.1").score == 1.0
@@ -156,7 +156,7 @@ def test_wrong_params_are_refused(params: dict[str, object], words: str) -> None
         make(VerifierSpec(name="code", task="doubles", params=params))
 
 
-def test_problems_are_checked_before_they_are_used(verifier: CodeVerifier) -> None:
+def test_problems_are_checked_before_use(verifier: CodeVerifier) -> None:
     assert verifier.check(STDIN) == ""
     assert "no tests" in verifier.check(Entry(question="?"))
     (found,) = verifier.score_all([(Entry(question="?"), fenced("pass"))])
@@ -196,7 +196,7 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_verdicts_are_the_same_with_one_and_with_four_programs_at_a_time_on_one_core(mode: str) -> None:
+def test_verdicts_are_the_same_with_four_concurrent_programs(mode: str) -> None:
     needs(mode)
 
     def judged_with(count: int) -> list[list[list[object]]]:
@@ -222,7 +222,7 @@ CALLS_OF_SANDBOX = [
 
 
 @pytest.mark.parametrize(("source", "expected"), CALLS_OF_SANDBOX)
-def test_calls_have_a_process_to_watch_them_only_after_one_ended_its_own(
+def test_calls_get_a_watching_process_after_an_exit(
     verifier: CodeVerifier, source: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
@@ -237,7 +237,7 @@ def test_calls_have_a_process_to_watch_them_only_after_one_ended_its_own(
     assert ran == expected
 
 
-def test_an_exit_within_a_call_fails_that_test_whichever_it_is(shares: CodeVerifier) -> None:
+def test_exit_within_any_call_fails_that_test(shares: CodeVerifier) -> None:
     source = "import os\ndef f(n):\n    return 2 * n if n != 2 else os._exit(0)"
     found = judged(shares, CALLS, source)
     assert (found.score, found.parts["passed"]) == (0.75, 3.0)

@@ -1,4 +1,4 @@
-"""What of a folder a reward function is made of: its module and what that imports, and nothing else."""
+"""Source files of a reward function: its module and that module's imports, nothing else."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def found(folder: Path, module: str = "mine") -> set[str]:
     return {str(Path(place).relative_to(folder)) for place in sources(module, str(folder))}
 
 
-def test_a_module_and_what_it_imports_are_found_and_nothing_beside_them(tmp_path: Path) -> None:
+def test_module_and_its_imports_are_found_alone(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -35,22 +35,22 @@ def test_a_module_and_what_it_imports_are_found_and_nothing_beside_them(tmp_path
     assert found(tmp_path) == {"mine.py", "near.py", "far", "deep.py"}
 
 
-def test_a_package_is_found_as_a_whole_with_or_without_an_init(tmp_path: Path) -> None:
+def test_package_is_found_with_or_without_an_init(tmp_path: Path) -> None:
     write(tmp_path, {"a/b/c.py": "import near\n", "near.py": "", "words/list.txt": ""})
     assert found(tmp_path, "a.b.c") == {"a", "near.py"}
 
 
-def test_a_file_that_does_not_parse_is_left_to_its_import(tmp_path: Path) -> None:
+def test_unparsable_file_is_left_to_its_import(tmp_path: Path) -> None:
     write(tmp_path, {"mine.py": "import near\ndef f(:\n", "near.py": ""})
     assert found(tmp_path) == {"mine.py"}
 
 
-def test_what_is_installed_is_where_it_is_installed(tmp_path: Path) -> None:
+def test_installed_modules_stay_where_they_are(tmp_path: Path) -> None:
     assert sources("no_such_package_at_all", str(tmp_path)) == []
     assert [Path(place).name for place in sources("msgspec.json", str(tmp_path))] == ["msgspec"]
 
 
-def test_a_module_with_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_with_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(function_sources, "MAX_FILES", 2)
     write(tmp_path, {f"a/{number}.py": "" for number in range(3)})
     with pytest.raises(TooManySources, match="more than 2 source files"):

@@ -1,4 +1,4 @@
-"""Functions of the user's score responses in the sandbox, and their failures are never a response's score."""
+"""Reward functions of the user in the sandbox; their failures never become a response's score."""
 
 import itertools
 import subprocess
@@ -138,7 +138,7 @@ def judged(verifier: Verifier, *responses: str, entry: Entry = FOUR) -> list[Jud
     return verifier.score_all([(entry, response) for response in responses])
 
 
-def test_a_function_scores_with_its_parts(made: Made, mode: str) -> None:
+def test_function_scores_with_its_parts(made: Made, mode: str) -> None:
     found = judged(made(isolation=mode), "it is 4", "it is 5")
     assert [(one.score, one.status, one.parts) for one in found] == [
         (1.0, "ok", {"length": 7.0}),
@@ -158,7 +158,7 @@ def test_a_function_scores_with_its_parts(made: Made, mode: str) -> None:
         ("reads", "reward.function.reads"),
     ],
 )
-def test_a_failure_of_the_function_has_no_score_and_says_where(
+def test_function_failure_has_no_score_and_names_its_place(
     made: Made, mode: str, response: str, words: str
 ) -> None:
     before, failed, after = judged(made(isolation=mode), "4", response, "4")
@@ -171,7 +171,7 @@ def test_a_failure_of_the_function_has_no_score_and_says_where(
     ("response", "deadline_s", "status"),
     [("hangs", 0.5, "timeout"), ("sleeps", 0.5, "timeout"), ("fills", 60.0, "memory")],
 )
-def test_a_response_that_has_the_function_work_too_long_scores_0(
+def test_response_that_takes_too_long_scores_0(
     made: Made, response: str, deadline_s: float, status: str
 ) -> None:
     verifier = made(deadline_s=deadline_s)
@@ -181,28 +181,28 @@ def test_a_response_that_has_the_function_work_too_long_scores_0(
     assert before.score == after.score == 1.0
 
 
-def test_responses_share_a_process_unless_the_function_runs_them(made: Made) -> None:
+def test_responses_share_a_process_unless_functions_run_them(made: Made) -> None:
     assert [one.score for one in judged(made(), "calls", "calls")] == [1.0, 2.0]
     assert [one.score for one in judged(made(runs_responses=True), "calls", "calls")] == [1.0, 1.0]
 
 
-def test_how_a_process_ends_that_runs_a_response_is_the_responses_doing(made: Made) -> None:
+def test_process_end_counts_against_the_response_it_runs(made: Made) -> None:
     found = judged(made("evaluates", runs_responses=True), "1 + 1", "__import__('os')._exit(0)", "3")
     assert [(one.score, one.status) for one in found] == [(2.0, "ok"), (0.0, "crashed"), (3.0, "ok")]
 
 
 @pytest.mark.parametrize(
-    "said", ['{"score":', '{"score":1e999}', '{"score":NaN}', '{"parts":{"a":"b"}}', "1.0"]
+    "output", ['{"score":', '{"score":1e999}', '{"score":NaN}', '{"parts":{"a":"b"}}', "1.0"]
 )
-def test_what_comes_out_of_the_sandbox_is_read_strictly(made: Made, said: str) -> None:
-    frame = len(said).to_bytes(4, "little") + said.encode()
+def test_sandbox_output_is_read_strictly(made: Made, output: str) -> None:
+    frame = len(output).to_bytes(4, "little") + output.encode()
     forged = f"__import__('os').write(3, {frame!r}) + __import__('os')._exit(0)"
     (found,) = judged(made("evaluates", runs_responses=True), forged)
     assert (found.score, found.status) == (0.0, "crashed")
     assert "no result" in found.detail
 
 
-def test_the_environment_of_a_function_holds_nothing_of_the_job(
+def test_function_environment_holds_nothing_of_the_job(
     made: Made, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GLEANER_SECRET", "key")
@@ -210,7 +210,7 @@ def test_the_environment_of_a_function_holds_nothing_of_the_job(
     assert found.parts == {"keys": 0.0}
 
 
-def test_a_file_that_the_settings_name_is_readable_and_one_beside_it_is_not(made: Made, mode: str) -> None:
+def test_only_named_files_are_readable(made: Made, mode: str) -> None:
     data, beside = EXAMPLE / "problems.jsonl", EXAMPLE / "job.toml"
     read, refused = judged(made("size_of", mode, reads=[str(data)]), str(data), str(beside))
     assert read == Judgement(float(data.stat().st_size))
@@ -239,7 +239,7 @@ def test_functions_of_other_trainers_score(made: Made) -> None:
     ],
 )
 @pytest.mark.parametrize("trusted", [False, True])
-def test_a_function_that_cannot_be_used_is_refused_before_the_first_score(
+def test_unusable_function_is_refused_before_the_first_score(
     made: Made, params: dict[str, object], words: str, trusted: bool
 ) -> None:
     if trusted and "reads" in params:
@@ -248,7 +248,7 @@ def test_a_function_that_cannot_be_used_is_refused_before_the_first_score(
         made(trusted=trusted, **params).open()
 
 
-def test_a_trusted_function_runs_in_this_process(made: Made) -> None:
+def test_trusted_function_runs_in_this_process(made: Made) -> None:
     verifier = made(trusted=True)
     found = judged(verifier, "it is 4", "raises", "none", "reads")
     assert [one.status for one in found] == ["ok", "verifier_failed", "verifier_failed", "ok"]
@@ -258,7 +258,7 @@ def test_a_trusted_function_runs_in_this_process(made: Made) -> None:
     del sys.modules["rewards_here"], sys.modules["beside"]
 
 
-def test_a_trusted_function_that_waits_too_long_failed(made: Made, folder: Path) -> None:
+def test_trusted_function_that_waits_too_long_fails(made: Made, folder: Path) -> None:
     text = "async def score(response):\n    await asyncio.sleep(float(response))\n    return 1.0\n"
     (folder / "slow_here.py").write_text(f"import asyncio\n{text}")
     late, soon = judged(made("slow_here:score", trusted=True, deadline_s=0.05), "1000", "0")
@@ -267,9 +267,7 @@ def test_a_trusted_function_that_waits_too_long_failed(made: Made, folder: Path)
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_responses_that_cannot_be_begun_in_time_are_left_for_another_time(
-    folder: Path, trusted: bool
-) -> None:
+def test_responses_beyond_the_time_are_left_for_later(folder: Path, trusted: bool) -> None:
     times = itertools.count(0.0, 1.0)
     settings = Function(call="rewards_here:score", path=str(folder), deadline_s=1.5)
     verifier: Verifier
@@ -284,7 +282,7 @@ def test_responses_that_cannot_be_begun_in_time_are_left_for_another_time(
         sys.modules.pop(name, None)
 
 
-def test_a_trial_says_what_was_printed_and_what_the_sandbox_refused(made: Made, mode: str) -> None:
+def test_trial_shows_output_and_refusals_of_the_sandbox(made: Made, mode: str) -> None:
     verifier = made(isolation=mode)
     assert isinstance(verifier, Tries)
     assert verifier.try_one(FOUR, "prints").printed == "seen: prints\n"
@@ -293,7 +291,7 @@ def test_a_trial_says_what_was_printed_and_what_the_sandbox_refused(made: Made, 
     assert verifier.try_one(FOUR, "4").judgement.score == 1.0
 
 
-def test_any_text_reaches_the_function_as_it_is(made: Made) -> None:
+def test_any_text_reaches_the_function_unchanged(made: Made) -> None:
     texts = ["", "\ud800", "\x00\n\u2028" * 10, "4" * 100_000]
     assert [one.parts["length"] for one in judged(made(), *texts)] == [float(len(one)) for one in texts]
 
@@ -304,7 +302,7 @@ def test_messages_reach_the_function(made: Made, folder: Path) -> None:
     assert judged(made(call="talks_here:score"), "x", entry=entry)[0].score == 2.0
 
 
-def test_the_function_of_the_example_scores_its_problems() -> None:
+def test_example_function_scores_its_problems() -> None:
     verifier = make(
         VerifierSpec(name="python", task="sums", params={"call": "my_rewards:score", "path": str(EXAMPLE)})
     )
@@ -315,7 +313,7 @@ def test_the_function_of_the_example_scores_its_problems() -> None:
     assert right.parts["right"] == 1.0
 
 
-def test_the_worker_never_imports_a_function_that_is_not_trusted(folder: Path) -> None:
+def test_worker_never_imports_an_untrusted_function(folder: Path) -> None:
     program = f"""
 import sys
 from gleaner.actors.reward.entries import Entry

@@ -1,11 +1,11 @@
-"""A reward service scores responses; what it does not do is a status of ours."""
+"""HTTP rewards: a service scores responses; its failures become our statuses."""
 
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from reward_services import Answer, Service, closes, drips, half, says, service
+from reward_services import Answer, Service, closes, drips, half, replies, service
 
 from gleaner.actors.reward.entries import Entry, Message
 from gleaner.actors.reward.verdicts import Judgement
@@ -55,10 +55,10 @@ def judged(verifier: Verifier, *responses: str, entry: Entry = FOUR) -> list[Jud
         ({"reward": -1.5}, Judgement(-1.5, parts={"reward": -1.5})),
     ],
 )
-def test_our_own_wire_has_the_whole_problem_and_answers_a_score(
+def test_own_wire_sends_the_problem_and_reads_a_score(
     made: Made, served: Service, answer: object, expected: Judgement
 ) -> None:
-    served.answers = [says(answer)]
+    served.answers = [replies(answer)]
     assert judged(made()) == [expected]
     (call,) = served.calls
     assert (call.method, call.path) == ("POST", "/score")
@@ -71,28 +71,28 @@ def test_our_own_wire_has_the_whole_problem_and_answers_a_score(
     }
 
 
-def test_services_for_slime_get_what_slime_sends(made: Made, served: Service) -> None:
-    served.answers = [says(1)]
+def test_slime_services_get_slime_requests(made: Made, served: Service) -> None:
+    served.answers = [replies(1)]
     assert judged(made(style="slime")) == [Judgement(1.0)]
     assert served.calls[0].body == {"prompt": "2+2?", "response": "It is 4.", "label": "4"}
     judged(made(style="slime"), entry=CHAT)
     assert served.calls[1].body["prompt"][0] == {"role": "system", "content": "Be short."}
 
 
-def test_services_for_openrlhf_get_lists_of_one(made: Made, served: Service) -> None:
-    served.answers = [says({"rewards": [0.5], "scores": [0.75], "extra_logs": {"length": [9]}})]
+def test_openrlhf_services_get_lists_of_one(made: Made, served: Service) -> None:
+    served.answers = [replies({"rewards": [0.5], "scores": [0.75], "extra_logs": {"length": [9]}})]
     parts = {"length": 9.0, "scores": 0.75}
     assert judged(made(style="openrlhf"), entry=CHAT) == [Judgement(0.5, parts=parts)]
     prompt = "Be short.\n2+2?"
     assert served.calls[0].body == {"query": [f"{prompt}It is 4."], "prompts": [prompt], "labels": ["4"]}
 
 
-def test_services_for_roll_are_asked_until_they_are_done(made: Made, served: Service) -> None:
+def test_roll_services_are_polled_until_done(made: Made, served: Service) -> None:
     served.answers = [
-        says({"errcode": 0, "errmsg": "", "reward_request_id": "r-7"}),
-        says({"errcode": 1}),
-        says({"errcode": 1}),
-        says({"errcode": 0, "reward_score": 0.25, "dimention_reward_score": {}}),
+        replies({"errcode": 0, "errmsg": "", "reward_request_id": "r-7"}),
+        replies({"errcode": 1}),
+        replies({"errcode": 1}),
+        replies({"errcode": 0, "reward_score": 0.25, "dimention_reward_score": {}}),
     ]
     url = served.url.removesuffix("/score")
     assert judged(made(style="roll", url=f"{url}/")) == [Judgement(0.25)]
@@ -107,27 +107,34 @@ def test_services_for_roll_are_asked_until_they_are_done(made: Made, served: Ser
 
 @pytest.mark.parametrize(
     "fault",
-    [says({}, 500), says(b"busy", 503), says({}, 429, Retry_After="0"), says({}, 408), closes, half],
+    [
+        replies({}, 500),
+        replies(b"busy", 503),
+        replies({}, 429, Retry_After="0"),
+        replies({}, 408),
+        closes,
+        half,
+    ],
     ids=["500", "503", "429", "408", "closes", "half"],
 )
-def test_a_call_that_fails_for_now_is_tried_again(made: Made, served: Service, fault: Answer) -> None:
-    served.answers = [fault, fault, says(1)]
+def test_temporary_failure_is_retried(made: Made, served: Service, fault: Answer) -> None:
+    served.answers = [fault, fault, replies(1)]
     assert judged(made()) == [Judgement(1.0)]
     assert len(served.calls) == 3
 
 
-def test_a_service_that_fails_for_good_is_unavailable_and_says_how(
+def test_permanent_failure_is_unavailable_with_the_reason(
     made: Made, served: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_rewards, "MAX_TRIES", 3)
-    served.answers = [says(b"no GPU is left", 500)]
+    served.answers = [replies(b"no GPU is left", 500)]
     (found,) = judged(made())
     assert (found.score, found.status) == (0.0, "unavailable")
     assert "answered 500 'no GPU is left', 3 times" in found.detail
     assert len(served.calls) == 3
 
 
-def test_a_service_that_is_not_there_is_unavailable(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_service_is_unavailable(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_rewards, "MAX_TRIES", 2)
     with socket.socket() as bound:  # nothing listens at it
         bound.bind(("127.0.0.1", 0))
@@ -144,8 +151,8 @@ def holds(served: Service) -> Answer:
     return answer
 
 
-def test_a_service_that_does_not_answer_is_unavailable_at_the_deadline(made: Made, served: Service) -> None:
-    served.answers = [says({}, 500), holds(served)]
+def test_silent_service_is_unavailable_at_the_deadline(made: Made, served: Service) -> None:
+    served.answers = [replies({}, 500), holds(served)]
     (found,) = judged(made(deadline_s=0.2))
     assert found.status == "unavailable"
     assert "no score within 0.2 s; the last of 1 tries: answered 500" in found.detail
@@ -154,22 +161,22 @@ def test_a_service_that_does_not_answer_is_unavailable_at_the_deadline(made: Mad
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (says(b"<html>busy</html>"), "no JSON: '<html>busy</html>'"),
-        (says(b"[" * 100_000), "no JSON"),
-        (says(b""), "no JSON"),
-        (says(b"NaN"), "is nan"),
-        (says({"score": None}), "no number but None"),
-        (says({"mark": 1}), "without 'score', with mark"),
-        (says([1]), "no number but list"),
-        (says("1"), "no number but str"),
-        (says({"detail": "no such task"}, 404), 'answered 404 \'{"detail": "no such task"}\''),
-        (says({}, 302, Location="http://127.0.0.1:1/"), "redirects are not followed"),
+        (replies(b"<html>busy</html>"), "no JSON: '<html>busy</html>'"),
+        (replies(b"[" * 100_000), "no JSON"),
+        (replies(b""), "no JSON"),
+        (replies(b"NaN"), "is nan"),
+        (replies({"score": None}), "no number but None"),
+        (replies({"mark": 1}), "without 'score', with mark"),
+        (replies([1]), "no number but list"),
+        (replies("1"), "no number but str"),
+        (replies({"detail": "no such task"}, 404), 'answered 404 \'{"detail": "no such task"}\''),
+        (replies({}, 302, Location="http://127.0.0.1:1/"), "redirects are not followed"),
         (drips, "answered more than 1048576 bytes"),
-        (says(b"\x1f\x8b" * 50, 200, Content_Encoding="gzip"), "no JSON"),
+        (replies(b"\x1f\x8b" * 50, 200, Content_Encoding="gzip"), "no JSON"),
     ],
     ids=["html", "nested", "empty", "nan", "none", "mark", "list", "text", "404", "302", "drips", "gzip"],
 )
-def test_an_answer_that_is_no_score_is_the_verifiers_failure_and_not_tried_again(
+def test_invalid_score_is_a_verifier_failure_without_retry(
     made: Made, served: Service, answer: Answer, words: str
 ) -> None:
     served.answers = [answer]
@@ -192,31 +199,34 @@ def test_an_answer_that_is_no_score_is_the_verifiers_failure_and_not_tried_again
 def test_answers_of_other_wires_are_read_strictly(
     made: Made, served: Service, style: str, answer: object, words: str
 ) -> None:
-    served.answers = [says(answer)]
+    served.answers = [replies(answer)]
     (found,) = judged(made(style=style))
     assert found.status == "verifier_failed"
     assert words in found.detail
 
 
-def test_a_task_of_roll_that_failed_is_the_verifiers_failure(made: Made, served: Service) -> None:
-    served.answers = [says({"errcode": 0, "reward_request_id": 7}), says({"errcode": 3, "errmsg": "died"})]
+def test_failed_roll_task_is_a_verifier_failure(made: Made, served: Service) -> None:
+    served.answers = [
+        replies({"errcode": 0, "reward_request_id": 7}),
+        replies({"errcode": 3, "errmsg": "died"}),
+    ]
     (found,) = judged(made(style="roll"))
     assert found.status == "verifier_failed"
     assert "its task failed" in found.detail
 
 
-def test_calls_at_a_time_have_a_limit_and_judgements_keep_their_order(made: Made, served: Service) -> None:
-    served.answers = [lambda handler: says(int(handler.body["response"]))(handler)]
+def test_concurrent_calls_are_limited_and_keep_their_order(made: Made, served: Service) -> None:
+    served.answers = [lambda handler: replies(int(handler.body["response"]))(handler)]
     found = judged(made(max_concurrent=2), *[str(number) for number in range(12)])
     assert [one.score for one in found] == [float(number) for number in range(12)]
     assert served.most_busy <= 2
 
 
-def test_the_key_is_of_the_environment_and_in_no_detail(
+def test_key_comes_from_the_environment_and_stays_secret(
     made: Made, served: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REWARD_KEY", "Bearer abc-123")
-    served.answers = [says(b"who are you?", 401)]
+    served.answers = [replies(b"who are you?", 401)]
     (found,) = judged(made(headers_env="REWARD_KEY"))
     assert served.calls[0].headers["Authorization"] == "Bearer abc-123"
     assert "abc-123" not in found.detail
@@ -240,6 +250,6 @@ def test_the_key_is_of_the_environment_and_in_no_detail(
         ({"header": "x"}, "header"),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused(made: Made, params: dict[str, object], words: str) -> None:
+def test_unusable_settings_are_refused(made: Made, params: dict[str, object], words: str) -> None:
     with pytest.raises(BadVerifier, match=words):
         made(**params)

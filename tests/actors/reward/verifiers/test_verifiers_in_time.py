@@ -1,4 +1,4 @@
-"""Responses that came together are begun within a time; those that are left are no wrong answers."""
+"""Time limit for a batch of responses; a response that was not reached is no wrong answer."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def passing(each_s: float) -> tuple[Callable[[], float], Callable[[int], Judgeme
     return lambda: now_s, judge
 
 
-def test_responses_that_cannot_be_begun_in_time_are_left() -> None:
+def test_responses_beyond_the_time_are_not_judged() -> None:
     clock, judge = passing(each_s=1.0)
     found = in_time.judged(range(6), judge, 2.0, clock)
     assert [one.score for one in found[:4]] == [0.0, 1.0, 2.0, 3.0]
@@ -26,7 +26,7 @@ def test_responses_that_cannot_be_begun_in_time_are_left() -> None:
     assert in_time.NOT_REACHED.status in OURS
 
 
-def test_the_first_response_is_always_judged() -> None:
+def test_first_response_is_always_judged() -> None:
     clock, judge = passing(each_s=100.0)
     assert in_time.judged([7], judge, 1.0, clock) == [Judgement(7.0)]
     assert in_time.judged([7, 8], judge, 1.0, clock)[1] == in_time.NOT_REACHED

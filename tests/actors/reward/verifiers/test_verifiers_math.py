@@ -64,7 +64,7 @@ WRONG = [
 ]
 
 
-def test_an_answer_that_equals_the_expected_one_scores_1_and_another_one_0(verifier: MathVerifier) -> None:
+def test_equal_answer_scores_1_and_other_scores_0(verifier: MathVerifier) -> None:
     judged = verifier.score_all([(entry(answer), response) for answer, response in [*RIGHT, *WRONG]])
     wrong = [pair for pair, one in zip(RIGHT, judged, strict=False) if (one.score, one.status) != (1.0, "ok")]
     assert not wrong
@@ -74,18 +74,18 @@ def test_an_answer_that_equals_the_expected_one_scores_1_and_another_one_0(verif
 
 
 @pytest.mark.parametrize("response", ["", "I do not know.", "<answer></answer>", "$$$$", r"\boxed{"])
-def test_a_response_without_mathematics_has_no_answer(one: MathVerifier, response: str) -> None:
+def test_response_without_mathematics_has_no_answer(one: MathVerifier, response: str) -> None:
     (judged,) = one.score_all([(entry("3"), response)])
     assert (judged.score, judged.status) == (0.0, "no_answer")
 
 
-def test_an_answer_that_hangs_sympy_is_a_time_out_and_costs_no_other_one(verifier: MathVerifier) -> None:
+def test_answer_that_hangs_sympy_times_out_alone(verifier: MathVerifier) -> None:
     responses = [r"\boxed{42}", r"\boxed{\sum_{n=1}^{10^9} \frac{1}{n}}", r"\boxed{42}"]
     judged = verifier.score_all([(entry("42"), response) for response in responses])
     assert [(one.score, one.status) for one in judged] == [(1.0, "ok"), (0.0, "timeout"), (1.0, "ok")]
 
 
-def test_an_answer_is_tried_alone_where_its_process_ended_by_what_was_before_it() -> None:
+def test_answer_is_retried_alone_after_a_full_process() -> None:
     verifier = made()
     sandbox = verifier.sandbox
 
@@ -98,7 +98,7 @@ def test_an_answer_is_tried_alone_where_its_process_ended_by_what_was_before_it(
     assert (judged.score, judged.status) == (1.0, "ok")
 
 
-def test_params_say_how_close_and_where_an_answer_stands() -> None:
+def test_params_set_precision_and_place_of_the_answer() -> None:
     verifier = made(precision=2, boxed=True)
     judged = verifier.score_all(
         [
@@ -115,13 +115,13 @@ def test_params_say_how_close_and_where_an_answer_stands() -> None:
     ("params", "words"),
     [({"precison": 3}, "did you mean precision?"), ({"precision": -1}, ">= 0"), ({"strict": "yes"}, "bool")],
 )
-def test_wrong_params_are_refused_with_their_name(params: dict[str, object], words: str) -> None:
+def test_wrong_params_are_refused_by_name(params: dict[str, object], words: str) -> None:
     with pytest.raises(BadVerifier, match=words):
         made(**params)
 
 
 @pytest.mark.parametrize("answer", ["42", 42, -0.5, r"\frac12", ["1", 2]])
-def test_an_expected_answer_that_can_be_compared_passes_the_check(answer: object) -> None:
+def test_comparable_expected_answer_passes_the_check(answer: object) -> None:
     assert made().check(entry(answer)) == ""
 
 
@@ -130,11 +130,11 @@ def test_an_expected_answer_that_can_be_compared_passes_the_check(answer: object
     [(None, "missing"), ("", "empty"), ([], "empty list"), (["1", " "], "empty"), (True, "bool"),
      ({"x": 1}, "dict")],
 )  # fmt: skip
-def test_an_expected_answer_that_cannot_be_compared_is_named(answer: object, words: str) -> None:
+def test_incomparable_expected_answer_is_named(answer: object, words: str) -> None:
     assert words in made().check(entry(answer))
 
 
-def test_the_trusted_end_does_not_load_sympy() -> None:
+def test_trusted_side_does_not_load_sympy() -> None:
     program = (
         "import sys; import gleaner.actors.reward.verifiers.math_answers; sys.exit('sympy' in sys.modules)"
     )
@@ -184,7 +184,7 @@ sys.exit(bool(bad))
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_no_text_of_a_response_is_compiled_or_run(prepared: bool) -> None:
+def test_response_text_is_never_compiled_or_run(prepared: bool) -> None:
     """sympy alone would, which is the negative control."""
     program = _WATCHED.replace("PREPARED", str(prepared))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What answers are worth, by the verifiers of reasoning-gym, in the sandbox of this machine."""
+"""Scores of answers by the verifiers of reasoning-gym, in the sandbox of this machine."""
 
 import math
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def words() -> Iterator[Scored]:
 
 
 @pytest.mark.parametrize("scored", TASKS, indirect=True)
-def test_the_package_gives_its_own_answers_full_marks(scored: Scored) -> None:
+def test_package_gives_full_marks_to_its_own_answers(scored: Scored) -> None:
     for split in SPLITS:
         for index in (2, 0, 9):
             answer = scored.problems.problem(split, index).answer
@@ -64,7 +64,7 @@ def test_the_package_gives_its_own_answers_full_marks(scored: Scored) -> None:
             assert scored.judged(split, index, answer, tagged) == [Judgement(1.0)] * 2
 
 
-def test_a_wrong_answer_scores_less_than_the_right_one(words: Scored) -> None:
+def test_wrong_answer_scores_below_the_right_one(words: Scored) -> None:
     answer = words.problems.problem("train", 7).answer
     wrong = "".join("b" if letter == "a" else "a" for letter in answer.lower())
     assert words.score("train", 7, f"<answer>{wrong}</answer>") == 0.0
@@ -89,9 +89,7 @@ def needs(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", EVALUATING)
-def test_an_answer_that_is_a_program_is_not_run_and_scores_next_to_nothing(
-    name: str, mode: str, tmp_path: Path
-) -> None:
+def test_program_as_answer_is_not_run_and_scores_low(name: str, mode: str, tmp_path: Path) -> None:
     needs(mode)
     mark = tmp_path / "mark"
     tmp_path.chmod(0o777)
@@ -111,13 +109,13 @@ def test_an_answer_that_is_a_program_is_not_run_and_scores_next_to_nothing(
     )
     scored.verifier.close()
     assert judged[0] == Judgement(1.0)
-    assert all(one.score <= 0.05 for one in judged[1:]), "at most what the package gives for any text"
+    assert all(one.score <= 0.05 for one in judged[1:]), "at most the score that the package gives any text"
     assert not mark.exists()
 
 
 @pytest.mark.parametrize("name", EVALUATING)
-def test_the_same_answers_are_run_by_the_package_alone(name: str, tmp_path: Path) -> None:
-    """The negative control, on our own text: without what `prepare` puts in their place, they evaluate it."""
+def test_package_alone_runs_the_same_answers(name: str, tmp_path: Path) -> None:
+    """The negative control, on our own text: without the patches of `prepare`, the verifiers evaluate it."""
     import subprocess
     import sys
 
@@ -134,7 +132,7 @@ except Exception:
     assert (tmp_path / "mark").exists()
 
 
-def test_an_answer_that_never_ends_is_a_time_out_and_costs_no_other_answer() -> None:
+def test_endless_answer_times_out_alone() -> None:
     scored = Scored("countdown")
     scored.verifier._limits = Limits(cpu_s=1.0, wall_s=120.0)
     answer = scored.problems.problem("train", 0).answer
@@ -168,7 +166,7 @@ def test_literals_are_read(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["f()", "[].append", "x", "1 + y", "[1 for x in y]", "(", "9" * 30_000, 7, b"1"]
 )
-def test_what_is_no_literal_is_refused(text: object) -> None:
+def test_non_literals_are_refused(text: object) -> None:
     with pytest.raises(plain_answers.NotPlain):
         plain_answers.literal(text)
 
@@ -177,7 +175,7 @@ def test_what_is_no_literal_is_refused(text: object) -> None:
     "text",
     ["3*x**2 + 2*x - 7", "-(4.5 + .5)*(8-2)/3", "x*sin(x) + C", "exp(2*x)/2", "5! + 3", "1e5*x", "2.*y3"],
 )
-def test_formulas_are_taken(text: str) -> None:
+def test_formulas_are_accepted(text: str) -> None:
     assert plain_answers.formula(text) == text
 
 
@@ -187,7 +185,7 @@ def test_formulas_are_taken(text: str) -> None:
      "f\"{x}\"", "sin(x).func", "1 .real",
      "x if y else z", "a;b", "x" * 3000, "exec(x)", "1.__class__", "(x).args", "x\\y", "x:=3"],
 )  # fmt: skip
-def test_what_is_no_formula_is_refused(text: str) -> None:
+def test_non_formulas_are_refused(text: str) -> None:
     with pytest.raises(plain_answers.NotPlain):
         plain_answers.formula(text)
 

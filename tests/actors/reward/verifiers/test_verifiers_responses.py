@@ -1,4 +1,4 @@
-"""Parts of responses are found where they stand."""
+"""Parts of responses: fenced blocks, programs and tagged answers."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from gleaner.actors.reward.verifiers.programs import program_of
 from gleaner.actors.reward.verifiers.responses import Block
 
 
-def test_blocks_are_found_with_their_info_and_nested_fences_are_content() -> None:
+def test_blocks_have_info_and_nested_fences_are_content() -> None:
     text = "a\n```python title=x\nx = 1\n```\nb\n~~~~\n```\ny\n```\n~~~~\n```py\ncut off"
     assert responses.blocks(text) == [Block("python title=x", "x = 1\n"), Block("", "```\ny\n```\n")]
 
 
-def test_a_block_in_a_list_loses_the_indent_of_its_fence() -> None:
+def test_block_in_a_list_loses_its_fence_indent() -> None:
     text = "1. so:\n   ```python\n   if x:\n       y()\n   ```\n"
     assert responses.blocks(text) == [Block("python", "if x:\n    y()\n")]
 
@@ -33,7 +33,7 @@ def test_lines_end_at_newlines_alone() -> None:
         ("```cpp\na\n```", None),
     ],
 )
-def test_a_program_is_the_last_closed_block_of_python(response: str, program: str | None) -> None:
+def test_program_is_the_last_closed_python_block(response: str, program: str | None) -> None:
     assert program_of(response) == program
 
 
@@ -41,11 +41,11 @@ def test_a_program_is_the_last_closed_block_of_python(response: str, program: st
     ("text", "answer"),
     [("<answer>1</answer> <answer> 2 </answer>", "2"), ("<answer>1", None), ("1</answer>", None), ("", None)],
 )
-def test_the_last_tagged_answer_counts(text: str, answer: str | None) -> None:
+def test_last_tagged_answer_counts(text: str, answer: str | None) -> None:
     assert responses.tagged(text) == answer
 
 
-def test_a_program_is_fenced_where_it_is_not() -> None:
+def test_program_without_a_fence_is_fenced() -> None:
     program = 'text = """\n~~~\nx\n"""'
     assert program_of(responses.fenced(program)) == f"{program}\n"
     assert responses.fenced("so:\n```\na\n```") == "so:\n```\na\n```"

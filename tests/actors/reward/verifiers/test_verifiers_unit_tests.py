@@ -1,4 +1,4 @@
-"""A problem's own tests, run with the files of a response, and what responses do to pass them otherwise."""
+"""Unit tests of a problem, run with the files of a response, and attempts of responses to cheat."""
 
 import os
 import subprocess
@@ -61,25 +61,25 @@ def judged(verifier: UnitTestVerifier, response: str) -> Judgement:
     return verifier.score_all([(PROBLEM, response)])[0]
 
 
-def test_the_honest_solution_passes_every_test(verifier: UnitTestVerifier) -> None:
+def test_honest_solution_passes_every_test(verifier: UnitTestVerifier) -> None:
     expected = (1.0, "ok", "", {"passed": 4.0, "tests": 4.0})
     for response in (fenced(HONEST), f"```python path=solution.py\n{HONEST}\n```"):
         found = judged(verifier, response)
         assert (found.score, found.status, found.detail, found.parts) == expected
 
 
-def test_a_wrong_solution_fails_with_its_first_test(verifier: UnitTestVerifier) -> None:
+def test_wrong_solution_names_its_first_failing_test(verifier: UnitTestVerifier) -> None:
     found = judged(verifier, fenced("def f(n):\n    return n + 2"))
     assert (found.score, found.status) == (0.0, "ok")
     assert "test_first.py::test_doubles[1]: assert 3 == " in found.detail
     assert found.parts == {"passed": 1.0, "tests": 4.0}
 
 
-def test_a_response_without_a_program_has_no_answer(verifier: UnitTestVerifier) -> None:
+def test_response_without_a_program_has_no_answer(verifier: UnitTestVerifier) -> None:
     assert judged(verifier, HONEST).status == "no_answer"
 
 
-def test_the_share_of_passed_tests_is_the_score_where_it_is_asked_for() -> None:
+def test_share_of_passed_tests_is_the_optional_score() -> None:
     verifier = made(score="share")
     assert judged(verifier, fenced("def f(n):\n    return 2 * n if n < 5 else 0")).score == 0.75
     source = f"import sys\nif 'test_first' in sys.modules:\n    raise ValueError\n{HONEST}"
@@ -146,7 +146,7 @@ GAINS = {"exits hard", "runs no test", "takes failures out of reports"}
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_a_solution_that_cheats_scores_0(verifier: UnitTestVerifier, name: str) -> None:
+def test_cheating_solution_scores_0(verifier: UnitTestVerifier, name: str) -> None:
     found = judged(verifier, fenced(CHEATS[name]))
     assert (found.score, found.status in ("ok", "crashed")) == (0.0, True), found
 
@@ -157,7 +157,7 @@ def test_files_that_would_change_the_tests_gain_nothing(verifier: UnitTestVerifi
 
 
 @pytest.mark.parametrize("name", [*sorted(GAINS), "conftest.py"])
-def test_pytest_alone_takes_the_same_for_right(name: str, tmp_path: Path) -> None:
+def test_plain_pytest_accepts_the_same_cheats(name: str, tmp_path: Path) -> None:
     """The negative control."""
     files = {**FILES, **(files_of_naive(FOLDERS[name]) if name in FOLDERS else {"solution.py": CHEATS[name]})}
     for path, content in files.items():
@@ -179,7 +179,7 @@ def files_of_naive(response: str) -> dict[str, str]:
     return {"conftest.py": CONFTEST, "solution.py": "f = abs\n"} if "conftest" in response else {}
 
 
-def test_files_of_a_response_are_named_behind_their_fences() -> None:
+def test_response_files_are_named_at_their_fences() -> None:
     response = (
         '```python a/b.py\n1\n```\n```py title="c.py"\n2\n```\n```python\n3\n```\n'
         "```python path=/etc/x\n4\n```"
@@ -189,7 +189,7 @@ def test_files_of_a_response_are_named_behind_their_fences() -> None:
     assert files_of("```python\n1\n```\n```python\n2\n```") == {"solution.py": "2\n"}
 
 
-def test_the_number_of_tests_is_known_before_any_response_runs() -> None:
+def test_number_of_tests_is_known_before_any_run() -> None:
     suite = suite_of(PROBLEM.tests)
     assert [dict(file.names) for file in suite.tests] == [
         {"test_doubles": 2, "ZeroTestCase::test_zero": 1}, {"test_five": 1}
@@ -199,7 +199,7 @@ def test_the_number_of_tests_is_known_before_any_response_runs() -> None:
     assert suite_of([{"path": "test_a.py", "content": "pass", "tests": 7}]).count == 7
 
 
-def test_a_test_that_must_fail_has_a_name_of_its_own() -> None:
+def test_canary_test_has_a_unique_name() -> None:
     content = "def test_a(): pass\n" + "".join(f"def test_a_{n}(): pass\n" for n in range(2, 12))
     (file,) = suite_of([{"path": "test_a.py", "content": content}]).tests
     for seed in range(50):
@@ -222,7 +222,7 @@ def test_a_test_that_must_fail_has_a_name_of_its_own() -> None:
            "def test_a(n): pass"}], 'say how many tests the file has: "tests": 3'),
     ],
 )  # fmt: skip
-def test_tests_that_cannot_be_used_are_named_with_what_to_do(tests: list[object], words: str) -> None:
+def test_unusable_tests_are_named_with_a_remedy(tests: list[object], words: str) -> None:
     with pytest.raises(BadTests) as raised:
         suite_of(tests)
     assert words in str(raised.value)
