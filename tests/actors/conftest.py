@@ -1,4 +1,4 @@
-"""Small random models for the tests of models and engines; their attention is far from uniform."""
+"""Small random models for tests of models and engines; their attention is far from uniform."""
 
 from __future__ import annotations
 

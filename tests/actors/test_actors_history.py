@@ -1,4 +1,4 @@
-"""The history of a run survives kills of its writer, and can be followed while it grows."""
+"""History of a run: it survives kills of its writer and can be followed while it grows."""
 
 import math
 from pathlib import Path
@@ -55,14 +55,14 @@ def test_every_kind_of_record_reads_back_equal(tmp_path: Path) -> None:
     assert first.startswith('{"kind":"run","t_s":0.0,')
 
 
-def test_a_record_is_on_disk_before_the_writer_is_closed(tmp_path: Path) -> None:
+def test_record_is_on_disk_before_the_writer_closes(tmp_path: Path) -> None:
     writer = HistoryWriter(tmp_path / "h.jsonl")
     writer.write(RECORDS[0])
     assert read_history(tmp_path / "h.jsonl") == RECORDS[:1]
     writer.close()
 
 
-def test_numbers_that_json_cannot_hold_never_spoil_the_file(tmp_path: Path) -> None:
+def test_numbers_that_json_cannot_hold_keep_the_file_valid(tmp_path: Path) -> None:
     writer = HistoryWriter(tmp_path / "h.jsonl")
     step = RECORDS[4]
     assert isinstance(step, Step)
@@ -74,7 +74,7 @@ def test_numbers_that_json_cannot_hold_never_spoil_the_file(tmp_path: Path) -> N
     assert kept == msgspec.structs.replace(step, grad_norm=None, loss=None)
 
 
-def test_a_torn_last_line_is_dropped_by_the_next_writer_and_time_goes_on(tmp_path: Path) -> None:
+def test_torn_last_line_is_dropped_by_the_next_writer(tmp_path: Path) -> None:
     file = written(tmp_path)
     with file.open("ab") as handle:
         handle.write(b'{"kind":"eval","t_s":99')
@@ -86,7 +86,7 @@ def test_a_torn_last_line_is_dropped_by_the_next_writer_and_time_goes_on(tmp_pat
     assert read_history(file) == [*RECORDS, RECORDS[1]]
 
 
-def test_a_follower_sees_each_record_once_and_waits_for_torn_ones(tmp_path: Path) -> None:
+def test_follower_sees_each_record_once_despite_torn_lines(tmp_path: Path) -> None:
     whole = written(tmp_path).read_bytes()
     growing = tmp_path / "growing.jsonl"
     follower = HistoryFollower(growing)
@@ -104,7 +104,7 @@ def test_a_follower_sees_each_record_once_and_waits_for_torn_ones(tmp_path: Path
 @pytest.mark.parametrize(
     "line", [b"{}", b"nonsense", b'{"kind":"unknown","t_s":1}', b'{"kind":"eval","t_s":"x"}', b"\xff"]
 )
-def test_a_damaged_line_is_refused_with_its_number(tmp_path: Path, line: bytes) -> None:
+def test_damaged_line_is_refused_with_its_number(tmp_path: Path, line: bytes) -> None:
     file = written(tmp_path)
     file.write_bytes(file.read_bytes() + line + b"\n")
     for reader in (read_history, HistoryWriter):
@@ -112,7 +112,7 @@ def test_a_damaged_line_is_refused_with_its_number(tmp_path: Path, line: bytes) 
             reader(file)
 
 
-def test_a_missing_file_and_an_endless_line_are_refused(tmp_path: Path) -> None:
+def test_missing_file_and_endless_line_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="no such file"):
         read_history(tmp_path / "none.jsonl")
     endless = tmp_path / "endless.jsonl"
@@ -122,7 +122,7 @@ def test_a_missing_file_and_an_endless_line_are_refused(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(0, 10_000))
-def test_a_writer_killed_at_any_byte_leaves_a_history_of_whole_records(
+def test_killed_writer_leaves_a_history_of_whole_records(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")

@@ -1,6 +1,6 @@
-"""An actor knows ports, not what stands behind them: what its module imports, and that imports, is searched.
+"""Imports of actors: an actor depends on ports, not on adapters; direct and indirect imports are searched.
 
-Not searched is the runtime below, which has its own port (`gleaner.supervisor.machine`).
+The search leaves out the runtime below, which has its own port (`gleaner.supervisor.machine`).
 """
 
 import ast
@@ -73,11 +73,11 @@ def reached(source: str) -> dict[str, str]:
     found: dict[str, str] = {}
     todo = [("the actor itself", source)]
     while todo:
-        who, text = todo.pop()
+        importer, text = todo.pop()
         for module in imported(text):
             if module in found:
                 continue
-            found[module] = who
+            found[module] = importer
             if module.startswith("gleaner.actors.") and file_of(module).is_file():
                 todo.append((module, file_of(module).read_text()))
     return found
@@ -93,7 +93,7 @@ def actor_modules() -> list[str]:
     return found
 
 
-def test_all_actors_are_looked_at() -> None:
+def test_search_covers_all_actors() -> None:
     assert {
         "gleaner.actors.training.trainer",
         "gleaner.actors.engine.worker.worker",
@@ -103,19 +103,19 @@ def test_all_actors_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize("module", actor_modules())
-def test_no_actor_leads_to_an_adapter_or_to_a_library_that_computes(module: str) -> None:
+def test_no_actor_reaches_an_adapter_or_a_compute_library(module: str) -> None:
     known = reached(file_of(module).read_text())
     wrong = {name for name in known if name in ADAPTERS or name.partition(".")[0] in COMPUTE}
     assert not wrong, "\n".join(f"{known[name]} imports {name}" for name in sorted(wrong))
 
 
 @pytest.mark.parametrize("adapter", sorted(ADAPTERS))
-def test_every_adapter_exists_and_the_search_finds_it_behind_another_module(adapter: str) -> None:
+def test_every_adapter_exists_and_is_found_indirectly(adapter: str) -> None:
     assert file_of(adapter).is_file()
     assert adapter in reached(f"def late():\n    from {adapter} import anything")
     package, _, name = adapter.rpartition(".")
     assert adapter in reached(f"from {package} import {name}")
 
 
-def test_the_search_goes_through_modules_in_between() -> None:
+def test_search_follows_modules_in_between() -> None:
     assert "torch" in reached("import gleaner.actors.training.trainer_files")

@@ -1,8 +1,8 @@
-"""No actor waits in silence: the text of actors/ and nodeagent/ is searched for waits that nobody would see.
+"""Unlisted waits of actors: the source of actors/ and nodeagent/ is searched for them.
 
-Allowed without more: what stands inside `async with ….wait(…)` (or `….waiting(…)`, `asyncio.timeout(…)`),
-asks (they are listed from the pending ones), and `ctx.idle`, which says that nobody is waited for. All else
-needs a line and a reason below.
+Allowed without an entry below are awaits inside `async with ….wait(…)` (or `….waiting(…)`,
+`asyncio.timeout(…)`), asks (the pending asks are listed), and `ctx.idle`, which marks an idle task. Every
+other await needs an entry with a reason.
 """
 
 import ast
@@ -109,7 +109,7 @@ ALLOWED = {
 
 
 def suspicious(call: ast.Await) -> str:
-    """Why this await may be a wait that nobody sees; "" for none."""
+    """The reason why this await may be an unlisted wait; "" for none."""
     awaited = call.value
     if isinstance(awaited, ast.Name | ast.Attribute):
         return f"awaits the future {ast.unparse(awaited)}"
@@ -145,7 +145,7 @@ def awaits(node: ast.AST, function: str, covered: bool) -> Iterator[tuple[str, a
 
 
 def findings(source: str) -> list[tuple[str, int, str]]:
-    """Function, line and reason of each await that nobody would see, and each use of what is never right."""
+    """Function, line and reason of each unlisted await, and of each forbidden call."""
     tree = ast.parse(source)
     found = [
         (function, call.lineno, why)
@@ -158,7 +158,7 @@ def findings(source: str) -> list[tuple[str, int, str]]:
     return found
 
 
-def test_every_wait_of_an_actor_is_entered_or_has_a_reason() -> None:
+def test_every_actor_wait_is_listed_or_has_a_reason() -> None:
     silent = [
         f"{path.relative_to(ROOT)}:{line} ({function}): {why}"
         for path in FILES
@@ -190,7 +190,7 @@ def test_every_exception_is_still_needed() -> None:
         "await asyncio.shield(task)",
     ],
 )
-def test_the_search_finds_what_waits_in_silence(body: str) -> None:
+def test_search_finds_unlisted_waits(body: str) -> None:
     assert findings(f"async def f(self):\n    {body}\n")
 
 
@@ -204,5 +204,5 @@ def test_the_search_finds_what_waits_in_silence(body: str) -> None:
         "await asyncio.sleep(0)",
     ],
 )
-def test_the_search_leaves_the_rest_alone(body: str) -> None:
+def test_search_ignores_listed_waits(body: str) -> None:
     assert not findings(f"async def f(self):\n    {body}\n")

@@ -1,6 +1,6 @@
 """A gang of trainer processes in a test: forked from a server that has loaded torch, so each starts at once.
 
-It does the steps that it is given, a rank may come to harm at one of its orders; what rank 0 saw comes back.
+It does the given steps and can signal a rank at one of its orders. It returns what rank 0 saw.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def run_gang(
         process.start()
     theirs.close()
     try:
-        assert ours.poll(END_S), "rank 0 says nothing"
+        assert ours.poll(END_S), "rank 0 sent nothing"
         seen: Seen = ours.recv()
     finally:
         for process in started:
@@ -179,7 +179,7 @@ def _rank_0(places: Places, config: Config, path: str, steps: list[Step], out: C
 
 def _other(places: Places, config: Config, rank: int, harm: Harm | None) -> None:
     torch.set_num_threads(1)
-    fsdp2_rank.LEAVE_S = 0.0  # nobody supervises it here
+    fsdp2_rank.LEAVE_S = 0.0  # no supervisor here
     work = GangRank(config, rank, places.model_dir, places.gang)
     if harm is not None and harm.rank == rank:
         do, orders = work._do, iter(range(1, 10**6))
@@ -198,7 +198,7 @@ def _other(places: Places, config: Config, rank: int, harm: Harm | None) -> None
 
 
 def _watch_gathers(work: GangFiles, seen: Seen) -> None:
-    """Note whatever makes a tensor whole: how large, and whether a copy or an image was being written."""
+    """Record each call that gathers a tensor: its size, and whether a copy or an image was being written."""
     writing = False
 
     def noted(call: Callable[..., object]) -> Callable[..., object]:

@@ -1,4 +1,4 @@
-"""The account of a run: exact on a small history, and the same however it is cut."""
+"""Account of a run: exact on a small history, and independent of its cuts."""
 
 import random
 from itertools import pairwise
@@ -57,7 +57,7 @@ WHOLE: list[AnyRecord] = [
 ]
 
 
-def test_a_host_is_paid_from_its_join_to_its_end_and_its_devices_are_counted() -> None:
+def test_host_is_paid_from_join_to_end_by_device() -> None:
     (used,) = used_between(WHOLE, [(0, 300)])
     assert (used.reserved_s, used.reserved_devices_s) == (300, 2400)
     assert used.preemptible_s == 100 + 130
@@ -67,7 +67,7 @@ def test_a_host_is_paid_from_its_join_to_its_end_and_its_devices_are_counted() -
     assert preemptible == pytest.approx(230 / 3600 * 2)
 
 
-def test_what_devices_did_is_told_where_it_was_measured() -> None:
+def test_device_time_is_reported_as_measured() -> None:
     (used,) = used_between(WHOLE, [(0, 300)])
     spent = {"seeding": 16, "waiting": 32, "training": 64, "weights": 8, "recovery": 0, "evaluation": 0}
     assert used.parts_s == spent
@@ -77,7 +77,7 @@ def test_what_devices_did_is_told_where_it_was_measured() -> None:
     assert (used.trained, used.steps, used.collected, used.twice) == (1000, 2, 3000, 1)
 
 
-def test_a_step_is_charged_with_what_was_up_while_it_lasted() -> None:
+def test_step_is_charged_with_the_hosts_of_its_time() -> None:
     first, second = used_between(WHOLE, [(100, 190), (190, 290)])
     assert (first.preemptible_s, first.steps, first.trained) == (90 + 40, 1, 500)
     assert (second.preemptible_s, second.steps, second.trained) == (10 + 90, 1, 500)
@@ -85,13 +85,13 @@ def test_a_step_is_charged_with_what_was_up_while_it_lasted() -> None:
     assert second.wasted == {"aborted": 2, "dropped": 2}
 
 
-def test_a_drained_host_that_is_never_heard_of_again_is_paid_until_then() -> None:
+def test_drained_host_without_an_end_is_paid_until_its_drain() -> None:
     records: list[AnyRecord] = [run(), node(0, "spot-1", "joined"), node(60, "spot-1", "drained"), run(100)]
     (used,) = used_between(records, [(0, 200)])
     assert used.preemptible_s == 60
 
 
-def test_a_drained_host_whose_notice_came_to_nothing_is_paid_all_the_while() -> None:
+def test_spared_host_is_paid_all_the_time() -> None:
     records: list[AnyRecord] = [
         run(), node(0, "spot-1", "joined"), node(60, "spot-1", "drained"), node(80, "spot-1", "spared"),
         run(100),
@@ -100,13 +100,13 @@ def test_a_drained_host_whose_notice_came_to_nothing_is_paid_all_the_while() -> 
     assert used.preemptible_s == 100
 
 
-def test_a_resume_ends_every_stay_and_a_step_that_is_told_again_counts_once() -> None:
+def test_resume_ends_stays_and_repeated_step_counts_once() -> None:
     records = [run(), node(0, "spot-1", "joined"), step(1, 50), run(60), step(1, 90), step(2, 100)]
     (used,) = used_between(records, [(0, 100)])
     assert (used.preemptible_s, used.trained) == (60, 1000)
 
 
-def test_a_history_of_an_older_program_is_counted_without_what_it_does_not_tell() -> None:
+def test_older_history_is_counted_without_missing_fields() -> None:
     records = [run(), node(0, "spot-1", "joined"), look(10, 1, None), look(20, 1, None)]
     (used,) = used_between(records, [(0, 30)])
     assert (used.looked_s, used.busy_s, used.wasted) == (0, 0, {})
@@ -114,7 +114,7 @@ def test_a_history_of_an_older_program_is_counted_without_what_it_does_not_tell(
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.floats(0, 320), max_size=6))
-def test_the_pieces_of_a_run_add_up_to_the_whole(seed: int, cuts: list[float]) -> None:
+def test_pieces_of_a_run_add_up_to_the_whole(seed: int, cuts: list[float]) -> None:
     rng = random.Random(seed)
     records: list[AnyRecord] = [run(reserved=rng.randint(1, 2))]
     t_s = 0.0
@@ -135,7 +135,7 @@ def test_the_pieces_of_a_run_add_up_to_the_whole(seed: int, cuts: list[float]) -
     assert sum(one.trained for one in pieces) == whole.trained
 
 
-def test_the_live_account_is_that_of_the_report() -> None:
+def test_live_account_equals_the_report() -> None:
     meter = Meter()
     for record in WHOLE:
         meter.observe(record)

@@ -1,4 +1,4 @@
-"""AdamW by torch's function: the bits of torch's class, without the compiler that the class loads."""
+"""AdamW by torch's function: same bits as torch's class, without the compiler that the class loads."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ print("torch._dynamo" in sys.modules)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_adamw_moves_weights_as_the_class_of_torch_does(weight_decay: float) -> None:
+def test_adamw_moves_weights_like_the_torch_class(weight_decay: float) -> None:
     torch.manual_seed(0)
     ours = {"a": torch.randn(4, 3), "b": torch.randn(5), "frozen": torch.randn(2)}
     theirs = {name: nn.Parameter(weight.clone()) for name, weight in ours.items()}
@@ -40,7 +40,7 @@ def test_adamw_moves_weights_as_the_class_of_torch_does(weight_decay: float) -> 
     assert torch.equal(one.second["a"], other.state[theirs["a"]]["exp_avg_sq"])
 
 
-def test_adamw_goes_on_from_given_moments_as_if_it_had_never_stopped() -> None:
+def test_adamw_resumes_from_given_moments() -> None:
     torch.manual_seed(1)
     whole, cut = {"a": torch.ones(3)}, {"a": torch.ones(3)}
     one, before = (AdamW(weights, 1e-2, (0.9, 0.95), 0.0) for weights in (whole, cut))
@@ -58,6 +58,6 @@ def test_adamw_goes_on_from_given_moments_as_if_it_had_never_stopped() -> None:
     assert torch.equal(whole["a"], cut["a"])
 
 
-def test_a_step_loads_no_compiler() -> None:
+def test_step_loads_no_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

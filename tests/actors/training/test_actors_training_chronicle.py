@@ -1,4 +1,4 @@
-"""What the controller tells the history, over its own death."""
+"""Records of the controller in the history, across its own death."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def result(step: int) -> StepResult:
     )  # fmt: skip
 
 
-def test_a_controller_killed_after_it_wrote_a_step_does_not_write_it_again(tmp_path: Path) -> None:
+def test_killed_controller_does_not_repeat_a_written_step(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     for steps in ((1, 2), (2, 3)):  # the second life does not know that step 2 was written
         writer = HistoryWriter(path)
@@ -24,5 +24,5 @@ def test_a_controller_killed_after_it_wrote_a_step_does_not_write_it_again(tmp_p
         for step in steps:
             chronicle.step(result(step), Plan(t_seed_s=0.0, n_prem=1), Spent(training_s=1.0), 100.0 + step)
         writer.close()
-    told = [record.step for record in read_history(path) if isinstance(record, Step)]
-    assert told == [1, 2, 3]
+    in_history = [record.step for record in read_history(path) if isinstance(record, Step)]
+    assert in_history == [1, 2, 3]

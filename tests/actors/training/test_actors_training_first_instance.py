@@ -1,4 +1,4 @@
-"""The first preemptible instance of a job: when it is said that one serves, and when that none does."""
+"""`FirstInstance`: when the first preemptible instance of a job is reported as serving or as overdue."""
 
 from gleaner.actors.training.causes import MAX_TOLD, in_a_line
 from gleaner.actors.training.first_instance import MAX_CAUSE, FirstInstance
@@ -9,7 +9,7 @@ def waiting(*, n_prem_max: int = 2, served: bool = False) -> FirstInstance:
     return FirstInstance(Fleet(n_prem_max=n_prem_max, first_instance_s=10.0), served=served)
 
 
-def test_the_time_counts_from_the_first_weights_and_each_verdict_is_given_once() -> None:
+def test_time_counts_from_first_weights_with_single_verdicts() -> None:
     first = waiting()
     assert first.look(0.0, weights=False, serves=False) == ""
     assert first.look(100.0, weights=True, serves=False) == ""
@@ -23,14 +23,14 @@ def test_the_time_counts_from_the_first_weights_and_each_verdict_is_given_once()
     assert first.look(140.0, weights=True, serves=False) == ""
 
 
-def test_nothing_is_missed_where_none_is_due_or_one_has_served_before() -> None:
+def test_nothing_is_missing_without_an_expected_instance() -> None:
     for first in (waiting(n_prem_max=0), waiting(served=True)):
         assert [first.look(at_s, weights=True, serves=False) for at_s in (0.0, 50.0)] == ["", ""]
         assert not first.awaited
         assert not first.missing
 
 
-def test_the_reason_is_the_newest_end_of_an_engine_with_how_often_it_was() -> None:
+def test_reason_is_the_newest_engine_end_with_its_count() -> None:
     first = waiting()
     assert first.why(0) == "no preemptible host is up"
     assert "1 preemptible host is up, and no engine has ended: look at its log" in first.why(1)
@@ -42,7 +42,7 @@ def test_the_reason_is_the_newest_end_of_an_engine_with_how_often_it_was() -> No
     assert len(first.why(2)) < MAX_CAUSE + 100
 
 
-def test_a_long_cause_keeps_its_begin_and_its_end() -> None:
+def test_long_cause_keeps_its_start_and_end() -> None:
     first = waiting()
     first.ended(
         "spot-1/engine", f"the server ended (exit 2): {'[--an-option] ' * 500}\nunknown option --none"

@@ -75,7 +75,7 @@ def alone(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pl
 
 @pytest.fixture(scope="module")
 def pair(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Places, Seen]:
-    """The same of two."""
+    """The same steps of two processes."""
     places = Places(model_dir, tmp_path_factory.mktemp("pair"))
     seen = run_gang(places, 2, STEPS)
     assert not seen.broken, seen.broken
@@ -108,15 +108,15 @@ def test_two_processes_do_the_steps_of_one(alone: tuple[Places, Seen], pair: tup
         assert not np.array_equal(mine, weights(pair[0].image(version - 1))), "the weights moved"
 
 
-def test_no_rank_ever_holds_more_than_its_rows(pair: tuple[Places, Seen], alone: tuple[Places, Seen]) -> None:
+def test_rank_never_holds_more_than_its_rows(pair: tuple[Places, Seen], alone: tuple[Places, Seen]) -> None:
     whole = 4 * len(weights(pair[0].image(0)))
     assert 0.45 < pair[1].held_bytes / (4 * whole) < 0.55, "half of weights twice, and of the moments"
     assert pair[1].gathers > 0
-    assert pair[1].gathers_to_write == 0, "to seal and to publish, nothing is gathered"
-    assert 0 < pair[1].gathered_bytes < 0.6 * whole, "in a pass, a layer at a time"
+    assert pair[1].gathers_to_write == 0, "sealing and publishing gather nothing"
+    assert 0 < pair[1].gathered_bytes < 0.6 * whole, "a pass gathers one layer at a time"
 
 
-def test_what_two_processes_seal_is_a_checkpoint_like_any_other(pair: tuple[Places, Seen]) -> None:
+def test_checkpoint_of_two_processes_is_a_normal_checkpoint(pair: tuple[Places, Seen]) -> None:
     newest = HostCopies(pair[0].copies).newest()
     assert newest is not None
     assert newest.step == 2
@@ -129,7 +129,7 @@ def test_what_two_processes_seal_is_a_checkpoint_like_any_other(pair: tuple[Plac
     assert all(torch.equal(state[f"model.{name}"], weight) for name, weight in model.named_parameters())
 
 
-def test_two_processes_publish_what_their_masters_round_to(model_dir: Path, tmp_path: Path) -> None:
+def test_two_processes_publish_their_rounded_masters(model_dir: Path, tmp_path: Path) -> None:
     places = Places(model_dir, tmp_path / "pair")
     seen = run_gang(places, 2, STEPS[:1], rollout_dtype="bfloat16")
     assert not seen.broken, seen.broken
@@ -148,7 +148,7 @@ def test_two_processes_publish_what_their_masters_round_to(model_dir: Path, tmp_
     assert places.image(1) == bytes(image)
 
 
-def test_one_process_goes_on_from_the_state_of_two_and_two_from_that_of_one(
+def test_state_moves_between_one_and_two_processes(
     alone: tuple[Places, Seen], pair: tuple[Places, Seen], tmp_path: Path
 ) -> None:
     after_two = sealed(pair[0], 1)
@@ -173,7 +173,7 @@ def test_one_process_goes_on_from_the_state_of_two_and_two_from_that_of_one(
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_any_number_of_processes_goes_on_from_the_state_of_two(
+def test_any_process_count_resumes_the_state_of_two(
     pair: tuple[Places, Seen], processes: int, tmp_path: Path
 ) -> None:
     places = Places(pair[0].model_dir, tmp_path)
@@ -183,9 +183,7 @@ def test_any_number_of_processes_goes_on_from_the_state_of_two(
     assert gang.stats[0].step == 2
 
 
-def test_a_gradient_that_is_no_number_or_a_step_without_a_token_changes_nothing_on_any_rank(
-    pair: tuple[Places, Seen], tmp_path: Path
-) -> None:
+def test_bad_gradient_or_empty_step_changes_no_rank(pair: tuple[Places, Seen], tmp_path: Path) -> None:
     places = Places(pair[0].model_dir, tmp_path)
     bad = [[Sample([1, 2], [3, 4], [-3.7, -3.7], float("nan")), *STEPS[0][0]]]
     seen = run_gang(places, 2, [bad, [], STEPS[0]])
@@ -196,7 +194,7 @@ def test_a_gradient_that_is_no_number_or_a_step_without_a_token_changes_nothing_
     assert places.image(2) == pair[0].image(1)
 
 
-def test_a_loss_of_samples_and_not_of_tokens_is_shared_out_alike(model_dir: Path, tmp_path: Path) -> None:
+def test_sample_loss_is_shared_out_like_token_loss(model_dir: Path, tmp_path: Path) -> None:
     one, two = Places(model_dir, tmp_path / "one"), Places(model_dir, tmp_path / "two")
     work = TrainerFiles(settings(0, loss="gspo"), model_dir, one.store, one.copies)
     work.load("")
@@ -207,7 +205,7 @@ def test_a_loss_of_samples_and_not_of_tokens_is_shared_out_alike(model_dir: Path
     np.testing.assert_allclose(weights(two.image(1)), weights(one.image(1)), rtol=0, atol=2e-5)
 
 
-def test_a_gang_that_was_started_again_makes_the_same_bits(pair: tuple[Places, Seen], tmp_path: Path) -> None:
+def test_restarted_gang_makes_the_same_bits(pair: tuple[Places, Seen], tmp_path: Path) -> None:
     places = Places(pair[0].model_dir, tmp_path)
     run_gang(places, 2, STEPS[1:], path=str(sealed(pair[0], 1)))
     assert places.image(2) == pair[0].image(2)
@@ -216,18 +214,18 @@ def test_a_gang_that_was_started_again_makes_the_same_bits(pair: tuple[Places, S
 # Orders of a rank: 1 load, 2 image, 3 begin, 4 to 6 micro-batches, 7 finish, 8 state, 9 image, 10 begin ...
 
 
-def test_a_rank_killed_in_a_step_ends_the_gang_at_once_and_is_named(model_dir: Path, tmp_path: Path) -> None:
+def test_rank_killed_in_a_step_ends_the_gang_by_name(model_dir: Path, tmp_path: Path) -> None:
     seen = run_gang(Places(model_dir, tmp_path), 2, STEPS, harm=Harm(1, 5, signal.SIGKILL))
     assert seen.broken.startswith("rank 1 is gone")
     assert HostCopies(tmp_path / "copies").newest() is None
 
 
-def test_a_frozen_rank_is_waited_for_no_longer_than_the_deadline(model_dir: Path, tmp_path: Path) -> None:
+def test_frozen_rank_ends_the_gang_at_the_deadline(model_dir: Path, tmp_path: Path) -> None:
     seen = run_gang(Places(model_dir, tmp_path), 2, STEPS, harm=Harm(1, 5, signal.SIGSTOP))
     assert seen.broken.startswith("rank 1 did not answer")
 
 
-def test_a_rank_killed_while_it_writes_leaves_the_state_before(model_dir: Path, tmp_path: Path) -> None:
+def test_rank_killed_while_writing_leaves_the_previous_state(model_dir: Path, tmp_path: Path) -> None:
     seen = run_gang(Places(model_dir, tmp_path), 2, STEPS, harm=Harm(1, 15, signal.SIGKILL))
     assert seen.broken.startswith("rank 1 is gone")
     newest = HostCopies(tmp_path / "copies").newest()
@@ -236,7 +234,7 @@ def test_a_rank_killed_while_it_writes_leaves_the_state_before(model_dir: Path, 
     load_checkpoint(newest.path)
 
 
-def test_rows_that_are_damaged_after_the_seal_are_found(pair: tuple[Places, Seen], tmp_path: Path) -> None:
+def test_rows_damaged_after_the_seal_are_found(pair: tuple[Places, Seen], tmp_path: Path) -> None:
     copies = HostCopies(tmp_path / "copies")
     shutil.copytree(pair[0].copies, copies.directory)
     newest = copies.newest()

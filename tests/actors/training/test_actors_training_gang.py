@@ -40,7 +40,7 @@ def sample(tokens: int) -> Sample:
 
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 9))
-def test_every_sample_is_dealt_out_once_whole_and_in_order(lengths: list[int], ranks: int) -> None:
+def test_every_sample_is_dealt_once_whole_and_in_order(lengths: list[int], ranks: int) -> None:
     samples = [sample(tokens) for tokens in lengths]
     dealt = shares(samples, ranks)
     assert len(dealt) == ranks
@@ -54,12 +54,12 @@ def test_every_sample_is_dealt_out_once_whole_and_in_order(lengths: list[int], r
 
 
 @given(st.integers(0, 300), st.integers(1, 64))
-def test_the_rows_of_all_ranks_are_the_rows(rows: int, ranks: int) -> None:
+def test_rows_of_all_ranks_join_to_the_rows(rows: int, ranks: int) -> None:
     runs = [rows_of(rows, rank, ranks) for rank in range(ranks)]
     assert [row for run in runs for row in run] == list(range(rows))
 
 
-def test_a_sample_is_the_same_behind_a_socket() -> None:
+def test_sample_is_unchanged_by_a_socket() -> None:
     one = Sample(array("I", [7, 2**32 - 1]), array("I", [1, 2]), array("f", [-0.1, -7.5]), 1 / 3)
     order = unpack(pack(Add((Row.of(one),), 2))[PREFIX.size :])
     assert isinstance(order, Add)
@@ -67,7 +67,7 @@ def test_a_sample_is_the_same_behind_a_socket() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", pack(Begin())[PREFIX.size + 1 :], b"\x81\xa4type\xa4Nope"])
-def test_what_is_no_order_is_refused(body: bytes) -> None:
+def test_non_orders_are_refused(body: bytes) -> None:
     with pytest.raises(BadFrame, match="no frame"):
         unpack(body)
     with pytest.raises(BadFrame, match="announced"):
@@ -75,7 +75,7 @@ def test_what_is_no_order_is_refused(body: bytes) -> None:
 
 
 def in_a_gang(directory: Path, rank_1: Callable[[Membership], None], deadline_s: float = DEADLINE_S) -> Gang:
-    """Rank 0's side; rank 1 does this on a thread, and leaves."""
+    """Rank 0's side; rank 1 runs `work` on a thread, then leaves."""
 
     def run() -> None:
         link = Membership(directory, 1, deadline_s)
@@ -90,7 +90,7 @@ def in_a_gang(directory: Path, rank_1: Callable[[Membership], None], deadline_s:
     return whole
 
 
-def test_orders_are_carried_out_in_their_order_and_answered(tmp_path: Path) -> None:
+def test_orders_are_carried_out_in_sequence_and_answered(tmp_path: Path) -> None:
     # The name of a Unix socket has 107 bytes at most; folders of runs may be longer.
     directory = tmp_path / ("long" * 40)
 
@@ -109,7 +109,7 @@ def test_orders_are_carried_out_in_their_order_and_answered(tmp_path: Path) -> N
         whole.gather()
 
 
-def test_a_new_life_of_a_gang_meets_at_another_file(tmp_path: Path) -> None:
+def test_new_life_of_a_gang_uses_another_file(tmp_path: Path) -> None:
     stores = []
     for _ in range(2):
         whole = in_a_gang(tmp_path, lambda link: None)
@@ -120,22 +120,22 @@ def test_a_new_life_of_a_gang_meets_at_another_file(tmp_path: Path) -> None:
     assert not stores[0].exists()
 
 
-def test_who_does_not_come_is_named(tmp_path: Path) -> None:
+def test_missing_rank_is_named(tmp_path: Path) -> None:
     with pytest.raises(GangBroken, match=r"ranks \[1, 2\] did not come within 0.1 s"):
         Gang(tmp_path, 3, DEADLINE_S).meet(0.1)
 
 
-def test_a_silent_rank_is_waited_for_no_longer_than_the_deadline(tmp_path: Path) -> None:
+def test_silent_rank_is_named_at_the_deadline(tmp_path: Path) -> None:
     whole = in_a_gang(tmp_path, lambda link: time.sleep(SILENT_S), deadline_s=0.2)
     whole.tell([Begin()])
     with pytest.raises(RankSilent, match="rank 1 did not answer in time"):
         whole.gather()
 
 
-def test_a_rank_whose_computation_never_returns_is_named_at_the_deadline(
+def test_rank_with_endless_computation_is_named_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process lives and its sockets are open, so neither an end nor a missing heartbeat tells of it."""
+    """Its process lives and its sockets are open, so neither an end nor a missing heartbeat reveals it."""
     monkeypatch.setattr(gang, "WORDS_S", 0.3)
     taken, hangs = threading.Event(), threading.Event()
 
@@ -154,7 +154,7 @@ def test_a_rank_whose_computation_never_returns_is_named_at_the_deadline(
     hangs.set()
 
 
-def test_the_blame_goes_to_the_rank_that_failed_and_to_the_silent_one_before_it(
+def test_blame_names_the_failed_rank_or_the_silent_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gang, "WORDS_S", 0.3)
@@ -166,7 +166,7 @@ def test_the_blame_goes_to_the_rank_that_failed_and_to_the_silent_one_before_it(
     assert "rank 1 did not answer" in str(silent.blame(RuntimeError("timed out")))
 
 
-def test_rank_0_is_told_to_be_gone_by_its_socket(tmp_path: Path) -> None:
+def test_rank_ends_when_the_socket_of_rank_0_closes(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def work(link: Membership) -> None:
@@ -182,7 +182,7 @@ def test_rank_0_is_told_to_be_gone_by_its_socket(tmp_path: Path) -> None:
     assert seen == ["rank 0 is gone"]
 
 
-def test_a_stranger_at_the_socket_ends_the_gang_before_it_begins(tmp_path: Path) -> None:
+def test_stranger_at_the_socket_ends_the_gang(tmp_path: Path) -> None:
     def stranger() -> None:
         until_s = time.monotonic() + DEADLINE_S
         with socket.socket(socket.AF_UNIX) as one:

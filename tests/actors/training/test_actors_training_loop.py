@@ -68,7 +68,7 @@ SIZES = {
 
 
 class EvenReward(Actor):
-    """Likes even tokens; needs no worker process."""
+    """Rewards even tokens; needs no worker process."""
 
     @handles(GetProblems)
     async def problems(self, message: GetProblems) -> Problems:
@@ -83,7 +83,7 @@ class EvenReward(Actor):
 
 
 class OnePlan(Actor):
-    """A scheduler that always plans the same, and notes the end of the job."""
+    """A scheduler that always returns the same plan and records the end of the job."""
 
     def __init__(self, t_seed_s: float) -> None:
         self.t_seed_s = t_seed_s
@@ -104,7 +104,7 @@ class OnePlan(Actor):
 
 
 class SwampedPlan(OnePlan):
-    """After its third plan it has its hands full until `free` is set: its mailbox takes nothing more."""
+    """A scheduler whose mailbox is full from its third plan until `free` is set."""
 
     def __init__(self, t_seed_s: float) -> None:
         super().__init__(t_seed_s)
@@ -127,7 +127,7 @@ class SwampedPlan(OnePlan):
 
 
 class HastyManager(RolloutManager):
-    """The requests of the second step are too old before any of them has a token."""
+    """A manager that expires the second step's requests before any of them has a token."""
 
     @handles(SubmitBatch)
     async def submit(self, message: SubmitBatch) -> Done:
@@ -280,19 +280,19 @@ async def assert_whole(running: Loop) -> None:
     load_checkpoint(running.directory / "checkpoints" / f"step-{STEPS:06d}")
 
 
-async def test_a_job_runs_to_its_end_and_leaves_a_checkpoint(tmp_path: Path) -> None:
+async def test_job_runs_to_its_end_and_leaves_a_checkpoint(tmp_path: Path) -> None:
     async with loop(tmp_path) as running:
         await assert_whole(running)
         assert all(step.samples == 16 for step in running.steps())
 
 
-async def test_without_any_preemptible_instance_the_job_runs_colocated(tmp_path: Path) -> None:
+async def test_job_without_preemptible_instances_runs_colocated(tmp_path: Path) -> None:
     async with loop(tmp_path, t_seed_s=0.0, preemptible=False) as running:
         await assert_whole(running)
 
 
 @pytest.mark.parametrize("preemptible", [True, False])
-async def test_with_a_staleness_bound_no_trained_token_is_older(tmp_path: Path, preemptible: bool) -> None:
+async def test_no_trained_token_exceeds_the_staleness_bound(tmp_path: Path, preemptible: bool) -> None:
     async with loop(tmp_path, staleness=2, preemptible=preemptible) as running:
         await assert_whole(running)
         steps = running.steps()
@@ -302,9 +302,7 @@ async def test_with_a_staleness_bound_no_trained_token_is_older(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
-async def test_held_out_problems_are_looked_at_between_the_steps_once_whoever_dies(
-    tmp_path: Path, staleness: int
-) -> None:
+async def test_evaluation_happens_once_per_step_across_deaths(tmp_path: Path, staleness: int) -> None:
     async with loop(tmp_path, eval_every=1, staleness=staleness) as running:
         await running.until_step(2)
         running.head.kill("training/controller")
@@ -314,18 +312,18 @@ async def test_held_out_problems_are_looked_at_between_the_steps_once_whoever_di
         await assert_whole(running)
 
 
-async def test_a_trainer_never_tells_a_version_with_the_root_of_another(tmp_path: Path) -> None:
+async def test_trainer_reports_each_version_with_its_own_root(tmp_path: Path) -> None:
     async with loop(tmp_path, transfer=SlowPublish) as running:
-        told: dict[int, set[bytes]] = {}
+        roots_of: dict[int, set[bytes]] = {}
         while not running.scheduler.ended:
             now = await running.head.ask("training/trainer", TrainerStatus(), TrainerIs, deadline_s=60.0)
-            told.setdefault(now.step, set()).add(now.root)
+            roots_of.setdefault(now.step, set()).add(now.root)
             await asyncio.sleep(0.02)
         await assert_whole(running)
-        assert {step: len(roots) for step, roots in told.items()} == dict.fromkeys(range(STEPS + 1), 1)
+        assert {step: len(roots) for step, roots in roots_of.items()} == dict.fromkeys(range(STEPS + 1), 1)
 
 
-async def test_a_trainer_killed_in_a_step_does_it_once(tmp_path: Path) -> None:
+async def test_trainer_killed_in_a_step_does_it_once(tmp_path: Path) -> None:
     async with loop(tmp_path) as running:
         await running.until_step(1)
         running.kill_trainer()
@@ -334,9 +332,7 @@ async def test_a_trainer_killed_in_a_step_does_it_once(tmp_path: Path) -> None:
         await assert_whole(running)
 
 
-async def test_a_step_whose_responses_are_all_empty_is_done_once_and_the_job_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_step_of_empty_responses_is_done_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with loop(tmp_path, manager=HastyManager) as running:
         await running.until_step(2)
         running.kill_trainer()
@@ -346,12 +342,14 @@ async def test_a_step_whose_responses_are_all_empty_is_done_once_and_the_job_goe
         assert running.steps()[1].samples == 16
         trained = [event.step for event in await running.trained() if isinstance(event, StepTrained)]
         assert trained == list(range(1, STEPS + 1))
-    said = [record.getMessage() for record in caplog.records if "no token to train on" in record.getMessage()]
-    assert len(said) == 1
-    assert said[0].startswith("step 2 ")
+    lines = [
+        record.getMessage() for record in caplog.records if "no token to train on" in record.getMessage()
+    ]
+    assert len(lines) == 1
+    assert lines[0].startswith("step 2 ")
 
 
-async def test_a_step_lost_with_its_host_is_done_again_to_the_same_bits(tmp_path: Path) -> None:
+async def test_step_lost_with_its_host_repeats_the_same_bits(tmp_path: Path) -> None:
     async with loop(tmp_path) as running:
         await running.until_step(2)
         await running.until_durable(2)
@@ -376,7 +374,7 @@ async def test_a_step_lost_with_its_host_is_done_again_to_the_same_bits(tmp_path
         assert all(len(found) == 1 for found in roots.values()), "and gave the same weights"
 
 
-async def test_a_controller_killed_in_a_step_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_controller_killed_in_a_step_resumes_the_run(tmp_path: Path) -> None:
     async with loop(tmp_path) as running:
         await running.until_step(2)
         running.head.kill("training/controller")
@@ -387,10 +385,10 @@ async def test_a_controller_killed_in_a_step_goes_on_where_it_was(tmp_path: Path
         assert sum(isinstance(record, Node) and record.event == "joined" for record in records) == 1
 
 
-async def test_a_job_waits_for_who_has_too_much_to_do(
+async def test_job_waits_for_an_overloaded_scheduler(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def said() -> bool:
+    def warned() -> bool:
         return any(
             record.name == "training/controller" and "messages wait" in record.getMessage()
             for record in caplog.records
@@ -400,14 +398,14 @@ async def test_a_job_waits_for_who_has_too_much_to_do(
         scheduler = running.scheduler
         assert isinstance(scheduler, SwampedPlan)
         async with asyncio.timeout(60):
-            while not said():
+            while not warned():
                 assert not scheduler.ended, scheduler.ended
                 await asyncio.sleep(0.02)
         scheduler.free.set()
         await assert_whole(running)
 
 
-async def test_nothing_is_written_into_the_history_after_the_end_of_the_job(tmp_path: Path) -> None:
+async def test_history_gets_no_record_after_the_job_end(tmp_path: Path) -> None:
     async with loop(tmp_path) as running:
         assert (await running.until_ended()).ok
         history = tmp_path / "history.jsonl"
@@ -424,10 +422,10 @@ async def test_nothing_is_written_into_the_history_after_the_end_of_the_job(tmp_
         for message in late:
             await running.head.ask("training/controller", message, Done)
         assert history.read_bytes() == before
-        assert len(running.scheduler.ended) == 2, "the controller's next life said so again"
+        assert len(running.scheduler.ended) == 2, "the controller's next life reported the end again"
 
 
-async def test_an_exact_job_gives_the_same_weights_however_its_rollout_was_disturbed(tmp_path: Path) -> None:
+async def test_exact_job_gives_the_same_weights_when_disturbed(tmp_path: Path) -> None:
     roots: list[dict[int, bytes]] = []
     for disturbed in (False, True):
         async with loop(tmp_path / str(disturbed), t_seed_s=0.05 * disturbed, exact=True) as running:

@@ -75,7 +75,7 @@ def some_samples(count: int, seed: int = 0) -> list[Sample]:
 
 
 def dapo(logprobs: Tensor, sampled: Tensor, advantages: Tensor, lengths: Tensor | None = None) -> LossSums:
-    """Its loss with the clip of the paper; every token a sample of its own where nothing else is said."""
+    """DAPO's loss with the clip of the paper; by default every token is a sample of its own."""
     if lengths is None:
         lengths = torch.ones(len(logprobs), dtype=torch.int64)
     return loss_sums(LOSSES["dapo"], logprobs, sampled, advantages, lengths, clip_low=0.2, clip_high=0.28)
@@ -96,18 +96,16 @@ def one_batch_gradient(samples: list[Sample]) -> Tensor:
 
 @given(st.permutations(range(12)), st.sets(st.integers(1, 11)))
 @settings(SLOW_OR_FAST, max_examples=15)
-def test_micro_batches_in_any_order_add_up_to_the_gradient_of_one_batch(
-    order: list[int], cuts: set[int]
-) -> None:
+def test_micro_batches_in_any_order_add_up_to_one_batch(order: list[int], cuts: set[int]) -> None:
     samples = some_samples(12)
     model, tokens = Toy(), 0
     edges = [0, *sorted(cuts), 12]
-    for begin, end in itertools.pairwise(edges):
-        tokens += add_gradient(model, [samples[at] for at in order[begin:end]])
+    for start, end in itertools.pairwise(edges):
+        tokens += add_gradient(model, [samples[at] for at in order[start:end]])
     torch.testing.assert_close(model.gradient() / tokens, one_batch_gradient(samples), rtol=1e-12, atol=1e-14)
 
 
-def test_the_gradient_is_that_of_the_formula_written_out_token_by_token() -> None:
+def test_gradient_equals_the_formula_token_by_token() -> None:
     samples, model = some_samples(8, seed=3), Toy()
     terms: list[Tensor] = []
     for sample in samples:
@@ -123,7 +121,7 @@ def test_the_gradient_is_that_of_the_formula_written_out_token_by_token() -> Non
     torch.testing.assert_close(one_batch_gradient(samples), model.gradient(), rtol=1e-10, atol=1e-12)
 
 
-def test_on_policy_the_gradient_is_the_policy_gradient_and_nothing_is_clipped() -> None:
+def test_on_policy_gradient_is_the_unclipped_policy_gradient() -> None:
     logprobs = torch.tensor([-0.5, -2.0, -1.0], dtype=torch.float64, requires_grad=True)
     advantages = torch.tensor([1.0, -2.0, 0.0])
     sums = dapo(logprobs, logprobs.detach().clone(), advantages)
@@ -144,9 +142,7 @@ def test_on_policy_the_gradient_is_the_policy_gradient_and_nothing_is_clipped() 
         (0.81, -1.0, True),
     ],
 )
-def test_the_clip_stops_a_token_only_where_it_already_moved_the_right_way(
-    ratio: float, advantage: float, moves: bool
-) -> None:
+def test_clip_stops_tokens_that_moved_far_enough(ratio: float, advantage: float, moves: bool) -> None:
     logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
     sums = dapo(logprobs, torch.zeros(1), torch.tensor([advantage]))
     sums.loss.backward()
@@ -156,7 +152,7 @@ def test_the_clip_stops_a_token_only_where_it_already_moved_the_right_way(
     assert sums.drift.item() > 0
 
 
-def test_advantages_of_a_group_are_centred_and_scaled() -> None:
+def test_group_advantages_are_centred_and_scaled() -> None:
     advantages = group_advantages([0.0, 1.0, 1.0, 0.0])
     assert sum(advantages) == pytest.approx(0)
     assert advantages == pytest.approx([-0.8659, 0.8659, 0.8659, -0.8659], abs=1e-3)
@@ -164,7 +160,7 @@ def test_advantages_of_a_group_are_centred_and_scaled() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=16))
 @settings(SLOW_OR_FAST)
-def test_advantages_keep_the_order_of_rewards_and_sum_to_zero(rewards: list[float]) -> None:
+def test_advantages_keep_reward_order_and_sum_to_zero(rewards: list[float]) -> None:
     advantages = group_advantages(rewards)
     assert sum(advantages) == pytest.approx(0, abs=1e-6)
     for (reward, advantage), (other, others) in zip(
@@ -174,16 +170,16 @@ def test_advantages_keep_the_order_of_rewards_and_sum_to_zero(rewards: list[floa
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1.0])
-def test_a_group_of_equal_rewards_gives_no_gradient_at_all(reward: float) -> None:
+def test_group_of_equal_rewards_gives_no_gradient(reward: float) -> None:
     assert group_advantages([reward] * 7) == [0.0] * 7
 
 
-def test_a_group_of_one_is_refused() -> None:
+def test_group_of_one_is_refused() -> None:
     with pytest.raises(ValueError, match="at least two"):
         group_advantages([1.0])
 
 
-def test_a_batch_reads_each_prompt_once_and_its_targets_follow_their_tails() -> None:
+def test_batch_reads_each_prompt_once() -> None:
     first, other = [Sample([1, 2], [3, 4, 5], [-1, -2, -3], 0.5), Sample([6], [7], [-4], -1.0)]
     batch = collate([first, other, Sample([1, 2], [8], [-5], 2.0)])
     assert batch.rows.tokens.tolist() == [1, 2, 3, 4, 6, 2]
@@ -196,7 +192,7 @@ def test_a_batch_reads_each_prompt_once_and_its_targets_follow_their_tails() -> 
 
 @given(st.integers(1, 30), st.integers(1, 120), st.integers(0, 5))
 @settings(SLOW_OR_FAST, max_examples=50)
-def test_batches_by_length_lose_no_sample_and_keep_to_the_limit(count: int, most: int, seed: int) -> None:
+def test_batches_by_length_lose_no_sample_within_the_limit(count: int, most: int, seed: int) -> None:
     samples = some_samples(count, seed)
     batches = list(by_length(samples, most))
     assert sorted(map(id, samples)) == sorted(id(sample) for batch in batches for sample in batch)
@@ -210,7 +206,7 @@ def test_batches_by_length_lose_no_sample_and_keep_to_the_limit(count: int, most
 @pytest.mark.parametrize(
     ("prompt", "response", "logprobs"), [([], [1], [0.0]), ([1], [], []), ([1], [1], [])]
 )
-def test_a_sample_without_prompt_response_or_logprobs_is_refused(
+def test_sample_without_prompt_response_or_logprobs_is_refused(
     prompt: list[int], response: list[int], logprobs: list[float]
 ) -> None:
     with pytest.raises(ValueError, match="a sample needs"):

@@ -1,4 +1,4 @@
-"""Our losses against what TRL's own functions said of the same tensors (`make reference`)."""
+"""Our losses against the results of TRL's own functions for the same tensors (`make reference`)."""
 
 import json
 import os
@@ -47,7 +47,7 @@ ALL = cases(TRL / "losses.json") + cases(TRL / "losses_ppo.json")
 
 
 @pytest.mark.parametrize("case", ALL, ids=named)
-def test_loss_and_gradient_are_those_of_trl_on_the_same_tensors(case: Case) -> None:
+def test_loss_and_gradient_equal_those_of_trl(case: Case) -> None:
     rule = LOSSES[case["name"]]
     logprobs = flat(case["logprobs"]).requires_grad_()
     lengths = torch.tensor(case["lengths"])
@@ -68,14 +68,14 @@ def test_loss_and_gradient_are_those_of_trl_on_the_same_tensors(case: Case) -> N
     torch.testing.assert_close(logprobs.grad, flat(case["gradient"]), rtol=1e-9, atol=1e-12)
 
 
-def test_every_loss_has_cases_and_some_of_its_tokens_are_clipped_or_capped_in_them() -> None:
+def test_every_loss_has_cases_with_clipped_tokens() -> None:
     assert {case["name"] for case in ALL} == set(LOSSES)
     for case in ALL:
         assert any(value == 0 for row in case["gradient"] for value in row) or case["cap"]
 
 
 @pytest.mark.parametrize(("env", "kept"), [("trl", "losses.json"), ("trl_ppo", "losses_ppo.json")])
-def test_the_kept_answers_are_those_of_the_trl_that_is_installed(env: str, kept: str, tmp_path: Path) -> None:
+def test_kept_answers_match_the_installed_trl(env: str, kept: str, tmp_path: Path) -> None:
     python = ROOT / ".bench" / env / "bin/python"
     if not python.exists():
         pytest.skip("`make reference` installs TRL into an environment of its own")
@@ -86,7 +86,7 @@ def test_the_kept_answers_are_those_of_the_trl_that_is_installed(env: str, kept:
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-12)
 
 
-def test_on_policy_the_correction_changes_nothing() -> None:
+def test_correction_changes_nothing_on_policy() -> None:
     logprobs = torch.tensor([-0.5, -2.0, -1.0], dtype=torch.float64, requires_grad=True)
     for name, rule in LOSSES.items():
         found = []
@@ -106,7 +106,7 @@ def test_on_policy_the_correction_changes_nothing() -> None:
         torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
-def test_a_stale_token_weighs_as_much_as_it_became_likelier_but_never_more_than_the_cap() -> None:
+def test_stale_token_weight_is_its_ratio_up_to_the_cap() -> None:
     logprobs = torch.log(torch.tensor([0.1, 0.3, 0.9], dtype=torch.float64)).requires_grad_()
     sampled = torch.log(torch.tensor([0.2, 0.2, 0.1], dtype=torch.float64))
     sums = loss_sums(

@@ -1,4 +1,4 @@
-"""Micro-batches in order: whatever order groups are completed in, a step's gradient is the same bits."""
+"""Micro-batches in order: a step's gradient has the same bits for every order of completed groups."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SIZES = {
 
 
 def group(number: int) -> GroupOut:
-    """Two samples, told apart by their names and lengths."""
+    """Two samples that differ in their names and lengths."""
     samples = tuple(
         SampleOut(
             request=f"step-1/{number}/{sample}",
@@ -50,7 +50,7 @@ def group(number: int) -> GroupOut:
 
 
 def arrivals(order: list[int], cuts: set[int]) -> list[list[GroupOut]]:
-    """Groups in this order, cut into the answers that brought them."""
+    """Groups in this order, cut into answers."""
     parts: list[list[GroupOut]] = [[]]
     for at, number in enumerate(order):
         if at in cuts:
@@ -60,7 +60,7 @@ def arrivals(order: list[int], cuts: set[int]) -> list[list[GroupOut]]:
 
 
 def fed(policy: MicroBatches, parts: list[list[GroupOut]]) -> list[list[int]]:
-    """The micro-batches that come of these arrivals, as numbers of groups."""
+    """The micro-batches made of these arrivals, as group numbers."""
     return [[one.group for one in due] for part in parts for due in policy.add(part, ())]
 
 
@@ -68,16 +68,14 @@ orders = st.integers(1, 20).flatmap(lambda total: st.permutations(range(total)))
 
 
 @given(orders, st.sets(st.integers(0, 20)), st.integers(1, 6))
-def test_in_order_the_micro_batches_are_the_same_for_every_order_of_arrival(
-    order: list[int], cuts: set[int], size: int
-) -> None:
+def test_in_order_batches_are_the_same_for_every_arrival(order: list[int], cuts: set[int], size: int) -> None:
     total = len(order)
     made = fed(InOrder(size, total), arrivals(order, cuts))
     assert made == [list(range(first, min(first + size, total))) for first in range(0, total, size)]
 
 
 @given(orders, st.sets(st.integers(0, 20)), st.integers(1, 6))
-def test_what_came_is_never_asked_for_again_and_nothing_waits_that_could_be_trained(
+def test_in_order_requests_no_group_twice_and_delays_none(
     order: list[int], cuts: set[int], size: int
 ) -> None:
     policy, came, trained = InOrder(size, len(order)), set[int](), list[int]()
@@ -90,19 +88,19 @@ def test_what_came_is_never_asked_for_again_and_nothing_waits_that_could_be_trai
         assert policy.least == len(set(following) - came)
 
 
-def test_as_they_come_a_micro_batch_has_all_that_is_there_and_at_least_the_least() -> None:
+def test_as_they_come_batch_has_all_arrived_groups() -> None:
     order = [4, 1, 0, 3, 2, 6, 5, 8, 7]
     assert fed(AsTheyCome(2, 9), arrivals(order, {1, 5, 6})) == [[4, 1, 0, 3, 2], [6, 5, 8, 7]]
 
 
-def test_as_they_come_only_the_last_micro_batch_may_be_smaller() -> None:
+def test_as_they_come_only_the_last_batch_is_smaller() -> None:
     order = [4, 1, 0, 3, 2]
     assert fed(AsTheyCome(2, 5), arrivals(order, {1, 2, 3, 4})) == [[4, 1], [0, 3], [2]]
     assert fed(AsTheyCome(4, 5), arrivals(order, {2, 3})) == [[4, 1, 0, 3, 2]]
 
 
 @given(st.permutations(range(9)), st.sets(st.integers(0, 8)), st.integers(1, 9))
-def test_as_they_come_every_group_is_trained_once_and_none_waits_for_company_it_has(
+def test_as_they_come_trains_every_group_once_without_delay(
     order: list[int], cuts: set[int], size: int
 ) -> None:
     policy, trained, came = AsTheyCome(size, len(order)), list[int](), 0
@@ -119,9 +117,7 @@ def test_as_they_come_every_group_is_trained_once_and_none_waits_for_company_it_
 
 
 @given(st.data(), st.integers(1, 12), st.integers(0, 6), st.integers(1, 4))
-def test_groups_that_do_not_count_leave_no_gap_whenever_it_is_known(
-    data: st.DataObject, total: int, uniform: int, size: int
-) -> None:
+def test_dropped_groups_leave_no_gap(data: st.DataObject, total: int, uniform: int, size: int) -> None:
     numbers = data.draw(st.permutations(range(total + uniform)))
     dropped, counting = sorted(numbers[:uniform]), sorted(numbers[uniform:])
     order = data.draw(st.permutations(range(total + uniform)))
@@ -165,7 +161,7 @@ def weights_after(model_dir: Path, micro_batches: list[list[int]]) -> list[bytes
     return [tensor.numpy().tobytes() for tensor in compute.state().values()]
 
 
-def test_a_step_gives_the_same_weights_bit_for_bit_whatever_order_its_groups_came_in(model_dir: Path) -> None:
+def test_step_weights_are_the_same_for_every_group_order(model_dir: Path) -> None:
     rng = random.Random(5)
     in_order, as_they_came = set[bytes](), set[bytes]()
     for _ in range(6):

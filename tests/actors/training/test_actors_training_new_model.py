@@ -48,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[WarmStart
     return make(tmp_path_factory.mktemp("made") / "model", progress=progress.append), progress
 
 
-def test_transformers_loads_the_model_and_gives_the_same_logits(made: tuple[Path, object]) -> None:
+def test_transformers_loads_the_model_with_the_same_logits(made: tuple[Path, object]) -> None:
     theirs, ours = AutoModelForCausalLM.from_pretrained(made[0]), load_checkpoint(made[0])
     tokens = torch.randint(0, ours.config.vocab_size, (2, 30), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -65,7 +65,7 @@ def test_transformers_makes_the_same_prompts_as_the_task(made: tuple[Path, objec
         assert theirs == problem.prompt_tokens
 
 
-def test_the_directory_is_a_whole_checkpoint_that_knows_how_responses_end(made: tuple[Path, object]) -> None:
+def test_directory_is_a_whole_checkpoint_with_end_tokens(made: tuple[Path, object]) -> None:
     directory = made[0]
     names = {path.name for path in directory.iterdir()}
     needed = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
@@ -76,15 +76,13 @@ def test_the_directory_is_a_whole_checkpoint_that_knows_how_responses_end(made: 
     assert [path.name for path in directory.parent.iterdir()] == ["model"]
 
 
-def test_the_warm_start_learns_and_tells_how_far_it_is(made: tuple[Path, list[WarmStartProgress]]) -> None:
+def test_warm_start_learns_and_reports_progress(made: tuple[Path, list[WarmStartProgress]]) -> None:
     progress = made[1]
     assert [(one.step, one.steps) for one in progress] == [(step, 25) for step in range(1, 26)]
     assert progress[-1].loss < 0.9 * progress[0].loss
 
 
-def test_a_seed_makes_the_same_model_again_and_another_seed_another_one(
-    made: tuple[Path, object], tmp_path: Path
-) -> None:
+def test_seed_determines_the_model(made: tuple[Path, object], tmp_path: Path) -> None:
     random.seed(5)
     torch.manual_seed(5)  # what global generators hold changes nothing
     again, other = make(tmp_path / "again"), make(tmp_path / "other", seed=1)
@@ -94,7 +92,7 @@ def test_a_seed_makes_the_same_model_again_and_another_seed_another_one(
     assert first.read_bytes() != third.read_bytes()
 
 
-def test_making_a_model_leaves_the_random_state_alone(tmp_path: Path) -> None:
+def test_making_a_model_keeps_the_random_state(tmp_path: Path) -> None:
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
@@ -102,13 +100,13 @@ def test_making_a_model_leaves_the_random_state_alone(tmp_path: Path) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_what_is_there_already_is_not_overwritten(tmp_path: Path) -> None:
+def test_existing_model_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     with pytest.raises(FileExistsError, match="model exists"):
         make(tmp_path / "model")
 
 
-def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     def stop(progress: WarmStartProgress) -> None:
         raise KeyboardInterrupt
 
@@ -117,7 +115,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_careful_demonstrations_are_right_and_careless_ones_are_not() -> None:
+def test_careful_demonstrations_are_right_and_careless_are_not() -> None:
     problems, rng = Problems("spell_backward", PARAMS, 0), random.Random(0)
     careful = 0
     for index in range(200):
@@ -132,10 +130,10 @@ def test_careful_demonstrations_are_right_and_careless_ones_are_not() -> None:
     assert careful / 200 == pytest.approx(CAREFUL, abs=0.1)
 
 
-def test_the_work_numbers_the_letters_and_reads_them_from_the_last() -> None:
+def test_work_numbers_letters_and_reads_them_backwards() -> None:
     assert spelling("sun") == "0s1u2n>2n1u0s"
 
 
-def test_a_task_without_a_known_way_to_show_work_is_demonstrated_by_its_answer() -> None:
+def test_task_without_known_work_is_shown_by_its_answer() -> None:
     problem = Problems("chain_sum", {}, 0).problem("warmup", 0)
     assert demonstrate("chain_sum", problem, random.Random(0)) == f"<answer>{problem.answer}</answer>"

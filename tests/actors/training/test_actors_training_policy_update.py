@@ -75,7 +75,7 @@ def bits(state: dict[str, Tensor]) -> bytes:
     return save({name: tensor.contiguous() for name, tensor in state.items()})
 
 
-def test_groups_as_they_complete_give_the_update_of_one_full_batch(model_dir: Path) -> None:
+def test_groups_added_on_completion_equal_one_full_batch(model_dir: Path) -> None:
     whole, parts = trainer(model_dir), trainer(model_dir)
     four = groups(1, whole)
     take_step(whole, [[sample for group in four for sample in group]])
@@ -85,7 +85,7 @@ def test_groups_as_they_complete_give_the_update_of_one_full_batch(model_dir: Pa
         torch.testing.assert_close(second[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_the_same_samples_in_the_same_micro_batches_give_the_same_bits(model_dir: Path) -> None:
+def test_same_samples_and_micro_batches_give_the_same_bits(model_dir: Path) -> None:
     states = []
     for _ in range(2):
         compute = trainer(model_dir)
@@ -96,7 +96,7 @@ def test_the_same_samples_in_the_same_micro_batches_give_the_same_bits(model_dir
     assert states[0] != bits(trainer(model_dir).state())
 
 
-def test_a_killed_trainer_goes_on_bit_for_bit_from_its_saved_state(model_dir: Path) -> None:
+def test_killed_trainer_resumes_bit_for_bit_from_its_state(model_dir: Path) -> None:
     compute = trainer(model_dir)
     for step in range(2):
         take_step(compute, groups(step, compute))
@@ -113,7 +113,7 @@ def test_a_killed_trainer_goes_on_bit_for_bit_from_its_saved_state(model_dir: Pa
     assert bits(again.state()) == bits(compute.state())
 
 
-def test_the_state_in_the_middle_of_a_step_is_that_of_its_beginning(model_dir: Path) -> None:
+def test_state_within_a_step_is_that_of_its_start(model_dir: Path) -> None:
     compute = trainer(model_dir)
     take_step(compute, groups(0, compute))
     before = bits(compute.state())
@@ -122,7 +122,7 @@ def test_the_state_in_the_middle_of_a_step_is_that_of_its_beginning(model_dir: P
     assert bits(compute.state()) == before
 
 
-def test_a_step_begun_again_forgets_what_was_added_before(model_dir: Path) -> None:
+def test_restarted_step_forgets_samples_added_before(model_dir: Path) -> None:
     clean, restarted = trainer(model_dir), trainer(model_dir)
     four = groups(3, clean)
     take_step(clean, four)
@@ -132,7 +132,7 @@ def test_a_step_begun_again_forgets_what_was_added_before(model_dir: Path) -> No
     assert bits(clean.state()) == bits(restarted.state())
 
 
-def test_a_step_makes_good_responses_likelier_and_bad_ones_less_likely(model_dir: Path) -> None:
+def test_step_raises_good_responses_and_lowers_bad_ones(model_dir: Path) -> None:
     compute = trainer(model_dir)
     good, bad = (
         dataclasses.replace(sample, advantage=advantage)
@@ -145,7 +145,7 @@ def test_a_step_makes_good_responses_likelier_and_bad_ones_less_likely(model_dir
     assert after[1] < sum(bad.logprobs)
 
 
-def test_the_stats_tell_what_was_trained_on_and_how_far_from_the_sampling_policy(model_dir: Path) -> None:
+def test_stats_describe_samples_and_distance_from_the_sampler(model_dir: Path) -> None:
     compute = trainer(model_dir)
     four = groups(2, compute)
     samples = [sample for group in four for sample in group]
@@ -171,7 +171,7 @@ def test_the_stats_tell_what_was_trained_on_and_how_far_from_the_sampling_policy
     assert stats.drift > 0.1
 
 
-def test_log_probs_are_taken_at_the_sampling_temperature(model_dir: Path) -> None:
+def test_log_probs_use_the_sampling_temperature(model_dir: Path) -> None:
     compute = TrainerCompute(model_dir, Training(), temperature=0.5)
     sample = groups(4, compute)[0][0]
     with torch.no_grad():
@@ -181,7 +181,7 @@ def test_log_probs_are_taken_at_the_sampling_temperature(model_dir: Path) -> Non
     assert compute.finish_step().drift < 1e-9
 
 
-def test_a_gradient_beyond_the_limit_is_scaled_down_to_it(model_dir: Path) -> None:
+def test_gradient_beyond_the_limit_is_scaled_down(model_dir: Path) -> None:
     one, other = trainer(model_dir, max_grad_norm=1e-3), trainer(model_dir, max_grad_norm=1e-3)
     four = groups(6, one)
     take_step(one, four)
@@ -191,7 +191,7 @@ def test_a_gradient_beyond_the_limit_is_scaled_down_to_it(model_dir: Path) -> No
 
 
 @pytest.mark.parametrize("advantage", [float("nan"), float("inf")])
-def test_a_gradient_that_is_no_number_changes_nothing(model_dir: Path, advantage: float) -> None:
+def test_gradient_that_is_no_number_changes_nothing(model_dir: Path, advantage: float) -> None:
     compute = trainer(model_dir)
     four = groups(0, compute)
     take_step(compute, four)
@@ -215,7 +215,7 @@ def test_calls_out_of_order_are_refused(model_dir: Path) -> None:
         compute.finish_step()
 
 
-def test_a_step_without_a_token_to_train_on_changes_nothing_and_the_next_one_goes_on(model_dir: Path) -> None:
+def test_step_without_trainable_tokens_changes_nothing(model_dir: Path) -> None:
     compute, without = trainer(model_dir), trainer(model_dir)
     for one in (compute, without):
         take_step(one, groups(0, one))  # moments that would move the weights even by a gradient of zero
@@ -229,7 +229,7 @@ def test_a_step_without_a_token_to_train_on_changes_nothing_and_the_next_one_goe
     assert bits(compute.state()) == bits(without.state())
 
 
-def test_a_state_of_another_model_is_refused_whole(model_dir: Path) -> None:
+def test_state_of_another_model_is_refused_whole(model_dir: Path) -> None:
     compute = trainer(model_dir)
     before = bits(compute.state())
     state = {name: tensor.clone() + 1 for name, tensor in compute.state().items()}
@@ -244,7 +244,7 @@ def test_a_state_of_another_model_is_refused_whole(model_dir: Path) -> None:
     assert bits(compute.state()) == before
 
 
-# -- what is rolled out, and what the optimizer moves --
+# -- rolled-out weights and the optimizer's masters --
 
 
 def served(compute: TrainerCompute) -> Qwen3:
@@ -257,7 +257,7 @@ def served(compute: TrainerCompute) -> Qwen3:
     return engine
 
 
-def test_trainer_and_rollout_agree_on_every_log_prob_bit_for_bit(model_dir: Path) -> None:
+def test_trainer_and_rollout_log_probs_are_bit_identical(model_dir: Path) -> None:
     compute = trainer(model_dir, rollout_dtype="bfloat16")
     for step in range(2):
         take_step(compute, groups(step, compute))
@@ -268,7 +268,7 @@ def test_trainer_and_rollout_agree_on_every_log_prob_bit_for_bit(model_dir: Path
                 assert torch.equal(token_logprobs(compute.model, batch), token_logprobs(engine, batch))
 
 
-def test_steps_too_small_for_what_is_rolled_out_add_up_in_the_masters(model_dir: Path) -> None:
+def test_tiny_steps_add_up_in_the_masters(model_dir: Path) -> None:
     settings = Training(learning_rate=1e-6, weight_decay=0.0, rollout_dtype="bfloat16")
     compute = TrainerCompute(model_dir, settings)
     before, bits_before = compute.masters(), bits(dict(compute.model.named_parameters()))
@@ -282,13 +282,13 @@ def test_steps_too_small_for_what_is_rolled_out_add_up_in_the_masters(model_dir:
     changed = torch.cat(
         [(masters[name].to(torch.bfloat16) != old.to(torch.bfloat16)).ravel() for name, old in before.items()]
     )
-    assert 0 < changed.sum() < 0.2 * len(rolled), "few come to another number of 16 bits"
+    assert 0 < changed.sum() < 0.2 * len(rolled), "few change their 16-bit value"
     assert bits(weights) != bits_before
     for name, weight in weights.items():
         assert torch.equal(weight, masters[name].to(torch.bfloat16).float()), name
 
 
-def test_a_trainer_of_float32_has_no_second_weights(model_dir: Path) -> None:
+def test_float32_trainer_has_no_second_weights(model_dir: Path) -> None:
     compute = trainer(model_dir, rollout_dtype="float32")
     weights = dict(compute.model.named_parameters())
     assert all(master.data_ptr() == weights[name].data_ptr() for name, master in compute.masters().items())

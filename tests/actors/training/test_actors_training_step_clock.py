@@ -1,4 +1,4 @@
-"""Where the time of a step goes: every second once, whatever befell it."""
+"""`StepClock`: each second of a step is counted once, under one cause, across failures."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from gleaner.actors.training.step_clock import Spent, StepClock
 PARTS = Spent(seeding_s=2.0, waiting_s=1.0, training_s=4.0, weights_s=0.5)
 
 
-def test_a_step_without_a_death_has_no_recovery() -> None:
+def test_step_without_a_death_has_no_recovery() -> None:
     clock = StepClock(100.0)
     clock.lap("evaluation", 103.0)
     clock.lap("other", 104.0)
@@ -22,7 +22,7 @@ def test_a_step_without_a_death_has_no_recovery() -> None:
     assert spent.step_s == 12.5
 
 
-def test_a_discarded_attempt_is_recovery_when_another_one_succeeds() -> None:
+def test_discarded_attempt_is_recovery() -> None:
     clock = StepClock(0.0)
     clock.lap("other", 1.0)
     clock.attempt(PARTS, 20.0, again=True)  # 11.5 s of them before the attempt that took 7.5 s
@@ -30,13 +30,13 @@ def test_a_discarded_attempt_is_recovery_when_another_one_succeeds() -> None:
     assert (spent.recovery_s, spent.other_s, spent.training_s) == (11.5, 1.0, 4.0)
 
 
-def test_time_without_the_manager_is_taken_from_the_lap_it_fell_into() -> None:
+def test_manager_absence_is_deducted_from_its_lap() -> None:
     clock = StepClock(0.0)
     clock.lap("evaluation", 5.0, away_s=2.0)
     assert clock.end(5.0) == Spent(evaluation_s=3.0, recovery_s=2.0)
 
 
-def test_a_pass_that_must_be_done_again_is_recovery_whole() -> None:
+def test_repeated_pass_is_recovery_whole() -> None:
     clock = StepClock(0.0)
     clock.lap("evaluation", 5.0)
     clock.attempt(PARTS, 13.0, again=False)
@@ -47,8 +47,8 @@ def test_a_pass_that_must_be_done_again_is_recovery_whole() -> None:
     )
 
 
-def test_an_attempt_that_outlived_its_controller_is_not_longer_than_the_step() -> None:
-    """The clock of the run stood still with the head, and the trainer waited for it."""
+def test_attempt_that_outlives_its_controller_is_cut() -> None:
+    """The clock of the run stopped with the head, and the trainer waited for the head."""
     clock = StepClock(10.0)
     clock.lap("recovery", 12.0)
     clock.attempt(Spent(seeding_s=1.0, waiting_s=60.0, training_s=3.0), 16.0, again=False)
@@ -58,7 +58,7 @@ def test_an_attempt_that_outlived_its_controller_is_not_longer_than_the_step() -
     assert spent.waiting_s == pytest.approx(2.0)
 
 
-def test_the_next_step_begins_where_this_one_ended() -> None:
+def test_next_step_starts_where_this_one_ended() -> None:
     clock = StepClock(0.0)
     clock.lap("other", 4.0)
     clock.end(5.0)
@@ -75,7 +75,7 @@ voids = st.tuples(st.just("void"), seconds)
 
 
 @given(st.lists(st.one_of(laps, attempts, voids), max_size=12), seconds)
-def test_the_parts_are_never_negative_and_sum_to_the_step(made: list[tuple], last_s: float) -> None:
+def test_parts_are_not_negative_and_sum_to_the_step(made: list[tuple], last_s: float) -> None:
     now_s = 50.0
     clock = StepClock(now_s)
     for what, lap_s, *more in made:
@@ -96,7 +96,7 @@ def test_the_parts_are_never_negative_and_sum_to_the_step(made: list[tuple], las
     assert all(getattr(spent, name) >= 0 for name in Spent.__slots__)
 
 
-def test_an_attempt_counts_the_managers_absence_where_it_waits_and_not_where_it_computes() -> None:
+def test_manager_absence_counts_while_waiting_not_while_computing() -> None:
     now_s, away_s = 0.0, 0.0
     times = AttemptTimes(lambda: now_s, lambda: away_s)
     now_s, away_s = 5.0, 2.0

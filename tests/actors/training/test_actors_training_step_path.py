@@ -17,7 +17,7 @@ PATH = CriticalPath(
 )  # fmt: skip
 
 
-def test_the_stages_sum_to_the_step_in_their_order() -> None:
+def test_stages_sum_to_the_step_in_order() -> None:
     spent = Spent(training_s=4.0, waiting_s=4.0, evaluation_s=1.0, recovery_s=0.5)
     found = stages_of(PATH, RESULT, spent)
     assert list(found) == list(STAGES)
@@ -26,10 +26,10 @@ def test_the_stages_sum_to_the_step_in_their_order() -> None:
     assert found["messages"] == pytest.approx(2.0 - 1.9375)
 
 
-def test_no_stage_is_negative_where_the_clocks_disagree() -> None:
+def test_stages_are_not_negative_when_clocks_disagree() -> None:
     found = stages_of(PATH, RESULT, Spent(training_s=1.0))
     assert all(seconds >= 0 for seconds in found.values())
 
 
-def test_the_time_of_publishing_is_its_three_parts() -> None:
+def test_publishing_time_is_its_three_parts() -> None:
     assert RESULT.weights_s == pytest.approx(0.4375)

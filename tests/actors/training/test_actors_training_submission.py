@@ -1,4 +1,4 @@
-"""What is submitted: problems whose prompts no engine takes give their place to others, once for all."""
+"""Submission of batches: problems with too long prompts are replaced by others, once for all."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,7 +37,7 @@ class Wordy(Actor):
 
 
 class Manager(Actor):
-    """Keeps what it gets."""
+    """A manager that keeps submitted batches."""
 
     def __init__(self) -> None:
         self.batches: dict[str, tuple[Prompt, ...]] = {}
@@ -49,7 +49,7 @@ class Manager(Actor):
 
 
 class Submitter(Actor):
-    """As much of a controller as submits."""
+    """The submitting part of a controller."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -77,7 +77,7 @@ class World:
         )
         system.spawn("rollout/manager", lambda: self.manager)
 
-    async def begin(self) -> Submission:
+    async def start(self) -> Submission:
         actor = Submitter(self.config)
         self.system.spawn("training/controller", lambda: actor)
         cell = self.system.system.cell("training/controller")
@@ -100,11 +100,11 @@ def indices(prompts: tuple[Prompt, ...]) -> list[int]:
     return [prompt.index for prompt in prompts]
 
 
-async def test_others_take_the_place_of_problems_that_no_engine_takes_and_a_restart_repeats_them(
+async def test_unfit_problems_are_replaced_and_a_restart_repeats_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(tmp_path, every=3) as there:
-        submission = await there.begin()
+        submission = await there.start()
         await submission.step(1, TRAINER)
         begun = there.manager.batches["step-1"]
         assert indices(begun) == [4, 1, 2, 5], "0 and 3 are too long"
@@ -112,34 +112,34 @@ async def test_others_take_the_place_of_problems_that_no_engine_takes_and_a_rest
         assert indices(more) == [10, 7, 8], "6 and 9 are too long"
         assert all(len(prompt.tokens) <= MOST for prompt in (*begun, *more))
         there.system.kill("training/controller")
-        submission = await there.begin()
+        submission = await there.start()
         await submission.step(1, TRAINER)
         assert there.manager.batches["step-1"] == begun
         assert await submission.more("step-1", 4, 3) == more
-    said = [record.getMessage() for record in caplog.records if "engine.max_prompt_tokens" in record.msg]
-    assert len(said) == 2, "a line for the batch and one for its refill, none when they are repeated"
+    lines = [record.getMessage() for record in caplog.records if "engine.max_prompt_tokens" in record.msg]
+    assert len(lines) == 2, "a line for the batch and one for its refill, none when they are repeated"
 
 
-async def test_where_no_problem_fits_the_step_is_refused_with_the_setting_to_raise(tmp_path: Path) -> None:
+async def test_step_without_fitting_problems_is_refused_with_the_setting(tmp_path: Path) -> None:
     async with world(tmp_path, every=1, problems=10) as there:
-        submission = await there.begin()
+        submission = await there.start()
         with pytest.raises(NothingFits, match=f"engine.max_prompt_tokens is {MOST}"):
             await submission.step(1, TRAINER)
         assert there.manager.batches == {}
 
 
-async def test_a_few_problems_that_fit_are_enough_for_a_large_batch(tmp_path: Path) -> None:
+async def test_few_fitting_problems_are_enough_for_a_large_batch(tmp_path: Path) -> None:
     async with world(tmp_path, every=2, problems=3) as there:
-        submission = await there.begin()
+        submission = await there.start()
         await submission.step(1, TRAINER)
         assert set(indices(there.manager.batches["step-1"])) == {1}
 
 
-async def test_a_prepared_step_is_submitted_without_another_ask_and_with_the_problems_of_any_other_life(
+async def test_prepared_step_is_submitted_without_another_ask(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, every=1000) as there:
-        submission = await there.begin()
+        submission = await there.start()
         await submission.step(1, TRAINER)
         await submission.prepare(2)
         asked = there.words.asked
@@ -149,26 +149,26 @@ async def test_a_prepared_step_is_submitted_without_another_ask_and_with_the_pro
         assert indices(prepared) == [5, 6, 7, 8], "0 is too long"
         await submission.prepare(3)
         there.system.kill("training/controller")
-        submission = await there.begin()
+        submission = await there.start()
         await submission.step(2, TRAINER)
         assert there.manager.batches["step-2"] == prepared
         await submission.step(3, TRAINER)
         assert indices(there.manager.batches["step-3"]) == [9, 10, 11, 12], "drawn before the kill, and once"
 
 
-async def test_a_step_whose_problems_do_not_fit_fails_when_it_begins_and_not_when_it_is_prepared(
+async def test_step_without_fitting_problems_fails_after_its_preparation(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, every=1, problems=10) as there:
-        submission = await there.begin()
+        submission = await there.start()
         await submission.prepare(1)
         with pytest.raises(NothingFits):
             await submission.step(1, TRAINER)
 
 
-async def test_a_batch_that_draws_again_under_way_is_not_prepared(tmp_path: Path) -> None:
+async def test_batch_with_refills_is_not_prepared_ahead(tmp_path: Path) -> None:
     async with world(tmp_path, every=1000, rollout={"over_sampling": 1.5}) as there:
-        submission = await there.begin()
+        submission = await there.start()
         await submission.step(1, TRAINER)
         await submission.prepare(2)
         refill = await submission.more("step-1", 6, 2)

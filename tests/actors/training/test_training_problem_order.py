@@ -38,7 +38,7 @@ class Job:
         return self.draws.of(batch)
 
     def fit(self, batch: str, first: int) -> list[int]:
-        """Every fifth problem fits no engine: others take its place."""
+        """Replace the problems that fit no engine, here every fifth."""
         while unfit := {
             group: index
             for group, index in enumerate(self.draws.of(batch))
@@ -48,7 +48,7 @@ class Job:
             assert event is not None
             self.journal.append(event)
             self.draws.apply(event)
-            assert self.draws.redraw(batch, unfit) is None, "who found the same before changes nothing"
+            assert self.draws.redraw(batch, unfit) is None, "a repeated redraw changes nothing"
             self.unfit |= set(unfit.values())
             if self.rng.random() < 0.2:
                 self.die()
@@ -63,7 +63,7 @@ class Job:
             count += self.rng.randrange(3)
             self.problems_of(batch, count)
             drawn = self.fit(batch, len(before))
-            assert drawn[: len(before)] == before, "what was drawn stays"
+            assert drawn[: len(before)] == before, "drawn problems stay"
         groups = list(range(count))
         self.rng.shuffle(groups)
         aborted = sorted(groups[PROMPTS:])
@@ -80,21 +80,21 @@ class Job:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 12))
-def test_no_problem_is_trained_twice_before_all_were_drawn_and_none_is_lost(seed: int, steps: int) -> None:
+def test_every_problem_is_trained_once_before_repeats(seed: int, steps: int) -> None:
     job = Job(seed, problems=1000)
     for _ in range(steps):
         job.step()
     assert len(set(job.trained)) == len(job.trained) == steps * PROMPTS
     drawn = {index for one in job.journal if isinstance(one, Drawn | Redrawn) for index in one.indices}
-    assert drawn == set(range(len(drawn))), "new ones come one after the other"
+    assert drawn == set(range(len(drawn))), "new problems are drawn in sequence"
     rest = job.draws.draw("step-later", len(drawn))
     assert rest is not None
     assert set(rest.indices[: rest.returned]) == drawn - set(job.trained) - job.unfit, (
-        "who was aborted comes again first"
+        "aborted problems are drawn again first"
     )
 
 
-def test_when_all_problems_were_drawn_they_come_again_from_the_first() -> None:
+def test_problems_repeat_from_the_first_after_the_last() -> None:
     draws = Draws(5, PROMPTS)
     for batch, wanted in (("step-1", (0, 1, 2, 3)), ("step-2", (4, 0, 1, 2))):
         event = draws.draw(batch, PROMPTS)
@@ -103,7 +103,7 @@ def test_when_all_problems_were_drawn_they_come_again_from_the_first() -> None:
         draws.apply(event)
 
 
-def test_a_journal_from_before_draws_were_journaled_goes_on_with_the_problems_that_it_had() -> None:
+def test_journal_without_draws_resumes_with_its_problems() -> None:
     draws = Draws(1000, PROMPTS)
     for step in (1, 2, 3):
         draws.finished(step)
@@ -112,7 +112,7 @@ def test_a_journal_from_before_draws_were_journaled_goes_on_with_the_problems_th
     assert event.indices == (12, 13, 14, 15)
 
 
-def test_problems_of_long_ago_are_forgotten() -> None:
+def test_old_problems_are_forgotten() -> None:
     draws = Draws(1000, PROMPTS)
     for step in range(1, 3 * KEPT_STEPS):
         event = draws.draw(f"step-{step}", PROMPTS)

@@ -1,4 +1,4 @@
-"""Groups as they are trained on: what has no score is in no gradient and in no mean."""
+"""Samples of a step: a sample without a score is in no gradient and in no mean."""
 
 from array import array
 
@@ -25,17 +25,17 @@ def group(number: int, *scores: float | None) -> GroupOut:
     return GroupOut(group=number, prompt=array("I", [7]).tobytes(), samples=samples)
 
 
-def test_advantages_are_over_the_scored_samples_of_a_group() -> None:
+def test_advantages_use_the_scored_samples_of_a_group() -> None:
     samples = samples_of([group(0, 1.0, None, 0.0, 0.5)])
     assert [sample.response.tolist() for sample in samples] == [[1], [3], [4]]
     assert [sample.advantage for sample in samples] == pytest.approx(group_advantages([1.0, 0.0, 0.5]))
 
 
-def test_a_group_with_fewer_than_two_scored_samples_gives_no_gradient() -> None:
+def test_group_with_fewer_than_two_scores_gives_no_gradient() -> None:
     assert samples_of([group(0, None, 1.0, None), group(1, None, None)]) == []
 
 
-def test_unscored_samples_are_in_no_mean_and_are_not_told_as_trained() -> None:
+def test_unscored_samples_are_in_no_mean_or_count() -> None:
     done = Gathered(Staleness(0, 0))
     done.add([group(0, 1.0, None), group(1, 0.5, 0.0)])
     assert done.scores == [1.0, 0.5, 0.0]
@@ -44,7 +44,7 @@ def test_unscored_samples_are_in_no_mean_and_are_not_told_as_trained() -> None:
     assert [sample.request for sample in done.samples] == ["step-1/0/0", "step-1/1/0", "step-1/1/1"]
 
 
-def test_a_step_without_a_scored_sample_has_no_reward() -> None:
+def test_step_without_a_scored_sample_has_no_reward() -> None:
     done = Gathered(Staleness(0, 0))
     done.add([group(0, None, None)])
     assert done.reward is None
