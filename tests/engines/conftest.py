@@ -1,4 +1,4 @@
-"""Servers that every test of engines shares: starting one takes longer than all that is asked of it."""
+"""Servers that all tests of engines share, since the start of a server takes longer than its tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ KINDS = [pytest.param(SGLANG, id="sglang"), pytest.param(VLLM, id="vllm", marks=
 
 @pytest.fixture(scope="session", params=KINDS)
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Two real ones of a kind; skips aloud where that is not installed. All tests of a kind come together."""
+    """Two real servers of a kind. Skips with a reason if the kind is not installed. Groups tests by kind."""
     kind: Kind = request.param
     if reason := kind.why_not():
         pytest.skip(reason)

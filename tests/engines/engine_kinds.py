@@ -32,7 +32,7 @@ Start = Callable[[Config, str, Path, Path], ServerProcess]
 
 @dataclass(frozen=True)
 class Kind:
-    """Of server. `args`: what it needs on a CPU."""
+    """A kind of server. `args`: its options on a CPU."""
 
     name: str
     args: list[str]
@@ -45,7 +45,7 @@ class Kind:
         return ROOT / ".engines" / self.name
 
     def why_not(self) -> str:
-        """Why there can be no server here, or ""."""
+        """The reason why no server can run here, or ""."""
         if not (self.environment / ".ready").exists():
             return f"there is no {self.name} in {self.environment}: make engines"
         return ""

@@ -62,7 +62,7 @@ def model_of(version: int) -> Qwen3:
 
 @dataclass
 class Server:
-    """One that runs, whoever uses it."""
+    """A running server, attached or not."""
 
     url: str
     process: ServerProcess
@@ -96,7 +96,7 @@ class Server:
 
 
 class Servers:
-    """Two of a kind, started together."""
+    """Two servers of a kind, started together."""
 
     def __init__(self, directory: Path, kind: Kind) -> None:
         self.kind = kind
@@ -118,7 +118,7 @@ class Servers:
         self._folder.remove()
 
     async def first_weights(self, directory: Path) -> None:
-        """Have both serve those that they began with; tests before may have left others."""
+        """Make both servers serve their first weights; earlier tests may have left others."""
         first = publish_image(directory, 1)
         for server in self.both:
             wire = self.kind.wire(server.url)
@@ -127,7 +127,7 @@ class Servers:
             await wire.disconnect()
 
     def revive(self) -> None:
-        """The second one was killed: start another in its place."""
+        """Replace the killed second server."""
         self.both[1] = self._start(2)
         self.both[1].wait(time.monotonic() + START_S)
 
@@ -137,17 +137,17 @@ class Servers:
 
 
 def write_tokenizer(directory: Path) -> None:
-    """One that knows a character for every token of the model."""
+    """Write a tokenizer with one character for every token of the model."""
     new_tokenizer(["".join(chr(0x4E00 + number) for number in range(256))], []).save(
         str(directory / "tokenizer.json")
     )
-    told = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    (directory / "tokenizer_config.json").write_text(json.dumps(told))
+    fields = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(fields))
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
 
 
 def broken(version: int) -> Qwen3:
-    """Weights as of a training step that went wrong: they load, and no number comes of them."""
+    """Weights as of a failed training step: they load, and their outputs are NaN."""
     model = model_of(version)
     with torch.no_grad():
         for weights in model.parameters():
@@ -156,7 +156,7 @@ def broken(version: int) -> Qwen3:
 
 
 def single_minded(version: int) -> Qwen3:
-    """Weights under which every token is that of the version, whatever came before."""
+    """Weights under which every token is that of the version, for any prefix."""
     model = Qwen3(MODEL)
     with torch.no_grad():
         for name, weights in model.named_parameters():
@@ -194,7 +194,7 @@ def publish_image(directory: Path, version: int, make: Callable[[int], Qwen3] = 
 
 @dataclass
 class Plane:
-    """A manager, the weights' source, and instances that come."""
+    """A manager, the source of weights, and the instances that a test adds."""
 
     head: TestSystem
     source: TestSystem
@@ -274,10 +274,10 @@ async def plane(
 
 
 def request(name: str, place: int, **more: object) -> Generate:
-    """A greedy request of the longest length; requests of one place are equal but for their names."""
+    """A greedy request of the longest length; requests of one place differ only in their names."""
     prompt = array("I", [5, 9, 11 + place]).tobytes()
-    told = {"prompt": prompt, "max_new_tokens": NEW_TOKENS, "temperature": 0.0, "seed": place, **more}
-    return Generate(id=f"{name}-{place}", **told)  # type: ignore[arg-type]
+    fields = {"prompt": prompt, "max_new_tokens": NEW_TOKENS, "temperature": 0.0, "seed": place, **more}
+    return Generate(id=f"{name}-{place}", **fields)  # type: ignore[arg-type]
 
 
 def logprobs_of(version: int, prompt: bytes, tokens: bytes, temperature: float) -> torch.Tensor:

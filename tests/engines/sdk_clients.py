@@ -25,7 +25,7 @@ QUESTION = "Spell abc."
 
 
 def weather(city: str) -> str:
-    """Tell the weather of a city.
+    """Get the weather of a city.
 
     Args:
         city: its name.
@@ -95,15 +95,15 @@ def instructor(url: str, model: str, _: str) -> dict[str, Any]:
         mark: int
 
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
-    told = {}
+    by_mode = {}
     for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
         asked = instructor.from_openai(client, mode=mode).chat.completions
         verdict = asked.create(
             model=model, messages=[{"role": "user", "content": QUESTION}], response_model=Verdict
         )
         assert isinstance(verdict, Verdict)
-        told[mode.value] = verdict.model_dump()
-    return told
+        by_mode[mode.value] = verdict.model_dump()
+    return by_mode
 
 
 def inspect(url: str, model: str, _: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def inspect(url: str, model: str, _: str) -> dict[str, Any]:
     @tool
     def forecast():  # type: ignore[no-untyped-def]
         async def execute(city: str) -> str:
-            """Tell the weather of a city.
+            """Get the weather of a city.
 
             Args:
                 city: its name.
@@ -175,14 +175,14 @@ def verifiers(url: str, model: str, _: str) -> dict[str, Any]:
 
     env = vf.ToolEnv(tools=[weather], max_turns=2, eval_dataset=data, rubric=vf.Rubric(funcs=[right]))
     client = vf.ClientConfig(api_base_url=f"{url}/v1", api_key_var="OPENAI_API_KEY", max_retries=0)
-    told = {}
+    by_mode = {}
     for name, sampling in (("plain", {}), ("called", {"tool_choice": "required", "max_tokens": 900})):
         done = asyncio.run(env.evaluate(client, model, sampling_args=sampling, num_examples=2))
         outputs = done["outputs"]
         assert len(outputs) == 2
         assert not any(one.get("error") for one in outputs), outputs
-        told[name] = [[turn["role"] for turn in one["completion"]] for one in outputs]
-    return told
+        by_mode[name] = [[turn["role"] for turn in one["completion"]] for one in outputs]
+    return by_mode
 
 
 CLIENTS = {one.__name__: one for one in (litellm, langchain, instructor, inspect, lm_eval, verifiers)}

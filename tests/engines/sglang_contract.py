@@ -1,4 +1,4 @@
-"""Whether a released SGLang takes what we send and tells what we read; run by an interpreter that has one.
+"""Check of a released SGLang against our requests and the fields we read; run by an interpreter that has one.
 
 Standard input: JSON with `posts` (path to bodies), `absent` (paths that it must not have), `arguments` (of
 the server), `reads` (a module to the words that its source must have), `loads` (what our loader of weights
@@ -45,7 +45,7 @@ def without_platforms() -> None:
 
 
 class Manager(mock.MagicMock):
-    """In the place of SGLang's tokenizer manager."""
+    """A replacement of SGLang's tokenizer manager."""
 
     def took(self, name):
         async def note(*given, **named):
@@ -60,7 +60,7 @@ class Manager(mock.MagicMock):
 
 
 def values_of(given):
-    """What reached the manager, as plain values by name."""
+    """Fields that reached the manager, as plain values by name."""
     if dataclasses.is_dataclass(given):
         return {field.name: getattr(given, field.name, None) for field in dataclasses.fields(given)}
     if hasattr(given, "__struct_fields__"):
@@ -102,8 +102,8 @@ async def faults_of_posts(posts, absent):
                 with contextlib.suppress(TypeError, ValueError):  # the answer of a mock; what came is noted
                     reply = await client.post(path, json=body)
                 if not manager.noted:
-                    said = "nothing" if reply is None else f"{reply.status_code} {reply.text[:300]}"
-                    yield f"{path}: {body} did not reach the manager: {said}"
+                    outcome = "nothing" if reply is None else f"{reply.status_code} {reply.text[:300]}"
+                    yield f"{path}: {body} did not reach the manager: {outcome}"
                     continue
                 _, given = manager.noted[0]
                 known = {}
@@ -160,7 +160,7 @@ def faults_of_loads(loads):
 
 
 def faults_of_holding(keeps):
-    """Our plugin is found by the path alone, and its hooks say what this release's scheduler has made."""
+    """Our plugin is found by the path alone, and its hooks report the tokens of this release's scheduler."""
     from sglang.srt.managers.scheduler import Scheduler
     from sglang.srt.plugins import GENERAL_PLUGINS_GROUP
     from sglang.srt.plugins.hook_registry import HookRegistry
@@ -174,9 +174,9 @@ def faults_of_holding(keeps):
     plugin = importlib.import_module(entry.module)
     if plugin.drops_caches_of_what_waits(Scheduler) is not keeps:
         yield f"whether it holds requests is to be {keeps}, and our plugin finds the contrary"
-    told = []
+    streamed = []
     streamer = mock.MagicMock()
-    streamer.stream_output = lambda reqs, logprob: told.append(
+    streamer.stream_output = lambda reqs, logprob: streamed.append(
         [(one.rid, one.sampling_params.stream_interval, logprob) for one in reqs]
     )
     waiting = [request("a", made=5, sent=2), request("b", made=4, sent=4), request("c", made=0, sent=0)]
@@ -184,8 +184,8 @@ def faults_of_holding(keeps):
     scheduler.waiting_queue, scheduler._engine_paused, scheduler.output_streamer = waiting, True, streamer
     scheduler.is_fully_idle = functools.partial(Scheduler.is_fully_idle, scheduler)
     plugin.tell_the_rest(None, scheduler, mock.MagicMock(mode="retract"))
-    if told != [[("a", 1, True)]] or waiting[0].sampling_params.stream_interval != 8:
-        yield f"told was {told}"
+    if streamed != [[("a", 1, True)]] or waiting[0].sampling_params.stream_interval != 8:
+        yield f"streamed: {streamed}"
     answer = mock.MagicMock(internal_state={})
     plugin.say_what_was_made(answer, scheduler, None)
     expected = {"gleaner": {"paused": True, "made": {"a": 5, "b": 4, "c": 0}}} if keeps else {}
@@ -199,9 +199,9 @@ def faults_of_holding(keeps):
         ),
         importlib.import_module("sglang.srt.sampling.sampling_params"): ("stream_interval",),
     }
-    for where, said in words.items():
+    for where, needed in words.items():
         source = inspect.getsource(where)
-        yield from (f"{where} has no {word}" for word in said if word not in source)
+        yield from (f"{where} has no {word}" for word in needed if word not in source)
 
 
 def hooked(scheduler):
@@ -209,7 +209,7 @@ def hooked(scheduler):
 
 
 def request(rid, made, sent):
-    """As a scheduler has one."""
+    """A request as a scheduler has it."""
     params = mock.MagicMock(stream_interval=8)
     given = {"output_ids": [0] * made, "send_token_offset": sent, "sampling_params": params}
     return mock.MagicMock(rid=rid, stream=True, return_logprob=True, **given)

@@ -1,5 +1,6 @@
-"""Two real servers of a model that speaks: of random weights, with a tokenizer, a chat template and room for
-long prompts, behind a gateway that sees them through small segments of TCP."""
+"""Two real servers of a chat model behind a gateway that reaches them through small segments of TCP.
+
+The model has random weights, a tokenizer, a chat template and a context for long prompts."""
 
 import contextlib
 import json
@@ -26,8 +27,8 @@ from tests.segmenting_proxy import SegmentingProxy
 MOST_PROMPT, MOST_NEW = 1536, 512
 SEED = 3
 SMALL = ("hidden_size=64", "layers=2", "warm_start.steps=1")
-"""Nearly every token is as likely as any other: a response ends after some hundred of them, a number after
-some ten."""
+"""Nearly every token is as likely as any other: a response ends after about a hundred tokens, a number after
+about ten."""
 
 
 class Talking:
@@ -67,10 +68,10 @@ class Talking:
         return url
 
     def _lengthen(self) -> None:
-        """RoPE sets no bound; the file has one."""
+        """Raise the context limit in the file; RoPE itself has none."""
         path = self.model_dir / "config.json"
-        told = json.loads(path.read_text())
-        path.write_text(json.dumps(told | {"max_position_embeddings": MOST_PROMPT + MOST_NEW + 64}))
+        entries = json.loads(path.read_text())
+        path.write_text(json.dumps(entries | {"max_position_embeddings": MOST_PROMPT + MOST_NEW + 64}))
 
     def _start(self, directory: Path, number: int) -> Server:
         url, log = f"http://127.0.0.1:{free_port()}", directory / f"server-{number}.log"

@@ -1,4 +1,4 @@
-"""What we say to SGLang and read of it, held against its own types in three releases: drift is seen here."""
+"""Our requests to SGLang and the fields we read, compared with its types in three releases to find drift."""
 
 import json
 import os
@@ -53,12 +53,12 @@ def generate(sampling: Sampling) -> Generate:
     return Generate(rid=ask.rid, input_ids=ask.tokens.tolist(), sampling_params=sampling_params(ask))
 
 
-def told(kind: type[msgspec.Struct]) -> list[str]:
+def fields_of(kind: type[msgspec.Struct]) -> list[str]:
     return [field.encode_name for field in msgspec.structs.fields(kind)]
 
 
 def loads(directory: Path) -> dict[str, object]:
-    """What our loader is given for an image, and what a model must get of it."""
+    """Arguments of our loader for an image, and the tensors that a model must get from it."""
     fetched = publish_image(directory, 3)
     image, order = mapped(fetched.path), ServedFolder().write_order(fetched)
     tensors = {
@@ -70,7 +70,7 @@ def loads(directory: Path) -> dict[str, object]:
 
 
 def contract(release: str, directory: Path) -> dict[str, object]:
-    """All of it, as the script takes it."""
+    """The whole contract, as input of the script."""
     named = [only_a_name("/dev/shm/order.json")]
     absent = SESSION if release in WITHOUT_SESSION else ()
     posts: dict[str, list[msgspec.Struct]] = {
@@ -90,9 +90,9 @@ def contract(release: str, directory: Path) -> dict[str, object]:
     }
     command = sglang_command(SGLANG.settings(), "http://127.0.0.1:1", Path("/m"), "v3-00")
     reads = {
-        "sglang.srt.managers.tokenizer_manager": told(Meta),
-        "sglang.srt.managers.schedule_batch": told(FinishReason),
-        "sglang.srt.entrypoints.http_server": [*told(ModelInfo), *told(Updated), "version"],
+        "sglang.srt.managers.tokenizer_manager": fields_of(Meta),
+        "sglang.srt.managers.schedule_batch": fields_of(FinishReason),
+        "sglang.srt.entrypoints.http_server": [*fields_of(ModelInfo), *fields_of(Updated), "version"],
     }
     return {
         "posts": {path: msgspec.to_builtins(bodies) for path, bodies in posts.items()}
@@ -108,7 +108,7 @@ def contract(release: str, directory: Path) -> dict[str, object]:
 @pytest.mark.parametrize(
     "release", [INSTALLED, *(pytest.param(release, marks=pytest.mark.older) for release in OTHERS)]
 )
-def test_a_release_takes_what_we_send_and_tells_what_we_read(release: str, tmp_path: Path) -> None:
+def test_release_matches_our_requests_and_fields(release: str, tmp_path: Path) -> None:
     folder = SGLANG.environment / "older" / release if release in OTHERS else None
     if reason := SGLANG.why_not() or (
         "" if not folder or folder.exists() else f"no {folder}: make test-sglang-older"
@@ -116,7 +116,7 @@ def test_a_release_takes_what_we_send_and_tells_what_we_read(release: str, tmp_p
         pytest.skip(reason)
     script = [SGLANG.environment / "bin" / "python", "-P", Path(__file__).with_name("sglang_contract.py")]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    said = subprocess.run(
+    ended = subprocess.run(
         [*script, *([folder] if folder else [])],
         input=json.dumps(contract(release, tmp_path)),
         capture_output=True,
@@ -125,8 +125,8 @@ def test_a_release_takes_what_we_send_and_tells_what_we_read(release: str, tmp_p
         timeout=200,
         check=False,
     )
-    assert said.returncode == 0, said.stderr[-3000:]
-    answer = json.loads(said.stdout.splitlines()[-1])
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    answer = json.loads(ended.stdout.splitlines()[-1])
     assert answer["version"] == release
     strange, *faults = answer["faults"]
     assert strange.startswith("/generate: no_such_field is unknown there"), "the script finds nothing"

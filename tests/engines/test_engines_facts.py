@@ -1,4 +1,4 @@
-"""What a gateway knows of real servers that answer in small segments: their kind, context and model."""
+"""Facts of real servers that answer in small segments: kind, context and model, as a gateway finds them."""
 
 import asyncio
 import sys
@@ -29,7 +29,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     found.close()
 
 
-async def test_a_server_behind_a_proxy_of_small_segments_is_known_for_what_it_is(servers: Servers) -> None:
+async def test_server_behind_a_segmenting_proxy_is_identified(servers: Servers) -> None:
     with SegmentingProxy(servers.both[0].url) as proxy:
         for _ in range(10):
             facts = await look(proxy.url)
@@ -40,13 +40,13 @@ async def test_a_server_behind_a_proxy_of_small_segments_is_known_for_what_it_is
     assert facts.context_tokens == models["data"][0]["max_model_len"]
     assert (facts.architecture, facts.vocabulary) == ("Qwen3ForCausalLM", 256)
     if servers.kind.name == "sglang":
-        assert len(str(info)) > 2 * SEGMENT_BYTES, "in more than one segment"
+        assert len(str(info)) > 2 * SEGMENT_BYTES, "the answer has several segments"
         assert facts.room_tokens == info["max_req_input_len"]
         assert facts.release == f"SGLang {info['version']}"
     assert differences(facts, await look(servers.both[1].url)) == []
 
 
-async def test_a_gateway_serves_what_the_prompt_leaves_of_the_servers_context(
+async def test_gateway_serves_the_context_after_the_prompt(
     servers: Servers, processes: Processes, tmp_path: Path
 ) -> None:
     await servers.first_weights(tmp_path / "first")
@@ -57,7 +57,7 @@ async def test_a_gateway_serves_what_the_prompt_leaves_of_the_servers_context(
         processes.start("gateway", "gateway", "--listen", "127.0.0.1:0", *behind)
         url = await asyncio.to_thread(processes.url, "gateway")
         await asyncio.to_thread(processes.wait, lambda: len(healthy(url)) == 2, "both servers to be in use")
-        assert f"engine {one.url}: {facts.described()}" in processes.said("gateway")
+        assert f"engine {one.url}: {facts.described()}" in processes.printed("gateway")
         model = (await asyncio.to_thread(get, f"{url}/v1/models"))["data"][0]
         assert model["max_model_len"] == facts.context_tokens
         assert (await asyncio.to_thread(get, f"{url}/server_info"))["context_length"] == facts.context_tokens
@@ -66,12 +66,14 @@ async def test_a_gateway_serves_what_the_prompt_leaves_of_the_servers_context(
             body = {"model": model["id"], "messages": TURNS, "temperature": 0, "ignore_eos": True} | more
             return await asyncio.to_thread(post, f"{url}/v1/chat/completions", body)
 
-        said = await chat()
-        prompt = said["usage"]["prompt_tokens"]
-        assert said["choices"][0]["finish_reason"] == "length"
-        assert said["usage"]["completion_tokens"] == facts.room - prompt
+        unlimited = await chat()
+        prompt = unlimited["usage"]["prompt_tokens"]
+        assert unlimited["choices"][0]["finish_reason"] == "length"
+        assert unlimited["usage"]["completion_tokens"] == facts.room - prompt
         named = await chat(max_tokens=facts.context_tokens - prompt)
-        assert named["choices"] == said["choices"], "what fits into the context ends at the room"
+        assert named["choices"] == unlimited["choices"], (
+            "a limit within the context is cut to the free tokens"
+        )
         assert (await chat(max_tokens=0))["usage"]["completion_tokens"] == 0
         whole = await greedy(url, [5] * (facts.room - 1), 1)
         assert len(whole[0]) == 1, "the last token that a continuation may have to make"

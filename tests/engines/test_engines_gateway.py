@@ -1,4 +1,4 @@
-"""`rlctl gateway` in front of two real servers of somebody's own, one of which is killed under clients."""
+"""`rlctl gateway` in front of two real servers of the user, one of which is killed under clients."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from engines_world import Servers, broken, publish_image, single_minded, token_o
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
 
-from gateway_runs import Processes, Streamed, everybody, get, greedy, healthy, loads, post, refused
+from gateway_runs import Processes, Streamed, all_clients, get, greedy, healthy, loads, post, refused
 from small_model import make_folder
 
 from gleaner.actors.engine.images.checkpoint_folder import ServedFolder
@@ -33,7 +33,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     found.close()
 
 
-async def test_every_trainers_client_gets_its_response_whole_from_servers_that_are_killed(
+async def test_every_client_gets_a_whole_response_across_server_death(
     servers: Servers, processes: Processes, tmp_path: Path
 ) -> None:
     await servers.first_weights(tmp_path / "first")
@@ -44,7 +44,7 @@ async def test_every_trainers_client_gets_its_response_whole_from_servers_that_a
     await asyncio.to_thread(processes.wait, lambda: len(healthy(url)) == 2, "both servers to be in use")
     model = get(f"{url}/v1/models")["data"][0]["id"]
     calm = [await greedy(url, prompt, NEW_TOKENS) for prompt in PROMPTS]
-    calm_of_trl = await everybody(url, model, PROMPTS, NEW_TOKENS, clients=TRL_GREEDY)
+    calm_of_trl = await all_clients(url, model, PROMPTS, NEW_TOKENS, clients=TRL_GREEDY)
     assert [one.tokens for one in calm_of_trl["trl-greedy"]] == [tokens for tokens, _ in calm]
 
     hit: list[int] = []
@@ -60,7 +60,7 @@ async def test_every_trainers_client_gets_its_response_whole_from_servers_that_a
             asyncio.create_task(greedy(url, prompt, NEW_TOKENS)) for prompt in PROMPTS for _ in range(3)
         ]
         streamed = [Streamed(url, prompt, NEW_TOKENS) for prompt in PROMPTS]
-        got = await everybody(url, model, PROMPTS, NEW_TOKENS, strike, everyone.ALL | TRL_GREEDY)
+        got = await all_clients(url, model, PROMPTS, NEW_TOKENS, strike, everyone.ALL | TRL_GREEDY)
         assert hit[0] > len(PROMPTS), "it had requests of several clients"
         assert all(len(one.tokens) == NEW_TOKENS for rollouts in got.values() for one in rollouts)
         for number, task in enumerate(disturbed):
@@ -78,7 +78,7 @@ async def test_every_trainers_client_gets_its_response_whole_from_servers_that_a
         servers.revive()
 
 
-async def test_a_folder_that_a_server_does_not_load_leaves_the_gateway_as_it_was_also_over_a_restart(
+async def test_unloadable_folder_changes_nothing_even_after_a_restart(
     servers: Servers, processes: Processes, tmp_path: Path
 ) -> None:
     await servers.first_weights(tmp_path / "first")
@@ -96,13 +96,13 @@ async def test_a_folder_that_a_server_does_not_load_leaves_the_gateway_as_it_was
             return refused.code, json.loads(refused.read())["error"]
 
     def again() -> None:
-        """SIGKILL, and another one in the same state directory."""
+        """Kill the gateway and start another one in the same state directory."""
         processes.kill("gateway")
         processes.start("gateway", "gateway", "--listen", url.removeprefix("http://"), *behind)
         processes.wait(lambda: len(healthy(url)) == 2, "both to be used again")
 
     async def require_calm() -> None:
-        """Both servers serve what they came with."""
+        """Require that both servers serve their first weights."""
         assert len(healthy(url)) == 2
         assert get(f"{url}/get_weight_version") == {"weight_version": "0"}
         for _ in servers.both:
@@ -115,9 +115,9 @@ async def test_a_folder_that_a_server_does_not_load_leaves_the_gateway_as_it_was
     try:
         nan = folder.write(publish_image(tmp_path / "nan", 9, broken))
         for path, words in ((nan, "log-prob"), (tmp_path / "nowhere", str(tmp_path / "nowhere"))):
-            status, told = await asyncio.to_thread(update, path, "5")
-            assert (status, told["type"]) == (400, "CannotLoad")
-            assert words in str(told["message"])
+            status, outcome = await asyncio.to_thread(update, path, "5")
+            assert (status, outcome["type"]) == (400, "CannotLoad")
+            assert words in str(outcome["message"])
             await require_calm()
         await asyncio.to_thread(again)
         await require_calm()
@@ -141,10 +141,10 @@ async def test_a_folder_that_a_server_does_not_load_leaves_the_gateway_as_it_was
         folder.remove()
 
 
-async def test_a_server_of_another_model_gets_no_request_and_the_reason_is_listed(
+async def test_server_of_another_model_gets_no_request(
     servers: Servers, processes: Processes, tmp_path: Path
 ) -> None:
-    """The builtin server, which is up in seconds: it has another vocabulary and another context."""
+    """Uses the builtin server: it starts in seconds and has another vocabulary and context."""
     await servers.first_weights(tmp_path / "first")
     first, model = servers.both[0].url, make_folder(tmp_path / "other", 1)
     processes.start("other", "engine", "serve", "--model", str(model), "--listen", "127.0.0.1:0")
@@ -160,7 +160,7 @@ async def test_a_server_of_another_model_gets_no_request_and_the_reason_is_liste
     assert f"its model is '{model}'" in why
     assert "its vocabulary has " in why
     assert "its context is 512 tokens" in why
-    assert f"engine {other} is refused: {why}" in processes.said("gateway")
+    assert f"engine {other} is refused: {why}" in processes.printed("gateway")
     with pytest.raises(urllib.error.HTTPError) as problem:
         await asyncio.to_thread(post, f"{url}/workers", {"url": other})
     with problem.value as answer:

@@ -1,5 +1,6 @@
-"""Requests that stay in a real server while its weights change: each token is of the weights that its span
-names, and computed from caches of those."""
+"""Requests that stay in a real server while its weights change.
+
+Each token is of the weights that its span names, and computed from caches of those weights."""
 
 import asyncio
 import time
@@ -36,8 +37,8 @@ LONGEST = 160  # tokens
 PATIENCE_S = 60.0
 ATTEMPTS = 20
 ROUNDING = 1e-3
-"""A cache that is computed again in one piece rounds otherwise, by up to 3e-4 where the requests were held at
-an unlucky place; other weights, or a part of them, change log-probs by whole units."""
+"""A cache that is recomputed in one piece rounds differently, by up to 3e-4 if the requests were held at an
+unlucky place. Other weights, or a part of them, change log-probs by whole units."""
 FLIPS = 3  # of which at least so many happen in the middle of responses
 
 
@@ -64,7 +65,7 @@ def parts_of(made: Generated) -> list[tuple[int, slice]]:
 
 
 @pytest.mark.parametrize("interval", [1, 16])
-async def test_a_server_that_holds_a_request_tells_all_that_it_made_of_it_and_no_more(
+async def test_held_request_reports_exactly_its_made_tokens(
     servers: Servers, tmp_path: Path, interval: int
 ) -> None:
     wire = servers.kind.wire(servers.both[0].url)
@@ -74,12 +75,12 @@ async def test_a_server_that_holds_a_request_tells_all_that_it_made_of_it_and_no
         async for chunk in wire.stream(ask):
             chunks.append(chunk)
 
-    def told() -> int:
+    def received() -> int:
         return sum(len(chunk.tokens) for chunk in chunks)
 
     async def until(tokens: int) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while told() < tokens:
+            while received() < tokens:
                 await asyncio.sleep(0.005)
 
     try:
@@ -98,19 +99,17 @@ async def test_a_server_that_holds_a_request_tells_all_that_it_made_of_it_and_no
             await following
         assert made.keys() == {ask.rid}
         await until(made[ask.rid])
-        await asyncio.sleep(0.3)  # nothing is to come meanwhile; if it were late, the tests below see it
-        assert told() == made[ask.rid] < LONGEST
-        assert await wire.hold([ask.rid]) == made, "it stands still"
+        await asyncio.sleep(0.3)  # no token may arrive meanwhile; the tests below would see a late one
+        assert received() == made[ask.rid] < LONGEST
+        assert await wire.hold([ask.rid]) == made, "it makes no tokens"
         await wire.go_on()
         await asyncio.wait_for(following, PATIENCE_S)
-        assert told() == LONGEST
+        assert received() == LONGEST
     finally:
         await wire.disconnect()
 
 
-def test_weights_that_do_not_load_leave_requests_in_their_server_under_those_of_before(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_unloadable_weights_leave_requests_under_the_old_ones(servers: Servers, tmp_path: Path) -> None:
     host = DrivenHost(RemoteHost(servers.kind.wire(servers.both[0].url), stall_s=60.0, serve_s=120.0))
     whole = publish_image(tmp_path / "store", 9)
     last = msgspec.structs.replace(whole.tensors[-1], shape=(8,), nbytes=32)
@@ -129,18 +128,18 @@ def test_weights_that_do_not_load_leave_requests_in_their_server_under_those_of_
         while sum(len(output) for output in outputs if output is not None) < LONGEST:
             assert time.monotonic() < until_s
             outputs.append(host.turn(Orders()).output)
-        tokens, said = (
+        tokens, reported = (
             np.concatenate([getattr(output, column) for output in outputs if output is not None])
             for column in ("tokens", "logprobs")
         )
         ours = logprobs_of(8, prompt.tobytes(), array("I", tokens.tolist()).tobytes(), 1.0)
-        assert torch.allclose(torch.from_numpy(said), ours, atol=ROUNDING), "it serves a mixture"
+        assert torch.allclose(torch.from_numpy(reported), ours, atol=ROUNDING), "it serves a mixture"
     finally:
         host.close()
         assert host.joined(10)
 
 
-async def test_every_token_is_of_the_weights_that_its_span_names(servers: Servers, tmp_path: Path) -> None:
+async def test_every_token_is_of_its_span_weights(servers: Servers, tmp_path: Path) -> None:
     async with plane(tmp_path, servers.kind, single_minded, kept=True) as running:
         await running.publish(1)
         await running.instance("s1", servers.both[0].url, kept=True)
@@ -161,7 +160,7 @@ async def test_every_token_is_of_the_weights_that_its_span_names(servers: Server
         assert (await running.figures()).tokens_lost == 0
 
 
-async def test_caches_are_computed_anew_under_newer_weights(servers: Servers, tmp_path: Path) -> None:
+async def test_caches_are_recomputed_under_newer_weights(servers: Servers, tmp_path: Path) -> None:
     async with plane(tmp_path, servers.kind, kept=True) as running:
         await running.publish(1)
         await running.instance("s1", servers.both[0].url, kept=True)
@@ -174,13 +173,13 @@ async def test_caches_are_computed_anew_under_newer_weights(servers: Servers, tm
         for place, made in enumerate(answers):
             prompt = array("I", request("", place).prompt).tolist()
             tokens = torch.tensor(array("I", made.tokens).tolist())
-            said = torch.from_numpy(np.frombuffer(made.logprobs, "<f4").copy())
+            reported = torch.from_numpy(np.frombuffer(made.logprobs, "<f4").copy())
             for named, part in parts_of(made):
                 with torch.inference_mode():
                     logits = model_of(named)(torch.cat([torch.tensor(prompt), tokens])[None])[0]
                 ours = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)[part]
                 assert torch.equal(ours.argmax(-1), tokens[part]), f"version {named} of {made.versions}"
                 chosen = ours.gather(1, tokens[part, None])[:, 0]
-                assert torch.allclose(said[part], chosen, atol=ROUNDING), (
+                assert torch.allclose(reported[part], chosen, atol=ROUNDING), (
                     f"version {named} of {made.versions}"
                 )

@@ -1,4 +1,4 @@
-"""Experts that a real SGLang server tells, of a mixture-of-experts model, against the model itself."""
+"""Experts that a real SGLang server reports for a mixture-of-experts model, against the model itself."""
 
 import time
 from array import array
@@ -53,7 +53,7 @@ def made(folder: Path) -> Qwen3MoeForCausalLM:
     with torch.no_grad():
         for weights in model.parameters():
             if weights.dim() == 2:
-                weights.mul_(8)  # so far apart that no rounding changes who is chosen
+                weights.mul_(8)  # so far apart that no rounding changes the chosen experts
     model.save_pretrained(folder)
     return model
 
@@ -98,7 +98,7 @@ def followed(host: DrivenHost, order: Work, abort_at: int = 0) -> tuple[list[int
     raise AssertionError(f"no experts came; {len(tokens)} tokens did")
 
 
-def test_experts_of_a_real_server_are_those_of_the_model_at_an_end_and_at_an_abort(tmp_path: Path) -> None:
+def test_server_experts_equal_those_of_the_model(tmp_path: Path) -> None:
     if reason := SGLANG.why_not():
         pytest.skip(reason)
     model = made(tmp_path / "model")
@@ -121,7 +121,7 @@ def test_experts_of_a_real_server_are_those_of_the_model_at_an_end_and_at_an_abo
         assert np.array_equal(rows_of(piece), whole)
 
         again, piece = followed(host, work(2, tokens[:10], NEW))
-        assert again == tokens[10:], "it goes on after a prefix"
+        assert again == tokens[10:], "the request continues after a prefix"
         assert np.array_equal(rows_of(piece), whole), "the prefix has its experts too"
 
         cut, piece = followed(host, work(3, [], 90), abort_at=5)

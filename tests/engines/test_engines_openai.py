@@ -128,9 +128,9 @@ def tools_auto(client: openai.OpenAI, model: str) -> None:
 
 def _checked(call: Any) -> None:
     assert call.function.name == "weather"
-    told = json.loads(call.function.arguments)
-    assert told["city"] in ("Paris", "Oslo")
-    assert 1 <= told["days"] <= 9
+    result = json.loads(call.function.arguments)
+    assert result["city"] in ("Paris", "Oslo")
+    assert 1 <= result["days"] <= 9
 
 
 def tools_required(client: openai.OpenAI, model: str) -> None:
@@ -176,8 +176,8 @@ def json_object(client: openai.OpenAI, model: str) -> None:
 
 def json_schema(client: openai.OpenAI, model: str) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": SCHEMA, "strict": True}}
-    told = json.loads(chat(client, model, response_format=form, max_tokens=200).choices[0].message.content)
-    assert set(told) == {"right", "mark"}
+    result = json.loads(chat(client, model, response_format=form, max_tokens=200).choices[0].message.content)
+    assert set(result) == {"right", "mark"}
 
 
 def parsed(client: openai.OpenAI, model: str) -> None:
@@ -186,15 +186,15 @@ def parsed(client: openai.OpenAI, model: str) -> None:
 
 
 def token_of(client: openai.OpenAI, model: str, letter: str) -> int:
-    told = client.completions.create(
+    result = client.completions.create(
         model=model, prompt=letter, max_tokens=1, extra_body={"return_token_ids": True}
     )
-    return int(told.choices[0].model_extra["prompt_token_ids"][0])  # type: ignore[index]
+    return int(result.choices[0].model_extra["prompt_token_ids"][0])  # type: ignore[index]
 
 
 def biased(client: openai.OpenAI, model: str) -> None:
-    told = chat(client, model, logit_bias={str(token_of(client, model, "x")): 100})
-    assert told.choices[0].message.content == 16 * "x"
+    result = chat(client, model, logit_bias={str(token_of(client, model, "x")): 100})
+    assert result.choices[0].message.content == 16 * "x"
 
 
 def harmless(client: openai.OpenAI, model: str) -> None:
@@ -219,8 +219,8 @@ def completion_many(client: openai.OpenAI, model: str) -> None:
 
 
 def completion_echoed(client: openai.OpenAI, model: str) -> None:
-    """What an evaluation asks for: the log-probs of a text under the model."""
-    told = {}
+    """The request of an evaluation: the log-probs of a text under the model."""
+    result = {}
     for limit in (0, 1):
         answer = client.completions.create(
             model=model, prompt="abcde", max_tokens=limit, echo=True, logprobs=1, temperature=0
@@ -235,10 +235,10 @@ def completion_echoed(client: openai.OpenAI, model: str) -> None:
         assert tops is not None
         assert own[0] is None
         assert tops[0] is None
-        told[limit] = own[1:5]
+        result[limit] = own[1:5]
         for name, logprob, top in zip(choice.logprobs.tokens[1:], own[1:], tops[1:], strict=True):
             assert top[name] == logprob <= max(top.values())
-    assert told[0] == told[1]
+    assert result[0] == result[1]
 
 
 def responses(client: openai.OpenAI, model: str) -> None:
@@ -260,7 +260,7 @@ CALLS: list[Callable[[openai.OpenAI, str], None]] = [
 
 
 @pytest.mark.parametrize("call", CALLS, ids=[call.__name__ for call in CALLS])
-def test_a_call_of_the_openai_sdk_is_served(
+def test_openai_sdk_call_is_served(
     call: Callable[[openai.OpenAI, str], None], client: openai.OpenAI, talking: Talking
 ) -> None:
     call(client, talking.model)
@@ -293,22 +293,22 @@ def started(talking: Talking) -> Iterator[dict[str, subprocess.Popen[str]]]:
         process.communicate()
 
 
-def told(started: dict[str, subprocess.Popen[str]], name: str) -> Any:
-    """What a client says at its end."""
+def output_of(started: dict[str, subprocess.Popen[str]], name: str) -> Any:
+    """Output of a client at its end."""
     out, complaints = started[name].communicate(timeout=CLIENT_S)
     assert started[name].returncode == 0, complaints[-4000:]
     return json.loads(out.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", sorted(set(CLIENTS) - {"lm_eval"}))
-def test_a_client_with_its_defaults_is_served(started: dict[str, subprocess.Popen[str]], name: str) -> None:
-    assert told(started, name)
+def test_client_with_its_defaults_is_served(started: dict[str, subprocess.Popen[str]], name: str) -> None:
+    assert output_of(started, name)
 
 
-def test_lm_eval_gets_the_log_likelihoods_of_the_model(
+def test_lm_eval_gets_the_model_log_likelihoods(
     started: dict[str, subprocess.Popen[str]], talking: Talking
 ) -> None:
-    answer = told(started, "lm_eval")
+    answer = output_of(started, "lm_eval")
     model, prompts = load_checkpoint(talking.model_dir), Prompts(talking.model_dir)
     for (context, text), logprob, greedy in zip(
         answer["pairs"], answer["logprobs"], answer["greedy"], strict=True
@@ -326,8 +326,8 @@ MANY: dict[str, Any] = {"type": "array", "items": {"enum": [0, 1, 2]}, "minItems
 FORM: Any = {"type": "json_schema", "json_schema": {"name": "many", "schema": MANY}}
 
 
-async def test_a_killed_server_leaves_no_mark_in_the_text_of_a_grammar(talking: Talking) -> None:
-    """Whole answers begin anew on the other server; a stream goes on as it was, or says that it cannot."""
+async def test_killed_server_leaves_no_mark_in_grammar_text(talking: Talking) -> None:
+    """Whole answers restart on the other server; a stream continues unchanged, or ends with an error."""
     async with openai.AsyncOpenAI(base_url=f"{talking.url}/v1", api_key="none", max_retries=0) as client:
 
         def asked(**more: Any) -> Any:
@@ -345,7 +345,7 @@ async def test_a_killed_server_leaves_no_mark_in_the_text_of_a_grammar(talking: 
                 if len(text) > 20 and not hit:
                     hit.append(await asyncio.to_thread(_strike, talking))
         except openai.APIError:
-            assert hit, "it ends so where a server died, and nowhere else"
+            assert hit, "the stream failed without a server death"
         else:
             assert reason == "stop"
             assert len(json.loads(text)) == LONG
@@ -359,7 +359,7 @@ async def test_a_killed_server_leaves_no_mark_in_the_text_of_a_grammar(talking: 
 
 
 def _strike(talking: Talking) -> int:
-    """Kill a server; how many requests it had."""
+    """Kill a server and return the number of its requests."""
     had = loads(talking.url)[talking.proxies[1].url]
     talking.servers[1].kill()
     return had

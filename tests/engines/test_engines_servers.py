@@ -1,4 +1,4 @@
-"""Real servers of SGLang and vLLM behind instances of a manager: what dies, freezes or changes weights."""
+"""Real servers of SGLang and vLLM behind instances of a manager: deaths, freezes and changes of weights."""
 
 import asyncio
 import time
@@ -43,9 +43,7 @@ def lives(host: TestSystem, name: str) -> bool:
     return host.system.cell(f"{name}/engine") is not None
 
 
-async def test_what_a_server_says_of_its_tokens_is_what_training_computes(
-    servers: Servers, tmp_path: Path
-) -> None:
+async def test_server_log_probs_equal_those_of_training(servers: Servers, tmp_path: Path) -> None:
     async with plane(tmp_path, servers.kind) as running:
         await running.publish(3)
         await running.instance("s1", servers.both[0].url)
@@ -53,32 +51,34 @@ async def test_what_a_server_says_of_its_tokens_is_what_training_computes(
             asked = request(f"t{temperature}", 0, temperature=temperature)
             made = await running.generate(asked)
             assert (made.status, len(made.tokens)) == ("length", 4 * NEW_TOKENS)
-            said = torch.from_numpy(np.frombuffer(made.logprobs, "<f4").copy())
+            reported = torch.from_numpy(np.frombuffer(made.logprobs, "<f4").copy())
             ours = logprobs_of(3, asked.prompt, made.tokens, temperature or 1.0)
-            assert torch.allclose(said, ours, atol=1e-4), f"{(said - ours).abs().max()} at {temperature}"
+            assert torch.allclose(reported, ours, atol=1e-4), (
+                f"{(reported - ours).abs().max()} at {temperature}"
+            )
 
 
-def told_of_loads(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Set when weights are to be loaded: what was staged before is, and each request of before was ended."""
+def load_signal(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """An event that is set when weights are due to load: they are staged, and all earlier requests ended."""
     wire, loading = type(servers.kind.wire("http://127.0.0.1:1")), asyncio.Event()
     commit = wire.commit
 
-    async def told(self: ServerWire) -> str:
+    async def signalled(self: ServerWire) -> str:
         loading.set()
         return await commit(self)
 
-    monkeypatch.setattr(wire, "commit", told)
+    monkeypatch.setattr(wire, "commit", signalled)
     return loading
 
 
-async def test_weights_change_in_the_middle_of_a_response_and_its_spans_say_where(
+async def test_weight_change_within_a_response_is_in_its_spans(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with plane(tmp_path, servers.kind) as running:
         await running.publish(3)
         await running.instance("s1", servers.both[0].url)
         await running.serving(1)
-        loading = told_of_loads(servers, monkeypatch)
+        loading = load_signal(servers, monkeypatch)
         for old in range(3, 3 + ATTEMPTS):  # a response that was quicker than this process is followed by one
             asked, new = request(f"under-{old}", 1), old + 1
             since = (await running.figures()).tokens_collected
@@ -108,12 +108,12 @@ async def test_weights_change_in_the_middle_of_a_response_and_its_spans_say_wher
         )
         assert (await running.generate(rest)).tokens == made.tokens[4 * before :]
         under_old = logprobs_of(old, asked.prompt, made.tokens, 1.0)[:before]
-        said = torch.from_numpy(np.frombuffer(made.logprobs, "<f4").copy())[:before]
-        assert torch.allclose(said, under_old, atol=1e-4), "the first span is of the version before"
+        reported = torch.from_numpy(np.frombuffer(made.logprobs, "<f4").copy())[:before]
+        assert torch.allclose(reported, under_old, atol=1e-4), "the first span is of the version before"
 
 
 class Followed:
-    """A request as long as there may be, its chunks as they come."""
+    """A request of the maximum length and its chunks so far."""
 
     def __init__(self, wire: ServerWire, id: str) -> None:
         self.id, self._wire, self.chunks = id, wire, list[Chunk]()
@@ -129,15 +129,16 @@ class Followed:
 
 
 async def paused_within(wire: ServerWire, name: str) -> Followed:
-    """A request that stands in the middle of its response, as its server was paused there. One whose response
-    was quicker is followed by another."""
+    """A request in the middle of its response, since its server was paused there.
+
+    If a response ends before the pause, another request follows."""
     for attempt in range(ATTEMPTS):
         followed, seen = Followed(wire, f"{name}-{attempt}"), 0
         async with asyncio.timeout(PATIENCE_S):
             while not followed.chunks:
                 await asyncio.sleep(0.001)
         await wire.pause("in_place")
-        while seen != followed.tokens:  # what was on its way
+        while seen != followed.tokens:  # chunks on their way
             seen = followed.tokens
             await asyncio.sleep(0.3)
         if not followed.task.done():
@@ -147,9 +148,7 @@ async def paused_within(wire: ServerWire, name: str) -> Followed:
     raise AssertionError(f"{ATTEMPTS} responses ended although their server was paused")
 
 
-async def test_a_server_tells_its_load_pauses_and_ends_what_it_is_told_to_end(
-    servers: Servers, tmp_path: Path
-) -> None:
+async def test_server_reports_load_pauses_and_aborts(servers: Servers, tmp_path: Path) -> None:
     wire = servers.kind.wire(servers.both[0].url)
 
     async def until_loads(running: int) -> None:
@@ -182,7 +181,7 @@ async def test_a_server_tells_its_load_pauses_and_ends_what_it_is_told_to_end(
         await wire.disconnect()
 
 
-def test_a_token_that_would_end_a_server_never_reaches_it(servers: Servers, tmp_path: Path) -> None:
+def test_out_of_vocabulary_token_never_reaches_the_server(servers: Servers, tmp_path: Path) -> None:
     host = DrivenHost(RemoteHost(servers.kind.wire(servers.both[0].url), stall_s=30.0, serve_s=60.0))
     bad = Work(
         ticket=1,
@@ -197,15 +196,13 @@ def test_a_token_that_would_end_a_server_never_reaches_it(servers: Servers, tmp_
         refused = host.turn(Orders(adds=[(6, [bad])])).refusals
         assert refused[0].never
         assert "outside of the vocabulary" in refused[0].why
-        host.turn(Orders(load=publish_image(tmp_path / "store", 7)))  # it serves on
+        host.turn(Orders(load=publish_image(tmp_path / "store", 7)))  # it still serves
     finally:
         host.close()
         assert host.joined(10)
 
 
-def test_weights_that_fail_in_the_middle_of_loading_leave_a_server_with_those_of_before(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_failed_load_leaves_the_server_with_old_weights(servers: Servers, tmp_path: Path) -> None:
     host = DrivenHost(RemoteHost(servers.kind.wire(servers.both[0].url), stall_s=30.0, serve_s=60.0))
     whole = publish_image(tmp_path / "store", 9)
     last = msgspec.structs.replace(whole.tensors[-1], shape=(8,), nbytes=32)
@@ -223,20 +220,18 @@ def test_weights_that_fail_in_the_middle_of_loading_leave_a_server_with_those_of
         while sum(len(output) for output in outputs if output is not None) < 20:
             assert time.monotonic() < until_s
             outputs.append(host.turn(Orders()).output)
-        tokens, said = (
+        tokens, reported = (
             np.concatenate([getattr(output, column) for output in outputs if output is not None])
             for column in ("tokens", "logprobs")
         )
         ours = logprobs_of(8, prompt.tobytes(), array("I", tokens.tolist()).tobytes(), 1.0)
-        assert torch.allclose(torch.from_numpy(said), ours, atol=1e-4), "it serves a mixture"
+        assert torch.allclose(torch.from_numpy(reported), ours, atol=1e-4), "it serves a mixture"
     finally:
         host.close()
         assert host.joined(10)
 
 
-async def test_a_frozen_server_is_left_and_its_requests_go_on_elsewhere(
-    servers: Servers, tmp_path: Path
-) -> None:
+async def test_requests_of_a_frozen_server_continue_elsewhere(servers: Servers, tmp_path: Path) -> None:
     one, two = servers.both
     async with plane(tmp_path, servers.kind) as running:
         await running.publish(3)
@@ -260,7 +255,7 @@ async def test_a_frozen_server_is_left_and_its_requests_go_on_elsewhere(
         assert lives(running.hosts[0], "s1")
 
 
-async def test_a_server_that_is_well_but_makes_no_token_is_left(servers: Servers, tmp_path: Path) -> None:
+async def test_healthy_server_without_tokens_is_left(servers: Servers, tmp_path: Path) -> None:
     one, two = servers.both
     other = servers.kind.wire(two.url)
     async with plane(tmp_path, servers.kind) as running:
@@ -286,10 +281,8 @@ async def test_a_server_that_is_well_but_makes_no_token_is_left(servers: Servers
         assert (await running.figures()).requests_migrated > 0
 
 
-async def test_a_killed_server_loses_no_token_and_changes_no_response(
-    servers: Servers, tmp_path: Path
-) -> None:
-    """The last one: the server stays dead."""
+async def test_killed_server_loses_no_token(servers: Servers, tmp_path: Path) -> None:
+    """The last test, since the server stays dead."""
     one, two = servers.both
     async with plane(tmp_path, servers.kind) as running:
         await running.publish(3)
@@ -306,8 +299,10 @@ async def test_a_killed_server_loses_no_token_and_changes_no_response(
         made = await answers
         assert [answer.tokens for answer in made] == [answer.tokens for answer in calm]
         for answer, undisturbed in zip(made, calm, strict=True):
-            said, expected = (np.frombuffer(raw, "<f4") for raw in (answer.logprobs, undisturbed.logprobs))
-            assert np.allclose(said, expected, atol=1e-4)
+            reported, expected = (
+                np.frombuffer(raw, "<f4") for raw in (answer.logprobs, undisturbed.logprobs)
+            )
+            assert np.allclose(reported, expected, atol=1e-4)
         after = await running.figures()
         assert after.requests_migrated > 0
         assert after.tokens_lost == after.tokens_generated_twice == 0

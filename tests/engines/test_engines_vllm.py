@@ -1,4 +1,4 @@
-"""A vLLM server that an instance starts itself: without weights, fed from shared memory, gone with it."""
+"""A vLLM server that an instance starts: without weights, fed from shared memory, ended with the instance."""
 
 import time
 from array import array
@@ -34,9 +34,9 @@ def host() -> Iterator[DrivenHost]:
     assert host.joined(END_S)
 
 
-def made_by(host: DrivenHost, version: int, ticket: int, **told: object) -> tuple[list[int], list[float]]:
+def made_by(host: DrivenHost, version: int, ticket: int, **more: object) -> tuple[list[int], list[float]]:
     """The whole response of one request, and its log-probs."""
-    given = {"temperature": 0.0, "seed": 1, **told}
+    given = {"temperature": 0.0, "seed": 1, **more}
     work = Work(ticket=ticket, prompt=PROMPT, prefix=b"", max_new_tokens=TOKENS, **given)  # type: ignore[arg-type]
     orders, tokens, logprobs = Orders(adds=[(version, [work])]), [], []
     until_s = time.monotonic() + 60.0
@@ -52,7 +52,7 @@ def made_by(host: DrivenHost, version: int, ticket: int, **told: object) -> tupl
     raise AssertionError(f"{len(tokens)} tokens within a minute")
 
 
-def test_it_is_started_without_weights_fed_each_version_and_ended(host: DrivenHost, tmp_path: Path) -> None:
+def test_server_starts_empty_loads_each_version_and_ends(host: DrivenHost, tmp_path: Path) -> None:
     wire = host.host._wire
     assert isinstance(wire, VllmWire)
     for version in (3, 4):

@@ -1,7 +1,7 @@
-"""Our words against vLLM's own classes and routes, in released versions: `make engine-vllm` brings them.
+"""Our messages against vLLM's own classes and routes, in released versions from `make engine-vllm`.
 
-The script `vllm_contract.py` runs in vLLM's environment. Of the older releases only the Python files are
-there, on the libraries of the newest one.
+The script `vllm_contract.py` runs in vLLM's environment. Older releases have only their Python files and use
+the libraries of the newest one.
 """
 
 import functools
@@ -57,33 +57,33 @@ ASK = Ask("r1", array("I", [1, 2, 3]), 9, temperature=0.7, seed=2**63 + 5, made=
 SPEC = TensorSpec("lm_head.weight", "float32", (2, 4), 64, 32)
 
 
-def said(body: msgspec.Struct) -> Any:
+def builtins_of(body: msgspec.Struct) -> Any:
     return json.loads(msgspec.json.encode(body))
 
 
 CALLS = [
-    ["POST", "/init_weight_transfer_engine", said(InitTransfer())],
-    ["POST", "/pause?mode=abort", said(Nothing())],
-    ["POST", "/pause?mode=keep", said(Nothing())],
-    ["POST", "/start_weight_update", said(Nothing())],
-    ["POST", "/update_weights", said(update_of("/dev/shm/image", (SPEC,)))],
-    ["POST", "/finish_weight_update", said(FinishUpdate("7-ab"))],
-    ["POST", "/collective_rpc", said(CollectiveRpc(Reload("/dev/shm/folder")))],
-    ["POST", "/update_weight_version", said(NewVersion("7-ab"))],
+    ["POST", "/init_weight_transfer_engine", builtins_of(InitTransfer())],
+    ["POST", "/pause?mode=abort", builtins_of(Nothing())],
+    ["POST", "/pause?mode=keep", builtins_of(Nothing())],
+    ["POST", "/start_weight_update", builtins_of(Nothing())],
+    ["POST", "/update_weights", builtins_of(update_of("/dev/shm/image", (SPEC,)))],
+    ["POST", "/finish_weight_update", builtins_of(FinishUpdate("7-ab"))],
+    ["POST", "/collective_rpc", builtins_of(CollectiveRpc(Reload("/dev/shm/folder")))],
+    ["POST", "/update_weight_version", builtins_of(NewVersion("7-ab"))],
     ["GET", "/weight_info", None],
-    ["POST", "/abort_requests", said(AbortRequests(["cmpl-r1-0"]))],
-    ["POST", "/resume", said(Nothing())],
+    ["POST", "/abort_requests", builtins_of(AbortRequests(["cmpl-r1-0"]))],
+    ["POST", "/resume", builtins_of(Nothing())],
 ]
 
 
 @functools.cache
 def of_release(version: str) -> dict[str, Any]:
-    """What the script prints under this release; skips aloud where it does not import."""
+    """Output of the script under this release; skips with a reason if the release does not import."""
     where = VLLM / "older" / version
     given = {
         "bodies": {
-            "completion": said(completion_of(ASK, "m", "salt", (5, 6))),
-            "masked": said(Masked(model="m", prompt=[1], allowed_token_ids=[1])),
+            "completion": builtins_of(completion_of(ASK, "m", "salt", (5, 6))),
+            "masked": builtins_of(Masked(model="m", prompt=[1], allowed_token_ids=[1])),
         },
         "calls": CALLS,
         "plugin": str(VLLM_PLUGIN),
@@ -110,7 +110,7 @@ def of_release(version: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_what_we_ask_means_to_vllm_what_we_mean(version: str) -> None:
+def test_our_sampling_keeps_its_meaning_in_vllm(version: str) -> None:
     found = of_release(version)
     completion = found["completion"]
     assert completion["unknown"] == []
@@ -134,7 +134,7 @@ def test_what_we_ask_means_to_vllm_what_we_mean(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_what_vllm_answers_is_read(version: str) -> None:
+def test_vllm_answers_are_read(version: str) -> None:
     found = of_release(version)
     assert chunk_of(found["chunk"].encode()) == Chunk([5, 6], [-0.5, -0.25], "stop")
     assert msgspec.json.decode(found["error"], type=CompletionChunk).error == ErrorInfo("too long", 400)
@@ -142,7 +142,7 @@ def test_what_vllm_answers_is_read(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_what_we_order_reaches_the_engine(version: str) -> None:
+def test_our_orders_reach_the_engine(version: str) -> None:
     found = of_release(version)["routes"]
     assert [(path, status) for path, status, _ in found["answers"]] == [(path, 200) for _, path, _ in CALLS]
     answers = {path: text for path, _, text in found["answers"]}
@@ -158,7 +158,7 @@ def test_what_we_order_reaches_the_engine(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_a_paused_engine_says_how_many_tokens_it_made_of_each_request(version: str) -> None:
+def test_paused_engine_reports_made_tokens_by_request(version: str) -> None:
     found = of_release(version)["holding"]
     assert all(found["there"].values()), found["there"]
     running, finishing, held = (msgspec.convert(one, MadeTokens) for one in found["answers"])

@@ -1,8 +1,8 @@
-"""What vLLM's own classes make of our words: run by the Python of a vLLM environment, not by pytest.
+"""Our messages parsed by vLLM's own classes: run by the Python of a vLLM environment, not by pytest.
 
-Reads bodies and calls from standard input (see `test_vllm_contract`), gives each to vLLM's class or route for
-it, and prints what came: the sampling parameters, the calls that reached the engine, and bodies of
-answers as vLLM's classes write them. Exits with 3 where this release does not import here.
+Reads bodies and calls from standard input (see `test_vllm_contract`) and gives each to vLLM's class or route
+for it. Prints the sampling parameters, the calls that reached the engine, and bodies of answers as vLLM's
+classes write them. Exits with 3 if this release does not import here.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SAMPLED = (
 
 
 class Engine:
-    """In the place of vLLM's engine client: remembers what was called."""
+    """A replacement of vLLM's engine client that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[list[Any]] = []
@@ -73,7 +73,7 @@ def completions(bodies: dict[str, Any]) -> dict[str, Any]:
 
 
 async def routes(calls: list[list[Any]]) -> dict[str, Any]:
-    """Our calls [method, path, body] through vLLM's routes; what reached the engine, what was answered."""
+    """Send our calls [method, path, body] through vLLM's routes; return calls of the engine, and answers."""
     import httpx
     from fastapi import FastAPI
 

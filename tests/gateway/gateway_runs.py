@@ -24,14 +24,14 @@ WAIT_S = 240.0
 
 
 class Processes:
-    """Those of one test; all end with it."""
+    """Processes of one test; all end with the test."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *arguments: str) -> None:
-        """`rlctl ARGUMENTS`; what it says goes into a file."""
+        """Start `rlctl ARGUMENTS`; its output goes into a file."""
         with (self.directory / f"{name}.out").open("ab") as out:
             self._running[name] = subprocess.Popen(
                 [sys.executable, "-m", "gleaner.rlctl", *arguments],
@@ -41,18 +41,18 @@ class Processes:
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
 
-    def said(self, name: str) -> str:
+    def printed(self, name: str) -> str:
         return (self.directory / f"{name}.out").read_text()
 
     def url(self, name: str) -> str:
-        """Where it says that it serves."""
+        """The URL at which the process reports to serve."""
         self.wait(lambda: "http://" in self.serving(name), f"{name} to serve")
         found = re.search(r"http://[0-9.]+:\d+", self.serving(name))
         assert found is not None
         return found[0]
 
     def serving(self, name: str) -> str:
-        lines = [line for line in self.said(name).splitlines() if line.startswith("serving")]
+        lines = [line for line in self.printed(name).splitlines() if line.startswith("serving")]
         return lines[-1] if lines else ""
 
     def kill(self, name: str) -> None:
@@ -71,8 +71,8 @@ class Processes:
         until_s = time.monotonic() + WAIT_S
         while not condition():
             ended = [name for name, one in self._running.items() if one.poll() not in (None, -9)]
-            assert not ended, f"{what}: {ended} ended: {[self.said(name) for name in ended]}"
-            assert time.monotonic() < until_s, f"{what}: {[self.said(name) for name in self._running]}"
+            assert not ended, f"{what}: {ended} ended: {[self.printed(name) for name in ended]}"
+            assert time.monotonic() < until_s, f"{what}: {[self.printed(name) for name in self._running]}"
             time.sleep(0.05)
 
     def close(self) -> None:
@@ -92,22 +92,22 @@ def get(url: str) -> Any:
 def healthy(url: str) -> list[str]:
     """URLs of the engines that serve."""
     try:
-        told = get(f"{url}/workers?engines=1")
+        listed = get(f"{url}/workers?engines=1")
     except (urllib.error.URLError, OSError):
         return []
-    return [worker["url"] for worker in told["workers"] if worker["is_healthy"]]
+    return [worker["url"] for worker in listed["workers"] if worker["is_healthy"]]
 
 
 def loads(url: str) -> dict[str, int]:
     """Requests by the URL of the engine that has them."""
-    told = get(f"{url}/workers?engines=1")
-    return {worker["url"]: worker["load"] for worker in told["workers"]}
+    listed = get(f"{url}/workers?engines=1")
+    return {worker["url"]: worker["load"] for worker in listed["workers"]}
 
 
 def refused(url: str) -> dict[str, str]:
-    """Why, by the URL of the engine."""
-    told = get(f"{url}/workers?engines=1")["workers"]
-    return {worker["url"]: worker["refused"] for worker in told if worker["refused"]}
+    """Reasons of refused engines, by their URLs."""
+    listed = get(f"{url}/workers?engines=1")["workers"]
+    return {worker["url"]: worker["refused"] for worker in listed if worker["refused"]}
 
 
 def post(url: str, body: object, method: str = "POST") -> Any:
@@ -130,7 +130,7 @@ async def greedy(url: str, prompt: list[int], limit: int, whole: bool = False, r
 
 
 class Streamed:
-    """A greedy response as it comes: `chunk` is the newest one, which holds all before it."""
+    """A greedy response as it arrives: `chunk` is the newest chunk and contains all earlier ones."""
 
     def __init__(self, url: str, prompt: list[int], limit: int) -> None:
         self.chunk: Any = {"output_ids": []}
@@ -159,10 +159,10 @@ class Streamed:
 
 
 STEADY_S = 5.0
-"""For so long no more requests than before are under way: no more will be."""
+"""After this time without more requests under way, the maximum is reached."""
 
 
-async def everybody(
+async def all_clients(
     url: str,
     model: str,
     prompts: Sequence[list[int]],
@@ -170,7 +170,7 @@ async def everybody(
     strike: Callable[[], object] | None = None,
     clients: dict[str, Client] = ALL,
 ) -> dict[str, list[Rollout]]:
-    """Every client rolls out every prompt, all at once; `strike` comes when all of them are under way."""
+    """Roll out every prompt with every client at once; call `strike` when all requests are under way."""
     asked = {
         name: [asyncio.create_task(client(url, model, prompt, limit)) for prompt in prompts]
         for name, client in clients.items()
@@ -182,8 +182,9 @@ async def everybody(
 
 
 async def _under_way(url: str, count: int) -> None:
-    """Until so many requests are with engines, or fewer than before, or for a while no more than before: on a
-    busy machine the first ones are over before the last ones are asked for."""
+    """Wait until so many requests are with engines, or fewer than before, or for a while no more than before.
+
+    On a busy machine the first requests end before the last ones start."""
     most, most_s, until_s = 0, 0.0, time.monotonic() + WAIT_S
     while (now_s := time.monotonic()) < until_s:
         now = sum((await asyncio.to_thread(loads, url)).values())

@@ -1,4 +1,4 @@
-"""A small model whose responses are as long as they may be, as a folder in the Hugging Face format."""
+"""A small model whose responses reach their length limit, as a folder in the Hugging Face format."""
 
 import json
 from collections.abc import Callable

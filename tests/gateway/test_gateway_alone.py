@@ -1,11 +1,11 @@
-"""`rlctl gateway` in front of engines that are killed: every client gets what it would have got without."""
+"""`rlctl gateway` in front of engines that are killed: every client gets the undisturbed response."""
 
 import asyncio
 import json
 import urllib.error
 
 import pytest
-from gateway_runs import Processes, Streamed, everybody, get, greedy, healthy, loads, post
+from gateway_runs import Processes, Streamed, all_clients, get, greedy, healthy, loads, post
 from small_model import MakeModel
 
 pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
@@ -27,7 +27,7 @@ def start(processes: Processes, model: str, engines: int = 2) -> tuple[str, list
     return url, urls
 
 
-async def test_no_client_sees_the_death_of_an_engine(processes: Processes, make_model: MakeModel) -> None:
+async def test_engine_death_is_invisible_to_clients(processes: Processes, make_model: MakeModel) -> None:
     model = str(make_model("calm", 1))
     url, engines = await asyncio.to_thread(start, processes, model)
     calm = [await greedy(url, prompt, LIMIT) for prompt in PROMPTS]
@@ -40,7 +40,7 @@ async def test_no_client_sees_the_death_of_an_engine(processes: Processes, make_
         processes.kill("engine-0")
 
     disturbed = [asyncio.create_task(greedy(url, prompt, LIMIT)) for prompt in PROMPTS for _ in range(2)]
-    got = await everybody(url, model, PROMPTS, LIMIT, strike)
+    got = await all_clients(url, model, PROMPTS, LIMIT, strike)
     assert hit[0] > len(PROMPTS), "it had requests of several clients"
     assert all(len(one.tokens) == LIMIT for rollouts in got.values() for one in rollouts)
     for number, task in enumerate(disturbed):
@@ -53,19 +53,17 @@ async def test_no_client_sees_the_death_of_an_engine(processes: Processes, make_
     processes.start("engine-0", "engine", "serve", "--model", model, "--listen", f"127.0.0.1:{port}")
     await asyncio.to_thread(processes.wait, lambda: len(healthy(url)) == 2, "the engine to be used again")
     assert processes.end("gateway") == 0
-    assert "Traceback" not in processes.said("gateway")
+    assert "Traceback" not in processes.printed("gateway")
 
 
-async def test_weights_change_under_way_and_the_response_says_where(
-    processes: Processes, make_model: MakeModel
-) -> None:
+async def test_response_names_a_weight_change_under_way(processes: Processes, make_model: MakeModel) -> None:
     url, engines = await asyncio.to_thread(start, processes, str(make_model("calm", 1)))
     newer = str(make_model("newer", 2))
     under_way = Streamed(url, PROMPTS[0], 400)
     await under_way.begun()
     update = {"model_path": newer, "weight_version": "7"}
-    told = await asyncio.to_thread(post, f"{url}/update_weights_from_disk", update)
-    assert told["success"] is True
+    updated = await asyncio.to_thread(post, f"{url}/update_weights_from_disk", update)
+    assert updated["success"] is True
     spans = (await under_way.task)["meta_info"]["weight_versions"]
     assert [span["version"] for span in spans] == ["0", "7"]
     assert [span["start"] for span in spans] == [0, spans[0]["end"]]
@@ -74,14 +72,14 @@ async def test_weights_change_under_way_and_the_response_says_where(
     assert (meta["weight_version_start"], meta["weight_version_end"]) == (7, 7)
     assert get(f"{url}/get_weight_version") == {"weight_version": "7"}
     again = await asyncio.to_thread(post, f"{url}/update_weights_from_disk", update)
-    assert again["success"] is True, "said twice, it is done once"
+    assert again["success"] is True, "a repeated request is applied once"
     with pytest.raises(urllib.error.HTTPError) as refused:
         body = {"input_ids": [1], "weight_version": {"exact_version": 0}}
         await asyncio.to_thread(post, f"{url}/generate", body)
     assert refused.value.code == 409
     assert json.loads(refused.value.read())["type"] == "WeightVersionNotReady"
 
-    # One that was away meanwhile has the old weights: it gets the new ones before it is used.
+    # An engine that was away meanwhile has the old weights. It gets the new ones before it is used.
     processes.kill("engine-0")
     port = engines[0].rpartition(":")[2]
     model = str(make_model("calm", 1))
@@ -91,7 +89,7 @@ async def test_weights_change_under_way_and_the_response_says_where(
     assert served == {"7"}
 
 
-async def test_a_pause_stops_the_fleet_and_engines_come_and_go(
+async def test_pause_stops_the_fleet_and_engines_can_change(
     processes: Processes, make_model: MakeModel
 ) -> None:
     url, engines = await asyncio.to_thread(start, processes, str(make_model("calm", 1)))
@@ -108,12 +106,12 @@ async def test_a_pause_stops_the_fleet_and_engines_come_and_go(
     worker = next(one for one in get(f"{url}/workers?engines=1")["workers"] if one["url"] == engines[0])
     await asyncio.to_thread(post, f"{url}/workers/{worker['id']}", None, "DELETE")
     assert healthy(url) == [engines[1]]
-    assert processes.alive("engine-0"), "it is somebody's own"
+    assert processes.alive("engine-0"), "it belongs to its user"
     await asyncio.to_thread(post, f"{url}/workers", {"url": engines[0]})
     await asyncio.to_thread(processes.wait, lambda: len(healthy(url)) == 2, "the engine to be used again")
 
 
-async def test_a_killed_gateway_answers_the_same_request_when_it_is_started_again(
+async def test_restarted_gateway_answers_the_same_request(
     processes: Processes, make_model: MakeModel
 ) -> None:
     url, engines = await asyncio.to_thread(start, processes, str(make_model("calm", 1)))
@@ -126,7 +124,7 @@ async def test_a_killed_gateway_answers_the_same_request_when_it_is_started_agai
     again = await greedy(url, PROMPTS[0], 60, whole=True, rid="mine")
     assert again["output_ids"] == first["output_ids"]
     journal = processes.directory / "state" / "journal"
-    assert list(journal.rglob("*.sqlite")), "it was there, not made again"
+    assert list(journal.rglob("*.sqlite")), "it was kept, not made again"
     state = processes.directory / "state"
     readable = [path for path in (state, *state.rglob("*")) if path.lstat().st_mode & 0o077]
-    assert not readable, "prompts and responses are for the user of the gateway alone"
+    assert not readable, "only the user of the gateway may read prompts and responses"

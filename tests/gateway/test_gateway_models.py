@@ -1,4 +1,4 @@
-"""A gateway of its own in front of engines of two models: no response is made by both."""
+"""A standalone gateway in front of engines of two models: no response mixes both models."""
 
 import asyncio
 import urllib.error
@@ -22,14 +22,14 @@ from gleaner.nodeagent.shutdown import Shutdown
 
 
 class Site(Watched):
-    """Keeps what people are told."""
+    """A site that keeps the lines for the user."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
     def say(self, text: str) -> None:
-        self.said.append(text)
+        self.lines.append(text)
 
 
 class Named(Server):
@@ -44,9 +44,9 @@ class Named(Server):
         return await super().generate(request)
 
     async def info(self, request: web.Request) -> web.Response:
-        said: dict[str, Any] = msgspec.json.decode((await super().info(request)).body)  # type: ignore[arg-type]
+        facts: dict[str, Any] = msgspec.json.decode((await super().info(request)).body)  # type: ignore[arg-type]
         named = {"served_model_name": self.model, "model_path": self.model, "architectures": ["Fake"]}
-        return web.json_response(said | named)
+        return web.json_response(facts | named)
 
 
 @asynccontextmanager
@@ -62,31 +62,31 @@ async def engine(model: str) -> AsyncIterator[tuple[str, Named]]:
 
 @asynccontextmanager
 async def gateway(state: Path, *behind: str) -> AsyncIterator[tuple[Site, "asyncio.Queue[str]"]]:
-    """In front of these; what people are told, and the URL once it serves."""
+    """A gateway in front of these engines: its site, and its URL once it serves."""
     engine = Engine(stall_s=2.0)  # so that an engine's health is looked at often
     config = msgspec.structs.replace(Config(), gateway=Gateway(listen="127.0.0.1:0"), engine=engine)
-    site, stop, told = Site(), Shutdown("test"), asyncio.Queue[str]()
+    site, stop, urls = Site(), Shutdown("test"), asyncio.Queue[str]()
     options = GatewayOptions(
-        Seat("gateway", "gateway", state), behind, config, "", lambda url, first: told.put_nowait(url)
+        Seat("gateway", "gateway", state), behind, config, "", lambda url, first: urls.put_nowait(url)
     )
     running = asyncio.create_task(run_gateway(options, stop, site))
     try:
-        yield site, told
+        yield site, urls
     finally:
         stop.set()
         assert await asyncio.wait_for(running, WITHIN_S) == 0
 
 
-async def test_an_engine_of_another_model_is_refused_and_listed_with_the_reason(tmp_path: Path) -> None:
+async def test_engine_of_another_model_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with engine("small") as (first, small), engine("large") as (second, large):
-        async with gateway(tmp_path, first, second) as (site, told):
-            url = await asyncio.wait_for(told.get(), WITHIN_S)
+        async with gateway(tmp_path, first, second) as (site, urls):
+            url = await asyncio.wait_for(urls.get(), WITHIN_S)
             await until(lambda: healthy(url) == [first])
             await until(lambda: second in refused(url))
             why = "its model is 'large', the others serve 'small'"
             assert (await asyncio.to_thread(refused, url))[second].startswith(why)
-            assert any(line.startswith(f"engine {second} is refused: {why}") for line in site.said)
-            taken = [line for line in site.said if line.startswith(f"engine {first}: ")]
+            assert any(line.startswith(f"engine {second} is refused: {why}") for line in site.lines)
+            taken = [line for line in site.lines if line.startswith(f"engine {first}: ")]
             assert taken == [
                 f"engine {first}: SGLang (sglang protocol): model small, Fake, context 4096 tokens"
             ]
@@ -100,50 +100,50 @@ async def test_an_engine_of_another_model_is_refused_and_listed_with_the_reason(
             assert (large.asked, probes) == (0, 0)
             assert small.asked >= 8
 
-            large.model = "small"  # somebody starts the right model there
+            large.model = "small"  # the user starts the right model there
             await until(lambda: set(healthy(url)) == {first, second})
             assert await asyncio.to_thread(refused, url) == {}
 
 
-async def test_an_engine_that_is_replaced_by_another_model_is_found_when_it_registers_again(
+async def test_engine_replaced_by_another_model_is_found(
     tmp_path: Path,
 ) -> None:
     async with engine("small") as (first, _small), engine("small") as (second, other):
-        async with gateway(tmp_path, first, second) as (site, told):
-            url = await asyncio.wait_for(told.get(), WITHIN_S)
+        async with gateway(tmp_path, first, second) as (site, urls):
+            url = await asyncio.wait_for(urls.get(), WITHIN_S)
             await until(lambda: set(healthy(url)) == {first, second})
             other.model = "large"
             await until(lambda: healthy(url) == [first])
             await until(lambda: second in refused(url))
-            assert any(line.startswith(f"engine {second} is refused: ") for line in site.said)
+            assert any(line.startswith(f"engine {second} is refused: ") for line in site.lines)
             asked = other.asked
             await asyncio.gather(*(greedy(url, [5, 9], 20) for _ in range(8)))
             assert other.asked == asked
 
             other.model = "small"
             await until(lambda: set(healthy(url)) == {first, second})
-            assert any(line.startswith(f"engine {second} is used again: ") for line in site.said)
+            assert any(line.startswith(f"engine {second} is used again: ") for line in site.lines)
             assert await asyncio.to_thread(refused, url) == {}
 
 
-async def test_a_state_directory_belongs_to_one_model(tmp_path: Path) -> None:
+async def test_state_directory_belongs_to_one_model(tmp_path: Path) -> None:
     async with engine("small") as (first, _), engine("large") as (second, large):
-        async with gateway(tmp_path, first) as (site, told):
-            await asyncio.wait_for(told.get(), WITHIN_S)
-        async with gateway(tmp_path, second) as (site, told):
-            await until(lambda: any("is refused: its model is 'large'" in line for line in site.said))
-            assert told.empty()
+        async with gateway(tmp_path, first) as (site, urls):
+            await asyncio.wait_for(urls.get(), WITHIN_S)
+        async with gateway(tmp_path, second) as (site, urls):
+            await until(lambda: any("is refused: its model is 'large'" in line for line in site.lines))
+            assert urls.empty()
             large.model = "small"
-            await asyncio.wait_for(told.get(), WITHIN_S)
+            await asyncio.wait_for(urls.get(), WITHIN_S)
 
 
-async def test_a_refused_engine_that_is_removed_is_not_looked_at_again(tmp_path: Path) -> None:
+async def test_removed_refused_engine_is_not_probed_again(tmp_path: Path) -> None:
     async with engine("small") as (first, _), engine("large") as (second, large):
-        async with gateway(tmp_path, first, second) as (_site, told):
-            url = await asyncio.wait_for(told.get(), WITHIN_S)
+        async with gateway(tmp_path, first, second) as (_site, urls):
+            url = await asyncio.wait_for(urls.get(), WITHIN_S)
             await until(lambda: second in refused(url))
             with suppress(urllib.error.HTTPError):
                 await asyncio.to_thread(post, f"{url}/remove_worker", {"url": second})
             large.model = "small"
-            await asyncio.sleep(1.5)  # longer than between two looks
+            await asyncio.sleep(1.5)  # longer than the period of the looks
             assert await asyncio.to_thread(healthy, url) == [first]

@@ -1,4 +1,4 @@
-"""A gateway of its own whose actor dies comes back where its clients know it."""
+"""A standalone gateway whose actor dies: it returns at the same port."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +24,7 @@ DEATHS = 2
 
 
 class Watched(RealSite):
-    """Shows the test its actors, and leaves the log of its process alone."""
+    """A site that shows its actors to the test and opens no log."""
 
     def opened(self, system: ActorSystem) -> None:
         self.system = system
@@ -35,7 +35,7 @@ class Watched(RealSite):
 
 @asynccontextmanager
 async def engine() -> AsyncIterator[str]:
-    """The URL of a server that makes the same tokens for everybody."""
+    """The URL of a server that makes the same tokens for all clients."""
     server, app = Server(0.001, 64), web.Application()
     app.router.add_post("/generate", server.generate)
     app.router.add_route("*", "/{path:.*}", server.info)
@@ -51,14 +51,14 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_its_port_stays_where_it_was_any_free_one_at_first(tmp_path: Path) -> None:
+async def test_free_port_is_kept_across_restarts(tmp_path: Path) -> None:
     config = msgspec.structs.replace(Config(), gateway=Gateway(listen="127.0.0.1:0"))
-    site, stop, told = Watched(), Shutdown("test"), asyncio.Queue[str]()
+    site, stop, urls = Watched(), Shutdown("test"), asyncio.Queue[str]()
     async with engine() as behind:
         seat = Seat("gateway", "gateway", tmp_path)
-        options = GatewayOptions(seat, [behind], config, "", lambda url, first: told.put_nowait(url))
+        options = GatewayOptions(seat, [behind], config, "", lambda url, first: urls.put_nowait(url))
         running = asyncio.create_task(run_gateway(options, stop, site))
-        url = await asyncio.wait_for(told.get(), WITHIN_S)
+        url = await asyncio.wait_for(urls.get(), WITHIN_S)
         await until(lambda: healthy(url) == [behind])
         calm = await greedy(url, [5, 9], 20)
         assert len(calm[0]) == 20
@@ -69,6 +69,6 @@ async def test_its_port_stays_where_it_was_any_free_one_at_first(tmp_path: Path)
             await until(lambda killed=killed: site.system.cell(GATEWAY) not in (None, killed))
             await until(lambda: healthy(url) == [behind])
             assert await greedy(url, [5, 9], 20) == calm
-        assert told.empty(), "who started it was told once where it is"
+        assert urls.empty(), "the URL was reported once"
         stop.set()
         assert await asyncio.wait_for(running, WITHIN_S) == 0

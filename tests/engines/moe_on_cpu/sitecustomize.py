@@ -1,4 +1,4 @@
-"""For SGLang 0.5.23 on a CPU: `--enable-return-routed-experts` has its rows in memory registered with CUDA.
+"""Patch of SGLang 0.5.23 for a CPU: `--enable-return-routed-experts` registers its rows with CUDA.
 
 In this test's servers that memory is plain; nothing else of SGLang is changed.
 """
@@ -13,7 +13,7 @@ POOL = "sglang.srt.mem_cache.pool_host.common"
 
 
 class _Plain:
-    """Finds and loads one module, and has its rows allocated as any tensor."""
+    """Finds and loads one module, and allocates its rows as plain tensors."""
 
     def __init__(self) -> None:
         self._spec: ModuleSpec | None = None
@@ -24,7 +24,7 @@ class _Plain:
     ) -> ModuleSpec | None:
         if name != POOL or self._finding:
             return None
-        self._finding = True  # the others are asked by the same way
+        self._finding = True  # the other finders are asked the same way
         self._spec = importlib.util.find_spec(name)
         assert self._spec is not None, f"SGLang has no {POOL}"
         return ModuleSpec(name, self, origin=self._spec.origin)  # type: ignore[arg-type]
