@@ -1,4 +1,4 @@
-"""Real node agents for tests: started, found, and killed by pid at the end whatever happened."""
+"""Real node agents for tests: started, found, and always killed by pid at the end."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ START_S = 100.0  # machines that run tests are busy
 
 
 def wait_for(condition: Callable[[], object], limit_s: float = START_S, what: str = "condition") -> None:
-    """Poll until it holds."""
+    """Poll until `condition` holds."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {limit_s:.0f} s"
@@ -42,7 +42,7 @@ class Nodes:
     def start(
         self, name: str, *args: str, state_dir: Path | None = None, own_group: bool = False
     ) -> AgentFile:
-        """Start one and wait until it can be talked to. `own_group`: as a shell starts what Ctrl-C ends."""
+        """Start an agent and wait until it answers. `own_group`: in a process group that Ctrl-C ends."""
         process = self.popen(name, *args, state_dir=state_dir, own_group=own_group)
         found: list[AgentFile] = []
 
@@ -60,8 +60,8 @@ class Nodes:
     def popen(
         self, name: str, *args: str, state_dir: Path | None = None, own_group: bool = False
     ) -> subprocess.Popen[bytes]:
-        """Start one; it may fail."""
-        # Tests that fail must not leave anything behind: the agents die with the test process.
+        """Start an agent, which may fail."""
+        # A failed test must leave nothing behind, so agents die with the test process.
         env = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
         argv = [sys.executable, "-m", "gleaner.nodeagent", "start", "--name", name]
         argv += ["--state-dir", str(state_dir or self.root / name), *args]
@@ -72,12 +72,12 @@ class Nodes:
         return process
 
     def fails(self, name: str, *args: str, state_dir: Path | None = None) -> tuple[int, str]:
-        """Start one that cannot run: its exit code and what it said."""
+        """Start an agent that cannot run: its exit code and output."""
         code = self.popen(name, *args, state_dir=state_dir).wait(START_S)
         return code, self.output(name)
 
     def output(self, name: str) -> str:
-        """What it printed."""
+        """Output of the agent."""
         return (self.root / f"{name}.out").read_text()
 
     def log(self, name: str) -> str:
@@ -90,7 +90,7 @@ class Nodes:
         return subprocess.run(argv, capture_output=True, text=True, timeout=60.0, check=False)
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the agents that still run."""
         for process in self.processes.values():
             if process.poll() is None:
                 process.kill()

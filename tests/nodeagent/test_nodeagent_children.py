@@ -30,7 +30,7 @@ HOSTS = ("head", "reserved-1", "spot-1")
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[JobSpec]:
-    """A job that gets as far as its processes: its model does not exist."""
+    """A job whose processes start and whose model does not exist."""
     spec = JobSpec(
         run_id=f"test-{os.getpid()}-{tmp_path.name}",
         run_dir=str(tmp_path),
@@ -71,17 +71,17 @@ def history(root: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def told(root: Path, **fields: object) -> int:
+def recorded(root: Path, **fields: object) -> int:
     """How many records of the history have these fields."""
     return sum(fields.items() <= record.items() for record in history(root))
 
 
-def test_a_killed_child_comes_back_and_a_killed_host_leaves_nobody_behind(nodes: Nodes, job: JobSpec) -> None:
+def test_killed_child_restarts_and_killed_host_leaves_no_process(nodes: Nodes, job: JobSpec) -> None:
     head = nodes.start("head", "--role", "head")
     assert submit(head, job).state == "running"
     spot = nodes.start("spot-1", "--join", head.endpoint)
     wait_for(lambda: set(children(spot)) == {"transfer", "engine"}, what="children of spot-1")
-    wait_for(lambda: told(nodes.root, kind="node", node="spot-1", event="joined"), what="joined")
+    wait_for(lambda: recorded(nodes.root, kind="node", node="spot-1", event="joined"), what="joined")
 
     before = children(spot)
     order(spot, KillChild(child="transfer"))
@@ -89,7 +89,7 @@ def test_a_killed_child_comes_back_and_a_killed_host_leaves_nobody_behind(nodes:
     assert not is_alive(before["transfer"])
     assert children(spot)["engine"] == before["engine"]
     restarted = {"kind": "restart", "actor": "spot-1/transfer", "cause": "SIGKILL", "incarnation": 2}
-    wait_for(lambda: told(nodes.root, **restarted) == 1, what="report of the restart")
+    wait_for(lambda: recorded(nodes.root, **restarted) == 1, what="report of the restart")
     with pytest.raises(Refused, match="it has transfer, engine"):
         order(spot, KillChild(child="tranfser"))
 
@@ -97,10 +97,10 @@ def test_a_killed_child_comes_back_and_a_killed_host_leaves_nobody_behind(nodes:
     assert all(is_alive(pid) for pid in orphans)
     nodes.processes["spot-1"].kill()
     wait_for(lambda: not any(is_alive(pid) for pid in orphans), what="death of the children")
-    wait_for(lambda: told(nodes.root, kind="node", node="spot-1", event="killed") == 1, what="killed")
+    wait_for(lambda: recorded(nodes.root, kind="node", node="spot-1", event="killed") == 1, what="killed")
 
 
-def test_a_head_with_a_local_fleet_starts_its_hosts_and_takes_all_with_it(nodes: Nodes, job: JobSpec) -> None:
+def test_local_fleet_starts_and_dies_with_its_head(nodes: Nodes, job: JobSpec) -> None:
     head_dir = nodes.root / "nodes" / "head"
     head = nodes.start("head", "--role", "head", "--fleet", "local", state_dir=head_dir)
     assert submit(head, job).state == "running"
@@ -110,18 +110,18 @@ def test_a_head_with_a_local_fleet_starts_its_hosts_and_takes_all_with_it(nodes:
     wait_for(lambda: set(children(hosts[0])) == {"transfer", "trainer"}, what="children of reserved-1")
     wait_for(lambda: set(children(hosts[1])) == {"transfer", "engine"}, what="children of spot-1")
     wait_for(lambda: {"rollout", "reward", "reserved-1"} <= set(children(head)), what="children of head")
-    everybody = [pid for agent in (head, *hosts) for pid in (agent.pid, *children(agent).values())]
-    assert len(set(everybody)) == 9
+    all_pids = [pid for agent in (head, *hosts) for pid in (agent.pid, *children(agent).values())]
+    assert len(set(all_pids)) == 9
 
-    os.kill(hosts[0].pid, signal.SIGKILL)  # the reserved host is permanent: it comes back
+    os.kill(hosts[0].pid, signal.SIGKILL)  # the reserved host is permanent and restarts
     wait_for(lambda: children(head).get("reserved-1", hosts[0].pid) != hosts[0].pid, what="return")
-    everybody += children(head).values()
+    all_pids += children(head).values()
 
     nodes.processes["head"].kill()
-    wait_for(lambda: not any(is_alive(pid) for pid in everybody), what="death of everybody")
+    wait_for(lambda: not any(is_alive(pid) for pid in all_pids), what="death of all processes")
 
 
-def test_a_stopped_head_lets_its_hosts_go_in_order_and_frees_their_memory(nodes: Nodes, job: JobSpec) -> None:
+def test_stopped_head_stops_hosts_in_order_and_frees_memory(nodes: Nodes, job: JobSpec) -> None:
     head_dir = nodes.root / "nodes" / "head"
     head = nodes.start("head", "--role", "head", "--fleet", "local", state_dir=head_dir)
     submit(head, job)
@@ -131,13 +131,11 @@ def test_a_stopped_head_lets_its_hosts_go_in_order_and_frees_their_memory(nodes:
     assert nodes.processes["head"].wait(60.0) == 0
     log = (spot_dir / "logs" / "agent.log").read_text()
     assert "left in order" in log
-    assert "notice" not in log  # an order, not a signal: all goes with the head
+    assert "notice" not in log  # an order, not a signal: all hosts stop with the head
     assert not any(memory_dir(job, host).exists() for host in HOSTS)
 
 
-def test_a_child_of_the_head_that_fails_too_often_fails_the_job_with_its_cause(
-    nodes: Nodes, job: JobSpec
-) -> None:
+def test_head_child_that_fails_too_often_fails_the_job(nodes: Nodes, job: JobSpec) -> None:
     once = msgspec.structs.replace(job, config=load.dump(Config(fleet=Fleet(restarts=1))))
     head = nodes.start("head", "--role", "head")
     submit(head, once)
@@ -151,13 +149,13 @@ def test_a_child_of_the_head_that_fails_too_often_fails_the_job_with_its_cause(
     assert nodes.processes["head"].poll() is None
 
 
-def test_a_process_without_its_job_file_says_so(tmp_path: Path) -> None:
+def test_process_without_its_job_file_names_it(tmp_path: Path) -> None:
     ended = run_process("transfer", tmp_path, tmp_path / "none.json")
     assert ended.returncode == USAGE
     assert "none.json" in ended.stderr
 
 
-def test_a_process_whose_actor_does_not_start_tells_the_chain_of_causes(tmp_path: Path, job: JobSpec) -> None:
+def test_failed_actor_start_reports_the_chain_of_causes(tmp_path: Path, job: JobSpec) -> None:
     spec = msgspec.structs.replace(job, config=load.dump(Config(fleet=Fleet(restarts=1))))
     job_file = tmp_path / "job.json"
     job_file.write_bytes(msgspec.json.encode(spec))
@@ -190,7 +188,7 @@ def run_process(kind: str, state_dir: Path, job_file: Path) -> subprocess.Comple
     return subprocess.run(argv, capture_output=True, text=True, timeout=60.0, check=False)
 
 
-def test_a_gateway_port_in_use_fails_the_job_at_once_by_its_name(nodes: Nodes, job: JobSpec) -> None:
+def test_gateway_port_in_use_fails_the_job_at_once(nodes: Nodes, job: JobSpec) -> None:
     head = nodes.start("head", "--role", "head")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -200,4 +198,6 @@ def test_a_gateway_port_in_use_fails_the_job_at_once_by_its_name(nodes: Nodes, j
     reason = ask_scheduler(head, JobStatus()).reason
     assert f"gateway.listen {listen}: " in reason
     assert "in use" in reason
-    assert not told(nodes.root, kind="restart", actor="head/gateway"), "a restart would find it in use again"
+    assert not recorded(nodes.root, kind="restart", actor="head/gateway"), (
+        "a restart would find it in use again"
+    )

@@ -1,4 +1,4 @@
-"""How a host goes, and how it stays: told by orders and by its cloud, asking a manager that plays along."""
+"""Departure of a host by orders and cloud notices, with a scripted manager."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,22 +22,22 @@ HOST = "spot-1"
 
 @dataclass
 class World:
-    """What the host did, in order, and what the manager answers."""
+    """Events of the host in order, and the manager's answers."""
 
-    said: list[str] = field(default_factory=list)
-    busy: bool = False  # the manager has not got the requests yet
+    events: list[str] = field(default_factory=list)
+    busy: bool = False  # the manager has not received the requests yet
     deaf: bool = False  # the manager refuses
     connected: bool = True
     job: JobSpec | None = JOB
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def say(self, text: str) -> None:
-        self.said.append(text)
+    def add_event(self, text: str) -> None:
+        self.events.append(text)
         self.changed.set()
 
     async def until(self, *wanted: str) -> None:
         async with asyncio.timeout(60.0):
-            while any(self.said.count(one) < wanted.count(one) for one in wanted):
+            while any(self.events.count(one) < wanted.count(one) for one in wanted):
                 self.changed.clear()
                 await self.changed.wait()
 
@@ -51,29 +51,29 @@ class Manager(Actor):
         assert message.leaves
         if self._world.deaf:
             raise Refused("not now")
-        self._world.say(f"withdraw {message.grace_s:.0f}")
+        self._world.add_event(f"withdraw {message.grace_s:.0f}")
         return Deferred() if self._world.busy else Withdrawn(handed_over=1)
 
     @handles(NewWork)
     async def new_work(self, message: NewWork) -> None:
         if self._world.deaf:
             raise Refused("not now")
-        self._world.say("new work" if message.allowed else "no new work")
+        self._world.add_event("new work" if message.allowed else "no new work")
 
 
 class Reports(Actor):
-    """The Scheduler, and whoever follows the cloud."""
+    """The Scheduler, and the cloud's notice watcher."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     @handles(NodeSeen)
     async def seen(self, message: NodeSeen) -> None:
-        self._world.say(f"reports {message.event}")
+        self._world.add_event(f"reports {message.event}")
 
     @handles(HandedOver)
     async def handed_over(self, message: HandedOver) -> None:
-        self._world.say("acknowledged")
+        self._world.add_event("acknowledged")
 
 
 class Host(Actor):
@@ -87,12 +87,12 @@ class Host(Actor):
             "preemptible",
             connected=lambda: world.connected,
             job=lambda: world.job,
-            become=lambda state: world.say(f"is {state}"),
+            become=lambda state: world.add_event(f"is {state}"),
             go=self._go,
         )
 
     def _go(self) -> None:
-        self._world.say("goes")
+        self._world.add_event("goes")
         self.ctx.background(self._departure.acknowledge(), "acknowledge")
 
     @handles(PreemptionNotice)
@@ -100,7 +100,7 @@ class Host(Actor):
         self._departure.order(message.deadline_s)
 
     @handles(CloudNotice)
-    async def heard(self, message: CloudNotice) -> None:
+    async def noticed(self, message: CloudNotice) -> None:
         self._departure.heard(message)
 
 
@@ -109,7 +109,7 @@ class Stage:
     world: World
     system: TestSystem
 
-    async def tell(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         await self.system.ask(f"{HOST}/agent", message, Done)
 
 
@@ -134,131 +134,125 @@ NONE = CloudNotice(kind="none")
 HINT = CloudNotice(kind="hint")
 
 
-async def test_a_host_that_is_ordered_away_goes_as_soon_as_it_is_empty(
+async def test_ordered_host_goes_as_soon_as_it_is_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage(tmp_path, monkeypatch) as it:
-        await it.tell(PreemptionNotice(deadline_s=60.0))
+        await it.send(PreemptionNotice(deadline_s=60.0))
         await it.world.until("goes", "reports noticed", "reports drained")
-        await it.tell(NONE)
-        await it.tell(notice(5.0))
+        await it.send(NONE)
+        await it.send(notice(5.0))
         await asyncio.sleep(0.1)
-        assert it.world.said.count("goes") == 1
-        assert "is up" not in it.world.said, "an order stands, whatever a cloud says"
-        assert "acknowledged" not in it.world.said
+        assert it.world.events.count("goes") == 1
+        assert "is up" not in it.world.events, "a cloud cannot take an order back"
+        assert "acknowledged" not in it.world.events
 
 
-async def test_a_host_with_a_notice_is_emptied_at_once_and_waits_for_its_end(
+async def test_host_with_a_notice_drains_and_waits_for_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage(tmp_path, monkeypatch) as it:
-        await it.tell(notice(1.0))
+        await it.send(notice(1.0))
         await it.world.until("reports drained", "withdraw 1")
-        assert "goes" not in it.world.said
+        assert "goes" not in it.world.events
         await it.world.until("goes")
-        assert it.world.said.count("reports noticed") == it.world.said.count("reports drained") == 1
-        assert it.world.said.count("is draining") == 1
+        assert it.world.events.count("reports noticed") == it.world.events.count("reports drained") == 1
+        assert it.world.events.count("is draining") == 1
 
 
-async def test_a_notice_that_is_taken_back_leaves_the_host_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_withdrawn_notice_restores_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage(tmp_path, monkeypatch) as it:
-        it.world.busy = True  # it is still handing over
-        await it.tell(notice(0.6))
+        it.world.busy = True  # the handover is still running
+        await it.send(notice(0.6))
         await it.world.until("withdraw 0")
-        await it.tell(NONE)
+        await it.send(NONE)
         await it.world.until("is up", "new work", "reports spared")
         await asyncio.sleep(0.7)
-        assert "goes" not in it.world.said
+        assert "goes" not in it.world.events
         it.world.busy = False
-        await it.tell(notice(0.3))  # the next one is a notice like the first
+        await it.send(notice(0.3))  # the next notice acts like the first
         await it.world.until("goes", "reports noticed", "reports noticed")
 
 
-async def test_the_same_notice_told_again_changes_nothing_and_a_nearer_end_counts(
+async def test_repeated_notice_changes_nothing_and_nearer_end_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage(tmp_path, monkeypatch) as it:
         it.world.busy = True
-        await it.tell(notice(60.0))
+        await it.send(notice(60.0))
         await it.world.until("withdraw 60")
-        await it.tell(notice(60.3))
+        await it.send(notice(60.3))
         await asyncio.sleep(0.05)
-        assert it.world.said.count("is draining") == 1
-        await it.tell(notice(0.3))
+        assert it.world.events.count("is draining") == 1
+        await it.send(notice(0.3))
         await it.world.until("withdraw 0", "goes")
 
 
-async def test_a_signal_during_a_notice_makes_it_final_and_no_later_than_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_signal_during_a_notice_makes_it_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage(tmp_path, monkeypatch) as it:
-        await it.tell(notice(60.0))
+        await it.send(notice(60.0))
         await it.world.until("reports drained")
-        await it.tell(PreemptionNotice(deadline_s=15.0))
+        await it.send(PreemptionNotice(deadline_s=15.0))
         await it.world.until("goes")
-        assert "withdraw 15" in it.world.said
+        assert "withdraw 15" in it.world.events
 
 
-async def test_a_cloud_that_wants_to_hear_of_it_is_told_of_an_empty_host_which_goes_at_once(
+async def test_acknowledging_cloud_is_notified_of_an_empty_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage(tmp_path, monkeypatch) as it:
-        await it.tell(notice(60.0, acknowledges=True))
+        await it.send(notice(60.0, acknowledges=True))
         await it.world.until("goes", "acknowledged")
-        said = it.world.said
-        assert said.index("reports drained") < said.index("goes") < said.index("acknowledged")
+        events = it.world.events
+        assert events.index("reports drained") < events.index("goes") < events.index("acknowledged")
 
 
-async def test_a_hint_keeps_new_requests_off_until_it_is_lifted_and_never_ends_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hint_blocks_new_requests_until_lifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage(tmp_path, monkeypatch) as it:
-        await it.tell(HINT)
+        await it.send(HINT)
         await it.world.until("no new work", "no new work")  # again: the manager may have been restarted
-        await it.tell(NONE)
+        await it.send(NONE)
         await it.world.until("new work")
-        count = it.world.said.count("no new work")
+        count = it.world.events.count("no new work")
         await asyncio.sleep(0.15)
-        assert it.world.said.count("no new work") == count
-        assert not {"goes", "is draining", "reports noticed", "reports spared"} & set(it.world.said)
+        assert it.world.events.count("no new work") == count
+        assert not {"goes", "is draining", "reports noticed", "reports spared"} & set(it.world.events)
 
 
-async def test_a_notice_that_becomes_a_hint_is_lifted_before_new_requests_are_kept_off(
+async def test_notice_that_becomes_a_hint_is_lifted_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage(tmp_path, monkeypatch) as it:
-        await it.tell(notice(60.0))
+        await it.send(notice(60.0))
         await it.world.until("reports drained")
-        await it.tell(HINT)
+        await it.send(HINT)
         await it.world.until("no new work")
-        assert it.world.said.index("new work") < it.world.said.index("no new work")
+        assert it.world.events.index("new work") < it.world.events.index("no new work")
 
 
-async def test_a_manager_that_cannot_be_asked_is_asked_until_the_end_and_told_when_it_is_back(
+async def test_unreachable_manager_is_retried_until_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage(tmp_path, monkeypatch) as it:
         it.world.deaf = True
-        await it.tell(notice(30.0))
+        await it.send(notice(30.0))
         await asyncio.sleep(0.2)
-        assert "goes" not in it.world.said, "there is time left"
+        assert "goes" not in it.world.events, "there is time left"
         it.world.deaf = False
         await it.world.until("reports drained")
         it.world.deaf = True
-        await it.tell(NONE)
+        await it.send(NONE)
         await it.world.until("is up")
         await asyncio.sleep(0.1)
-        assert "new work" not in it.world.said
+        assert "new work" not in it.world.events
         it.world.deaf = False
         await it.world.until("new work")
 
 
-async def test_a_deadline_that_is_no_time_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_deadline_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage(tmp_path, monkeypatch) as it:
         for deadline_s in (float("nan"), -1.0):
             with pytest.raises(Refused, match="expected a number of seconds from 0 up"):
-                await it.tell(notice(deadline_s))
-        await it.tell(notice(float("inf")))
+                await it.send(notice(deadline_s))
+        await it.send(notice(float("inf")))
         await it.world.until("reports drained")

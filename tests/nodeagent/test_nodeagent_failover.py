@@ -1,4 +1,4 @@
-"""A head that dies, freezes or stops is followed by its standby; hosts find the new one; zombies end."""
+"""Failover: a standby replaces a head that dies, freezes or stops; hosts find it; zombies end."""
 
 import os
 import signal
@@ -27,14 +27,12 @@ def leads(nodes: Nodes, name: str) -> bool:
     return log.exists() and "is the head, under term" in log.read_text()
 
 
-def stands_by(nodes: Nodes, name: str) -> bool:
+def is_standby(nodes: Nodes, name: str) -> bool:
     shown = nodes.command("status", "--state-dir", str(nodes.root / name))
     return shown.returncode == OK and f"{name} (standby)" in shown.stdout
 
 
-def test_a_head_that_froze_is_replaced_ends_as_a_zombie_and_takes_over_again_later(
-    nodes: Nodes, postgres: PostgresServer
-) -> None:
+def test_frozen_head_is_replaced_and_ends_as_a_zombie(nodes: Nodes, postgres: PostgresServer) -> None:
     url = postgres.new_database()
     where = {name: address() for name in ("head-1", "head-2")}
     lease = ("--role", "head", "--journal", url, "--lease", str(LEASE_S))
@@ -42,10 +40,10 @@ def test_a_head_that_froze_is_replaced_ends_as_a_zombie_and_takes_over_again_lat
     nodes.popen("head-2", *lease, "--listen", where["head-2"], "--standby")
     nodes.start("spot-1", "--join", ",".join(where.values()))
     wait_for(lambda: "host spot-1 (preemptible): joined" in nodes.log("head-1"), what="join")
-    wait_for(lambda: stands_by(nodes, "head-2"), what="the standby")
+    wait_for(lambda: is_standby(nodes, "head-2"), what="the standby")
     assert "the lease is held by head-1" in nodes.output("head-2")
-    code, said = nodes.fails("head-3", *lease, "--listen", address())
-    assert (code, "start this one with --standby" in said) == (IN_USE, True), said
+    code, printed = nodes.fails("head-3", *lease, "--listen", address())
+    assert (code, "start this one with --standby" in printed) == (IN_USE, True), printed
 
     os.kill(first.pid, signal.SIGSTOP)  # the host is stuck: no connection breaks, nothing answers
     wait_for(lambda: leads(nodes, "head-2"), what="the standby takes over")
@@ -55,26 +53,26 @@ def test_a_head_that_froze_is_replaced_ends_as_a_zombie_and_takes_over_again_lat
     assert "ends at once: " in nodes.log("head-1")
 
     nodes.popen("head-1", *lease, "--listen", where["head-1"], "--standby")
-    wait_for(lambda: stands_by(nodes, "head-1"), what="the other one stands by")
+    wait_for(lambda: is_standby(nodes, "head-1"), what="the other one stands by")
     assert nodes.command("stop", "--state-dir", str(nodes.root / "head-2")).returncode == OK
     assert nodes.processes["head-2"].wait(START_S) == OK
     wait_for(lambda: nodes.log("head-1").count("is the head, under term") >= 2, what="back again")
     wait_for(lambda: "under term 3" in nodes.log("head-1"), what="the third term")
-    # No word of the host's own: a hello that was under way may reach the new head within its deadline.
+    # The host's own log may have no line: a hello on its way may reach the new head within its deadline.
     joined = "host spot-1 (preemptible): joined"
     wait_for(lambda: nodes.log("head-1").count(joined) >= 2, what="the host comes back")
 
 
-def test_a_standby_waits_for_a_database_that_is_away_until_it_is_stopped_and_a_head_says_so(
+def test_standby_waits_for_its_database_and_head_fails(
     nodes: Nodes,
 ) -> None:
     gone = ("--role", "head", "--journal", "postgresql://gleaner:secret@127.0.0.1:1/none")
-    code, said = nodes.fails("head-1", *gone)
+    code, printed = nodes.fails("head-1", *gone)
     assert code != OK
-    assert "start the server, or mend the way to it" in said
-    assert "secret" not in said
+    assert "start the server, or mend the way to it" in printed
+    assert "secret" not in printed
     nodes.popen("head-2", *gone, "--standby")
-    wait_for(lambda: stands_by(nodes, "head-2"), what="the standby")
+    wait_for(lambda: is_standby(nodes, "head-2"), what="the standby")
     assert nodes.processes["head-2"].poll() is None
     stopped = nodes.command("stop", "--state-dir", str(nodes.root / "head-2"))
     assert (stopped.returncode, nodes.processes["head-2"].wait(START_S)) == (OK, OK), stopped.stderr
@@ -94,7 +92,7 @@ TWO = "tcp://127.0.0.1:1,tcp://127.0.0.1:2"
         (("--join", TWO, "--keys", "k", "--head-key", "a" * 40), "one --head-key"),
     ],
 )
-def test_options_of_failover_that_do_not_go_together_are_refused(
+def test_conflicting_failover_options_are_refused(
     args: tuple[str, ...], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["start", *args]) == USAGE

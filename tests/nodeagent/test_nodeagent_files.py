@@ -1,4 +1,4 @@
-"""How a node agent is found: by a file that only a living agent's lock makes true."""
+"""Files of a node agent: its address file is valid only while a living agent holds the lock."""
 
 import os
 from dataclasses import replace
@@ -34,10 +34,10 @@ def code_of(state_dir: Path) -> int:
     return refused.value.code
 
 
-def test_an_agent_is_found_while_it_holds_its_directory_and_no_longer(tmp_path: Path) -> None:
+def test_agent_is_found_while_it_holds_its_directory(tmp_path: Path) -> None:
     assert code_of(tmp_path) == NOT_RUNNING
     lock = StateLock(tmp_path)
-    assert code_of(tmp_path) == NOT_RUNNING  # it has not said yet where it is
+    assert code_of(tmp_path) == NOT_RUNNING  # it has not written its address yet
     publish_agent(tmp_path, AGENT)
     assert find_agent(tmp_path) == AGENT
     withdraw_agent(tmp_path)
@@ -48,7 +48,7 @@ def test_an_agent_is_found_while_it_holds_its_directory_and_no_longer(tmp_path: 
     assert not is_running(tmp_path)
 
 
-def test_what_a_killed_agent_left_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
+def test_files_of_a_killed_agent_are_not_reused(tmp_path: Path) -> None:
     publish_agent(tmp_path, AgentFile(node="n", role="head", endpoint="tcp://old:1", public_key="", pid=1))
     lock = StateLock(tmp_path)
     assert code_of(tmp_path) == NOT_RUNNING
@@ -57,7 +57,7 @@ def test_what_a_killed_agent_left_is_not_taken_for_the_next_one(tmp_path: Path) 
     lock.release()
 
 
-def test_a_directory_has_one_holder(tmp_path: Path) -> None:
+def test_directory_has_one_holder(tmp_path: Path) -> None:
     lock = StateLock(tmp_path)
     with pytest.raises(CannotRun, match=f"pid {os.getpid()}") as refused:
         StateLock(tmp_path)
@@ -76,21 +76,21 @@ def journals_of(directory: Path, *names: str, over: tuple[str, ...] = ()) -> Non
         os.utime(directory / name, ns=(0, (100 - age) * 10**9))
 
 
-def test_of_jobs_that_are_over_the_newest_are_kept(tmp_path: Path) -> None:
+def test_newest_journals_of_ended_jobs_are_kept(tmp_path: Path) -> None:
     journals_of(tmp_path, "newest", "newer", "old", "oldest", over=("newest", "newer", "old", "oldest"))
     (tmp_path / "a file").write_text("stays")
     forget_old_jobs(tmp_path, "newest", count=2)
     assert {path.name for path in tmp_path.iterdir()} == {"newest", "newer", "a file"}
 
 
-def test_journals_of_a_job_that_is_not_over_are_never_forgotten(tmp_path: Path) -> None:
+def test_journals_of_an_unfinished_job_are_never_forgotten(tmp_path: Path) -> None:
     journals_of(tmp_path, "now", "a", "b", "killed", "c", "own", over=("a", "b", "c", "own"))
     forget_old_jobs(tmp_path, "own", count=2)
     assert {path.name for path in tmp_path.iterdir()} == {"now", "a", "killed", "own"}
     assert (tmp_path / "killed" / "agent.sqlite").read_text() == "journal"
 
 
-def test_a_host_with_too_many_jobs_that_are_not_over_takes_no_other_one(tmp_path: Path) -> None:
+def test_host_with_too_many_unfinished_jobs_takes_no_other(tmp_path: Path) -> None:
     journals_of(tmp_path, "b", "a", "over", over=("over",))
     with pytest.raises(CannotRun, match=r"2 jobs that are not over.*the oldest is a\)") as refused:
         forget_old_jobs(tmp_path, "new", count=1, most=2)
@@ -99,7 +99,7 @@ def test_a_host_with_too_many_jobs_that_are_not_over_takes_no_other_one(tmp_path
     forget_old_jobs(tmp_path, "a", count=1, most=2)  # one of them may be resumed
 
 
-def test_a_private_folder_and_what_is_made_in_it_are_for_its_user_alone(tmp_path: Path) -> None:
+def test_private_folder_and_contents_belong_to_its_user(tmp_path: Path) -> None:
     directory, old_mask = tmp_path / "state", os.umask(0o022)
     try:
         (directory / "logs").mkdir(parents=True)
@@ -121,7 +121,7 @@ def test_a_private_folder_and_what_is_made_in_it_are_for_its_user_alone(tmp_path
     assert tmp_path.stat().st_mode == outside, "links are not followed"
 
 
-async def test_a_database_with_too_many_jobs_that_are_not_over_takes_no_other_one(
+async def test_database_with_too_many_unfinished_jobs_takes_no_other(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(files, "MOST_UNFINISHED", 2)

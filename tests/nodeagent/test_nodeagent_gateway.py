@@ -1,4 +1,4 @@
-"""Where a head's gateway listens, who may, and with which keys."""
+"""Gateway of a head: its address, the hosts that may have one, and its keys."""
 
 import socket
 from pathlib import Path
@@ -36,7 +36,7 @@ def ports() -> tuple[Requests, Fleet]:
     return FakeRequests(), FakeFleet()
 
 
-def test_keys_come_from_the_file_and_the_environment_each_once(tmp_path: Path) -> None:
+def test_keys_come_from_file_and_environment_once(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("alpha\n\n beta \n")
     settings = Gateway(listen="127.0.0.1:0", api_keys=str(file))
@@ -56,7 +56,7 @@ def test_keys_come_from_the_file_and_the_environment_each_once(tmp_path: Path) -
         access_of(Gateway(listen="127.0.0.1:0", control_keys=str(tmp_path / "none")), {})
 
 
-def test_a_gateway_is_not_open_to_a_network_by_oversight(
+def test_gateway_is_not_open_to_a_network_by_accident(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(KEYS_VARIABLE, raising=False)
@@ -69,7 +69,7 @@ def test_a_gateway_is_not_open_to_a_network_by_oversight(
     door_of(config(listen="0.0.0.0:0"), "m", None)(*ports())
 
 
-async def test_a_door_serves_where_it_says_and_asks_for_its_key(
+async def test_door_serves_at_its_address_and_requires_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEYS_VARIABLE, "secret")
@@ -94,12 +94,12 @@ async def test_a_door_serves_where_it_says_and_asks_for_its_key(
 
 
 @pytest.mark.parametrize("listen", ["8000", ":8000", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000"])
-def test_an_address_that_is_none_is_refused(listen: str) -> None:
+def test_invalid_address_is_refused(listen: str) -> None:
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         address_of(listen)
 
 
-def test_the_command_line_of_a_head_wins_over_the_settings_of_the_job(tmp_path: Path) -> None:
+def test_command_line_of_a_head_overrides_the_job_settings(tmp_path: Path) -> None:
     words = ["start", "--state-dir", str(tmp_path), "--gateway", "127.0.0.1:8000"]
     assert start_options(parse([*words, "--role", "head"])).gateway == "127.0.0.1:8000"
     with pytest.raises(CannotRun, match="only a head"):

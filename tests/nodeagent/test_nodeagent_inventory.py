@@ -1,4 +1,4 @@
-"""Inventory: with GPUs, without, and with a driver that does not answer."""
+"""Inventory of a host: with GPUs, without GPUs, and with a driver that does not answer."""
 
 from gleaner.nodeagent.inventory import gpus, take_inventory
 
@@ -36,17 +36,17 @@ class FakeNvml:
         return self._names[handle]
 
 
-def test_gpus_are_named_whether_the_driver_speaks_bytes_or_text() -> None:
+def test_gpus_are_named_from_bytes_or_text() -> None:
     nvml = FakeNvml(["NVIDIA H100 80GB HBM3", b"NVIDIA A100"])
     assert gpus(nvml) == ("NVIDIA H100 80GB HBM3", "NVIDIA A100")
     assert nvml.open == 0
 
 
-def test_a_host_without_a_driver_is_a_host_without_gpus() -> None:
+def test_host_without_a_driver_has_no_gpus() -> None:
     assert gpus(FakeNvml(["ghost"], missing=True)) == ()
 
 
-def test_a_driver_that_does_not_answer_is_closed_again() -> None:
+def test_driver_that_does_not_answer_is_closed() -> None:
     nvml = FakeNvml(["ghost"], broken=True)
     assert gpus(nvml) == ()
     assert nvml.open == 0

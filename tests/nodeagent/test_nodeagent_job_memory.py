@@ -1,4 +1,4 @@
-"""The memory of a job that somebody uses is never freed; of dead runs, images go and host copies stay."""
+"""Memory of jobs: never freed while in use; of dead runs, images are freed and host copies kept."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def one(root: Path) -> job_memory.Found:
     return only
 
 
-def test_of_a_dead_run_the_images_go_and_what_it_can_be_resumed_from_stays(tmp_path: Path) -> None:
+def test_images_of_a_dead_run_are_freed_and_state_kept(tmp_path: Path) -> None:
     folder = run_of(tmp_path, "dead-a")
     left = one(tmp_path)
     assert left.used == ""
@@ -56,7 +56,7 @@ def test_of_a_dead_run_the_images_go_and_what_it_can_be_resumed_from_stays(tmp_p
     assert not folder.exists()
 
 
-def test_what_another_run_removes_meanwhile_is_no_failure(
+def test_concurrent_removal_by_another_run_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, scandir = run_of(tmp_path, "ends-now"), os.scandir
@@ -73,7 +73,7 @@ def test_what_another_run_removes_meanwhile_is_no_failure(
     assert left.image_bytes >= 2 * SIZE
 
 
-def test_a_node_agent_starts_where_it_cannot_look(
+def test_node_agent_starts_when_memory_is_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_of(tmp_path, "unreadable")
@@ -86,7 +86,7 @@ def test_a_node_agent_starts_where_it_cannot_look(
     assert "is not freed: [Errno 5]" in caplog.text
 
 
-def test_what_changed_a_moment_ago_is_left_to_who_may_come_back(tmp_path: Path) -> None:
+def test_recently_changed_memory_is_kept(tmp_path: Path) -> None:
     run_of(tmp_path, "killed-just-now")
     [left] = found(tmp_path, job_memory.QUIET_S)
     assert left.used == "it changed a moment ago"
@@ -105,7 +105,7 @@ input()
 
 @contextmanager
 def a_process(path: Path, deed: str) -> Iterator["subprocess.Popen[str]"]:
-    """Another one, that does this to a file or folder, and waits."""
+    """Another process that does `deed` to a file or folder, and waits."""
     argv = [sys.executable, "-c", HOLD.format(deed=deed), str(path)]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -131,14 +131,12 @@ MAPPED = "import mmap; m = mmap.mmap(fd, 0, prot=mmap.PROT_READ); os.close(fd)"
     ],
     ids=["a reader's lease", "a mapping", "a writer's draft", "an open file", "a node agent's hold"],
 )
-def test_nothing_goes_while_a_process_uses_any_of_it_and_all_can_once_that_was_killed(
-    tmp_path: Path, what: str, deed: str
-) -> None:
+def test_memory_is_kept_while_any_process_uses_it(tmp_path: Path, what: str, deed: str) -> None:
     folder = run_of(tmp_path, "live")
     unused = one(tmp_path)
     with a_process(folder / what, deed) as process:
         assert one(tmp_path).used
-        assert free(unused, 0.0, whole=True) == 0, "nor where it came after the look"
+        assert free(unused, 0.0, whole=True) == 0, "nor if the use began after the look"
         assert ImageStore(folder / "weights").content(1)[0] == 1
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -146,7 +144,7 @@ def test_nothing_goes_while_a_process_uses_any_of_it_and_all_can_once_that_was_k
     assert not folder.exists()
 
 
-def test_a_lease_a_page_and_a_hold_of_this_process_keep_it_too(tmp_path: Path) -> None:
+def test_lease_page_or_hold_of_this_process_keeps_memory(tmp_path: Path) -> None:
     folder = run_of(tmp_path, "live")
     lease = Lease(folder / "weights" / "v000000001" / "model.safetensors")
     assert one(tmp_path).used
@@ -160,7 +158,7 @@ def test_a_lease_a_page_and_a_hold_of_this_process_keep_it_too(tmp_path: Path) -
     assert one(tmp_path).used == ""
 
 
-def test_who_holds_memory_that_is_being_freed_gets_a_folder_that_stays(tmp_path: Path) -> None:
+def test_holder_of_freed_memory_gets_a_lasting_folder(tmp_path: Path) -> None:
     folder = run_of(tmp_path, "again")
     free(one(tmp_path), 0.0, whole=True)
     held = HeldMemory(folder)
@@ -169,7 +167,7 @@ def test_who_holds_memory_that_is_being_freed_gets_a_folder_that_stays(tmp_path:
     held.release()
 
 
-def test_another_user_s_folders_and_links_are_not_looked_at(tmp_path: Path) -> None:
+def test_folders_of_other_users_and_links_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "gleaner-link").symlink_to(tmp_path / "elsewhere")
     if os.geteuid() == 0:
@@ -177,7 +175,7 @@ def test_another_user_s_folders_and_links_are_not_looked_at(tmp_path: Path) -> N
     assert found(tmp_path, 0.0) == []
 
 
-def test_a_node_agent_that_starts_frees_the_weights_of_dead_runs_and_says_so(
+def test_starting_node_agent_frees_weights_of_dead_runs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead, live = run_of(tmp_path, "dead"), run_of(tmp_path, "live")
@@ -187,11 +185,11 @@ def test_a_node_agent_that_starts_frees_the_weights_of_dead_runs_and_says_so(
     held.release()
     assert [path.name for path in dead.iterdir()] == ["state"]
     assert ImageStore(live / "weights").versions() == [1]
-    [told] = caplog.messages
-    assert f"bytes of weights that a dead run left in {dead}" in told
+    [line] = caplog.messages
+    assert f"bytes of weights that a dead run left in {dead}" in line
 
 
-def test_the_command_says_what_it_would_free_and_then_frees_that_and_no_more(
+def test_clean_command_frees_exactly_its_dry_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gleaner.actors.cluster.job.SHARED_MEMORY", tmp_path)
@@ -199,21 +197,21 @@ def test_the_command_says_what_it_would_free_and_then_frees_that_and_no_more(
     dead, live = run_of(tmp_path, "dead"), run_of(tmp_path, "live")
     held = HeldMemory(live)
 
-    def told(*options: str) -> LeftMemory:
+    def clean(*options: str) -> LeftMemory:
         assert main(["weights", "clean", *options, "--json"]) == OK
         return msgspec.json.decode(capsys.readouterr().out, type=LeftMemory)
 
-    would = told("--dry-run")
+    would = clean("--dry-run")
     assert would.dry
     assert would.freed_bytes >= 2 * SIZE
     assert (dead / "weights" / "v000000001").exists()
-    did = told()
+    did = clean()
     assert did.freed_bytes == would.freed_bytes
     assert [one.kept for one in did.folders] == [
         "its run can be resumed from them (--all)",
         "a node agent runs its job",
     ]
-    assert told("--all").freed_bytes >= 2 * SIZE
+    assert clean("--all").freed_bytes >= 2 * SIZE
     assert not dead.exists()
     assert ImageStore(live / "weights").versions() == [1]
     held.release()

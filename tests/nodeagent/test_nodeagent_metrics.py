@@ -1,4 +1,4 @@
-"""Metrics of a host: every one is documented, bounded, and follows from what its processes say."""
+"""Metrics of a host: each is documented, bounded, and derived from reports of its processes."""
 
 import asyncio
 import re
@@ -55,14 +55,14 @@ def samples(*states: SystemState, silent: list[tuple[str, str]] | None = None) -
     }
 
 
-def test_the_doc_lists_every_metric_with_its_kind_labels_and_meaning_and_no_other() -> None:
+def test_page_lists_exactly_the_metrics() -> None:
     written = re.findall(
         r"^\| `(gleaner_\w+)` \| (\w+) \| ([\w, ]+) \| (.+) \|$", DOC.read_text(), re.MULTILINE
     )
     assert written == [(it.name, it.kind, ", ".join(it.labels), it.help) for it in METRICS]
 
 
-def test_every_metric_gets_its_samples_from_what_a_process_says() -> None:
+def test_every_metric_has_samples_from_process_reports() -> None:
     found = {
         sample.name: family
         for family in families([process(row("spot-1/engine"))], [("spot-1", "transfer")])
@@ -71,36 +71,38 @@ def test_every_metric_gets_its_samples_from_what_a_process_says() -> None:
     assert {name.removesuffix("_bucket").removesuffix("_count") for name in found} - {
         "gleaner_ask_seconds_sum"
     } == set(BY_NAME)
-    told = samples(process(row("a")), silent=[("spot-1", "transfer")])
+    found_values = samples(process(row("a")), silent=[("spot-1", "transfer")])
     place = "('node', 'spot-1'), ('process', 'engine')"
-    assert told[f"gleaner_process_up[{place}]"] == 1
-    assert told["gleaner_process_up[('node', 'spot-1'), ('process', 'transfer')]"] == 0
-    assert told[f"gleaner_handled_total[('actor', 'a'), {place}]"] == 100
-    assert told[f"gleaner_figure[('actor', 'a'), ('figure', 'share'), {place}]"] == 0.25
-    assert f"gleaner_figure[('actor', 'a'), ('figure', 'mood'), {place}]" not in told
-    assert told[f"gleaner_ask_seconds_bucket[('le', '+Inf'), {place}]"] == len(ASK_BOUNDS_S) + 1
-    assert told[f"gleaner_ask_seconds_sum[{place}]"] == 2.5
-    assert told[f"gleaner_dead_letters_total[{place}, ('reason', 'no such actor')]"] == 6
+    assert found_values[f"gleaner_process_up[{place}]"] == 1
+    assert found_values["gleaner_process_up[('node', 'spot-1'), ('process', 'transfer')]"] == 0
+    assert found_values[f"gleaner_handled_total[('actor', 'a'), {place}]"] == 100
+    assert found_values[f"gleaner_figure[('actor', 'a'), ('figure', 'share'), {place}]"] == 0.25
+    assert f"gleaner_figure[('actor', 'a'), ('figure', 'mood'), {place}]" not in found_values
+    assert found_values[f"gleaner_ask_seconds_bucket[('le', '+Inf'), {place}]"] == len(ASK_BOUNDS_S) + 1
+    assert found_values[f"gleaner_ask_seconds_sum[{place}]"] == 2.5
+    assert found_values[f"gleaner_dead_letters_total[{place}, ('reason', 'no such actor')]"] == 6
 
 
-def test_a_child_process_has_its_restarts_and_no_mailbox() -> None:
-    told = samples(process(row("engine", pid=77)))
-    assert [name.partition("[")[0] for name in told if "'actor', 'engine'" in name] == [
+def test_child_process_has_its_restarts_and_no_mailbox() -> None:
+    found_values = samples(process(row("engine", pid=77)))
+    assert [name.partition("[")[0] for name in found_values if "'actor', 'engine'" in name] == [
         "gleaner_restarts_total"
     ]
 
 
-def test_series_are_bounded_and_their_sums_are_not_lost() -> None:
+def test_series_are_bounded_and_keep_their_sums() -> None:
     crowd = [row(f"actor-{n}", figures={f"f{m}": m for m in range(100)}) for n in range(MAX_ACTORS + 500)]
-    told = samples(process(*crowd))
-    handled = {name: value for name, value in told.items() if name.startswith("gleaner_handled_total")}
+    found_values = samples(process(*crowd))
+    handled = {
+        name: value for name, value in found_values.items() if name.startswith("gleaner_handled_total")
+    }
     assert len(handled) == MAX_ACTORS + 1
     assert sum(handled.values()) == 100 * len(crowd)
-    assert len([name for name in told if "'actor-1')" in name]) < 40
+    assert len([name for name in found_values if "'actor-1')" in name]) < 40
 
 
 @pytest.mark.parametrize("text", ["", "9464", "0.0.0.0:9464", "[::]:9464", "*:1", "127.0.0.1:", "a:99999"])
-def test_an_address_for_metrics_is_explicit(text: str) -> None:
+def test_metrics_address_must_be_explicit(text: str) -> None:
     with pytest.raises(CannotRun) as refused:
         metrics_address(text)
     assert refused.value.code == USAGE
@@ -109,7 +111,7 @@ def test_an_address_for_metrics_is_explicit(text: str) -> None:
     assert metrics_address("10.0.0.7:9464") == ("10.0.0.7", 9464)
 
 
-async def test_a_scrape_shows_the_host_and_a_child_that_does_not_answer(
+async def test_scrape_shows_the_host_and_a_silent_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.nodeagent.metrics_server.FRESH_S", 600.0)
@@ -150,7 +152,7 @@ def scraped(url: str) -> str:
         return text
 
 
-def test_the_place_of_an_earlier_child_is_not_taken_for_that_of_the_new_one(tmp_path: Path) -> None:
+def test_address_of_an_earlier_child_is_not_reused(tmp_path: Path) -> None:
     publish_process(tmp_path, "engine", ProcessFile(endpoint="tcp://127.0.0.1:5", public_key="k", pid=11))
     assert find_process(tmp_path, "engine", 11) == Peer("tcp://127.0.0.1:5", "k")
     assert find_process(tmp_path, "engine", 12) is None
@@ -158,7 +160,7 @@ def test_the_place_of_an_earlier_child_is_not_taken_for_that_of_the_new_one(tmp_
 
 
 @pytest.mark.realprocess
-def test_a_node_agent_serves_its_metrics_until_it_stops(nodes: Nodes) -> None:
+def test_node_agent_serves_its_metrics_until_it_stops(nodes: Nodes) -> None:
     head = nodes.start("head", "--role", "head", "--metrics", "127.0.0.1:0")
     text = scraped(head.metrics)
     assert 'gleaner_process_up{node="head",process="agent"} 1.0' in text
@@ -170,6 +172,6 @@ def test_a_node_agent_serves_its_metrics_until_it_stops(nodes: Nodes) -> None:
     assert nodes.processes["head"].wait(60.0) == 0
     with socket.socket() as probe, pytest.raises(OSError, match="refused"):
         probe.connect(("127.0.0.1", int(head.metrics.rpartition(":")[2].partition("/")[0])))
-    code, said = nodes.fails("other", "--role", "head", "--metrics", "0.0.0.0:9464")
+    code, output = nodes.fails("other", "--role", "head", "--metrics", "0.0.0.0:9464")
     assert code == USAGE
-    assert "name one address" in said
+    assert "name one address" in output

@@ -1,4 +1,4 @@
-"""Each cloud is asked as it documents, and whatever a metadata service does instead is a look that failed."""
+"""Clouds: each is asked as documented; any other behaviour of a metadata service is a failed look."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,7 +32,7 @@ async def look(cloud: Cloud, name: str, *, at_once: bool = False) -> Finding:
 # -- AWS --
 
 
-async def test_aws_tells_an_interruption_with_its_time_by_its_own_clock_and_404_is_nothing() -> None:
+async def test_aws_interruption_uses_its_clock_and_404_is_none() -> None:
     async with AwsServer() as server:
         server.stop_clock()
         server.clock_ahead_s = -7200.0  # this host's clock is wrong by two hours
@@ -52,7 +52,7 @@ async def test_aws_tells_an_interruption_with_its_time_by_its_own_clock_and_404_
         await aws.close()
 
 
-async def test_aws_gets_one_token_for_many_looks_another_when_it_is_refused_and_before_it_ends() -> None:
+async def test_aws_token_is_shared_and_renewed() -> None:
     async with AwsServer() as server:
         aws = Aws(Metadata(server.url))
         await asyncio.gather(*(look(aws, name) for name in ("instance-action", "rebalance") * 3))
@@ -64,11 +64,11 @@ async def test_aws_gets_one_token_for_many_looks_another_when_it_is_refused_and_
         server.tokens = {"another"}
         await look(aws, "rebalance")
         await look(aws, "rebalance")
-        assert server.asked["PUT /latest/api/token"] == 4, "a token that has ended is renewed unasked"
+        assert server.asked["PUT /latest/api/token"] == 4, "an expired token is renewed before it is refused"
         await aws.close()
 
 
-async def test_aws_recommends_to_rebalance_which_is_a_hint() -> None:
+async def test_aws_rebalance_recommendation_is_a_hint() -> None:
     async with AwsServer() as server:
         aws = Aws(Metadata(server.url))
         server.rebalance = True
@@ -80,7 +80,7 @@ async def test_aws_recommends_to_rebalance_which_is_a_hint() -> None:
 # -- GCP --
 
 
-async def test_gcp_waits_for_a_change_and_tells_of_it_at_once() -> None:
+async def test_gcp_change_is_awaited_and_reported_at_once() -> None:
     async with GcpServer() as server:
         gcp = Gcp(Metadata(server.url), wait_s=30.0)
         assert await look(gcp, "preempted") == NOTHING
@@ -94,7 +94,7 @@ async def test_gcp_waits_for_a_change_and_tells_of_it_at_once() -> None:
         await gcp.close()
 
 
-async def test_gcp_s_maintenance_is_a_hint_where_the_vm_is_moved_and_a_notice_where_it_ends() -> None:
+async def test_gcp_maintenance_is_a_hint_or_a_notice() -> None:
     async with GcpServer() as server:
         gcp = Gcp(Metadata(server.url), wait_s=30.0)
         kinds = []
@@ -102,11 +102,11 @@ async def test_gcp_s_maintenance_is_a_hint_where_the_vm_is_moved_and_a_notice_wh
             await server.becomes("maintenance-event", value)
             kinds.append((await look(gcp, "maintenance-event", at_once=True)).kind)
         assert kinds == ["none", "hint", "notice", "none"]
-        assert server.waits == 0, "at once is at once"
+        assert server.waits == 0, "a look at once does not wait"
         await gcp.close()
 
 
-async def test_gcp_answers_the_same_when_nothing_changed_within_the_time() -> None:
+async def test_gcp_answers_the_same_after_a_wait_without_change() -> None:
     async with GcpServer() as server:
         gcp = Gcp(Metadata(server.url), wait_s=0.0)
         assert await look(gcp, "preempted") == NOTHING
@@ -115,7 +115,7 @@ async def test_gcp_answers_the_same_when_nothing_changed_within_the_time() -> No
         await gcp.close()
 
 
-async def test_what_does_not_say_that_it_is_google_s_metadata_server_is_not() -> None:
+async def test_server_without_the_google_header_is_not_google() -> None:
     async with GcpServer() as server:
         server.instead[PREEMPTED] = b"TRUE"  # a captive portal, a proxy
         gcp = Gcp(Metadata(server.url))
@@ -127,7 +127,7 @@ async def test_what_does_not_say_that_it_is_google_s_metadata_server_is_not() ->
 # -- Azure --
 
 
-async def test_azure_tells_of_this_vm_s_events_alone_and_of_the_first_of_them() -> None:
+async def test_azure_reports_the_first_event_of_this_vm() -> None:
     async with AzureServer() as server:
         server.stop_clock()
         azure = Azure(Metadata(server.url))
@@ -144,7 +144,7 @@ async def test_azure_tells_of_this_vm_s_events_alone_and_of_the_first_of_them() 
         await azure.close()
 
 
-async def test_azure_s_event_that_started_is_now_and_one_that_was_called_off_or_is_gone_is_none() -> None:
+async def test_azure_started_event_is_now_and_cancelled_is_none() -> None:
     async with AzureServer() as server:
         azure = Azure(Metadata(server.url))
         event = server.schedule("Preempt", 30.0)
@@ -159,7 +159,7 @@ async def test_azure_s_event_that_started_is_now_and_one_that_was_called_off_or_
         await azure.close()
 
 
-async def test_azure_is_told_of_an_empty_host_and_never_for_other_vms() -> None:
+async def test_azure_gets_acknowledgements_for_this_vm_only() -> None:
     async with AzureServer() as server:
         azure = Azure(Metadata(server.url))
         server.schedule("Preempt", 30.0, id="shared", resources=("spot_3", "spot_4"))
@@ -172,11 +172,11 @@ async def test_azure_is_told_of_an_empty_host_and_never_for_other_vms() -> None:
         await azure.close()
 
 
-# -- which it is --
+# -- detection --
 
 
 @pytest.mark.parametrize(("server", "name"), [(AwsServer, "aws"), (GcpServer, "gcp"), (AzureServer, "azure")])
-async def test_the_cloud_is_found_by_what_only_it_answers(server: Callable[[], Server], name: str) -> None:
+async def test_cloud_is_found_by_its_own_answer(server: Callable[[], Server], name: str) -> None:
     async with server() as service:
         find = cloud_finder("auto", service.url)
         assert find is not None
@@ -186,7 +186,7 @@ async def test_the_cloud_is_found_by_what_only_it_answers(server: Callable[[], S
         await cloud.close()
 
 
-async def test_where_nobody_answers_or_a_stranger_does_there_is_no_cloud() -> None:
+async def test_no_answer_or_a_stranger_means_no_cloud() -> None:
     class Stranger(Server):
         def routes(self) -> list[web.RouteDef]:
             async def hello(request: web.Request) -> web.Response:
@@ -198,7 +198,7 @@ async def test_where_nobody_answers_or_a_stranger_does_there_is_no_cloud() -> No
         find = cloud_finder("auto", server.url)
         assert find is not None
         assert await find() is None
-    find = cloud_finder("auto", server.url)  # nobody listens there any more
+    find = cloud_finder("auto", server.url)  # nothing listens there any more
     assert find is not None
     assert await find() is None
     assert cloud_finder("none") is None
@@ -231,7 +231,7 @@ BROKEN: dict[str, web.StreamResponse | bytes] = {
         (Azure, AzureServer, "scheduled-events", EVENTS),
     ],
 )
-async def test_what_is_no_answer_is_a_look_that_failed_and_the_next_one_is_as_good_as_ever(
+async def test_invalid_answer_is_a_failed_look_and_next_works(
     kind: Callable[[Metadata], Cloud], server: Callable[[], Server], name: str, path: str, how: str
 ) -> None:
     async with server() as service:
@@ -249,7 +249,7 @@ async def test_what_is_no_answer_is_a_look_that_failed_and_the_next_one_is_as_go
         await cloud.close()
 
 
-async def test_a_service_that_answers_no_more_costs_its_deadline_and_not_more() -> None:
+async def test_silent_service_costs_only_its_deadline() -> None:
     async with AwsServer() as server:
         metadata = Metadata(server.url)
         server.slow_s["/latest/api/token"] = 30.0
@@ -258,7 +258,7 @@ async def test_a_service_that_answers_no_more_costs_its_deadline_and_not_more() 
         await metadata.close()
 
 
-async def test_an_answer_that_trickles_is_cut_off_at_the_deadline_or_at_its_size() -> None:
+async def test_trickling_answer_is_cut_at_deadline_or_size() -> None:
     class Trickling(Server):
         def routes(self) -> list[web.RouteDef]:
             async def drip(request: web.Request) -> web.StreamResponse:
@@ -280,7 +280,7 @@ async def test_an_answer_that_trickles_is_cut_off_at_the_deadline_or_at_its_size
         await metadata.close()
 
 
-async def test_a_port_that_speaks_no_http_is_a_look_that_failed() -> None:
+async def test_port_without_http_is_a_failed_look() -> None:
     async def rude(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
         writer.close()

@@ -1,4 +1,4 @@
-"""Laws of what is made of what clouds say: what stands, what is taken back, when it is acted upon."""
+"""Laws of `NoticePolicy`: which notices hold, which are taken back, and when the host acts."""
 
 import math
 
@@ -28,7 +28,7 @@ FINDINGS = st.one_of(NOTICES, HINTS, st.just(NOTHING))
 LOOKS = st.lists(st.tuples(CHANNELS, FINDINGS, st.floats(0.0, 60.0)), max_size=30)
 
 
-def told(looks: list[tuple[str, Finding, float]]) -> tuple[NoticePolicy, float]:
+def policy_after(looks: list[tuple[str, Finding, float]]) -> tuple[NoticePolicy, float]:
     policy, now_s = NoticePolicy(), 0.0
     for channel, finding, pause_s in looks:
         now_s += pause_s
@@ -37,10 +37,10 @@ def told(looks: list[tuple[str, Finding, float]]) -> tuple[NoticePolicy, float]:
 
 
 @given(LOOKS)
-def test_whatever_was_said_enough_looks_that_find_nothing_take_it_back(
+def test_empty_looks_take_any_notice_back(
     looks: list[tuple[str, Finding, float]],
 ) -> None:
-    policy, now_s = told(looks)
+    policy, now_s = policy_after(looks)
     for channel in ("one", "two"):
         for _ in range(TAKEN_BACK_LOOKS):
             policy.heard(channel, NOTHING, now_s)
@@ -49,10 +49,10 @@ def test_whatever_was_said_enough_looks_that_find_nothing_take_it_back(
 
 
 @given(LOOKS, NOTICES, st.floats(0.0, 1e6))
-def test_a_notice_stands_while_nobody_says_otherwise(
+def test_notice_holds_until_a_contrary_look(
     looks: list[tuple[str, Finding, float]], notice: Finding, silence_s: float
 ) -> None:
-    policy, now_s = told(looks)
+    policy, now_s = policy_after(looks)
     policy.heard("one", Finding("notice", "going", "new", max(0.0, notice.left_s)), now_s)
     ends_s = policy.standing["one"].ends_s
     later = policy.verdict(max(now_s, ends_s - LEAD_S) + silence_s)
@@ -61,10 +61,10 @@ def test_a_notice_stands_while_nobody_says_otherwise(
 
 
 @given(st.floats(0.0, LEAD_S), st.lists(st.floats(0.0, 5.0), min_size=1, max_size=20))
-def test_the_end_of_a_notice_never_moves_away_by_being_seen_again(left_s: float, pauses: list[float]) -> None:
+def test_repeated_notice_never_ends_later(left_s: float, pauses: list[float]) -> None:
     policy, now_s = NoticePolicy(), 0.0
     policy.heard("one", Finding("notice", "going", "a", left_s), now_s)
-    for pause_s in pauses:  # as of a cloud that says "in 30 s" whenever it is asked
+    for pause_s in pauses:  # as from a cloud that answers "in 30 s" to every look
         before_s = policy.verdict(now_s).ends_s
         now_s += pause_s
         policy.heard("one", Finding("notice", "going", "a", left_s), now_s)
@@ -72,10 +72,10 @@ def test_the_end_of_a_notice_never_moves_away_by_being_seen_again(left_s: float,
 
 
 @given(LOOKS)
-def test_of_notices_the_one_that_ends_first_counts_and_none_is_acted_upon_early(
+def test_earliest_notice_counts_and_none_acts_early(
     looks: list[tuple[str, Finding, float]],
 ) -> None:
-    policy, now_s = told(looks)
+    policy, now_s = policy_after(looks)
     verdict = policy.verdict(now_s)
     ends = [one.ends_s for one in policy.standing.values() if one.kind == "notice"]
     if verdict.kind == "notice":
@@ -87,14 +87,14 @@ def test_of_notices_the_one_that_ends_first_counts_and_none_is_acted_upon_early(
 
 
 @given(st.floats(LEAD_S + 1.0, 1e4))
-def test_a_host_works_on_until_its_end_is_near(left_s: float) -> None:
+def test_host_works_until_its_end_is_near(left_s: float) -> None:
     policy = NoticePolicy()
     policy.heard("one", Finding("notice", "reboot", "a", left_s), 0.0)
     assert policy.verdict(0.0) == STAYS
     assert policy.verdict(left_s - LEAD_S + 0.001).kind == "notice"
 
 
-def test_one_look_that_finds_nothing_takes_nothing_back_and_asks_for_another_soon() -> None:
+def test_single_empty_look_takes_nothing_back() -> None:
     policy = NoticePolicy()
     policy.heard("one", Finding("notice", "going", "a", 60.0), 0.0)
     assert not policy.unsure("one")
@@ -109,17 +109,17 @@ def test_one_look_that_finds_nothing_takes_nothing_back_and_asks_for_another_soo
     assert not policy.unsure("one")
 
 
-def test_a_notice_that_was_over_long_before_it_was_first_seen_came_to_nothing() -> None:
+def test_notice_that_is_long_over_is_ignored() -> None:
     policy = NoticePolicy()
     policy.heard("one", Finding("notice", "terminate", "old", -STALE_S - 1.0), 0.0)
     assert policy.verdict(0.0) == STAYS
     policy.heard("one", Finding("notice", "terminate", "old", -STALE_S + 30.0), 1.0)
-    assert policy.verdict(1.0) == STAYS, "the same one, by a clock that was set"
+    assert policy.verdict(1.0) == STAYS, "the same notice, after a change of the clock"
     policy.heard("one", Finding("notice", "terminate", "new", -1.0), 2.0)
     assert policy.verdict(2.0).ends_s == 2.0
 
 
-def test_a_hint_gives_way_to_a_notice_and_is_back_when_that_is_taken_back() -> None:
+def test_hint_yields_to_a_notice_and_returns_after_it() -> None:
     policy = NoticePolicy()
     policy.heard("one", Finding("hint", "rebalance"), 0.0)
     assert policy.verdict(0.0).kind == "hint"

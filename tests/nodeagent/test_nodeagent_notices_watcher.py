@@ -1,4 +1,4 @@
-"""The watcher: what the node agent is told of what a cloud says, whatever the metadata service does."""
+"""`NoticeWatcher`: the notices that the node agent gets, for every behaviour of a metadata service."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -19,25 +19,25 @@ GOING = Finding("notice", "terminate", "a", 100.0, acknowledges=True)
 
 
 class FakeCloud:
-    """Says what a test wants it to say."""
+    """A cloud that gives a test's answers."""
 
     name: CloudName = "azure"
 
     def __init__(self) -> None:
-        self.says: Finding | Exception = NOTHING
+        self.answer: Finding | Exception = NOTHING
         self.looks = 0
         self.acknowledged: list[str] = []
         self.channels: Sequence[Channel] = (Channel("events", self._look, 0.01, 0.01),)
 
     async def _look(self, at_once: bool) -> Finding:
         self.looks += 1
-        if isinstance(self.says, Exception):
-            raise self.says
-        return self.says
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
     async def acknowledge(self, id: str) -> None:
-        if isinstance(self.says, Exception):
-            raise self.says
+        if isinstance(self.answer, Exception):
+            raise self.answer
         self.acknowledged.append(id)
 
     async def close(self) -> None:
@@ -45,28 +45,28 @@ class FakeCloud:
 
 
 class Agent(Actor):
-    """A node agent that remembers what it was told."""
+    """A node agent that records its notices."""
 
-    def __init__(self, told: list[CloudNotice]) -> None:
-        self._told = told
+    def __init__(self, received: list[CloudNotice]) -> None:
+        self._received = received
 
     @handles(CloudNotice)
-    async def heard(self, message: CloudNotice) -> None:
-        self._told.append(message)
+    async def noticed(self, message: CloudNotice) -> None:
+        self._received.append(message)
 
 
 class Stage:
     def __init__(self, system: TestSystem, cloud: FakeCloud) -> None:
         self.system, self.cloud = system, cloud
-        self.told: list[CloudNotice] = []
+        self.received: list[CloudNotice] = []
 
     async def until(self, condition: object) -> None:
         async with asyncio.timeout(60.0):
             while not condition():  # type: ignore[operator]
                 await asyncio.sleep(0.005)
 
-    async def until_told(self, kind: str) -> None:
-        await self.until(lambda: self.told and self.told[-1].kind == kind)
+    async def until_notice(self, kind: str) -> None:
+        await self.until(lambda: self.received and self.received[-1].kind == kind)
 
     def figures(self) -> dict[str, str | int | float]:
         cell = self.system.system.cell("spot-1/notices")
@@ -83,47 +83,47 @@ async def stage(tmp_path: Path, find: FindCloud | None = None) -> AsyncIterator[
 
     async with TestSystem(tmp_path, node="spot-1") as system:
         it = Stage(system, cloud)
-        system.spawn("spot-1/agent", lambda: Agent(it.told))
+        system.spawn("spot-1/agent", lambda: Agent(it.received))
         system.spawn("spot-1/notices", lambda: NoticeWatcher(find or found))
         yield it
 
 
-async def test_the_agent_is_told_of_a_notice_and_that_it_was_taken_back(tmp_path: Path) -> None:
+async def test_agent_gets_a_notice_and_its_withdrawal(tmp_path: Path) -> None:
     async with stage(tmp_path) as it:
-        await it.until_told("none")
-        it.cloud.says = GOING
-        await it.until_told("notice")
-        assert 95.0 < it.told[-1].deadline_s <= 100.0
-        assert (it.told[-1].source, it.told[-1].why) == ("azure", "terminate")
+        await it.until_notice("none")
+        it.cloud.answer = GOING
+        await it.until_notice("notice")
+        assert 95.0 < it.received[-1].deadline_s <= 100.0
+        assert (it.received[-1].source, it.received[-1].why) == ("azure", "terminate")
         assert it.figures()["notice"] == 2
-        it.cloud.says = NOTHING
-        await it.until_told("none")
-        assert [one.kind for one in it.told] == ["none", "notice", "none"]
+        it.cloud.answer = NOTHING
+        await it.until_notice("none")
+        assert [one.kind for one in it.received] == ["none", "notice", "none"]
 
 
-async def test_a_notice_stands_while_the_service_fails_which_is_said_once(
+async def test_notice_survives_failing_looks_with_one_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watcher, "FIRST_BACKOFF_S", 0.01)
     caplog.set_level("INFO")
     async with stage(tmp_path) as it:
-        it.cloud.says = GOING
-        await it.until_told("notice")
-        it.cloud.says = LookFailed("status 500")
+        it.cloud.answer = GOING
+        await it.until_notice("notice")
+        it.cloud.answer = LookFailed("status 500")
         looks = it.cloud.looks
         await it.until(lambda: it.cloud.looks > looks + 5)
-        assert it.told[-1].kind == "notice"
+        assert it.received[-1].kind == "notice"
         assert it.figures()["problem"] == "events: status 500"
         assert int(it.figures()["looks_failed"]) >= 5
-        it.cloud.says = NOTHING
-        await it.until_told("none")
+        it.cloud.answer = NOTHING
+        await it.until_notice("none")
         assert it.figures()["problem"] == ""
     messages = [record.message for record in caplog.records]
     assert sum("cannot be asked" in text for text in messages) == 1
     assert sum("answers again" in text for text in messages) == 1
 
 
-async def test_a_service_that_fails_is_asked_ever_more_seldom(
+async def test_failing_service_is_asked_ever_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -135,7 +135,7 @@ async def test_a_service_that_fails_is_asked_ever_more_seldom(
 
     monkeypatch.setattr(watcher.asyncio, "sleep", quick)
     async with stage(tmp_path) as it:
-        it.cloud.says = LookFailed("no route")
+        it.cloud.answer = LookFailed("no route")
         await it.until(lambda: it.cloud.looks > 12)
     waits = [pause_s for pause_s in pauses if pause_s >= 0.5]
     assert max(waits) <= watcher.MAX_BACKOFF_S
@@ -143,40 +143,36 @@ async def test_a_service_that_fails_is_asked_ever_more_seldom(
     assert waits[0] <= watcher.FIRST_BACKOFF_S
 
 
-async def test_an_agent_that_was_restarted_is_told_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_restarted_agent_gets_the_notice_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "TELL_AGAIN_S", 0.05)
     monkeypatch.setattr(watcher, "LOOK_S", 0.02)
     async with stage(tmp_path) as it:
-        it.cloud.says = GOING
-        await it.until(lambda: [one.kind for one in it.told].count("notice") >= 3)
+        it.cloud.answer = GOING
+        await it.until(lambda: [one.kind for one in it.received].count("notice") >= 3)
 
 
-async def test_the_cloud_hears_of_an_empty_host_or_the_agent_hears_why_not(tmp_path: Path) -> None:
+async def test_cloud_is_notified_of_an_empty_host(tmp_path: Path) -> None:
     async with stage(tmp_path) as it:
-        await it.until_told("none")
+        await it.until_notice("none")
         await it.system.ask("spot-1/notices", HandedOver(), Done)
         assert it.cloud.acknowledged == [], "there was nothing to acknowledge"
-        it.cloud.says = GOING
-        await it.until_told("notice")
+        it.cloud.answer = GOING
+        await it.until_notice("notice")
         await it.system.ask("spot-1/notices", HandedOver(), Done)
         assert it.cloud.acknowledged == ["a"]
-        it.cloud.says = LookFailed("status 400")
+        it.cloud.answer = LookFailed("status 400")
         with pytest.raises(Refused, match="azure: status 400"):
             await it.system.ask("spot-1/notices", HandedOver(), Done)
 
 
-async def test_where_no_cloud_is_found_the_host_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_host_without_a_cloud_gets_no_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "FIND_AFTER_S", (0.0, 0.01))
     tries: list[int] = []
 
-    async def nobody() -> None:
+    async def find_none() -> None:
         tries.append(1)
 
-    async with stage(tmp_path, nobody) as it:
+    async with stage(tmp_path, find_none) as it:
         await it.until(lambda: it.figures().get("source") == "none found")
         assert len(tries) == 2
-        assert it.told == []
+        assert it.received == []

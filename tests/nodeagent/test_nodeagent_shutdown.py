@@ -1,4 +1,4 @@
-"""How node agents end when they are signalled: in order, at once at the second signal, leaving nothing."""
+"""Shutdown of signalled node agents: in order, at once at the second signal, with nothing left behind."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from gleaner.nodeagent.exit_codes import CUT_SHORT, OK
 
 pytestmark = pytest.mark.realprocess
 HOSTS = ("head", "reserved-1", "spot-1")
-SOON_S = 100.0  # for what takes no time by itself: only a hang takes as long
+SOON_S = 100.0  # for immediate steps: only a hang takes as long
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def command(process: psutil.Process) -> str:
 
 
 def child(pid: int, kind: str) -> psutil.Process:
-    """The process of `kind` somewhere below `pid`, once it has its signals in its own hands."""
+    """The process of `kind` somewhere below `pid`, once it handles its own signals."""
     found: list[psutil.Process] = []
 
     def there() -> bool:
@@ -65,42 +65,40 @@ def child(pid: int, kind: str) -> psutil.Process:
 
 
 def assert_nothing_is_left(root: Path, processes: list[psutil.Process], job: JobSpec | None = None) -> None:
-    wait_for(lambda: not any(is_alive(process.pid) for process in processes), what="death of everybody")
+    wait_for(lambda: not any(is_alive(process.pid) for process in processes), what="death of all processes")
     assert open_ports(root) == []
     assert stale_files(root) == []
     assert job is None or not any(memory_dir(job, host).exists() for host in HOSTS)
 
 
-def test_a_second_sigterm_ends_a_head_with_its_hosts_at_once_though_a_child_hangs(
-    nodes: Nodes, job: JobSpec
-) -> None:
+def test_second_sigterm_ends_a_head_at_once(nodes: Nodes, job: JobSpec) -> None:
     head_dir = nodes.root / "nodes" / "head"
     head = nodes.start("head", "--role", "head", "--fleet", "local", state_dir=head_dir)
     submit(head, job)
     wait_for(lambda: memory_dir(job, "spot-1").exists(), what="the weights' folder of spot-1")
     hung = child(head.pid, "reward")
     hung.suspend()
-    everybody = below(head.pid)
-    assert len(everybody) >= 6
+    all_pids = below(head.pid)
+    assert len(all_pids) >= 6
 
     nodes.processes["head"].terminate()
     wait_for(lambda: "SIGTERM: ending in order" in (head_dir / "logs" / "agent.log").read_text())
     nodes.processes["head"].terminate()
     assert nodes.processes["head"].wait(SOON_S) == CUT_SHORT
-    assert "left in order" not in (head_dir / "logs" / "agent.log").read_text(), "nobody was waited for"
+    assert "left in order" not in (head_dir / "logs" / "agent.log").read_text(), (
+        "the head waited for no process"
+    )
     assert "SIGTERM again: ended at once, without order" in nodes.output("head")
-    assert_nothing_is_left(nodes.root, everybody, job)
+    assert_nothing_is_left(nodes.root, all_pids, job)
 
 
-def test_ctrl_c_for_a_whole_terminal_stops_the_agent_which_stops_its_children_in_order(
-    nodes: Nodes, job: JobSpec
-) -> None:
+def test_ctrl_c_stops_the_agent_and_children_in_order(nodes: Nodes, job: JobSpec) -> None:
     head = nodes.start("head", "--role", "head", own_group=True)
     submit(head, job)
     rollout = child(head.pid, "rollout")
     log = nodes.root / "head" / "logs" / "rollout.log"
     wait_for(lambda: log.exists() and "listens at" in log.read_text(), what="rollout")
-    everybody = below(head.pid)
+    all_pids = below(head.pid)
     assert os.getpgid(head.pid) == head.pid
     assert os.getpgid(rollout.pid) != head.pid
     os.killpg(head.pid, signal.SIGINT)
@@ -109,38 +107,36 @@ def test_ctrl_c_for_a_whole_terminal_stops_the_agent_which_stops_its_children_in
     assert "SIGINT" not in log.read_text()
     assert "stopped in order" in log.read_text()
     assert "restart" not in nodes.log("head")
-    assert_nothing_is_left(nodes.root, everybody, job)
+    assert_nothing_is_left(nodes.root, all_pids, job)
 
 
-def test_a_child_that_hears_nothing_is_killed_at_its_time_and_the_agent_ends_in_order(
-    nodes: Nodes, job: JobSpec
-) -> None:
+def test_hung_child_is_killed_and_agent_ends_in_order(nodes: Nodes, job: JobSpec) -> None:
     head = nodes.start("head", "--role", "head")
     submit(head, job)
     spot = nodes.start("spot-1", "--join", head.endpoint)
     hung = child(spot.pid, "transfer")
     hung.suspend()
-    everybody = below(spot.pid)
+    all_pids = below(spot.pid)
     nodes.processes["spot-1"].terminate()
     assert nodes.processes["spot-1"].wait(SOON_S) == OK
     log = nodes.log("spot-1")
-    assert "notice: this host goes away in 15.0 s" in log  # a signal is a notice: it hands over first
+    assert "notice: this host goes away in 15.0 s" in log  # a signal is a notice: the host hands over first
     assert "drained; 0 requests go on elsewhere" in log
     assert "left in order" in log
-    assert_nothing_is_left(nodes.root / "spot-1", everybody)
+    assert_nothing_is_left(nodes.root / "spot-1", all_pids)
     assert not memory_dir(job, "spot-1").exists()
 
 
-def test_a_signal_while_it_starts_ends_an_agent_in_order(nodes: Nodes) -> None:
+def test_signal_during_start_ends_an_agent_in_order(nodes: Nodes) -> None:
     process = nodes.popen("head", "--role", "head")
     log = nodes.root / "head" / "logs" / "agent.log"
-    wait_for(log.exists, what="its log")  # its signals are in its hands before that
+    wait_for(log.exists, what="its log")  # the agent handles signals before that
     process.terminate()
     assert process.wait(SOON_S) == OK
     assert_nothing_is_left(nodes.root, [])
 
 
-def test_a_host_whose_head_is_gone_hands_over_to_nobody_and_does_not_wait_for_it(nodes: Nodes) -> None:
+def test_host_without_its_head_leaves_without_handover(nodes: Nodes) -> None:
     process = nodes.popen("spot-1", "--join", "tcp://127.0.0.1:9")
     log = nodes.root / "spot-1" / "logs" / "agent.log"
     wait_for(lambda: log.exists() and "listens at" in log.read_text(), what="spot-1")
@@ -164,7 +160,7 @@ sys.exit(run_process(main, "hangs"))
 """
 
 
-def test_a_second_signal_ends_a_process_whatever_goes_wrong_on_the_way() -> None:
+def test_second_signal_ends_a_process_despite_errors() -> None:
     program = HANGS.replace('lambda: os.write(1, b"undone\\n")', "lambda: 1 / 0")
     assert program != HANGS
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -180,7 +176,7 @@ def test_a_second_signal_ends_a_process_whatever_goes_wrong_on_the_way() -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_second_signal_reaches_a_process_whose_loop_hangs(number: signal.Signals) -> None:
+def test_second_signal_reaches_a_process_with_a_hung_loop(number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", HANGS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""Node agents as real processes: they find each other, leave in order, and say clearly why they cannot."""
+"""Node agents as real processes: they find each other, leave in order, and fail with clear reasons."""
 
 import json
 import socket
@@ -21,7 +21,7 @@ def free_port() -> int:
         return port
 
 
-def test_a_host_joins_is_shown_drains_and_the_head_stops_in_order(nodes: Nodes) -> None:
+def test_host_joins_drains_and_head_stops_in_order(nodes: Nodes) -> None:
     head = nodes.start("head", "--role", "head")
     nodes.start("spot-1", "--join", head.endpoint)
     wait_for(lambda: "host spot-1 (preemptible): joined" in nodes.log("head"), what="join")
@@ -53,7 +53,7 @@ def test_sigterm_stops_in_order(nodes: Nodes) -> None:
     assert not (nodes.root / "head" / "agent.json").exists()
 
 
-def test_a_host_finds_a_head_that_was_killed_and_came_back(nodes: Nodes) -> None:
+def test_host_finds_a_head_that_was_killed_and_restarted(nodes: Nodes) -> None:
     listen = f"tcp://127.0.0.1:{free_port()}"
     head = nodes.start("head", "--role", "head", "--listen", listen)
     nodes.start("spot-1", "--join", head.endpoint)
@@ -73,52 +73,52 @@ def test_only_preemptible_hosts_drain(nodes: Nodes) -> None:
     assert "only preemptible ones drain" in refused.stderr
 
 
-def test_a_second_agent_on_a_state_directory_is_refused(nodes: Nodes) -> None:
+def test_second_agent_on_a_state_directory_is_refused(nodes: Nodes) -> None:
     first = nodes.start("head", "--role", "head")
-    code, said = nodes.fails("other", "--role", "head", state_dir=nodes.root / "head")
+    code, printed = nodes.fails("other", "--role", "head", state_dir=nodes.root / "head")
     assert code == IN_USE
-    assert f"pid {first.pid}" in said
+    assert f"pid {first.pid}" in printed
     assert nodes.processes["head"].poll() is None
 
 
-def test_a_port_in_use_is_named(nodes: Nodes) -> None:
+def test_port_in_use_is_named(nodes: Nodes) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        code, said = nodes.fails("head", "--role", "head", "--listen", address)
+        code, printed = nodes.fails("head", "--role", "head", "--listen", address)
     assert code == IN_USE
-    assert address in said
-    assert "another process listens there" in said
+    assert address in printed
+    assert "another process listens there" in printed
 
 
 def test_nothing_listens_beyond_loopback_without_keys(nodes: Nodes) -> None:
-    code, said = nodes.fails("head", "--role", "head", "--listen", "tcp://10.255.255.1:7700")
+    code, printed = nodes.fails("head", "--role", "head", "--listen", "tcp://10.255.255.1:7700")
     assert code == USAGE
-    assert "rlctl keygen" in said
+    assert "rlctl keygen" in printed
 
 
-def test_weights_do_not_leave_the_host_unencrypted_unless_that_was_chosen(nodes: Nodes) -> None:
+def test_unencrypted_weights_require_an_explicit_option(nodes: Nodes) -> None:
     NodeKeys.generate().save(nodes.root / "k")
     key = str(nodes.root / "k" / "node.public")
     join = ("--join", "tcp://10.255.255.1:7700", "--head-key", key, "--keys", str(nodes.root / "k"))
     listen = ("--listen", "tcp://10.255.255.2:0")
-    code, said = nodes.fails("spot-1", *join, *listen)
+    code, printed = nodes.fails("spot-1", *join, *listen)
     assert code == USAGE
-    assert "tcp://10.255.255.2:0: weights would leave this host unencrypted" in said
-    assert "--bulk clear" in said
-    code, said = nodes.fails("spot-2", *join, *listen, "--bulk", "clear")
-    assert code == IN_USE  # now it was tried, and this host has no such address
-    assert "no interface of this host has that address" in said
+    assert "tcp://10.255.255.2:0: weights would leave this host unencrypted" in printed
+    assert "--bulk clear" in printed
+    code, printed = nodes.fails("spot-2", *join, *listen, "--bulk", "clear")
+    assert code == IN_USE  # now the agent tried, and this host has no such address
+    assert "no interface of this host has that address" in printed
 
 
-def test_a_key_directory_without_keys_is_named(nodes: Nodes) -> None:
-    code, said = nodes.fails("head", "--role", "head", "--keys", str(nodes.root / "nokeys"))
+def test_key_directory_without_keys_is_named(nodes: Nodes) -> None:
+    code, printed = nodes.fails("head", "--role", "head", "--keys", str(nodes.root / "nokeys"))
     assert code == USAGE
-    assert "nokeys/node.public is missing" in said
+    assert "nokeys/node.public is missing" in printed
 
 
-def test_hosts_with_keys_find_each_other_and_commands_use_them(nodes: Nodes) -> None:
+def test_hosts_with_keys_find_each_other(nodes: Nodes) -> None:
     head_keys, spot_keys = NodeKeys.generate(), NodeKeys.generate()
     NodeKeys(head_keys.public, head_keys.secret, frozenset({spot_keys.public})).save(nodes.root / "hk")
     NodeKeys(spot_keys.public, spot_keys.secret, frozenset({head_keys.public})).save(nodes.root / "sk")
@@ -129,7 +129,7 @@ def test_hosts_with_keys_find_each_other_and_commands_use_them(nodes: Nodes) -> 
     assert nodes.command("status", "--state-dir", str(nodes.root / "head")).returncode == OK
 
 
-def test_a_host_that_the_head_does_not_admit_says_so_and_tries_on(nodes: Nodes) -> None:
+def test_host_not_admitted_by_the_head_keeps_trying(nodes: Nodes) -> None:
     NodeKeys.generate().save(nodes.root / "hk")
     NodeKeys.generate().save(nodes.root / "sk")
     head = nodes.start("head", "--role", "head", "--keys", str(nodes.root / "hk"))
@@ -146,7 +146,7 @@ def test_a_host_that_the_head_does_not_admit_says_so_and_tries_on(nodes: Nodes) 
     assert "joined" not in nodes.log("head")
 
 
-def test_a_host_is_trusted_and_revoked_while_head_and_host_run(nodes: Nodes) -> None:
+def test_host_is_trusted_and_revoked_at_run_time(nodes: Nodes) -> None:
     hk, sk = nodes.root / "hk", nodes.root / "sk"
     for folder in (hk, sk):
         NodeKeys.generate().save(folder)
@@ -162,7 +162,7 @@ def test_a_host_is_trusted_and_revoked_while_head_and_host_run(nodes: Nodes) -> 
 
     (hk / "trusted" / "damaged.public").write_text("half a k")
     revoke(hk, "spot-1")
-    wait_for(lambda: "damaged.public holds no key" in nodes.log("head"), what="the damage is told")
+    wait_for(lambda: "damaged.public holds no key" in nodes.log("head"), what="report of the damage")
     assert "0 keys are trusted now" not in nodes.log("head")
     revoke(hk, "damaged")
     wait_for(lambda: "0 keys are trusted now, 1 before" in nodes.log("head"), what="revoke")
@@ -188,10 +188,10 @@ def test_a_host_is_trusted_and_revoked_while_head_and_host_run(nodes: Nodes) -> 
         (("--join", "tcp://127.0.0.1:1", "--keys", "k"), "needs --head-key"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(nodes: Nodes, args: tuple[str, ...], word: str) -> None:
-    code, said = nodes.fails("x", *args)
+def test_conflicting_options_are_refused(nodes: Nodes, args: tuple[str, ...], word: str) -> None:
+    code, printed = nodes.fails("x", *args)
     assert code == USAGE
-    assert word in said
+    assert word in printed
 
 
 def test_help_teaches_by_example(nodes: Nodes) -> None:
@@ -201,35 +201,35 @@ def test_help_teaches_by_example(nodes: Nodes) -> None:
     assert "exit codes:" in shown.stdout
 
 
-def test_a_state_directory_that_is_a_file_is_named(nodes: Nodes) -> None:
+def test_state_directory_that_is_a_file_is_named(nodes: Nodes) -> None:
     (nodes.root / "file").write_text("")
-    code, said = nodes.fails("head", "--role", "head", state_dir=nodes.root / "file" / "state")
+    code, printed = nodes.fails("head", "--role", "head", state_dir=nodes.root / "file" / "state")
     assert code == NO_STATE
-    assert "file/state" in said
-    assert "--state-dir" in said
+    assert "file/state" in printed
+    assert "--state-dir" in printed
 
 
-def test_a_full_state_directory_is_named(nodes: Nodes) -> None:
+def test_full_state_directory_is_named(nodes: Nodes) -> None:
     small = nodes.root / "small"
     small.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(small)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("no right to mount a small disk here")
     try:
-        code, said = nodes.fails("head", "--role", "head", state_dir=small / "state")
+        code, printed = nodes.fails("head", "--role", "head", state_dir=small / "state")
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
     assert code == NO_STATE
-    assert str(small) in said
-    assert "free space" in said
+    assert str(small) in printed
+    assert "free space" in printed
 
 
-def test_a_damaged_journal_is_refused_and_named(nodes: Nodes) -> None:
+def test_damaged_journal_is_refused_and_named(nodes: Nodes) -> None:
     journal = nodes.root / "head" / "journal" / "agent.sqlite"
     journal.parent.mkdir(parents=True)
     journal.write_bytes(b"not a journal at all" * 500)
-    code, said = nodes.fails("head", "--role", "head")
+    code, printed = nodes.fails("head", "--role", "head")
     assert code == DAMAGED
-    assert str(journal) in said
-    assert "move it away" in said
+    assert str(journal) in printed
+    assert "move it away" in printed
     assert str(journal) in nodes.log("head").splitlines()[-1]

@@ -1,4 +1,4 @@
-"""A host whose key the head does not know: it says once what to do, and asks ever more seldom."""
+"""A host whose key the head does not know: it prints the remedy once, and asks ever less often."""
 
 import pytest
 
@@ -19,7 +19,7 @@ class NoChildren:
 
 
 class Head:
-    """Refuses, or admits, and counts who asks."""
+    """Refuses or admits hosts, and counts their requests."""
 
     def __init__(self, problem: Exception | None) -> None:
         self.problem = problem
@@ -32,19 +32,19 @@ class Head:
         return NodeWork(job=None, hello_s=1.0)
 
 
-def test_a_stranger_asks_ever_more_seldom_and_says_once_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
-    said: list[str] = []
+def test_stranger_asks_less_often_and_prints_one_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    lines: list[str] = []
     head = Head(REFUSED)
 
     def agent() -> NodeAgent:
-        return NodeAgent("preemptible", INVENTORY, NoChildren(), lambda _code, _why: None, said.append)  # type: ignore[arg-type]
+        return NodeAgent("preemptible", INVENTORY, NoChildren(), lambda _code, _why: None, lines.append)  # type: ignore[arg-type]
 
     with Stage(agent) as stage:
         stage.answer(NodeHello, head.answer)
         stage.advance(3600.0)
         assert 3600 / MAX_STRANGER_S <= head.hellos <= 20 + 2 * 3600 / MAX_STRANGER_S
         what_to_do = "this host has no keys: start it with --keys"
-        assert len([line for line in said if what_to_do in line]) == 1
+        assert len([line for line in lines if what_to_do in line]) == 1
         assert len([record for record in caplog.records if what_to_do in record.message]) == 1
         assert str(stage.actor.summary()["head"]).startswith("not reached: ")
         head.problem = None
@@ -52,4 +52,4 @@ def test_a_stranger_asks_ever_more_seldom_and_says_once_what_to_do(caplog: pytes
         assert stage.actor.summary()["head"] == "connected"
         head.problem, before = AskTimeout("the head is gone"), head.hellos
         stage.advance(60.0)
-        assert head.hellos - before > 30, "a head that is away is asked as often as before"
+        assert head.hellos - before > 30, "the host asks an absent head as often as before"

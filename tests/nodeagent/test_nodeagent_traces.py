@@ -1,4 +1,4 @@
-"""Traces: one tree for what one message caused, across processes; nothing at all when they are off."""
+"""Traces: one tree for the effects of one message, across processes; nothing at all when they are off."""
 
 import asyncio
 import json
@@ -28,11 +28,11 @@ class Walk(Message, frozen=True):
 
 
 class WalkAside(Message, frozen=True):
-    """Told, not asked, by the last one of a route."""
+    """Sent without a reply by the last actor of a route."""
 
 
 class Walker(Actor):
-    """Asks the next of the route; the last one tells `aside`, or refuses."""
+    """Asks the next actor of the route; the last one sends to `aside`, or refuses."""
 
     @handles(Walk)
     async def walk(self, message: Walk) -> None:
@@ -92,7 +92,7 @@ async def two(tmp_path: Path) -> AsyncIterator[Two]:
         yield Two(here, there, spans)
 
 
-async def test_a_chain_through_two_processes_is_one_trace_with_the_right_tree(two: Two) -> None:
+async def test_chain_through_two_processes_is_one_trace_tree(two: Two) -> None:
     await two.here.ask("a", Walk(route=["b", "c"], request="r-7"), Done)
     spans = await two.named("handle WalkAside aside")
     chain = [
@@ -115,7 +115,7 @@ async def test_a_chain_through_two_processes_is_one_trace_with_the_right_tree(tw
     assert ours[0].start_time <= ours[5].start_time <= ours[5].end_time <= ours[0].end_time
 
 
-async def test_a_failure_marks_every_span_that_it_went_through(two: Two) -> None:
+async def test_failure_marks_every_span_on_its_path(two: Two) -> None:
     with pytest.raises(AskFailed):
         await two.here.ask("a", Walk(route=["b"], request="refused"), Done)
     await two.here.ask("a", Walk(), Done)
@@ -128,7 +128,7 @@ async def test_a_failure_marks_every_span_that_it_went_through(two: Two) -> None
     assert "no further" in str(failed[0].status.description)
 
 
-async def test_a_process_without_a_tracer_hands_the_trace_on(two: Two) -> None:
+async def test_process_without_a_tracer_forwards_the_trace(two: Two) -> None:
     two.there.system.tracer = None
     await two.here.ask("a", Walk(route=["b", "c"]), Done)
     spans = await two.named("handle Walk c")
@@ -137,7 +137,7 @@ async def test_a_process_without_a_tracer_hands_the_trace_on(two: Two) -> None:
     assert spans["handle Walk c"].parent.span_id == spans["ask Walk b"].context.span_id
 
 
-async def test_what_carries_nonsense_begins_a_trace_of_its_own(two: Two) -> None:
+async def test_invalid_trace_context_starts_a_new_trace(two: Two) -> None:
     span = tracer(two.spans).handle("a", Walk(), "not a traceparent")
     span.end()
     [finished] = two.spans.get_finished_spans()
@@ -145,7 +145,7 @@ async def test_what_carries_nonsense_begins_a_trace_of_its_own(two: Two) -> None
     assert span.trace.startswith(f"00-{finished.context.trace_id:032x}-")
 
 
-async def test_spans_go_to_a_file_beside_the_log_and_a_ratio_of_0_keeps_none(tmp_path: Path) -> None:
+async def test_spans_go_to_a_file_by_the_sample_ratio(tmp_path: Path) -> None:
     for ratio, expected in ((1.0, 1), (0.0, 0)):
         log = tmp_path / f"engine-{ratio}.log"
         opened = open_tracer(Traces(exporter="file", sample_ratio=ratio), "spot-1", "engine", log, 1 << 20)
@@ -156,15 +156,13 @@ async def test_spans_go_to_a_file_beside_the_log_and_a_ratio_of_0_keeps_none(tmp
         lines = log.with_suffix(".spans").read_text().splitlines()
         assert len(lines) == expected
     [line] = (tmp_path / "engine-1.0.spans").read_text().splitlines()
-    told = json.loads(line)
-    assert told["attributes"]["message.request"] == "r-9"
-    assert told["resource"]["attributes"]["service.instance.id"] == "spot-1/engine"
-    assert told["status"]["status_code"] == "ERROR"
+    decoded = json.loads(line)
+    assert decoded["attributes"]["message.request"] == "r-9"
+    assert decoded["resource"]["attributes"]["service.instance.id"] == "spot-1/engine"
+    assert decoded["status"]["status_code"] == "ERROR"
 
 
-def test_what_is_missing_is_said_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_is_reported_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.sampling", None)
     with pytest.raises(CannotRun, match=r"pip install 'gleaner\[traces\]'") as refused:
         open_tracer(Traces(exporter="console"), "n", "p", tmp_path / "p.log", 1)
@@ -172,7 +170,7 @@ def test_what_is_missing_is_said_before_anything_runs(
     assert open_tracer(Traces(), "n", "p", tmp_path / "p.log", 1) is None
 
 
-def test_nothing_of_opentelemetry_is_imported_while_traces_are_off() -> None:
+def test_opentelemetry_is_not_imported_while_traces_are_off() -> None:
     code = (
         "import sys, gleaner.nodeagent.node, gleaner.nodeagent.process, gleaner.rlctl.__main__;"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"

@@ -133,7 +133,9 @@ async def test_trl_vllm_serve_client_generates_for_many_prompts() -> None:
         of_chats = await trl.chat(world.url, ["hi", "you"], 3)
         seeds = [ask.seed for ask in sorted(world.requests.asked[:4], key=lambda ask: ask.id)]
     assert [rollout.check(3).tokens for rollout in of_tokens] == [ALPHABET[:3]] * 4
-    assert [rollout.tokens for rollout in of_texts] == [ALPHABET[:2]] * 2, "the stop string's token is told"
+    assert [rollout.tokens for rollout in of_texts] == [ALPHABET[:2]] * 2, (
+        "the answer has the stop string's token"
+    )
     assert [rollout.tokens for rollout in of_chats] == [ALPHABET[:3]] * 2
     assert seeds == [5, 6, 5, 6]
 
@@ -151,7 +153,9 @@ async def test_trl_package_generates_for_many_prompts() -> None:
         prompts = {text_of(ask.prompt) for ask in asked[6:]}
     assert [rollout.check(3).tokens for rollout in of_tokens] == [ALPHABET[:3]] * 4
     assert [rollout.logprobs for rollout in of_tokens] == [[-0.125, -0.25, -0.375]] * 4
-    assert [rollout.tokens for rollout in of_texts] == [ALPHABET[:2]] * 2, "the stop string's token is told"
+    assert [rollout.tokens for rollout in of_texts] == [ALPHABET[:2]] * 2, (
+        "the answer has the stop string's token"
+    )
     assert [rollout.tokens for rollout in of_chats] == [ALPHABET[:3]] * 4
     assert seeds == [5, 6, 5, 6]
     assert prompts == {"user: hi\nassistant: ", "user: you\nassistant: "}
