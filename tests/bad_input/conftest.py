@@ -1,4 +1,4 @@
-"""Fixtures of the tests of bad input: a tiny checkpoint, and the command line as a user meets it."""
+"""Fixtures of the tests of bad input: a tiny checkpoint, and the real command line."""
 
 import json
 import sys
@@ -46,15 +46,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Rlctl:
-    """`rlctl run` of something that cannot run: its exit code and its errors. It leaves no folder behind."""
+    """`rlctl run` with bad input: its exit code and its errors. It leaves no folder behind."""
 
     def run(*arguments: str) -> Refusal:
         runs_dir = tmp_path / "runs"
         code = main(["run", "--runs-dir", str(runs_dir), *arguments])
-        said = capsys.readouterr().err
-        assert said, "it was not refused"
-        assert all(line.startswith("error: ") for line in said.splitlines()), said
+        errors = capsys.readouterr().err
+        assert errors, "it was not refused"
+        assert all(line.startswith("error: ") for line in errors.splitlines()), errors
         assert not runs_dir.exists() or list(runs_dir.iterdir()) == []
-        return code, said
+        return code, errors
 
     return run

@@ -1,4 +1,4 @@
-"""Damaged checkpoint directories: the file is named, with what to do, and no run begins."""
+"""Damaged checkpoint directories: the error names the file and the remedy, and no run starts."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def damaged(checkpoint: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("damage", "words"), DAMAGES, ids=[words for _damage, words in DAMAGES])
-def test_a_damaged_checkpoint_is_refused_with_the_file_and_what_to_do(
+def test_damaged_checkpoint_is_refused_with_file_and_remedy(
     damaged: Path, damage: Damage, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damage(damaged)
@@ -112,14 +112,12 @@ def test_a_damaged_checkpoint_is_refused_with_the_file_and_what_to_do(
     assert str(damaged) in answer["text"]
 
 
-def test_the_same_checkpoint_undamaged_is_taken(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undamaged_checkpoint_is_accepted(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model_process.main(["check", str(damaged), "--config", str(CONFIG)])
     assert json.loads(capsys.readouterr().out)["kind"] == "made"
 
 
-def test_a_tokenizer_of_another_model_is_found_before_an_engine_meets_its_tokens(
-    damaged: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tokenizer_of_another_model_is_found_early(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = "model.embed_tokens.weight"
     weights(lambda state: state.update({table: state[table][:10].clone()}))(damaged)
     set_to("vocab_size", 10)(damaged)
@@ -128,14 +126,14 @@ def test_a_tokenizer_of_another_model_is_found_before_an_engine_meets_its_tokens
     assert "config.json knows 10 (vocab_size)" in text
 
 
-def test_a_run_does_not_begin_with_a_truncated_checkpoint(refused: Rlctl, damaged: Path) -> None:
+def test_run_does_not_start_with_a_truncated_checkpoint(refused: Rlctl, damaged: Path) -> None:
     os.truncate(damaged / WEIGHTS, 3000)
-    code, said = refused(str(CONFIG), "--set", f"model.path={damaged}")
+    code, printed = refused(str(CONFIG), "--set", f"model.path={damaged}")
     assert code == USAGE
-    assert f"{damaged / WEIGHTS} is truncated or damaged" in said
+    assert f"{damaged / WEIGHTS} is truncated or damaged" in printed
 
 
-def test_model_show_names_what_is_missing(damaged: Path) -> None:
+def test_model_show_names_missing_files(damaged: Path) -> None:
     (damaged / WEIGHTS).unlink()
     ended = command("rlctl", "model", "show", str(damaged))
     assert (ended.returncode, ended.stdout) == (USAGE, "")

@@ -1,4 +1,4 @@
-"""Engines, addresses and heads that are not there: told before a model is made or a host is started."""
+"""Missing engines, addresses and heads: reported before a model is made or a host is started."""
 
 import socket
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ def taken() -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here may come so far that a model is made."""
+    """Fail a test that makes a model."""
 
     def made(*_: object) -> None:
-        raise AssertionError("a model was made before everything was tried")
+        raise AssertionError("a model was made before all checks")
 
     monkeypatch.setattr("gleaner.rlctl.models.make", made)
     monkeypatch.setattr("gleaner.rlctl.models.check", made)
@@ -41,34 +41,34 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
         (["fleet.await_instance=true", "fleet.trace=late.csv"], "has no instance at 0 s"),
     ],
 )
-def test_what_a_job_needs_of_this_machine_and_has_not_is_told_at_once(
+def test_missing_requirement_of_this_machine_is_reported(
     refused: Rlctl, sets: list[str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("late.csv").write_text("t_seconds,event,instance_id\n5,add,spot-1\n")
-    code, said = refused(str(CONFIG), *(part for text in sets for part in ("--set", text)))
+    code, stderr = refused(str(CONFIG), *(part for text in sets for part in ("--set", text)))
     assert code == USAGE
-    assert word in said
+    assert word in stderr
 
 
-def test_a_gateway_port_in_use_is_told_at_once(refused: Rlctl, taken: int) -> None:
-    code, said = refused(str(CONFIG), "--set", f"gateway.listen=127.0.0.1:{taken}")
+def test_gateway_port_in_use_is_reported(refused: Rlctl, taken: int) -> None:
+    code, stderr = refused(str(CONFIG), "--set", f"gateway.listen=127.0.0.1:{taken}")
     assert code == USAGE
-    assert f"gateway.listen: 127.0.0.1:{taken} is in use by another process" in said
+    assert f"gateway.listen: 127.0.0.1:{taken} is in use by another process" in stderr
 
 
-def test_an_engine_is_not_looked_for_where_no_preemptible_host_is_wished_for(
+def test_engine_is_not_checked_without_preemptible_hosts(
     tmp_path: Path,
 ) -> None:
     config = load(str(CONFIG), ["engine.kind=sglang", "fleet.n_prem_max=0"])
     assert preflight.problems(config, tmp_path) == []
 
 
-def test_a_head_that_does_not_answer_is_told_before_a_folder_or_a_model_is_made(
+def test_silent_head_is_reported_before_anything_is_made(
     refused: Rlctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gleaner.rlctl.drive.PROBE_S", 0.5)
-    code, said = refused(str(CONFIG), "--head", "tcp://127.0.0.1:1", "--set", "engine.kind=sglang")
+    code, stderr = refused(str(CONFIG), "--head", "tcp://127.0.0.1:1", "--set", "engine.kind=sglang")
     assert code == NOTHING
-    assert "no head answers at tcp://127.0.0.1:1" in said
-    assert "sglang" not in said, "what its hosts have is theirs to look at"
+    assert "no head answers at tcp://127.0.0.1:1" in stderr
+    assert "sglang" not in stderr, "the hosts of the head check their own engines"

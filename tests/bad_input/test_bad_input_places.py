@@ -1,4 +1,4 @@
-"""Places that cannot be used: full disks, files where folders are due, too little memory; and Ctrl-C."""
+"""Unusable places: full disks, files in place of folders, too little memory; and Ctrl-C."""
 
 import os
 import signal
@@ -48,11 +48,9 @@ def made(root: Path, checkpoint: Path, *settings: str) -> RealRun:
 
 @realprocess
 @pytest.mark.timeout(900)
-def test_a_run_whose_disk_fills_up_waits_says_why_and_goes_on_when_there_is_space(
-    small_disk: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_run_with_a_full_disk_waits_and_goes_on(small_disk: Path, checkpoint: Path, tmp_path: Path) -> None:
     run = made(small_disk, checkpoint, OPEN_ENDED)
-    run.output = tmp_path / "rlctl.out"  # what rlctl says is for a terminal, not for that disk
+    run.output = tmp_path / "rlctl.out"  # output of rlctl goes to a terminal, not to that disk
     try:
         run.start()
         run.wait(lambda: len(run.steps()) >= 2, "some steps")
@@ -61,40 +59,40 @@ def test_a_run_whose_disk_fills_up_waits_says_why_and_goes_on_when_there_is_spac
         assert "free space" in run.output.read_text()
         done = run.steps()
         time.sleep(2.0)  # several looks at the journals
-        assert len(run.steps()) <= len(done) + 1, "nothing new was begun"
+        assert len(run.steps()) <= len(done) + 1, "a new step started"
 
         filler.unlink()
         run.wait(lambda: "the job goes on" in run.output.read_text(), "the job to go on")
         run.until_step_after(len(done) + 1, "with space again")
         run.stops_whole()
-        said = run.output.read_text()
-        assert "Traceback" not in said
+        printed = run.output.read_text()
+        assert "Traceback" not in printed
     finally:
         run.close()
 
 
-def test_a_disk_with_too_little_space_is_told_before_anything_is_made(
+def test_too_little_disk_space_is_reported_first(
     small_disk: Path, capsys: pytest.CaptureFixture[str], refused: Rlctl
 ) -> None:
     filler = fill(small_disk)
-    code, said = refused(str(CONFIG), "--runs-dir", str(small_disk / "runs"))
+    code, printed = refused(str(CONFIG), "--runs-dir", str(small_disk / "runs"))
     assert code == USAGE
-    assert f"{small_disk}: 0 B are free, a run needs" in said
+    assert f"{small_disk}: 0 B are free, a run needs" in printed
     assert list(small_disk.iterdir()) == [filler]
 
 
-def test_too_little_shared_memory_is_told_before_anything_is_made(
+def test_too_little_shared_memory_is_reported_first(
     refused: Rlctl, monkeypatch: pytest.MonkeyPatch, small_disk: Path
 ) -> None:
     fill(small_disk)
-    monkeypatch.setattr(preflight, "SHARED_MEMORY", small_disk)  # the real one is everybody's
-    code, said = refused(str(CONFIG))
+    monkeypatch.setattr(preflight, "SHARED_MEMORY", small_disk)  # the real one is shared
+    code, printed = refused(str(CONFIG))
     assert code == USAGE
-    assert f"{small_disk}: 0 B are free, a run needs" in said
-    assert "--shm-size" in said
+    assert f"{small_disk}: 0 B are free, a run needs" in printed
+    assert "--shm-size" in printed
 
 
-def test_a_folder_of_runs_that_is_a_file_is_named(tmp_path: Path) -> None:
+def test_runs_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ended = command("rlctl", "run", str(CONFIG), "--runs-dir", str(tmp_path / "file"))
     assert ended.returncode != 0
@@ -104,20 +102,18 @@ def test_a_folder_of_runs_that_is_a_file_is_named(tmp_path: Path) -> None:
 
 
 @realprocess
-def test_a_second_ctrl_c_stops_a_run_at_once_though_its_head_hangs_while_it_starts(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_second_ctrl_c_stops_a_run_at_once(checkpoint: Path, tmp_path: Path) -> None:
     run = made(tmp_path, checkpoint, OPEN_ENDED)
     try:
         run.start()
         run.wait(lambda: find(run.run, "agent", "head"), "the head's process")
         head = find(run.run, "agent", "head")[0]
         head.signal(signal.SIGSTOP)
-        run.wait(head.stopped, "the head to stand still")  # a SIGTERM that waits with it would come first
+        run.wait(head.stopped, "the head to stand still")  # a pending SIGTERM would be delivered first
         assert run._process is not None
         run._process.send_signal(signal.SIGINT)
         time.sleep(0.5)
-        assert run._process.poll() is None  # it waits for the head to end in order
+        assert run._process.poll() is None  # rlctl waits for the head to end in order
         run._process.send_signal(signal.SIGINT)
         assert run._process.wait(STOP_S - 5.0) == INTERRUPTED
         assert "error: stopped on request" in run.output.read_text()
@@ -129,7 +125,7 @@ def test_a_second_ctrl_c_stops_a_run_at_once_though_its_head_hangs_while_it_star
 
 @realprocess
 @pytest.mark.timeout(200)
-def test_ctrl_c_stops_a_run_in_order_and_says_how_to_go_on(checkpoint: Path, tmp_path: Path) -> None:
+def test_ctrl_c_stops_a_run_and_prints_how_to_resume(checkpoint: Path, tmp_path: Path) -> None:
     run = made(tmp_path, checkpoint, OPEN_ENDED)
     try:
         run.start()
@@ -137,10 +133,10 @@ def test_ctrl_c_stops_a_run_in_order_and_says_how_to_go_on(checkpoint: Path, tmp
         assert run._process is not None
         os.kill(run._process.pid, signal.SIGINT)
         assert run.ends() == INTERRUPTED
-        said = run.output.read_text().splitlines()
-        assert "error: stopped on request" in said
-        assert said[-1].startswith(f"rlctl resume {run.run.id}  continues it")
-        assert not any("Traceback" in line for line in said)
+        printed = run.output.read_text().splitlines()
+        assert "error: stopped on request" in printed
+        assert printed[-1].startswith(f"rlctl resume {run.run.id}  continues it")
+        assert not any("Traceback" in line for line in printed)
         assert run.left() == []
     finally:
         run.close()

@@ -1,4 +1,4 @@
-"""Damage in the folder of a run: what a kill tore is recovered, what is damaged is refused by name."""
+"""Damage in the folder of a run: torn tails are recovered, damaged files are refused by name."""
 
 import os
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def killed(killed_once: KilledRun) -> KilledRun:
     return killed_once.restore()
 
 
-def test_torn_tails_and_a_damaged_newest_checkpoint_cost_nothing_that_counts(killed: KilledRun) -> None:
+def test_torn_tails_and_damaged_newest_checkpoint_cost_nothing(killed: KilledRun) -> None:
     tails = list(killed.path.glob("nodes/**/*.sqlite-wal"))
     assert len(tails) >= 5
     for tail in tails:  # a commit that a kill cut off
@@ -41,31 +41,31 @@ def test_torn_tails_and_a_damaged_newest_checkpoint_cost_nothing_that_counts(kil
     assert any(f"passed over: {newest}/model.safetensors has 2000" in text for text in killed.real.warnings())
 
 
-def test_a_damaged_journal_of_the_manager_is_named_and_nothing_is_tried_twice(killed: KilledRun) -> None:
+def test_damaged_manager_journal_is_named_without_a_retry(killed: KilledRun) -> None:
     journal = killed.journal("head", "rollout")
     overwrite_the_middle(journal)
-    code, said = killed.resumed()
+    code, printed = killed.resumed()
     assert code == FAILED
-    assert f"journal {journal} is damaged" in said
-    assert "restore it from a copy" in said
+    assert f"journal {journal} is damaged" in printed
+    assert "restore it from a copy" in printed
     assert not any("restart 2 of rollout" in text for text in killed.real.warnings())
 
 
-def test_one_wrong_bit_in_the_record_of_trained_steps_is_named(killed: KilledRun) -> None:
+def test_flipped_bit_in_the_trained_steps_is_named(killed: KilledRun) -> None:
     journal = killed.journal("reserved-1", "agent")
     change_an_event(journal, "training/state")
-    code, said = killed.resumed()
+    code, printed = killed.resumed()
     assert code == FAILED
-    assert f"journal {journal} is damaged (event 1 of training/state fails its checksum)" in said
+    assert f"journal {journal} is damaged (event 1 of training/state fails its checksum)" in printed
 
 
-def test_a_run_without_a_whole_checkpoint_does_not_begin_anew_in_silence(killed: KilledRun) -> None:
+def test_run_without_a_whole_checkpoint_does_not_restart(killed: KilledRun) -> None:
     for weights in (killed.path / "checkpoints").glob("step-*/model.safetensors"):
         os.truncate(weights, 2000)  # a checkpoint that was being removed may have none
-    code, said = killed.resumed()
+    code, printed = killed.resumed()
     assert code == FAILED
-    assert f"checkpoints in {killed.path / 'checkpoints'} is whole" in said
-    assert "restore one from a copy" in said
+    assert f"checkpoints in {killed.path / 'checkpoints'} is whole" in printed
+    assert "restore one from a copy" in printed
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,7 @@ def test_a_run_without_a_whole_checkpoint_does_not_begin_anew_in_silence(killed:
         ("config.toml", ": not valid TOML"),
     ],
 )
-def test_a_damaged_file_of_the_run_is_named_by_every_command(
-    killed: KilledRun, file: str, words: str
-) -> None:
+def test_damaged_run_file_is_named_by_every_command(killed: KilledRun, file: str, words: str) -> None:
     path = killed.path / file
     first, *rest = path.read_text().splitlines()
     path.write_text("\n".join([first, "]garbage[", *rest]) + "\n")
@@ -91,7 +89,7 @@ def test_a_damaged_file_of_the_run_is_named_by_every_command(
     assert sorted(killed.path.rglob("*")) == before
 
 
-def test_a_run_that_was_moved_is_not_resumed_into_its_old_place(killed: KilledRun, tmp_path: Path) -> None:
+def test_moved_run_is_not_resumed_into_its_old_place(killed: KilledRun, tmp_path: Path) -> None:
     moved = copy_run(killed.path, tmp_path / killed.path.name)
     ended = command("rlctl", "resume", str(moved))
     assert ended.returncode == USAGE

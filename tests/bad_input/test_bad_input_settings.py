@@ -1,4 +1,4 @@
-"""Settings and traces that cannot be used: each is refused with its place, before anything is started."""
+"""Unusable settings and traces: each is refused with its place before anything starts."""
 
 import os
 from pathlib import Path
@@ -25,19 +25,19 @@ HEADER = "t_seconds,event,instance_id\n"
         ("\xff\x00", ["not valid TOML"]),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_named_with_what_was_expected(
+def test_unusable_setting_is_named_with_the_expectation(
     refused: Rlctl, tmp_path: Path, text: str, words: list[str]
 ) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(text)
-    code, said = refused(str(file))
+    code, printed = refused(str(file))
     assert code == USAGE
-    assert str(file) in said
+    assert str(file) in printed
     for word in words:
-        assert word in said
+        assert word in printed
 
 
-def test_every_mistake_of_a_file_is_told_at_once(refused: Rlctl, tmp_path: Path) -> None:
+def test_every_mistake_of_a_file_is_reported_at_once(refused: Rlctl, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[rollout]\nsample = 8\nprompts = 'x'\n[job]\nsteps = 0\n")
     assert refused(str(file), "--set", "engine.slots=many")[1].count("error: ") == 4
@@ -58,13 +58,13 @@ def test_every_mistake_of_a_file_is_told_at_once(refused: Rlctl, tmp_path: Path)
         (["network.keys=/nowhere"], "/nowhere"),
     ],
 )
-def test_what_set_cannot_set_is_refused(refused: Rlctl, sets: list[str], word: str) -> None:
-    code, said = refused(str(CONFIG), *(part for text in sets for part in ("--set", text)))
+def test_unusable_set_options_are_refused(refused: Rlctl, sets: list[str], word: str) -> None:
+    code, printed = refused(str(CONFIG), *(part for text in sets for part in ("--set", text)))
     assert code == USAGE
-    assert word in said
+    assert word in printed
 
 
-def test_files_that_are_no_settings_are_refused_whatever_they_are(refused: Rlctl, tmp_path: Path) -> None:
+def test_non_settings_files_are_refused(refused: Rlctl, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(os.urandom(2000) + b"\xff")
     (tmp_path / "huge").write_bytes(bytes(2 << 20))
     os.mkfifo(tmp_path / "pipe")
@@ -75,9 +75,9 @@ def test_files_that_are_no_settings_are_refused_whatever_they_are(refused: Rlctl
         "huge": "larger than",
         "pipe": "is a device, pipe or socket",
     }.items():
-        code, said = refused(str(tmp_path / name))
+        code, printed = refused(str(tmp_path / name))
         assert code == USAGE
-        assert word in said
+        assert word in printed
     assert "is a device" in refused("/dev/zero")[1]  # a file without an end
 
 
@@ -99,17 +99,17 @@ def test_files_that_are_no_settings_are_refused_whatever_they_are(refused: Rlctl
         ("time,what,who\n1,add,a\n", ":1: expected the header t_seconds,event,instance_id"),
     ],
 )
-def test_a_trace_that_cannot_be_replayed_is_refused_with_its_line(
+def test_unusable_trace_is_refused_with_its_line(
     refused: Rlctl, tmp_path: Path, text: str, words: str
 ) -> None:
     file = tmp_path / "trace.csv"
     file.write_text(text)
-    code, said = refused(str(CONFIG), "--trace", str(file))
+    code, printed = refused(str(CONFIG), "--trace", str(file))
     assert code == USAGE
-    assert f"{file}{words}" in said
+    assert f"{file}{words}" in printed
 
 
-def test_files_that_are_no_traces_are_refused_whatever_they_are(refused: Rlctl, tmp_path: Path) -> None:
+def test_non_trace_files_are_refused(refused: Rlctl, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     os.mkfifo(tmp_path / "pipe")
     for name, word in {
@@ -118,13 +118,13 @@ def test_files_that_are_no_traces_are_refused_whatever_they_are(refused: Rlctl, 
         "binary": "expected UTF-8 text",
         "pipe": "is a device, pipe or socket",
     }.items():
-        code, said = refused(str(CONFIG), "--trace", str(tmp_path / name))
+        code, printed = refused(str(CONFIG), "--trace", str(tmp_path / name))
         assert code == USAGE
-        assert str(tmp_path / name) in said
-        assert word in said
+        assert str(tmp_path / name) in printed
+        assert word in printed
 
 
-def test_a_real_command_line_ends_with_one_line_an_error_and_no_traceback(tmp_path: Path) -> None:
+def test_command_line_prints_one_line_per_error(tmp_path: Path) -> None:
     ended = command("rlctl", "run", str(CONFIG), "--set", "job.step=3", "--runs-dir", str(tmp_path / "runs"))
     assert (ended.returncode, ended.stdout) == (USAGE, "")
     assert ended.stderr == f"error: {CONFIG}: job.step: unknown key; did you mean job.steps? (--set)\n"

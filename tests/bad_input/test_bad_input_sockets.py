@@ -1,4 +1,4 @@
-"""Garbage on every socket of a run: each process lives on and counts it, and the job goes on undisturbed."""
+"""Garbage on every socket of a run: each process survives and counts it, and the job continues."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from gleaner.rlctl.head import remains
 pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 GROWTH_BYTES = 150 << 20
-"""More than a few messages at the limit; far less than what is thrown."""
+"""More than a few messages at the limit; far less than the garbage sent."""
 EVERY_LISTENER_REFUSED = {
     "handshake",
     "no-identity",
@@ -54,7 +54,7 @@ def look(run: RealRun) -> Processes:
     return asyncio.run(ask())
 
 
-def test_run_keeps_its_promises_when_every_port_is_attacked(run: RealRun) -> None:
+def test_run_survives_garbage_on_every_port(run: RealRun) -> None:
     ports = {process: listening(process) for process in remains(run.run)}
     listeners = [process for process, own in ports.items() if own]
     assert len(listeners) == 9

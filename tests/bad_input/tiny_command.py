@@ -1,4 +1,4 @@
-"""The command line as a user meets it, and the settings of the smallest run."""
+"""The real command line, and the settings of the smallest run."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ Rlctl = Callable[..., Refusal]
 
 
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """A real command line, to its end."""
+    """Run a real command line to its end."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         stdin=subprocess.DEVNULL,

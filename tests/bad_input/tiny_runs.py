@@ -15,14 +15,14 @@ STEPS_BEFORE = 3
 
 
 def copy_run(source: Path, target: Path) -> Path:
-    """A copy of a run's folder, without what is no file: the control socket of a head that was killed."""
+    """A copy of a run's folder without non-files, such as the control socket of a killed head."""
     return Path(shutil.copytree(source, target, ignore=shutil.ignore_patterns(CONTROL_SOCKET)))
 
 
 class KilledRun:
     """The folder of a run whose `rlctl` was killed, at its own path; `restore` puts it back as it was.
 
-    Its hosts' memory is gone, as after a reboot: what it knows is on disk.
+    Its hosts' memory is gone, as after a reboot; its whole state is on disk.
     """
 
     def __init__(self, root: Path, model: Path) -> None:

@@ -1,4 +1,4 @@
-"""Settings: what is read, what is refused, and in which words."""
+"""Loading of settings: accepted files, refusals and their messages."""
 
 import re
 import tomllib
@@ -28,16 +28,16 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def test_the_preset_loads_by_path_and_by_name() -> None:
+def test_preset_loads_by_path_and_by_name() -> None:
     assert load(QUICKSTART) == load("quickstart")
     assert load("quickstart").job.name == "quickstart"
 
 
-def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
+def test_empty_file_gives_the_defaults(tmp_path: Path) -> None:
     assert load(write(tmp_path, "")) == Config()
 
 
-def test_a_set_wins_over_the_file(tmp_path: Path) -> None:
+def test_set_option_overrides_the_file(tmp_path: Path) -> None:
     file = write(tmp_path, "[rollout]\nprompts = 7\nsamples = 3\n")
     config = load(file, ["rollout.prompts=9", "seeding.memory=false", "training.betas=[0.8, 0.9]"])
     assert (config.rollout.prompts, config.rollout.samples) == (9, 3)
@@ -45,7 +45,7 @@ def test_a_set_wins_over_the_file(tmp_path: Path) -> None:
     assert config.training.betas == (0.8, 0.9)
 
 
-def test_a_refusal_names_file_key_expectation_value_and_origin(tmp_path: Path) -> None:
+def test_refusal_names_file_key_expectation_value_and_origin(tmp_path: Path) -> None:
     file = write(tmp_path, "")
     assert refused(file, "rollout.prompts=abc") == (
         f"{file}: rollout.prompts: expected an integer ≥ 1, got 'abc' (--set)"
@@ -80,11 +80,11 @@ def test_a_refusal_names_file_key_expectation_value_and_origin(tmp_path: Path) -
         ("task.params=4", "task.params: expected a table of plain values, got 4"),
     ],
 )
-def test_a_bad_set_is_answered_in_words(tmp_path: Path, typed: str, answer: str) -> None:
+def test_bad_set_option_is_explained(tmp_path: Path, typed: str, answer: str) -> None:
     file = write(tmp_path, "")
-    said = refused(file, typed)
-    assert said.startswith(f"{file}: {answer}")
-    assert said.endswith("(--set)")
+    message = refused(file, typed)
+    assert message.startswith(f"{file}: {answer}")
+    assert message.endswith("(--set)")
 
 
 @pytest.mark.parametrize(
@@ -99,38 +99,38 @@ def test_a_bad_set_is_answered_in_words(tmp_path: Path, typed: str, answer: str)
         ),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(tmp_path: Path, typed: str, answer: str) -> None:
+def test_contradictory_settings_are_refused(tmp_path: Path, typed: str, answer: str) -> None:
     assert answer in refused(write(tmp_path, ""), typed)
 
 
 @pytest.mark.parametrize("section", ["engine", "training"])
-def test_a_job_that_is_to_be_exact_takes_one_thread(tmp_path: Path, section: str) -> None:
+def test_exact_job_takes_one_thread(tmp_path: Path, section: str) -> None:
     file = write(tmp_path, f"[job]\nexact = true\n[{section}]\nthreads = 2\n")
     assert f"{section}.threads: expected 1 where job.exact is set, got 2" in refused(file)
 
 
-def test_a_job_that_is_to_be_exact_is_on_policy(tmp_path: Path) -> None:
+def test_exact_job_is_on_policy(tmp_path: Path) -> None:
     file = write(tmp_path, "[job]\nexact = true\n[rollout]\nstaleness = 1\n")
     assert "rollout.staleness: expected 0 where job.exact is set, got 1" in refused(file)
 
 
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     file = write(tmp_path, "[job]\nsteps = -1\n[nothing]\nx = 1\n")
-    said = refused(file, "rollout.samples=one").splitlines()
-    assert len(said) == 3
-    assert all(line.startswith(f"{file}: ") for line in said)
+    message = refused(file, "rollout.samples=one").splitlines()
+    assert len(message) == 3
+    assert all(line.startswith(f"{file}: ") for line in message)
 
 
-def test_a_name_that_looks_like_a_number_stays_a_name(tmp_path: Path) -> None:
+def test_name_that_looks_like_a_number_stays_text(tmp_path: Path) -> None:
     assert load(write(tmp_path, ""), ["job.name=2024"]).job.name == "2024"
 
 
-def test_a_job_name_cannot_leave_the_runs_folder(tmp_path: Path) -> None:
+def test_job_name_cannot_leave_the_runs_folder(tmp_path: Path) -> None:
     for name in ("../x", "a/b", "", ".", "'a\\n'", '"a\\n"'):
         assert "job.name" in refused(write(tmp_path, ""), f"job.name={name}")
 
 
-def test_task_parameters_are_free_and_can_be_set_one_by_one(tmp_path: Path) -> None:
+def test_task_parameters_are_free_and_set_singly(tmp_path: Path) -> None:
     file = write(tmp_path, "[task]\nname = 'x'\nparams = { low = 1 }\n")
     assert load(file, ["task.params.high=9", "task.params.words=['a']"]).task[0].params == {
         "low": 1,
@@ -142,7 +142,7 @@ def test_task_parameters_are_free_and_can_be_set_one_by_one(tmp_path: Path) -> N
 TWO = "[[task]]\nname = 'a'\ndata = 'a.jsonl'\nshare = 0.4\n[[task]]\nname = 'b'\nshare = 1\n"
 
 
-def test_several_tasks_stand_in_sections_of_one_name(tmp_path: Path) -> None:
+def test_several_tasks_use_sections_of_one_name(tmp_path: Path) -> None:
     config = load(write(tmp_path, TWO))
     assert [(task.name, task.share) for task in config.task] == [("a", 0.4), ("b", 1.0)]
     assert config.task[0].data == str(tmp_path / "a.jsonl")
@@ -152,7 +152,7 @@ def test_several_tasks_stand_in_sections_of_one_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sets", "said"),
+    ("text", "sets", "words"),
     [
         (TWO.replace("share = 1", "shar = 1"), [], "task[1].shar: unknown key; did you mean task.share?"),
         (TWO, ["task.name=x"], "task.name: the file has 2 sections [[task]]; change it there (--set)"),
@@ -165,12 +165,12 @@ def test_several_tasks_stand_in_sections_of_one_name(tmp_path: Path) -> None:
         ("[task]\nsystem = 'x'", [], "system: expected with data only"),
     ],
 )
-def test_tasks_that_cannot_be_are_refused(tmp_path: Path, text: str, sets: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
+def test_impossible_tasks_are_refused(tmp_path: Path, text: str, sets: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
         load(write(tmp_path, text), sets)
 
 
-def test_a_relative_path_starts_at_the_file_or_at_the_working_directory(
+def test_relative_path_starts_at_file_or_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -191,7 +191,7 @@ def test_broken_toml_is_refused_with_its_line(tmp_path: Path, text: str, answer:
     assert answer in refused(file)
 
 
-def test_files_that_are_no_settings_are_refused(tmp_path: Path) -> None:
+def test_non_settings_files_are_refused(tmp_path: Path) -> None:
     assert "no such file; name a TOML file or a preset (onehost, quickstart" in refused(
         tmp_path / "none.toml"
     )
@@ -207,7 +207,7 @@ def test_files_that_are_no_settings_are_refused(tmp_path: Path) -> None:
     assert "not valid TOML" in refused(deep)
 
 
-def test_a_dump_writes_every_key_and_reads_back_equal(tmp_path: Path) -> None:
+def test_dump_writes_every_key_and_reads_back_equal(tmp_path: Path) -> None:
     config = load("quickstart", ["job.seed=7", "task.params.letters=['a', 'b']"])
     text = dump(config)
     assert load(write(tmp_path, text)) == config
@@ -216,7 +216,7 @@ def test_a_dump_writes_every_key_and_reads_back_equal(tmp_path: Path) -> None:
         assert key.rpartition(".")[2] in text
 
 
-def test_a_tree_is_refused_in_the_name_of_its_source() -> None:
+def test_refusal_of_a_tree_names_its_source() -> None:
     with pytest.raises(ConfigError, match=r"history: job\.steps: expected an integer ≥ 1, got 0"):
         from_tree({"job": {"steps": 0}}, "history")
 
@@ -229,7 +229,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*Config.__struct_fields__, "other"]), values, max_size=4))
-def test_any_tree_is_a_config_or_a_config_error(tree: dict[str, object]) -> None:
+def test_any_tree_is_a_config_or_config_error(tree: dict[str, object]) -> None:
     problems: tuple[str, ...] = ()
     try:
         config = from_tree(tree, "any")
@@ -243,32 +243,32 @@ def test_any_tree_is_a_config_or_a_config_error(tree: dict[str, object]) -> None
 @given(st.sampled_from(list(check.known_keys(Config))), st.text(max_size=20))
 @example("network.keys", "~nobody-of-this-name/keys")
 @example("model.path", "a\0b")
-def test_any_set_text_is_taken_or_refused_by_its_section(key: str, raw: str) -> None:
-    said = key
+def test_any_set_text_is_accepted_or_names_its_section(key: str, raw: str) -> None:
+    message = key
     try:
         load("quickstart", [f"{key}={raw}"])
     except ConfigError as error:
-        said = str(error)
-    assert key.partition(".")[0] in said
+        message = str(error)
+    assert key.partition(".")[0] in message
 
 
-def test_settings_cannot_be_changed_after_loading() -> None:
+def test_settings_cannot_change_after_loading() -> None:
     config = load("quickstart")
     with pytest.raises(AttributeError):
         config.job.seed = 3  # type: ignore[misc]
 
 
-def test_requests_are_kept_across_versions_only_where_a_response_may_have_two(tmp_path: Path) -> None:
+def test_requests_are_kept_only_for_multi_version_responses(tmp_path: Path) -> None:
     kept = '[engine]\nin_flight = "kept"\n'
-    said = refused(write(tmp_path, kept))
-    assert "engine.in_flight: expected handed-over where rollout.staleness is 0, got kept" in said
+    message = refused(write(tmp_path, kept))
+    assert "engine.in_flight: expected handed-over where rollout.staleness is 0, got kept" in message
     assert load(str(write(tmp_path, kept + "[rollout]\nstaleness = 1\n"))).engine.in_flight == "kept"
     assert load(str(write(tmp_path, kept + '[training]\nbackend = "own"\n'))).engine.in_flight == "kept"
-    said = refused(write(tmp_path, kept + "drain_s = 2.0\n[rollout]\nstaleness = 1\n"))
-    assert "engine.drain_s: expected 0 where engine.in_flight is kept, got 2" in said
+    message = refused(write(tmp_path, kept + "drain_s = 2.0\n[rollout]\nstaleness = 1\n"))
+    assert "engine.drain_s: expected 0 where engine.in_flight is kept, got 2" in message
 
 
-def test_a_path_with_a_default_is_of_the_folder_of_the_file_whose_section_it_is_in(
+def test_default_path_is_the_folder_of_its_section_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -284,4 +284,4 @@ def test_a_path_with_a_default_is_of_the_folder_of_the_file_whose_section_it_is_
     call = "reward.function.call=mine:score"
     assert load(file, [call]).reward.function.path == str(elsewhere)
     file.write_text('[reward.function]\nstyle = "verl"\n')
-    assert load(file, [call]).reward.function.path == str(tmp_path), "the section is the file's"
+    assert load(file, [call]).reward.function.path == str(tmp_path), "the section belongs to the file"

@@ -1,4 +1,4 @@
-"""Availability traces: the format, its refusals, and questions about times."""
+"""Availability traces: the format, its refusals, and queries by time."""
 
 import itertools
 import os
@@ -37,7 +37,7 @@ def refused(*rows: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("rows", "line", "said"),
+    ("rows", "line", "words"),
     [
         (["5,add,a", "4,add,b"], 3, "t_seconds 4 comes after 5; sort the rows"),
         (["0,start,a"], 2, "unknown event 'start'; use add, notice or remove"),
@@ -59,13 +59,13 @@ def refused(*rows: str) -> str:
         (["0,add," + "a" * 65], 2, "instance_id"),
     ],
 )
-def test_a_bad_row_is_refused_with_its_line_and_a_way_out(rows: list[str], line: int, said: str) -> None:
+def test_bad_row_is_refused_with_line_and_remedy(rows: list[str], line: int, words: str) -> None:
     message = refused(*rows)
     assert message.startswith(f"t.csv:{line}: ")
-    assert said in message
+    assert words in message
 
 
-def test_a_missing_header_an_empty_file_and_a_trace_without_rows_are_refused() -> None:
+def test_trace_without_header_or_rows_is_refused() -> None:
     for text in ("", "0,add,a\n", "time,event,id\n"):
         with pytest.raises(TraceError, match=f"t.csv:1: expected the header {TOP}"):
             parse(text, "t.csv")
@@ -73,7 +73,7 @@ def test_a_missing_header_an_empty_file_and_a_trace_without_rows_are_refused() -
         parse(TOP + "\n", "t.csv")
 
 
-def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused_by_name(tmp_path: Path) -> None:
     for bad in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(TraceError, match="cannot be read"):
             read(bad)
@@ -88,13 +88,13 @@ def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
         read(large)
 
 
-def test_byte_order_mark_windows_line_ends_and_blank_lines_are_harmless(tmp_path: Path) -> None:
+def test_byte_order_mark_crlf_and_blank_lines_are_harmless(tmp_path: Path) -> None:
     file = tmp_path / "windows.csv"
     file.write_bytes(f"\ufeff{TOP}\r\n0,add,a\r\n\r\n 1.5 , remove , a \r\n".encode())
     assert read(file).events == (TraceEvent(0.0, Event.ADD, "a"), TraceEvent(1.5, Event.REMOVE, "a"))
 
 
-def test_an_instance_may_come_back_and_get_notice_again() -> None:
+def test_instance_may_return_and_get_notice_again() -> None:
     again = trace("0,add,a", "1,notice,a", "2,remove,a", "3,add,a", "4,notice,a")
     assert len(again.events) == 5
     assert again.end_s == 4
@@ -135,14 +135,12 @@ def histories(draw: st.DrawFn) -> Trace:
 
 
 @given(histories(), st.lists(st.floats(0, 80), max_size=6))
-def test_windows_that_meet_see_every_event_once_and_agree_with_the_state(
-    made: Trace, cuts: list[float]
-) -> None:
+def test_adjacent_windows_see_every_event_once(made: Trace, cuts: list[float]) -> None:
     available = Availability(made)
     edges = [0.0, *sorted(cuts), made.end_s + 100]
     seen: list[TraceEvent] = []
-    for begin, end in itertools.pairwise(edges):
-        seen += available.events_between(begin, end)
+    for start, end in itertools.pairwise(edges):
+        seen += available.events_between(start, end)
         up = {e.instance for e in seen if e.event is Event.ADD}
         for instance in list(up):
             last = [e.event for e in seen if e.instance == instance and e.event is not Event.NOTICE][-1]
@@ -154,17 +152,17 @@ def test_windows_that_meet_see_every_event_once_and_agree_with_the_state(
 
 
 @given(st.text(max_size=80))
-def test_any_text_is_a_trace_or_a_trace_error(text: str) -> None:
+def test_any_text_is_a_trace_or_trace_error(text: str) -> None:
     for whole in (text, f"{TOP}\n{text}"):
-        said = "any:"
+        problem = "any:"
         try:
             assert parse(whole, "any").events
         except TraceError as error:
-            said = str(error)
-        assert said.startswith("any:")
+            problem = str(error)
+        assert problem.startswith("any:")
 
 
-def test_the_quickstart_trace_kills_notifies_and_fits_two_cores() -> None:
+def test_quickstart_trace_kills_notifies_and_fits_two_cores() -> None:
     made = read(load("quickstart").fleet.trace)
     assert made.events == read(QUICKSTART).events
     settings = load("quickstart").fleet
