@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(path for folder in ("actors", "nodeagent") for path in (ROOT / folder).rglob("*.py"))
 
 SCOPES = {"wait", "waiting", "_wait", "timeout", "timeout_at"}
-"""Calls whose `async with` bounds and lists, or at least bounds, what is awaited inside."""
+"""Calls whose `async with` bounds, and mostly lists, the awaits inside."""
 
 LISTED_BY_CALLER = "called inside the wait of its only caller"
 IN_A_WORKER = "in a worker process, whose pool has a deadline for its answer"

@@ -125,7 +125,7 @@ def test_second_ctrl_c_stops_a_run_at_once(checkpoint: Path, tmp_path: Path) -> 
 
 @realprocess
 @pytest.mark.timeout(200)
-def test_ctrl_c_stops_a_run_and_prints_how_to_resume(checkpoint: Path, tmp_path: Path) -> None:
+def test_ctrl_c_stops_a_run_and_prints_its_resume(checkpoint: Path, tmp_path: Path) -> None:
     run = made(tmp_path, checkpoint, OPEN_ENDED)
     try:
         run.start()

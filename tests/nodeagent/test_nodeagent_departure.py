@@ -148,9 +148,7 @@ async def test_ordered_host_goes_as_soon_as_it_is_empty(
         assert "acknowledged" not in it.world.events
 
 
-async def test_host_with_a_notice_drains_and_waits_for_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_host_with_a_notice_drains_and_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage(tmp_path, monkeypatch) as it:
         await it.send(notice(1.0))
         await it.world.until("reports drained", "withdraw 1")

@@ -43,7 +43,7 @@ def one(root: Path) -> job_memory.Found:
     return only
 
 
-def test_images_of_a_dead_run_are_freed_and_state_kept(tmp_path: Path) -> None:
+def test_dead_run_images_are_freed_and_state_kept(tmp_path: Path) -> None:
     folder = run_of(tmp_path, "dead-a")
     left = one(tmp_path)
     assert left.used == ""

@@ -43,7 +43,7 @@ class Talk:
 
 
 class Manager(Actor):
-    """Answers by the script of its `Talk`, or when the test says so."""
+    """Answers by the script of its `Talk`, or when the test orders it."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -224,7 +224,7 @@ async def test_unreachable_manager_does_not_block_the_loop(
 
     async def refused_at_once(ctx: Context, to: str, message: Message, **_: object) -> Message:
         asked.append(message)
-        assert len(asked) < 50, "it asks without a pause"
+        assert len(asked) < 50, "the gateway asks without a pause"
         raise AskTimeout("nobody holds the name, and there is no registry")
 
     async with world(tmp_path) as running:
@@ -233,7 +233,7 @@ async def test_unreachable_manager_does_not_block_the_loop(
         await asyncio.sleep(0.5)
         reading.cancel()
         assert asked
-        assert running.system.system.cell("rollout/gateway") is not None, "it crashed over it"
+        assert running.system.system.cell("rollout/gateway") is not None, "the gateway crashed"
 
 
 async def test_slow_reader_pauses_the_manager_and_gets_all_tokens(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ async def test_slow_reader_pauses_the_manager_and_gets_all_tokens(tmp_path: Path
         await running.until_asked()
         await running.made("a", 0, 5)
         tokens = list((await first).tokens)  # type: ignore[union-attr]
-        for start in range(5, 30, 5):  # it reads nothing meanwhile
+        for start in range(5, 30, 5):  # the client reads nothing meanwhile
             await running.made("a", start, start + 5)
         await asyncio.sleep(0.6)
         assert running.gateway._follows["a"].__len__() <= 5 + 8 + 5

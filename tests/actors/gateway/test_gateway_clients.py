@@ -174,7 +174,7 @@ async def test_slime_reads_text_and_weight_version(name: str) -> None:
 
 
 async def test_slime_ends_a_round_by_repeated_aborts() -> None:
-    """Its requests come back with the tokens that they have."""
+    """Its requests return with their tokens so far."""
     async with serving(ROUTES, requests=Story(pause_s=0.01)) as world:
         rollout = asyncio.create_task(slime.rollout(world.url, "tiny", PROMPT, 120))
         while not world.requests.asked:

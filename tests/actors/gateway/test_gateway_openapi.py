@@ -30,7 +30,7 @@ from tests.actors.gateway.gateway_world import serving
 from tests.actors.gateway.story import Story
 
 EXAMPLES = 2
-"""Cases of each route, sound ones and as many unsound ones; the same every time."""
+"""Cases of each route, half of them valid; the same in every run."""
 
 DOCUMENT = msgspec.json.decode(msgspec.json.encode(openapi.document(ROUTES)))
 OPERATIONS = [found.ok() for found in schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()]
@@ -45,7 +45,7 @@ LIAR = Route("GET", "/liar", lie, "Say one thing and do another.", answer=Ok, ki
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A gateway in a thread: the tester is not asynchronous."""
+    """The URL of a gateway in a thread, since the tester is not asynchronous."""
     loop = asyncio.new_event_loop()
     began: list[str] = []
     ready, over = threading.Event(), asyncio.Event()
@@ -79,7 +79,7 @@ def check(case: schemathesis.Case, url: str) -> None:
         status_code_conformance,
     ]
     response = case.call(base_url=url, timeout=60)
-    if response.status_code != 501:  # what is not offered says so
+    if response.status_code != 501:  # unsupported routes answer so
         checks.append(not_a_server_error)
     case.validate_response(response, checks=checks)
 

@@ -85,7 +85,7 @@ def test_step_is_charged_with_the_hosts_of_its_time() -> None:
     assert second.wasted == {"aborted": 2, "dropped": 2}
 
 
-def test_drained_host_without_an_end_is_paid_until_its_drain() -> None:
+def test_drained_host_is_paid_until_its_drain() -> None:
     records: list[AnyRecord] = [run(), node(0, "spot-1", "joined"), node(60, "spot-1", "drained"), run(100)]
     (used,) = used_between(records, [(0, 200)])
     assert used.preemptible_s == 60

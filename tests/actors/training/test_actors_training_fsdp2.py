@@ -47,7 +47,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def some_steps(count: int) -> list[Step]:
-    """Steps of three micro-batches; the last of each is a single sample, so one rank has nothing to do."""
+    """Steps of three micro-batches; the last of each is a single sample, so one rank has no work."""
     rng = random.Random(7)
 
     def one() -> Sample:
@@ -214,7 +214,7 @@ def test_restarted_gang_makes_the_same_bits(pair: tuple[Places, Seen], tmp_path:
 # Orders of a rank: 1 load, 2 image, 3 begin, 4 to 6 micro-batches, 7 finish, 8 state, 9 image, 10 begin ...
 
 
-def test_rank_killed_in_a_step_ends_the_gang_by_name(model_dir: Path, tmp_path: Path) -> None:
+def test_rank_killed_in_a_step_ends_the_gang(model_dir: Path, tmp_path: Path) -> None:
     seen = run_gang(Places(model_dir, tmp_path), 2, STEPS, harm=Harm(1, 5, signal.SIGKILL))
     assert seen.broken.startswith("rank 1 is gone")
     assert HostCopies(tmp_path / "copies").newest() is None

@@ -96,7 +96,7 @@ def one_batch_gradient(samples: list[Sample]) -> Tensor:
 
 @given(st.permutations(range(12)), st.sets(st.integers(1, 11)))
 @settings(SLOW_OR_FAST, max_examples=15)
-def test_micro_batches_in_any_order_add_up_to_one_batch(order: list[int], cuts: set[int]) -> None:
+def test_micro_batches_in_any_order_equal_one_batch(order: list[int], cuts: set[int]) -> None:
     samples = some_samples(12)
     model, tokens = Toy(), 0
     edges = [0, *sorted(cuts), 12]

@@ -106,7 +106,7 @@ def test_correction_changes_nothing_on_policy() -> None:
         torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
-def test_stale_token_weight_is_its_ratio_up_to_the_cap() -> None:
+def test_stale_token_weight_is_its_capped_ratio() -> None:
     logprobs = torch.log(torch.tensor([0.1, 0.3, 0.9], dtype=torch.float64)).requires_grad_()
     sampled = torch.log(torch.tensor([0.2, 0.2, 0.1], dtype=torch.float64))
     sums = loss_sums(

@@ -248,7 +248,7 @@ def test_state_of_another_model_is_refused_whole(model_dir: Path) -> None:
 
 
 def served(compute: TrainerCompute) -> Qwen3:
-    """The model of an engine that loaded what is published."""
+    """The model of an engine that loaded the published weights."""
     engine = Qwen3(compute.model.config).requires_grad_(False)
     specs = weight_layout(compute.model, torch.bfloat16)
     image = memoryview(bytearray(image_bytes(specs)))

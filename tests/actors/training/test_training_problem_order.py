@@ -32,7 +32,7 @@ class Job:
         if event is not None:
             self.journal.append(event)
             if self.rng.random() < 0.2:
-                self.die()  # between the commit and whatever follows
+                self.die()  # between the commit and the next action
             else:
                 self.draws.apply(event)
         return self.draws.of(batch)

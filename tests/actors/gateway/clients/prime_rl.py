@@ -29,7 +29,7 @@ class Plain:
 async def rollout(
     url: str, model: str, prompt: list[int], limit: int, longest: int | None = 1 << 20
 ) -> Rollout:
-    """longest: prompt that it would send; None: as the server says, which it remembers."""
+    """longest: limit of the prompt; None: the limit that the server reports, which the package remembers."""
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="EMPTY", max_retries=0) as client:
         answer = await generate(
             client=client,

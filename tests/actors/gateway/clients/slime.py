@@ -43,7 +43,7 @@ async def rollout(url: str, model: str, prompt: list[int], limit: int) -> Rollou
 
 
 async def streamed(url: str, model: str, prompt: list[int], limit: int) -> Rollout:
-    """Chunks are cumulative: the last one is the answer, and none may take back what one before it said."""
+    """Chunks are cumulative: the last one is the answer, and each contains all earlier ones."""
     last, before = None, 0
     body = {**body_of(prompt, limit), "stream": True}
     async with (

@@ -49,7 +49,7 @@ async def chat_greedy(url: str, model: str, prompt: list[int], limit: int) -> Ro
 
 
 async def _asked(call: Callable[[], Columns], limit: int) -> list[Rollout]:
-    """TRL reads no reason: what is not as long as it may be has ended by itself."""
+    """TRL reads no reason: a response below the limit counts as stopped."""
     answer = await asyncio.to_thread(call)
     found = []
     for tokens, logprobs, ids in zip(

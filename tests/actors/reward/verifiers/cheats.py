@@ -1,6 +1,6 @@
 """Programs that try to score without solving anything, for the function `f` or for stdin.
 
-Each is what a policy finds: it ends well, prints what graders print, or looks for what is expected. The
+A policy finds such programs: they exit well, print a grader's output, or search for the expected one. The
 problem is to return, or print, the reverse of a text; no cheat does.
 """
 

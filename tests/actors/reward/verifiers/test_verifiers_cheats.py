@@ -19,7 +19,7 @@ CALLS = Entry(question="?", tests=tuple({"call": "f", "args": [one], "expected":
 STDIN = Entry(question="?", tests=tuple({"input": f"{one}\n", "output": one[::-1]} for one in TEXTS))
 HONEST = {"call": "def f(text):\n    return text[::-1]", "stdin": "print(input()[::-1])"}
 
-# A grader as many are: the program and what is expected in one process, its end or its words the verdict.
+# A common grader: the program and the expected output share a process, whose end or output is the verdict.
 _NAIVE = """
 import json, sys
 source, tests = open("source.py").read(), json.load(open("tests.json"))

@@ -141,7 +141,7 @@ def test_trusted_side_does_not_load_sympy() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-# Run in a process of its own: what is replaced stays replaced.
+# Run in a process of its own, since its patches stay.
 _WATCHED = """
 import sys
 from gleaner.actors.reward.verifiers import math_inside
