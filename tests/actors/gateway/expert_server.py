@@ -31,8 +31,8 @@ def rows_of(name: int, tokens: list[int]) -> NDArray[np.int32]:
 
 class ExpertServer:
     """name: 1 or more. routed: it was started with the flag. hold_at: it makes so many of a request and then
-    waits; None: as many as are asked for. silent: so many ends come without their rows. apart: its tokens are
-    so far from those of others. unfit: why it can serve no grammar."""
+    waits; None: as many as requested. silent: so many ends arrive without their rows. apart: distance of its
+    tokens from those of other servers. unfit: the reason why it can serve no grammar."""
 
     def __init__(
         self,

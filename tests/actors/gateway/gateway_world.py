@@ -18,12 +18,12 @@ from gleaner.actors.gateway.server import HttpServer
 from gleaner.configs.schema import Gateway
 
 Script = Sequence[Piece | End | AskError | float]
-"""What a request gives, in order; a number is a pause in seconds."""
+"""Items of a response in order; a number is a pause in seconds."""
 
 
 @dataclass
 class FakeRequests:
-    """Answers every ask with `script`, or with that of its id in `scripts`."""
+    """Answers every request with `script`, or with the script of its id in `scripts`."""
 
     script: Script = ()
     scripts: dict[str, Script] = field(default_factory=dict)
@@ -149,7 +149,7 @@ SERVED = Served(model="tiny", max_prompt_tokens=64, max_new_tokens=128, run="tes
 
 @dataclass
 class World:
-    """What a test talks to."""
+    """The gateway under test and its client."""
 
     url: str
     client: aiohttp.ClientSession
@@ -200,7 +200,7 @@ def pieces(tokens: Sequence[int], cuts: Sequence[int], version: int = 3) -> list
 
 
 def with_status(script: Sequence[Piece | End], status: str) -> list[Piece | End]:
-    """The same with another end."""
+    """The same items with another end."""
     assert status in ("stop", "length", "deadline", "abort")
     return [replace(item, status=status) if isinstance(item, End) else item for item in script]
 

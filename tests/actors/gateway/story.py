@@ -8,7 +8,7 @@ from gleaner.actors.gateway.ask import Ask, Busy, End, Piece
 from tests.actors.gateway.gateway_world import FakeRequests
 
 SWITCH = 3
-"""Tokens of version 3; those after are of version 4."""
+"""Tokens of version 3; later tokens are of version 4."""
 
 
 def letter(position: int) -> int:

@@ -46,7 +46,7 @@ MAKE = Route("POST", "/make", make, "Make tokens.", answer=Life, kind="data")
 
 
 async def raw(world: World, request: bytes) -> tuple[int, dict[str, object]]:
-    """The status and the JSON of the answer to these bytes, which no client library would send."""
+    """Status and JSON of the answer to raw bytes that no client library would send."""
     host, _, port = world.url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(request)
@@ -84,7 +84,7 @@ async def test_data_key_opens_no_state_changing_route() -> None:
         assert world.fleet.paused == ["abort"]
         assert await status("GET", "/workers", "data") == 200, "a read needs no control key"
         assert await status("POST", "/make", "data") == 200
-        assert await status("POST", "/make", "control") == 200, "a trainer has one key for all calls"
+        assert await status("POST", "/make", "control") == 200, "a control key opens all calls"
 
 
 async def test_single_kind_of_key_opens_both_kinds_of_routes() -> None:
@@ -94,7 +94,7 @@ async def test_single_kind_of_key_opens_both_kinds_of_routes() -> None:
             assert response.status == 200
     async with serving((*ROUTES, MAKE), access=Access(control_keys=("control",))) as world:
         async with world.client.post(world.url + "/make", json={}) as response:
-            assert response.status == 200, "without data keys data is open"
+            assert response.status == 200, "without data keys the data routes are open"
         async with world.client.post(world.url + "/pause", json={}) as response:
             assert response.status == 401
 
@@ -142,7 +142,7 @@ async def test_foreign_origin_changes_nothing_without_keys() -> None:
         assert world.fleet.paused == []
         assert await status(world.url, "/pause") == 200
         async with world.client.get(world.url + "/liveness", headers={"Origin": "http://evil"}) as response:
-            assert response.status == 200, "probes need nothing"
+            assert response.status == 200, "probes need no key"
 
 
 async def test_names_and_origins_are_ignored_with_keys() -> None:

@@ -106,7 +106,7 @@ async def test_client_not_reading_its_stream_is_cut_off() -> None:
                 while world.requests.left != ["made"]:
                     await asyncio.sleep(0.02)
         async with world.client.post(world.url + "/read", json={}) as response:
-            assert response.status == 200, "others are served"
+            assert response.status == 200, "other clients are served"
 
 
 async def test_unread_answer_ends_its_connection_after_close() -> None:

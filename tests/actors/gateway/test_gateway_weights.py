@@ -37,15 +37,15 @@ WORDS = "Failed to get weights iterator: no file"
 
 @dataclass
 class Server:
-    """SGLang as far as weights go. good: folders that it can load; half: that it loads a part of; broken:
-    that it loads, and whose tensors hold NaN."""
+    """The weight routes of SGLang. good: folders that it can load; half: folders that it loads in part; broken:
+    folders that it loads and whose tensors hold NaN."""
 
     good: set[str] = field(default_factory=lambda: {"/first"})
     half: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     path: str = "/first"
     version: str = "default"
-    holds: str = "/first"  # whose bytes are in its memory
+    holds: str = "/first"  # the folder whose bytes are in its memory
     asked: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -247,7 +247,7 @@ async def test_server_with_a_foreign_folder_loads_ours(world: World) -> None:
 @pytest.mark.parametrize("engines", ["a", "ab"])
 async def test_journaled_version_that_no_engine_loads_is_skipped(world: World, engines: str) -> None:
     bad = PublishVersion(weights=in_folder(5, "/nowhere"))
-    await world.head.ask("rollout/manager", bad, Done)  # as releases before did, untried
+    await world.head.ask("rollout/manager", bad, Done)  # as earlier releases did, without a trial
     async with Server().running() as one, Server().running() as other:
         for name, server in zip(engines, (one, other), strict=False):
             await world.add(name, server)

@@ -1,5 +1,5 @@
-"""Small tokenizers of the three kinds in the wild: bytes (Qwen, Llama 3), blanks as U+2581 with bytes as a
-last resort (Llama 2, Gemma), and whole characters (the models that are made here)."""
+"""Small tokenizers of the three common kinds: bytes (Qwen, Llama 3), blanks as U+2581 with byte fallback
+(Llama 2, Gemma), and whole characters (the models of Gleaner)."""
 
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -10,7 +10,7 @@ SPECIAL = ["<|start|>", "<|end|>"]
 
 
 def of_bytes() -> Tokenizer:
-    """Every token is one byte, but for some words and two special ones."""
+    """Every token is one byte, except some words and two special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("Ġ", "h"), ("Ġh", "i"), ("a", "b"), ("Ã", "©")]
     vocabulary = {token: id for id, token in enumerate([*alphabet, *("".join(pair) for pair in merges)])}
@@ -23,7 +23,7 @@ def of_bytes() -> Tokenizer:
 
 
 def of_blanks() -> Tokenizer:
-    """As SentencePiece makes them: a blank leads each word, what has no token is spelled in bytes."""
+    """As from SentencePiece: a blank leads each word, and text without a token is spelled in bytes."""
     words = ["▁", "▁a", "▁hi", "a", "b", "h", "i", ".", "\n", "é", "▁▁"]
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     vocabulary = {token: id for id, token in enumerate(["<unk>", *bytes_, *words])}

@@ -7,7 +7,7 @@ from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 
 
 def checkpoint(folder: Path) -> Path:
-    """The folder, with a tokenizer and a chat template where it had none."""
+    """The folder, with a tokenizer and a chat template added if missing."""
     if not (folder / "tokenizer.json").exists():
         words = ["What is 1 + 2 ?", "problem a b train heldout"]
         new_tokenizer(words, []).save(str(folder / "tokenizer.json"))
@@ -16,5 +16,5 @@ def checkpoint(folder: Path) -> Path:
 
 
 def prompts(folder: Path) -> Prompts:
-    """Of that folder."""
+    """Prompts of that folder."""
     return Prompts(checkpoint(folder))

@@ -25,7 +25,7 @@ def test_verifier_is_sick_beyond_its_share_of_failures() -> None:
 
 def test_verdicts_older_than_the_window_do_not_count() -> None:
     health = VerifierHealth(0.2, 30.0)
-    record(health, [VERIFIER_FAILED, "ok"] * 9)  # fewer than are judged by their share
+    record(health, [VERIFIER_FAILED, "ok"] * 9)  # fewer than the share is judged by
     record(health, ["ok"] * WINDOW + [LOST] * 40)
     assert not health.sick
 

@@ -21,7 +21,7 @@ from gleaner.supervisor import Intensity, Overloaded
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-AMPLE_S = 60.0  # nothing here takes that long; what hangs gets a shorter deadline
+AMPLE_S = 60.0  # longer than anything here; tests of hangs set a shorter deadline
 START = WorkerProcess.start
 
 
@@ -43,7 +43,7 @@ async def pool(tmp_path: Path) -> AsyncIterator[WorkerPool]:
 
 
 def children() -> list[psutil.Process]:
-    """Workers that live."""
+    """Living workers."""
     alive = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -244,7 +244,7 @@ def test_restarts_beyond_the_intensity_back_off() -> None:
     restarts = Restarts(Intensity(restarts=2, within_s=10.0, backoff_s=0.5))
     assert [restarts.delay_s(now) for now in (0.0, 0.1, 0.2, 0.3, 0.4)] == [0.0, 0.0, 0.5, 1.0, 2.0]
     assert restarts.delay_s(5.0) == 4.0
-    assert restarts.delay_s(5.1) == 5.0, "it has a longest value"
+    assert restarts.delay_s(5.1) == 5.0, "the delay has a maximum"
     assert restarts.delay_s(30.0) == 0.0, "old restarts are forgotten"
 
 

@@ -6,7 +6,7 @@ from tests.actors.gateway.clients.rollout import Rollout, post
 
 
 async def rollout(url: str, model: str, prompt: list[int], limit: int) -> Rollout:
-    """The vLLM flavour; it names no model."""
+    """The vLLM flavour, which names no model."""
     body = {
         "top_p": 1.0,
         "top_k": 100000000,
@@ -80,7 +80,7 @@ async def rollout_sglang(url: str, model: str, prompt: list[int], limit: int) ->
 
 
 async def update_from_disk(url: str, path: str, vllm: bool) -> None:
-    """Pause, load, go on, in the words of one flavour; each call must be a 200 with JSON."""
+    """Pause, load and resume in one flavour; each call must be a 200 with JSON."""
     pause, load, go_on = (
         ("areal_pause_generation", "areal_update_weights", "areal_continue_generation")
         if vllm

@@ -1,4 +1,4 @@
-"""All clients that roll out one prompt of tokens, by name."""
+"""All clients with a rollout of one prompt of tokens, by name."""
 
 from collections.abc import Awaitable, Callable
 

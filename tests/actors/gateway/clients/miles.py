@@ -1,4 +1,4 @@
-"""miles: `/generate` as slime sends it, with its own fields, and workers in the old router's words."""
+"""miles: `/generate` as slime sends it, with its own fields, and the workers of the old router."""
 
 import json
 

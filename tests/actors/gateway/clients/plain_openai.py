@@ -30,7 +30,7 @@ async def rollout(url: str, model: str, prompt: list[int], limit: int) -> Rollou
                 assert chunk.usage.completion_tokens == len(tokens)
                 continue
             choice = chunk.choices[0]
-            assert not reason, "nothing follows the end but the usage"
+            assert not reason, "only the usage follows the end"
             tokens += choice.token_ids  # type: ignore[attr-defined]
             text += choice.text
             if choice.logprobs is not None:

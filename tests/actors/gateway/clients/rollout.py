@@ -1,4 +1,4 @@
-"""What every client here makes of an endpoint: one rollout, read as that client reads it.
+"""Result of every client: one rollout of an endpoint, read as that client reads it.
 
 A client is a function of a base URL, so that the same one runs against a server in a test and against a
 gateway whose engines are being killed.
@@ -23,7 +23,7 @@ class Rollout:
     version: str | None = None
 
     def check(self, limit: int) -> "Rollout":
-        """What a trainer counts on."""
+        """Check the properties that a trainer relies on."""
         assert len(self.tokens) == len(self.logprobs) <= limit
         assert all(math.isfinite(logprob) and -9999.0 < logprob <= 0.0 for logprob in self.logprobs)
         assert self.reason in ("stop", "length"), self.reason

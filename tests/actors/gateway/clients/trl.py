@@ -1,6 +1,6 @@
-"""TRL by its bytes: the client of `trl vllm-serve` (up to 1.10), the rollout worker of its asynchronous GRPO.
+"""TRL by its requests: the client of `trl vllm-serve` (up to 1.10) and the worker of asynchronous GRPO.
 
-Its client of today is its own package's: `trl_package`.
+The client of TRL's current package is in `trl_package`.
 """
 
 import json

@@ -34,17 +34,17 @@ async def chat(url: str, questions: list[str], limit: int, n: int = 1, **more: o
 
 
 async def rollout(url: str, model: str, prompt: list[int], limit: int) -> Rollout:
-    """One prompt's."""
+    """A rollout of one prompt."""
     return (await generate(url, [prompt], limit))[0]
 
 
 async def rollout_greedy(url: str, model: str, prompt: list[int], limit: int) -> Rollout:
-    """One prompt's, of the likeliest tokens."""
+    """A greedy rollout of one prompt."""
     return (await generate(url, [prompt], limit, temperature=0.0))[0]
 
 
 async def chat_greedy(url: str, model: str, prompt: list[int], limit: int) -> Rollout:
-    """As `rollout_greedy`, of a conversation that is this prompt's numbers."""
+    """As `rollout_greedy`, for a conversation of this prompt's numbers."""
     return (await chat(url, [" ".join(map(str, prompt))], limit, temperature=0.0))[0]
 
 

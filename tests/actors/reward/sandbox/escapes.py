@@ -159,7 +159,7 @@ def attributes_outside(facts: Facts) -> str:
 
 
 def flags_by_descriptor(facts: Facts) -> str:
-    """An attribute of a file of the program's user, which a descriptor for reading is enough for."""
+    """Set an attribute of a file of the program's user; a read-only descriptor is enough for that."""
     import fcntl
 
     Path("mine").write_text("x")
@@ -203,7 +203,7 @@ def signal_victim(facts: Facts) -> str:
 
 
 def signal_parent(facts: Facts) -> str:
-    """Process 1 of a namespace takes no signal from inside; outside of one the parent must be out of
+    """Process 1 of a namespace takes no signal from inside; without a namespace the parent must be out of
     reach."""
     if os.getppid() == 1:
         raise PermissionError(errno.EPERM, "process 1 of the namespace")
@@ -316,7 +316,7 @@ def dev_shm(facts: Facts) -> str:
     return "written"
 
 
-# -- what it may know --
+# -- information --
 
 
 def environment(facts: Facts) -> str:
@@ -350,7 +350,7 @@ REFUSED: dict[str, Callable[[Facts], str]] = {
         other_user, terminal, dev_shm, environment, descriptors,
     )
 }  # fmt: skip
-"""Each must raise, or end its program."""
+"""Each attempt must raise or end its program."""
 
 
 def attempt(payload: bytes) -> bytes:
@@ -362,7 +362,7 @@ def attempt(payload: bytes) -> bytes:
         return f"refused: {type(error).__name__}: {error}".encode()
 
 
-# -- more than its share: each ends at a limit --
+# -- excess use: each ends at a limit --
 
 
 def endless_loop(_: bytes) -> bytes:
@@ -387,7 +387,7 @@ def memory(_: bytes) -> bytes:
 
 
 def memory_of_many(_: bytes) -> bytes:
-    """Each below the limit of one process, together above it."""
+    """Processes below the limit of one process, together above it."""
     for _ in range(8):
         if os.fork() == 0:
             kept = bytearray(os.urandom(2**20) * 100)
@@ -532,7 +532,7 @@ def leaves_deep_folders(_: bytes) -> bytes:
 
 
 def leaves_locked_folders(_: bytes) -> bytes:
-    """Not even their owner may list them."""
+    """Folders that not even their owner may list."""
     os.umask(0)
     os.makedirs("write/inner")
     Path("write/file").write_text("x")
@@ -559,7 +559,7 @@ def finds_files(_: bytes) -> bytes:
     return repr(found + (["module"] if hasattr(json, "left") else [])).encode()
 
 
-# -- lying about the result --
+# -- false results --
 
 
 def exits_well(_: bytes) -> bytes:

@@ -26,7 +26,7 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
 
 
 def command(user: str, words: Sequence[str]) -> list[str]:
-    """`words`, run as `user`; what root mounts ends with them."""
+    """`words` as `user`; mounts of root end with the command."""
     if user == "own":
         return list(words)
     if user == "root":
@@ -42,7 +42,7 @@ def _hidden() -> str:
 
 
 def run(user: str, words: Sequence[str], text: str, **environment: str) -> str:
-    """What a command prints. Raises CalledProcessError."""
+    """Output of a command. Raises CalledProcessError."""
     done = subprocess.run(
         command(user, words),
         input=text,

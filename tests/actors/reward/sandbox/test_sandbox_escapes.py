@@ -35,7 +35,7 @@ ALWAYS_REFUSED = {
     "userfault",
     "io_uring",
 }
-"""Attempts without a control: kernels refuse some of these to all, one would set the host's clock."""
+"""Attempts without a control: kernels refuse some of these to all users, one would set the host's clock."""
 ROOT_ONLY = {
     "hardlink_out",
     "mount",

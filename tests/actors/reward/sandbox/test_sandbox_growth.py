@@ -24,12 +24,12 @@ HOSTILE = 10
 HARM = ("endless_loop", "sleeps", "memory", "forks", "daemon", "daemon_and_exit", "leaves_files", "flood")
 SMALL = Limits(cpu_s=0.05, wall_s=0.4, memory_bytes=128 * 2**20, tmp_bytes=2**20, output_bytes=2**16)
 FIRST = PROGRAMS // 50
-"""Programs before the first look: caches have filled."""
+"""Programs before the first measurement, so that caches are full."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """What this process, its sandbox and its user hold. Bytes are resident."""
+    """Resources of this process, its sandbox and its user. Bytes are resident."""
 
     processes: int
     descriptors: int
@@ -58,7 +58,7 @@ class Held:
 def sandbox(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostSandbox]:
     folder = tempfile.mkdtemp(
         prefix="gleaner-growth-"
-    )  # other sandboxes of the machine have theirs beside it
+    )  # other sandboxes of the machine have their own folders beside it
     os.chmod(folder, 0o711)
     monkeypatch.setattr(tempfile, "tempdir", folder)
     try:

@@ -40,7 +40,7 @@ def plainly(function: str, payload: bytes) -> dict[str, object]:
 
 def main() -> None:
     mode, tasks = sys.argv[1], json.load(sys.stdin)
-    if mode == "none":  # controls may mount and change things: in a mount namespace that ends with them
+    if mode == "none":  # controls may mount and change files, so they get a mount namespace of their own
         json.dump([plainly(function, payload.encode()) for function, payload, _ in tasks], sys.stdout)
         return
     sandbox = HostSandbox(detect(mode), ["escapes"], path=[str(Path(__file__).parent)])

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Answer = Callable[[Any], None]
-"""Answers a request that its handler has; `handler.body` is what was sent."""
+"""Answers the request of a handler; `handler.body` is the request's body."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Call:
 
 @dataclass
 class Service:
-    """answers: one after the other, the last one for ever. held: answers that wait for it."""
+    """answers: in sequence, the last one repeatedly. held: an event that answers wait for."""
 
     url: str = ""
     answers: list[Answer] = field(default_factory=list)

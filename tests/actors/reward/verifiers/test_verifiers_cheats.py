@@ -53,7 +53,7 @@ def naive(source: str, tests: Entry, folder: Path) -> bool:
 def verifier(request: pytest.FixtureRequest) -> Iterator[CodeVerifier]:
     needs(request.param)
     verifier = CodeVerifier(VerifierSpec(name="code", task="reverse", isolation=request.param))
-    verifier.clock = lambda: 0.0  # on a busy machine too all are begun
+    verifier.clock = lambda: 0.0  # long enough to start all programs on a busy machine
     yield verifier
     verifier.close()
 

@@ -182,7 +182,7 @@ for thread in threads: thread.join()
 print(json.dumps(found))
 """
 PROGRAMS = [
-    # 0.3 of 0.5 s in all; four of them at a time take longer than the 1 s on the clock that ends what sleeps
+    # 0.3 s of 0.5 s of CPU in all; four at a time take longer than the 1 s of wall time that ends a sleep
     "import time\nwhile time.process_time() < 0.07: pass\nprint(2 * int(input()))",
     "print(2 * int(input()))",
     "print(7)",

@@ -136,7 +136,7 @@ def test_permanent_failure_is_unavailable_with_the_reason(
 
 def test_absent_service_is_unavailable(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_rewards, "MAX_TRIES", 2)
-    with socket.socket() as bound:  # nothing listens at it
+    with socket.socket() as bound:  # nothing listens at this port
         bound.bind(("127.0.0.1", 0))
         (found,) = judged(made(url=f"http://127.0.0.1:{bound.getsockname()[1]}"))
     assert found.status == "unavailable"

@@ -7,7 +7,7 @@ from gleaner.actors.reward.verifiers import in_time
 
 
 def passing(each_s: float) -> tuple[Callable[[], float], Callable[[int], Judgement]]:
-    """A clock, and a judge that takes so long."""
+    """A clock, and a judge that takes `each_s` per response."""
     now_s = 0.0
 
     def judge(item: int) -> Judgement:
