@@ -21,7 +21,7 @@ realprocess = pytest.mark.realprocess
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 160 MB: a run of the tiny model asks for 129."""
+    """A disk of 160 MB; a run of the tiny model needs 129 MB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(disk)]

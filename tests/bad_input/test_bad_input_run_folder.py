@@ -33,7 +33,9 @@ def test_torn_tails_and_damaged_newest_checkpoint_cost_nothing(killed: KilledRun
             file.write(os.urandom(1500))
     with (killed.path / "history.jsonl").open("ab") as file:
         file.write(b'{"kind":"sample","t_s":')
-    newest = max((killed.path / "checkpoints").glob("step-" + "[0-9]" * 6))  # not one that the kill cut off
+    newest = max(
+        (killed.path / "checkpoints").glob("step-" + "[0-9]" * 6)
+    )  # not a checkpoint that the kill cut off
     os.truncate(newest / "model.safetensors", 2000)
     killed.real.resume()
     killed.real.ends_whole()
@@ -61,7 +63,7 @@ def test_flipped_bit_in_the_trained_steps_is_named(killed: KilledRun) -> None:
 
 def test_run_without_a_whole_checkpoint_does_not_restart(killed: KilledRun) -> None:
     for weights in (killed.path / "checkpoints").glob("step-*/model.safetensors"):
-        os.truncate(weights, 2000)  # a checkpoint that was being removed may have none
+        os.truncate(weights, 2000)  # a checkpoint in removal may have no such file
     code, printed = killed.resumed()
     assert code == FAILED
     assert f"checkpoints in {killed.path / 'checkpoints'} is whole" in printed

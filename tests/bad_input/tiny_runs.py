@@ -64,13 +64,13 @@ class KilledRun:
 
 
 def whole_file(journal: Path) -> Path:
-    """The journal with its log merged in: all of it in one file, which a test can then damage."""
+    """The journal with its log merged in, so that a test can damage a single file."""
     _with(journal, lambda db: db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
     return journal
 
 
 def change_an_event(journal: Path, stream: str) -> None:
-    """Flip one bit within an event: still a sound database."""
+    """Flip one bit within an event; the database itself stays valid."""
 
     def flip(db: sqlite3.Connection) -> None:
         seq, body = db.execute("SELECT seq, body FROM events WHERE stream=?", (stream,)).fetchone()
@@ -82,7 +82,7 @@ def change_an_event(journal: Path, stream: str) -> None:
 
 
 def overwrite_the_middle(journal: Path) -> None:
-    """A bad block of the disk, a page long, in the middle of the file."""
+    """Overwrite one page in the middle of the file, as a bad block of the disk does."""
     page = 4096
     with whole_file(journal).open("r+b") as file:
         file.seek(journal.stat().st_size // 2 // page * page)

@@ -27,7 +27,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 VLLM_ARGS = ["--enforce-eager", "--kv-cache-memory-bytes", str(1 << 28)]
 
 Start = Callable[[Config, str, Path, Path], ServerProcess]
-"""With these settings, at this URL, a server of the model in a folder, with a file for its log."""
+"""Starts a server: (settings, URL, model folder, log file)."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Kind:
 
 def _start_sglang(config: Config, url: str, folder: Path, log: Path) -> ServerProcess:
     command = sglang_command(config, url, folder, "v1-none")
-    command.remove("--skip-tokenizer-init")  # as people run theirs
+    command.remove("--skip-tokenizer-init")  # as users run their own
     return ServerProcess(command, environment() | ONE_THREAD, log, PLUGIN)
 
 

@@ -45,7 +45,7 @@ MODEL = Qwen3Config(
     num_attention_heads=4,
     num_key_value_heads=2,
     head_dim=32,  # the least that vLLM has on a CPU
-    eos_token_ids=(),  # every response is as long as it may be
+    eos_token_ids=(),  # every response reaches its limit
 )
 
 
@@ -241,7 +241,7 @@ class Plane:
                 await asyncio.sleep(0.02)
 
     async def until_decoded(self, more: int, since: int | None = None) -> None:
-        """Until so many more tokens were collected than `since`, or by now."""
+        """Wait until so many more tokens were collected than `since`, or than now."""
         least = (since if since is not None else (await self.figures()).tokens_collected) + more
         async with asyncio.timeout(60):
             while (await self.figures()).tokens_collected < least:

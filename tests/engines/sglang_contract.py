@@ -99,7 +99,9 @@ async def faults_of_posts(posts, absent):
             for body in bodies:
                 manager.noted.clear()
                 reply = None
-                with contextlib.suppress(TypeError, ValueError):  # the answer of a mock; what came is noted
+                with contextlib.suppress(
+                    TypeError, ValueError
+                ):  # the reply is a mock; the manager recorded the request
                     reply = await client.post(path, json=body)
                 if not manager.noted:
                     outcome = "nothing" if reply is None else f"{reply.status_code} {reply.text[:300]}"

@@ -39,7 +39,7 @@ ATTEMPTS = 20
 ROUNDING = 1e-3
 """A cache that is recomputed in one piece rounds differently, by up to 3e-4 if the requests were held at an
 unlucky place. Other weights, or a part of them, change log-probs by whole units."""
-FLIPS = 3  # of which at least so many happen in the middle of responses
+FLIPS = 3  # at least so many of them happen within responses
 
 
 def kept_of(running: Plane) -> int:
@@ -49,7 +49,7 @@ def kept_of(running: Plane) -> int:
 
 
 async def flipped(running: Plane, version: int) -> list[Generated]:
-    """Responses in whose middle this version was published, if they were not quicker."""
+    """Responses during which this version was published, unless they ended earlier."""
     since = (await running.figures()).tokens_collected
     asked = (request(f"before-{version}", place, wait_s=60.0) for place in range(REQUESTS))
     answers = [asyncio.create_task(running.generate(one)) for one in asked]
@@ -59,7 +59,7 @@ async def flipped(running: Plane, version: int) -> list[Generated]:
 
 
 def parts_of(made: Generated) -> list[tuple[int, slice]]:
-    """Each span's version, and where its tokens are."""
+    """Version and token range of each span."""
     spans, ends = made.versions, np.cumsum([span.count for span in made.versions]).tolist()
     return [(span.version, slice(end - span.count, end)) for span, end in zip(spans, ends, strict=True)]
 

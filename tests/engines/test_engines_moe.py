@@ -80,7 +80,7 @@ def work(ticket: int, prefix: list[int], new: int) -> Work:
 
 
 def followed(host: DrivenHost, order: Work, abort_at: int = 0) -> tuple[list[int], ExpertPiece]:
-    """Its tokens, until it ended or was aborted, and its experts."""
+    """Tokens of the request until its end or abort, and its experts."""
     orders, tokens = Orders(adds=[(0, [order])]), list[int]()
     until_s = time.monotonic() + 120
     while time.monotonic() < until_s:
@@ -95,7 +95,7 @@ def followed(host: DrivenHost, order: Work, abort_at: int = 0) -> tuple[list[int
             abort_at = 0
         if turn.experts:
             return tokens, turn.experts[0]
-    raise AssertionError(f"no experts came; {len(tokens)} tokens did")
+    raise AssertionError(f"no experts after {len(tokens)} tokens")
 
 
 def test_server_experts_equal_those_of_the_model(tmp_path: Path) -> None:

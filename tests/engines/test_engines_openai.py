@@ -267,12 +267,12 @@ def test_openai_sdk_call_is_served(
 
 
 CLIENTS_HOME = ROOT / ".bench" / "clients"
-CLIENT_S = 900.0  # a minute of imports for all of them, where nothing else runs
+CLIENT_S = 900.0  # all imports take a minute on an idle machine
 
 
 @pytest.fixture(scope="module")
 def started(talking: Talking) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """All clients at once: most of their time they import."""
+    """All clients at once, since they mostly import."""
     if not (CLIENTS_HOME / ".ready").exists():
         pytest.skip(f"there are no clients in {CLIENTS_HOME}: make clients")
     command = [CLIENTS_HOME / "bin" / "python", Path(__file__).parent / "sdk_clients.py"]

@@ -32,7 +32,7 @@ ATTEMPTS = 10
 PATIENCE_S = 60.0
 
 
-SOME = 16  # tokens of all requests: nearly all of them are still to come when something happens to a server
+SOME = 16  # tokens of all requests; nearly all are still missing when a server is disturbed
 
 
 async def all_of(running: Plane, name: str) -> list[Generated]:
@@ -79,7 +79,7 @@ async def test_weight_change_within_a_response_is_in_its_spans(
         await running.instance("s1", servers.both[0].url)
         await running.serving(1)
         loading = load_signal(servers, monkeypatch)
-        for old in range(3, 3 + ATTEMPTS):  # a response that was quicker than this process is followed by one
+        for old in range(3, 3 + ATTEMPTS):  # a response that ends too early is followed by another
             asked, new = request(f"under-{old}", 1), old + 1
             since = (await running.figures()).tokens_collected
             answer = asyncio.create_task(running.generate(asked))

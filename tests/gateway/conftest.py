@@ -10,7 +10,7 @@ from small_model import MakeModel, make_folder
 
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
-    """Makes each folder once."""
+    """A function that makes each model folder once."""
     folder = tmp_path_factory.mktemp("models")
 
     def make(name: str, seed: int) -> Path:
@@ -22,7 +22,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    """None yet."""
+    """An empty set of processes."""
     found = Processes(tmp_path)
     yield found
     found.close()

@@ -60,7 +60,7 @@ class Processes:
         self._running[name].wait()
 
     def end(self, name: str) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and return the exit code."""
         self._running[name].terminate()
         return self._running[name].wait(WAIT_S)
 
@@ -142,7 +142,7 @@ class Streamed:
         self.task = asyncio.create_task(self._read(f"{url}/generate"))
 
     async def begun(self, least: int = 5) -> None:
-        """Until so many tokens are there."""
+        """Wait until so many tokens arrived."""
         async with asyncio.timeout(WAIT_S):
             while len(self.chunk["output_ids"]) < least:
                 await asyncio.sleep(0.01)

@@ -14,7 +14,7 @@ MakeModel = Callable[[str, int], Path]
 
 
 def make_folder(directory: Path, seed: int) -> Path:
-    """With random weights of this seed."""
+    """Write the model with random weights of this seed."""
     from safetensors.torch import save_file
 
     directory.mkdir()

@@ -63,7 +63,7 @@ async def engine(model: str) -> AsyncIterator[tuple[str, Named]]:
 @asynccontextmanager
 async def gateway(state: Path, *behind: str) -> AsyncIterator[tuple[Site, "asyncio.Queue[str]"]]:
     """A gateway in front of these engines: its site, and its URL once it serves."""
-    engine = Engine(stall_s=2.0)  # so that an engine's health is looked at often
+    engine = Engine(stall_s=2.0)  # so that an engine's health is checked often
     config = msgspec.structs.replace(Config(), gateway=Gateway(listen="127.0.0.1:0"), engine=engine)
     site, stop, urls = Site(), Shutdown("test"), asyncio.Queue[str]()
     options = GatewayOptions(

@@ -37,8 +37,8 @@ WORDS = "Failed to get weights iterator: no file"
 
 @dataclass
 class Server:
-    """The weight routes of SGLang. good: folders that it can load; half: folders that it loads in part; broken:
-    folders that it loads and whose tensors hold NaN."""
+    """The weight routes of SGLang. good: folders that it can load; half: folders that it loads in part;
+    broken: folders that it loads and whose tensors hold NaN."""
 
     good: set[str] = field(default_factory=lambda: {"/first"})
     half: set[str] = field(default_factory=set)

@@ -29,9 +29,9 @@ from gleaner.actors.training.work import Commit, StepStats, TrainerWork
 from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.schema import Config, Training
 
-END_S = 200.0  # of a whole script: only a hang takes as long
+END_S = 200.0  # for a whole script: only a hang takes as long
 FORKS = multiprocessing.get_context("forkserver")
-# By names that are found without the path of the tests, which the server does not get.
+# These names resolve without the path of the tests, which the server does not get.
 FORKS.set_forkserver_preload(
     ["gleaner.actors.training.fsdp2_files", "gleaner.actors.training.fsdp2_rank", "torch._dynamo"]
 )
@@ -43,7 +43,7 @@ Step = list[list[Sample]]
 def settings(
     processes: int, exchange_s: float = 600.0, loss: str = "dapo", rollout_dtype: str = "float32"
 ) -> Config:
-    """`float32`: ranks are held against one process to within a few units of its rounding."""
+    """`float32`: ranks are compared with one process to within a few units of rounding."""
     backend = "fsdp2" if processes > 0 else "torch"
     return Config(
         training=Training(
@@ -60,7 +60,7 @@ def settings(
 
 @dataclass(frozen=True)
 class Places:
-    """Of a trainer's files."""
+    """Places of a trainer's files."""
 
     model_dir: Path
     root: Path
@@ -92,7 +92,7 @@ class Harm:
 
 @dataclass
 class Seen:
-    """What rank 0 saw."""
+    """Observations of rank 0."""
 
     stats: list[StepStats] = field(default_factory=list)
     commit: Commit | None = None
@@ -113,7 +113,7 @@ def commit(step: int) -> Commit:
 
 
 def run_steps(work: TrainerWork, first: int, steps: Sequence[Step], seen: Seen) -> None:
-    """Each step, sealed and published."""
+    """Run each step, then seal and publish it."""
     for number, micro_batches in enumerate(steps, first):
         work.begin_step()
         for samples in micro_batches:
@@ -133,8 +133,8 @@ def run_gang(
     loss: str = "dapo",
     rollout_dtype: str = "float32",
 ) -> Seen:
-    """Load from `path`, publish what was loaded, do the steps; until the end of all ranks. A first step
-    whose gradient is no number is left out."""
+    """Load from `path`, publish the loaded weights and run the steps, until the end of all ranks. A first
+    step whose gradient is no number is left out."""
     ours, theirs = FORKS.Pipe()
     exchange_s = 3.0 if harm is not None and harm.signal == signal.SIGSTOP else 600.0
     config = settings(processes, exchange_s, loss, rollout_dtype)

@@ -101,7 +101,7 @@ def test_two_processes_do_the_steps_of_one(alone: tuple[Places, Seen], pair: tup
         assert (two.step, two.samples, two.tokens) == (one.step, one.samples, one.tokens)
         for name in ("loss", "grad_norm", "clipped", "drift"):
             assert getattr(two, name) == pytest.approx(getattr(one, name), rel=1e-4), name
-    assert pair[0].image(0) == alone[0].image(0), "before the first step not a bit differs"
+    assert pair[0].image(0) == alone[0].image(0), "before the first step all bits are equal"
     for version in (1, 2):
         mine, theirs = weights(pair[0].image(version)), weights(alone[0].image(version))
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-5)

@@ -31,7 +31,7 @@ from gleaner.actors.training.gang_orders import (
 from gleaner.actors.training.sample import Sample
 from gleaner.actors.training.shares import rows_of, shares
 
-DEADLINE_S = 60.0  # only a hang takes as long
+DEADLINE_S = 60.0  # only a hang takes this long
 SILENT_S = 600.0
 
 
@@ -149,7 +149,7 @@ def test_rank_with_endless_computation_is_named_at_the_deadline(
     assert taken.wait(DEADLINE_S)
     with pytest.raises(RankSilent, match="rank 1 did not answer in time"):
         whole.gather()
-    broken = whole.blame(RuntimeError("an exchange timed out"))  # what rank 0's part ends with meanwhile
+    broken = whole.blame(RuntimeError("an exchange timed out"))  # the error of rank 0 meanwhile
     assert str(broken).startswith("rank 1 did not answer: it is frozen or overloaded (an exchange timed out")
     hangs.set()
 

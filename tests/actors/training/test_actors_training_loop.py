@@ -121,7 +121,7 @@ class SwampedPlan(OnePlan):
     @handles(WhoIsUp)
     async def who_is_up(self, message: WhoIsUp) -> HostsUp:
         if self.plans >= 3 and not self.free.is_set():
-            await self.ctx.tell(self.ctx.address, WhoIsUp())  # in the place of this one
+            await self.ctx.tell(self.ctx.address, WhoIsUp())  # in place of this message
             await self.free.wait()
         return await super().who_is_up(message)
 
@@ -206,7 +206,7 @@ class Loop:
 
 
 class SlowPublish(TransferAgent):
-    """Describes an image for so long that others ask for it meanwhile."""
+    """Publishes an image so slowly that requests for it arrive meanwhile."""
 
     @handles(Publish)
     async def publish(self, message: Publish) -> Published:
@@ -359,7 +359,7 @@ async def test_step_lost_with_its_host_repeats_the_same_bits(tmp_path: Path) -> 
         async with asyncio.timeout(60.0):  # a thread outlives its actor, and may be writing one
             while list((tmp_path / "checkpoints").glob("*.unfinished")):
                 await asyncio.sleep(0.01)
-        shutil.rmtree(max((tmp_path / "checkpoints").iterdir()))  # the newest never reached the disk
+        shutil.rmtree(max((tmp_path / "checkpoints").iterdir()))  # as if the newest never reached the disk
         running.start_state()
         running.start_trainer()
         await assert_whole(running)

@@ -29,7 +29,7 @@ def _one_thread() -> None:
 
 
 class Toy(nn.Module):
-    """A causal model in float64: a position's state is the weighted sum of what was read so far."""
+    """A causal model in float64: a position's state is the weighted sum of the tokens so far."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -170,4 +170,4 @@ def test_step_weights_are_the_same_for_every_group_order(model_dir: Path) -> Non
         in_order.add(b"".join(weights_after(model_dir, fed(InOrder(4, 10), parts))))
         as_they_came.add(b"".join(weights_after(model_dir, fed(AsTheyCome(4, 10), parts))))
     assert len(in_order) == 1
-    assert len(as_they_came) > 1, "the order made no difference: this shows nothing"
+    assert len(as_they_came) > 1, "the order made no difference, so this test proves nothing"

@@ -31,7 +31,7 @@ PARAMS = {"min_word_len": 3, "max_word_len": 6}
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> None:
-    """Before the model of the module is made: two threads add in another order."""
+    """One thread before the module's model is made, since two threads add in another order."""
     torch.set_num_threads(1)
 
 
@@ -84,7 +84,7 @@ def test_warm_start_learns_and_reports_progress(made: tuple[Path, list[WarmStart
 
 def test_seed_determines_the_model(made: tuple[Path, object], tmp_path: Path) -> None:
     random.seed(5)
-    torch.manual_seed(5)  # what global generators hold changes nothing
+    torch.manual_seed(5)  # the state of global generators changes nothing
     again, other = make(tmp_path / "again"), make(tmp_path / "other", seed=1)
     first, second, third = (path / "model.safetensors" for path in (made[0], again, other))
     assert first.read_bytes() == second.read_bytes()
