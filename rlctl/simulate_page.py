@@ -148,7 +148,7 @@ def page_of(asked: Asked, done: Sequence[Simulated]) -> str:
             drawn = _figure(fleet_plot(line.story, f"-{number}"), "")
             body.append(f"<details><summary>Every host of {escape(line.name)}</summary>{drawn}</details>")
     body.append(f"<details><summary>Settings</summary><pre>{escape(dump(config))}</pre></details>")
-    style = resources.files("gleaner.rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = resources.files("gleaner.rlctl").joinpath("templates", "style.css").read_text(encoding="utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -6,12 +6,12 @@ self-contained and takes its colours from the viewer's colour scheme.
 
 import re
 from dataclasses import replace
-from importlib import resources
 from typing import Any
 
 from bench.weights.wave_cases import PLAIN, joining
 from bench.weights.wave_model import spread
 from bench.weights.wave_world import ORIGIN, Event, Outcome
+from gleaner.rlctl.page_templates import style_sheet
 from gleaner.rlctl.report.plots import COLOURS, svg
 
 NAME = "wave.svg"
@@ -44,10 +44,9 @@ def picture() -> str:
 
 def alone(text: str) -> str:
     """A drawing of the report's, as a self-contained file. Raises ValueError where it is none."""
-    style = resources.files("gleaner.rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
-    colours = re.match(r"\s*(:root \{.*?\})\s*(@media [^{]*\{.*?\}\s*\})", style, re.DOTALL)
+    colours = re.match(r"\s*(:root \{.*?\})\s*(@media [^{]*\{.*?\}\s*\})", style_sheet(), re.DOTALL)
     if colours is None:
-        raise ValueError("style.css of the report does not begin with its colours")
+        raise ValueError("style.css of the pages does not begin with its colours")
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
     if box is None:
         raise ValueError("the drawing has no viewBox")

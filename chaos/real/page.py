@@ -20,7 +20,7 @@ NONE = "–"
 def page_of(told: CampaignTold) -> str:
     """The page."""
     title = f"{told.campaign}, seed {told.seed}"
-    style = resources.files("gleaner.rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = resources.files("gleaner.rlctl").joinpath("templates", "style.css").read_text(encoding="utf-8")
     body = [
         _header(told, title),
         "<h2>Recovery times</h2>",

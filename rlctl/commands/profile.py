@@ -11,6 +11,7 @@ from gleaner.actors.training.step_path import STAGES
 from gleaner.rlctl import runs
 from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
 from gleaner.rlctl.errors import OK, failed, nothing
+from gleaner.rlctl.page_templates import style_sheet
 from gleaner.rlctl.report.critical_path import StageTime, newest, path_plot, stage_times
 
 BAR = 24
@@ -102,9 +103,7 @@ def _write(file: Path, text: str) -> None:
 
 def _whole(text: str) -> str:
     """The picture as an SVG file of its own, with the page's colours in it."""
-    from importlib import resources
-
-    style = resources.files("gleaner.rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = style_sheet()
     colours = style[: style.index("* {")]
     at = text.index(">") + 1
     head = text[: at - 1] + ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'

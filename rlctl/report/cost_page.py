@@ -1,16 +1,16 @@
 """Cost section of a run's report: by price class, use and step, with waste.
 
-Owns the texts, the layout and the picture. Pure.
+Owns the figures, their wording and the picture; `templates/cost.html.jinja` has the layout. Pure.
 """
 
 from collections.abc import Sequence
-from html import escape
+from dataclasses import dataclass
 from typing import Any
 
 from gleaner.rlctl.accounting import Account, PriceClass
+from gleaner.rlctl.page_templates import Row
 from gleaner.rlctl.report.model import Report, Story
 from gleaner.rlctl.report.plots import COLOURS, MAX_BARS, svg, thin
-from gleaner.rlctl.report.tables import Cell, absent, figure, table
 
 CAUSES = {
     "aborted": "of groups that were surplus when their batch had enough",
@@ -19,58 +19,58 @@ CAUSES = {
     "stale": "made under weights that were too old",
     "generated_twice": "dropped: they came after their request had gone elsewhere",
 }
-CAPTION = (
-    "Above: what each step cost, from its begin to its end, at the prices of the settings. Below: tokens "
-    "that no step was trained on, by cause, so far."
-)
 WASTE_COLOURS = {
     "aborted": "kill", "dropped": "notice", "lost": "join", "stale": "accent", "generated_twice": "muted",
 }  # fmt: skip
 
 
-def cost_section(report: Report, story: Story) -> str:
-    """The section."""
+@dataclass(frozen=True, slots=True)
+class CostSection:
+    """Values of the section. classes: a row for each price class, and their total; plot: None before the
+    first step has ended."""
+
+    currency: str
+    classes: Sequence[Row]
+    at_reserved_price: str
+    figures: Sequence[Row]
+    plot: str | None
+
+
+def cost_section(report: Report, story: Story) -> CostSection | None:
+    """The section; None where the settings, which have the prices, are missing."""
     account, cost = report.account, report.cost
     if account is None or cost is None:
-        note = "Not computed: the settings of this run, with the prices, are missing."
-        return f"<h2>Cost</h2>{absent(note)}"
-    names = ("Hosts", "Host hours", "GPU hours", "A GPU hour", account.currency, "Went to")
-    rows = [_class_row("Reserved", account.reserved), _class_row("Preemptible", account.preemptible)]
-    rows.append(
-        (
-            "Total",
-            f"{account.reserved.host_hours + account.preemptible.host_hours:.4f}",
-            f"{account.reserved.gpu_hours + account.preemptible.gpu_hours:.4f}",
-            "",
-            f"{account.cost:.4f}",
-            "",
-        )
+        return None
+    total = (
+        "Total",
+        f"{account.reserved.host_hours + account.preemptible.host_hours:.4f}",
+        f"{account.reserved.gpu_hours + account.preemptible.gpu_hours:.4f}",
+        "",
+        f"{account.cost:.4f}",
+        "",
     )
-    note = (
-        "At the prices of the settings; the head is not charged, and a host without GPUs counts as one. The "
-        "same host hours, had every one cost the reserved price: "
-        f"{cost.at_reserved_price:.4f} {cost.currency}."
+    return CostSection(
+        currency=account.currency,
+        classes=[
+            _class_row("Reserved", account.reserved),
+            _class_row("Preemptible", account.preemptible),
+            total,
+        ],
+        at_reserved_price=f"{cost.at_reserved_price:.4f} {cost.currency}",
+        figures=_figures(account),
+        plot=cost_plot(account, story) if account.each_step else None,
     )
-    parts = [
-        "<h2>Cost</h2>",
-        table(names, rows, numbers={1, 2, 3, 4}),
-        f'<p class="muted">{escape(note)}</p>',
-        table(("What", "Figure", "Meaning"), _figures(account), numbers={1}),
-    ]
-    if account.each_step:
-        parts.append(figure(cost_plot(account, story), CAPTION))
-    return "".join(parts)
 
 
-def _class_row(name: str, one: PriceClass) -> Sequence[Cell]:
+def _class_row(name: str, one: PriceClass) -> Row:
     whole = sum(one.parts_hours.values())
     went = ", ".join(f"{part} {hours / whole:.0%}" for part, hours in one.parts_hours.items() if whole)
     price = "" if one.per_gpu_hour is None else f"{one.per_gpu_hour:.4f}"
     return name, f"{one.host_hours:.4f}", f"{one.gpu_hours:.4f}", price, f"{one.cost:.4f}", went
 
 
-def _figures(account: Account) -> list[Sequence[Cell]]:
-    rows: list[Sequence[Cell]] = []
+def _figures(account: Account) -> list[Row]:
+    rows: list[Row] = []
     if account.per_step is not None:
         rows.append(
             (f"{account.currency} a step", f"{account.per_step:.4f}", f"mean of {account.steps} steps")
