@@ -1,13 +1,11 @@
 """What-if output: a table for the terminal, a self-contained page with plots.
 
-Owns the texts and the layout. Pure: figures and histories go in, text comes out. The plots are from
-`what_if_plots`, the style is the report's.
+Owns the figures and their wording; `templates/what_if.html.jinja` has the page's layout and captions. Pure:
+figures and histories go in, text comes out. The plots are from `what_if_plots`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace
 from gleaner.rlctl.modelled import Words
+from gleaner.rlctl.page_templates import render
 from gleaner.rlctl.report.model import PREEMPTIBLE, story_of
 from gleaner.rlctl.simulate import Simulated
 from gleaner.rlctl.what_if import Figures, begin_of, ratio
@@ -51,22 +50,6 @@ ROWS: tuple[tuple[str, Cell], ...] = (
 )
 CAPTION = (
     "Modelled, not measured: docs/simulator.md says what is assumed, how far off it is, what is left out."
-)
-PROGRESS = (
-    "Tokens that all engines generate, the preemptible hosts (vertical lines: one was killed or got notice), "
-    "and the tokens that were trained on. The trace's clock begins with the first step."
-)
-STEPS = (
-    "Seeding: rollout on the training host. Waiting: the trainer idle until enough responses arrived. "
-    "Training: forward, backward, optimizer. Weights: publishing the new version. Alone, a host rolls out, "
-    "then trains."
-)
-SEEDING = (
-    "Algorithm 1 of RLBoost moves the seeding window until the trainer waits as little as the instances do, "
-    "and says how many instances would be enough."
-)
-MONEY = (
-    "From the first step's begin to each step's end, at the prices of the settings; the head costs nothing."
 )
 
 
@@ -123,37 +106,27 @@ def page_of(asked: Asked, done: Sequence[Simulated]) -> str:
 
     config = asked.config
     lines = [plots.Line(one.name, story_of(one.records)) for one in done]
-    body = [
-        '<header><p class="eyebrow">Gleaner · what-if</p>',
-        f'<h1>{escape(config.job.name)}</h1><p class="lead">{escape(_lead(done))}</p>',
-        *[f"<p>{escape(line)}</p>" for line in (asked.machines, *asked.notes)],
-        *[f'<p class="open">{escape(line)}</p>' for line in _unfinished(done)],
-        "</header>",
-        _tiles(done),
-    ]
-    if all(line.story.samples for line in lines):
-        body += ["<h2>Throughput and hosts</h2>", _figure(plots.progress_plot(lines, asked.trace), PROGRESS)]
-    if all(line.story.steps for line in lines):
-        body += [
-            "<h2>Where the time of a step goes</h2>",
-            _figure(plots.step_plot(lines), STEPS),
-            "<h2>Seeding</h2>",
-            _figure(plots.seeding_plot(lines[0]), SEEDING),
-            "<h2>Tokens for the money</h2>",
-            _figure(plots.money_plot(lines, config), MONEY),
-        ]
-    body += ["<h2>In figures</h2>", _table(done), f'<p class="muted">{escape(CAPTION)}</p>']
-    for number, line in enumerate(lines):
-        if line.story.samples and any(life.role == PREEMPTIBLE for life in line.story.lives):
-            drawn = _figure(fleet_plot(line.story, f"-{number}"), "")
-            body.append(f"<details><summary>Every host of {escape(line.name)}</summary>{drawn}</details>")
-    body.append(f"<details><summary>Settings</summary><pre>{escape(dump(config))}</pre></details>")
-    style = resources.files("gleaner.rlctl").joinpath("templates", "style.css").read_text(encoding="utf-8")
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(config.job.name)} · what-if · Gleaner</title><style>\n{style}</style></head>\n"
-        f"<body><main>\n{chr(10).join(body)}\n</main></body></html>\n"
+    sampled, stepped = all(line.story.samples for line in lines), all(line.story.steps for line in lines)
+    return render(
+        "what_if",
+        title=config.job.name,
+        lead=_lead(done),
+        notes=(asked.machines, *asked.notes),
+        unfinished=_unfinished(done),
+        tiles=_tiles(done),
+        progress_plot=plots.progress_plot(lines, asked.trace) if sampled else None,
+        step_plot=plots.step_plot(lines) if stepped else None,
+        seeding_plot=plots.seeding_plot(lines[0]) if stepped else None,
+        money_plot=plots.money_plot(lines, config) if stepped else None,
+        names=("", *[one.name for one in done]),
+        rows=[(name, *[cell(one.figures) for one in done]) for name, cell in ROWS],
+        caption=CAPTION,
+        fleets=[
+            (line.name, fleet_plot(line.story, f"-{number}"))
+            for number, line in enumerate(lines)
+            if line.story.samples and any(life.role == PREEMPTIBLE for life in line.story.lives)
+        ],
+        settings=dump(config),
     )
 
 
@@ -189,7 +162,7 @@ def _lead(done: Sequence[Simulated]) -> str:
     return f"{compared[0]}." if compared else "One run, and nothing to hold it against."
 
 
-def _tiles(done: Sequence[Simulated]) -> str:
+def _tiles(done: Sequence[Simulated]) -> list[tuple[str, str, str]]:
     """The most wanted figures, each with the other run's below it."""
     names = ("throughput", "tokens for the money", "a step", "instances in use", "T_seed at the end", "cost")
     cells = dict(ROWS) | {
@@ -201,28 +174,8 @@ def _tiles(done: Sequence[Simulated]) -> str:
     for name in names:
         value = cells[name](done[0].figures).partition(",")[0]
         beside = [f"{one.name}: {cells[name](one.figures)}" for one in done[1:]]
-        tiles.append(
-            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}"
-            f"<small>{escape('; '.join(beside))}</small></dd></div>"
-        )
-    return f'<dl class="figures">{"".join(tiles)}</dl>'
-
-
-def _table(done: Sequence[Simulated]) -> str:
-    head = "".join(f'<th class="number">{escape(one.name)}</th>' for one in done)
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td>"
-        + "".join(f'<td class="number">{escape(cell(one.figures))}</td>' for one in done)
-        + "</tr>"
-        for name, cell in ROWS
-    )
-    top = f"<thead><tr><th></th>{head}</tr></thead>"
-    return f'<div class="scroll"><table>{top}<tbody>{rows}</tbody></table></div>'
-
-
-def _figure(drawn: str, caption: str) -> str:
-    told = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f"<figure>{drawn}{told}</figure>"
+        tiles.append((name, value, "; ".join(beside)))
+    return tiles
 
 
 def _sparks(done: Sequence[Simulated]) -> dict[str, list[str]]:
