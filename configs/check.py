@@ -1,7 +1,7 @@
 """Checks of a tree of settings against the schema; problems are returned as texts.
 
 Pure: plain dicts go in, (key, problem) pairs are returned. Does not read files (`gleaner.configs.load`) and
-knows no setting by name: everything is derived from the types in `gleaner.configs.schema`.
+knows no setting by name: everything is derived from the types in `gleaner.configs.sections`.
 """
 
 import difflib
@@ -129,7 +129,7 @@ def listed(section: SectionType, tree: Mapping[str, object]) -> dict[str, object
 
 
 def is_host_path(kind: object) -> bool:
-    """Whether a type is `schema.HostPath`, or one that is such a path too."""
+    """Whether a type is `sections.values.HostPath`, or one that is such a path too."""
     return bool(_extra(kind).get("host_path"))
 
 

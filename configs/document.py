@@ -1,8 +1,8 @@
 """Generator of docs/configuration.md: `python -m gleaner.configs.document`.
 
 It prints every setting of the schema as a page. Owns the page's form. The texts are the docstrings of
-`gleaner.configs.schema`; the types, ranges and defaults are its own too, so the page cannot differ from what
-`load` does.
+`gleaner.configs.sections`; the types, ranges and defaults are from there too, so the page cannot differ from
+what `load` does.
 """
 
 import ast

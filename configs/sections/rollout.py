@@ -1,0 +1,129 @@
+"""Settings of rollout: its batches, its engines, its seeding window."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from gleaner.configs.sections.values import Count, HostPath, Natural, NotNegative, Positive, Section
+
+
+class Rollout(Section, frozen=True, kw_only=True):
+    """How a step's responses are made. The step's batch is `prompts` x `samples`."""
+
+    prompts: Count = 32
+    """Prompts a step (P0)."""
+    samples: Annotated[int, Meta(ge=2)] = 8
+    """Samples of one prompt, a group (G); at least two, or no sample has an advantage over its group."""
+    max_new_tokens: Count = 64
+    """Longest response, tokens; longer ones end there."""
+    temperature: Positive = 1.0
+    """Sampling temperature while training; 1 makes the log-probs those of the policy itself."""
+    eval_temperature: NotNegative = 1.0
+    """Temperature on held-out problems; 1 measures the policy that is trained, 0 its likeliest answer."""
+    staleness: Annotated[int, Meta(ge=0, le=8)] = 0
+    """Steps by which a trained token may be older than the weights that it trains (k). 0: exactly on-policy,
+    rollout waits for each new version. k: the batches of the next k steps are rolled out while a step is
+    trained, the newest weights taking over in the middle of a response; 8 keeps the open batches bounded."""
+    drop_uniform: bool = False
+    """Dynamic sampling (DAPO): a prompt whose samples all got the same score gives no gradient; it is dropped
+    and another one drawn, until the step has `prompts` groups with a gradient. Costs rollouts for gradients:
+    off."""
+    max_refills: Natural = 3
+    """Most prompts drawn in place of dropped ones, as a multiple of `prompts`; then uniform groups are taken
+    as they are. Thrice as many let a policy through that is right (or wrong) on three prompts of four."""
+    over_sampling: Annotated[float, Meta(ge=1, le=4)] = 1.0
+    """Prompts under way for each one that a step still misses; when the step has `prompts` groups, the rest
+    is aborted, and returns in later steps. Cuts the wait for the longest responses, costs tokens, and favours
+    prompts with short ones: 1, none."""
+    sample_retries: Natural = 1
+    """How often a sample is made again, alone and with another seed, if its verifier failed for good; after
+    that it has no score and its group goes on without it. One retry shows whether the response or the
+    verifier caused it."""
+    max_pending: Count = 4
+    """Requests that may be pending on one instance beyond its share of all of them, before dispatch is
+    delayed (RLBoost's Theta). Its share is sent at once, as far as it has slots."""
+    continuous_lb: bool = True
+    """Requests move from instances that would finish last to those that would finish first, once their decode
+    rates are measured (RLBoost's ContinuousLB). Off: only requests without an instance are assigned."""
+    deadline_s: Positive = 20.0
+    """Silence of a dispatched request after which another instance gets it;
+    far above a decode step (tens of ms), so that a slow instance is not mistaken for a dead one."""
+    request_deadline_s: NotNegative = 0.0
+    """Time from a request's first dispatch until it ends with its tokens so far, which are scored; 0 = none.
+    There is no limit on the number of moves in that time."""
+    journal_commit_ms: Annotated[float, Meta(ge=1, le=50)] = 20.0
+    """Longest wait of a collected token for its journal commit, ms; 50 is the most that the death of the
+    manager may cost in re-sent tokens."""
+
+    @property
+    def selects(self) -> bool:
+        """Not every group that is rolled out is trained on."""
+        return self.drop_uniform or self.over_sampling > 1
+
+
+class Engine(Section, frozen=True, kw_only=True):
+    """The rollout engine of every instance."""
+
+    kind: Literal["builtin", "sglang", "vllm"] = "builtin"
+    """Engine of the preemptible instances. `builtin`: PyTorch with continuous batching, in this package;
+    `sglang` and `vllm`: a server of theirs, started by the instance or found at `url`. The reserved host's
+    engine is always builtin, as it shares its device with the trainer."""
+    url: Annotated[str, Meta(pattern=r"^(https?://[^/\s]+)?\Z")] = ""
+    """`http://host:port` of a server that the user runs on the instance's own machine; "" = the instance
+    starts one. Its weights are this job's from then on."""
+    environment: HostPath = ""
+    """The virtual environment in which the engine is installed (`make engines`); its interpreter starts the
+    server. "" = the one of this process."""
+    args: list[str] = []
+    """Arguments of the server that is started, after those that the instance gives it."""
+    stall_s: Positive = 30.0
+    """A server that has requests and makes no token, or does not answer, for so long is given up. Far above
+    the longest pause of a healthy one, which is the prefill of a long prompt or the first use of a kernel."""
+    start_s: Positive = 600.0
+    """Longest time until a server serves new weights; a large model takes minutes to start."""
+    in_flight: Literal["handed-over", "kept"] = "handed-over"
+    """What happens to requests that a preemptible instance decodes when it loads newer weights.
+    `handed-over`: they end there, keep their tokens and continue on the first instance with free capacity;
+    `kept`: they stay and continue under the newer weights, as far as their gates admit those. In both cases a
+    response has a span for each version, and caches are computed anew. `kept` needs `rollout.staleness` above
+    0, or a job that trains nothing; an engine that cannot keep them hands them over."""
+    drain_s: NotNegative = 0.0
+    """Before a preemptible instance loads newer weights, its requests have so long to end under the present
+    ones; it gets no new ones meanwhile. The remaining requests keep their tokens and continue under the newer
+    weights. 0: all of them do so, at once."""
+    slots: Annotated[int, Meta(ge=1, le=1024)] = 32
+    """Requests decoded together; a decode step of a tiny model costs nearly the same for 1 as for 32."""
+    max_prompt_tokens: Count = 128
+    """Longest prompt, tokens; with `rollout.max_new_tokens` it sizes the KV cache of a slot. Training
+    problems with longer ones are passed over, with a warning; a held-out one fails the job."""
+    threads: Count = 1
+    """CPU threads of one engine, each of which decodes a part of its requests; one, because several processes
+    share the cores of a laptop."""
+
+
+class Seeding(Section, frozen=True, kw_only=True):
+    """Rollout on the training node at the start of a step (RLBoost, Algorithm 1)."""
+
+    initial_s: NotNegative = 0.5
+    """First seeding window (T_init); about a rollout of the quickstart, Algorithm 1 moves it from there."""
+    eta: Positive = 4.0
+    """Adaptation rate: the window moves by the difference of waits divided by it; larger is steadier."""
+    min_s: NotNegative = 0.0
+    """Shortest window."""
+    max_s: NotNegative = 20.0
+    """Longest window; a step with no preemptible instance ignores it and runs as co-located."""
+    memory: bool = True
+    """Remember the window that a number of instances settled at; it returns with that number."""
+    controller: Literal["feedback", "model"] = "model"
+    """Chooses the window and the number of instances. `model`: a prediction of the step for every choice
+    (docs/seeding.md); while it lacks data or steps are short, it uses `feedback`. `feedback`: Algorithm 1."""
+    time_weight: NotNegative = 0.5
+    """For `model`: value of a share of a step's time relative to the same share of its cost, when it chooses
+    the number of instances; 0 = the cheapest token, 1 = cost times time (docs/seeding.md)."""
+
+    def __post_init__(self) -> None:
+        if not self.min_s <= self.initial_s <= self.max_s:
+            raise ValueError(
+                f"initial_s: expected a number from min_s ({self.min_s:g}) to max_s ({self.max_s:g}), "
+                f"got {self.initial_s:g}"
+            )

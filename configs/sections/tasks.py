@@ -1,0 +1,157 @@
+"""Settings of problems and of the scorers of their answers."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from gleaner.configs.sections.values import (
+    Count,
+    HostPath,
+    Natural,
+    NotNegative,
+    Param,
+    Positive,
+    Section,
+    SettingsFolder,
+)
+
+TRAIN_PROBLEMS, HELDOUT_PROBLEMS = 2048, 128
+"""Defaults of a task whose settings give no number, if its data gives none either."""
+
+
+class Task(Section, frozen=True, kw_only=True):
+    """Source of problems, and the scorer of their answers: a dataset of `reasoning-gym`, or a file of your
+    own (docs/tasks.md). `[[task]]`, repeated, trains on several."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=80)] = "spell_backward"
+    """Name of a reasoning-gym dataset; this one rewards every letter in its place, a slope to climb. With
+    `data`: any name, for reports."""
+    params: dict[str, Param] = {}
+    """Arguments of that dataset (for example `max_word_len = 10`), or with `data` of the verifier."""
+    data: HostPath = ""
+    """Problems of your own: a .jsonl or .parquet file, or a folder that the package `datasets` has saved; it
+    is read on the host of the reward workers."""
+    heldout_data: HostPath = ""
+    """Held-out problems of your own; "": some of `data` are held out, the same ones in every run."""
+    fields: dict[str, str] = {}
+    """Names of your columns for ours, for example `{ prompt = "question", answer = "final" }`."""
+    system: str = ""
+    """A system turn before each problem of `data` that has none."""
+    verifier: str = ""
+    """The scorer of responses (docs/tasks.md has the list); "": `reasoning-gym`, and with `data` the function
+    of `[reward.function]`."""
+    share: NotNegative = 0.0
+    """Part of the problems that are this task's, beside other tasks' shares; 0 in all of them: each has as
+    many as it has problems."""
+    train_problems: Natural = 0
+    """Problems to train on; drawn without repetition until all were used once. 0: all of `data`, or 2,048 of
+    a dataset."""
+    heldout_problems: Natural = 0
+    """Problems scored before the first and after the last step and never trained on; 128 answers keep the
+    standard error of a mean reward under 0.05. 0: 128, or as many as `heldout_data` has, at most 1,024."""
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            for name in ("heldout_data", "fields", "system"):
+                if getattr(self, name):
+                    raise ValueError(f"{name}: expected with data only: {self.name} makes its own problems")
+            if self.verifier not in ("", "reasoning-gym"):
+                raise ValueError(
+                    f"verifier: expected reasoning-gym without data, got {self.verifier}: set data to a file"
+                )
+        elif self.verifier == "reasoning-gym":
+            raise ValueError("verifier: reasoning-gym scores its own problems only; name another for data")
+
+
+class Sandbox(Section, frozen=True, kw_only=True):
+    """Isolation of the programs that score model output."""
+
+    isolation: Literal["auto", "namespaces", "landlock"] = "auto"
+    """How programs are isolated from the host: namespaces (bubblewrap), landlock (where a host allows no user
+    namespaces), auto: the first that works. If none works nothing is scored (docs/sandbox.md)."""
+
+
+class Function(Section, frozen=True, kw_only=True):
+    """A function of your own that scores responses: verifier `python` (docs/functions.md)."""
+
+    call: Annotated[str, Meta(pattern=r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w.]*)?\Z")] = ""
+    """`module:function`, for example `my_rewards:score`; the module is in `path` or is installed."""
+    path: SettingsFolder = ""
+    """Folder to import from; if missing, that of the settings file."""
+    style: Literal["auto", "own", "verl", "trl", "trl-chat", "slime"] = "auto"
+    """Calling convention: ours, or that of verl, TRL or slime; `auto` reads the names of its parameters.
+    `trl-chat`: with messages as completions, whatever the prompt is."""
+    reads: list[str] = []
+    """Files and folders, relative to `path`, that it reads in the sandbox beside its own modules."""
+    runs_responses: bool = False
+    """It evaluates or runs what responses hold: each has a process of its own, and how that ends is the
+    response's doing. Else responses share a process, which is far faster."""
+    trusted: bool = False
+    """It runs outside of the sandbox, in the reward worker, with the job's rights, environment and network:
+    for functions that call a service. It must never evaluate the content of a response."""
+    deadline_s: Positive = 2.0
+    """Processor time for one response; more has the status timeout and scores 0. With `trusted`: time on the
+    clock of an async function; a longer one failed."""
+
+
+class Http(Section, frozen=True, kw_only=True):
+    """A service that scores responses: verifier `http` (docs/functions.md)."""
+
+    url: Annotated[str, Meta(pattern=r"^(https?://[^/\s@]+(/\S*)?)?\Z")] = ""
+    """URL to which responses are posted; with `style = "roll"` the part before `/v1/submit_task`. It contains
+    no user and password: `headers_env`."""
+    style: Literal["own", "slime", "openrlhf", "roll"] = "own"
+    """Format of request and answer: ours (`prompt`, `messages`, `response`, `answer`, `info`, to a number or
+    an object with `score`), or that of services for slime, OpenRLHF or ROLL."""
+    deadline_s: Positive = 30.0
+    """Time for one response, on the clock, with all tries; then its status is `unavailable`."""
+    max_concurrent: Annotated[int, Meta(ge=1, le=1024)] = 16
+    """Calls of one reward worker at a time."""
+    headers_env: Annotated[str, Meta(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?\Z")] = ""
+    """Name of a variable in the environment of the job's head that holds the value of the header
+    `Authorization`; "" = none is sent."""
+
+
+class Reward(Section, frozen=True, kw_only=True):
+    """Scoring of answers."""
+
+    workers: Count = 1
+    """Worker processes; rule-based scores take microseconds, so a second one idles."""
+    deadline_s: Positive = 2.0
+    """Processor time of the scores that are made together, in the sandbox. A score that takes longer alone
+    has the status timeout and scores 0. On the clock it may take twice as long, waits for a processor not
+    counted."""
+    attempts: Count = 2
+    """Tries of one score where its worker, its sandbox or its verifier failed; then the sample has no verdict
+    of its own and is made again (`rollout.sample_retries`)."""
+    max_queue: Annotated[int, Meta(ge=1, le=2**16)] = 1024
+    """Scores that may wait for a worker, and so the verdicts that a job requests at a time; each takes the
+    memory of its response, tens of bytes a token."""
+    sick_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    """Share of the last 200 verdicts above which failures of the verifier, its sandbox or its workers stop
+    the job from handing out groups (with fewer than 20 verdicts: all of them). 1: never."""
+    sick_s: NotNegative = 30.0
+    """A job waits so long for such a verifier to recover, and at least as long as one verdict may take by the
+    limits above; then it fails with the verifier's own text. Pending verdicts are requested again meanwhile.
+    """
+    sandbox: Sandbox = Sandbox()
+    function: Function = Function()
+    http: Http = Http()
+
+    @property
+    def worker_s(self) -> float:
+        """Time limit of a worker for one task; then it is killed, and the attempt counts as failed. Its
+        sandbox ends programs long before."""
+        waits_s = self.http.deadline_s if self.http.url else 0.0
+        return 4 * max(self.deadline_s, self.function.deadline_s, waits_s)
+
+    @property
+    def verdict_s(self) -> float:
+        """Longest time of a verdict, whatever happens to the workers: one try with others, then each attempt
+        alone."""
+        return self.worker_s * (self.attempts + 1)
+
+    @property
+    def sick_limit_s(self) -> float:
+        """Longest time that the verifier may be sick: a verdict requested then must have arrived."""
+        return max(self.sick_s, self.verdict_s)
