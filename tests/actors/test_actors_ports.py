@@ -17,6 +17,7 @@ ADAPTERS = {
     "gleaner.actors.cluster.local_hosts",
     "gleaner.actors.cluster.sealed",
     "gleaner.actors.engine.builtin.engine",
+    "gleaner.actors.engine.builtin.row_blocks",
     "gleaner.actors.model.checkpoint",
     "gleaner.actors.engine.builtin.host",
     "gleaner.actors.engine.builtin_server.application",

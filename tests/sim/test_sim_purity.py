@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 ADAPTERS = {
     "actors/cluster/checkpoint_store.py": "checkpoints in files",
     "actors/cluster/sealed.py": "writes whole folders or none",
-    "actors/engine/builtin/engine.py": "decodes on threads of its own",
+    "actors/engine/builtin/row_blocks.py": "decodes on threads of its own",
     "actors/model/checkpoint.py": "reads model files",
     "actors/model/checkpoint_files.py": "looks at model files",
     "actors/engine/builtin/host.py": "the processors of this computer",

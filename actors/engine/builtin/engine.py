@@ -1,7 +1,7 @@
 """`BuiltinEngine`: continuous batching of a Qwen3 model in fixed slots.
 
-Owns the slots of requests, admission, stopping and abortion. The mathematics is in `decoder` and
-`token_sampling`.
+Owns the slots of requests, admission, stopping and abortion. The computation is in `row_blocks`, on
+`decoder` and `token_sampling`.
 
 Invariants:
 - Executing requests hold slots 0 to n - 1, without holes: one that ends is replaced by the last one. So a
@@ -14,11 +14,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice, pairwise
-from typing import TypeVar
+from itertools import islice
 
 import numpy as np
 import torch
@@ -26,9 +24,10 @@ from numpy.typing import NDArray
 
 from gleaner.actors.engine.builtin.decoder import Decoder
 from gleaner.actors.engine.builtin.exact_decoder import ROWS, ExactDecoder
-from gleaner.actors.engine.builtin.logit_filters import biased, forbid
 from gleaner.actors.engine.builtin.packed_weights import Packed, pack
-from gleaner.actors.engine.builtin.token_sampling import request_keys, sample, uniforms
+from gleaner.actors.engine.builtin.row_blocks import RowBlocks
+from gleaner.actors.engine.builtin.slots import Slots
+from gleaner.actors.engine.builtin.token_sampling import request_keys
 from gleaner.actors.engine.worker.engine_port import (
     Assignment,
     BrokenWeights,
@@ -45,35 +44,7 @@ from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.protocol.sampling_params import PLAIN, Sampling
 from gleaner.transport.token_frame import MAX_ROWS, Flag
 
-PREFILL_TOKENS = (
-    4096  # rows of one prefill batch: large enough for full speed, its activations stay in the cache
-)
-LEAST_BLOCK = 16
-"""Rows that a thread decodes at least: below that the fixed part of a pass is most of it."""
-PREFILL_SPREAD = 2  # longest to shortest context of one prefill batch: at most half of its rows are padding
-
-T = TypeVar("T")
-
 _NOTHING, _FINISHED, _ENDED = np.array([0, Flag.FINISHED, Flag.ABORTED | Flag.NO_TOKEN], np.uint8)
-
-
-class _Slots:
-    """State of the slots, as parallel arrays; the first n elements are a batch."""
-
-    def __init__(self, slots: int, max_tokens: int) -> None:
-        self.ticket = np.zeros(slots, np.uint32)
-        self.key = np.zeros(slots, np.uint64)
-        self.token = np.zeros(slots, np.int64)
-        self.position = np.zeros(slots, np.int64)  # of `token` in prompt + response
-        self.made = np.zeros(slots, np.int64)  # tokens of the response, prefix included
-        self.limit = np.zeros(slots, np.int64)
-        self.response = np.zeros((slots, max_tokens), np.uint32)  # its first `made` tokens
-        self.temperature = np.ones(slots, np.float32)
-        self.flags = np.zeros(slots, np.uint8)  # of the next row: FIRST or nothing
-
-    def move(self, source: int, target: int) -> None:
-        for column in vars(self).values():
-            column[target] = column[source]
 
 
 class BuiltinEngine:
@@ -104,21 +75,15 @@ class BuiltinEngine:
         if exact and threads > 1:
             raise ValueError(f"an exact engine computes on one thread, not on {threads}")
         torch.set_num_threads(threads)
-        # Torch's own threads synchronise after each of a step's small products, these only at the end of a
-        # step.
-        self._threads = threads
-        self._blocks = ThreadPoolExecutor(threads, "decode", initializer=torch.set_num_threads, initargs=(1,))
         self._config = model.config
         self._staged: tuple[Packed, int] | None = None
         self._retired: Packed | None = None  # memory of the previous weights, freed by the next staging call
         self._decoder = (ExactDecoder if exact else Decoder)(model, slots, max_tokens)
         self._slot_count, self._max_tokens, self._max_pending = slots, max_tokens, max_pending
         self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int64)
-        self._slots = _Slots(
-            slots + ROWS, max_tokens
-        )  # the last pass of an exact decoder may reach beyond them
+        self._slots = Slots(slots + ROWS, max_tokens)  # the last pass of an exact decoder may go beyond them
+        self._blocks = RowBlocks(self._decoder, self._slots, self._eos.tolist(), threads)
         self._held: dict[int, Assignment] = {}  # by ticket, of executing ones
-        self._sampling: dict[int, Sampling] = {}  # by ticket, of executing ones that ask for some
         self._executing = 0
         self._waiting: dict[int, Assignment] = {}  # by ticket, in order of arrival
         self._aborted: dict[int, None] = {}  # tickets whose last row is due; a set that keeps its order
@@ -188,7 +153,7 @@ class BuiltinEngine:
             again[ticket] = replace(self._held[ticket], prefix=made)
         self._executing = 0
         self._held.clear()
-        self._sampling.clear()
+        slots.sampling.clear()
         self._waiting = again | self._waiting
         return list(self._waiting)
 
@@ -243,7 +208,7 @@ class BuiltinEngine:
         ended = slots.made[:n] == slots.limit[:n]
         for eos in self._eos:
             ended |= tokens == eos
-        for row, asked in self._rows_asking(0, n).items():
+        for row, asked in slots.asking(0, n).items():
             ended[row] = slots.made[row] == slots.limit[row] or int(tokens[row]) in self._stops(asked)
         slots.flags[:n] |= np.where(ended, _FINISHED, _NOTHING)
         output = self._rows(n, logprobs)
@@ -256,10 +221,8 @@ class BuiltinEngine:
         return output
 
     def _draw(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        count = max(1, min(self._threads, n // LEAST_BLOCK))
-        borders = [n * block // count for block in range(count + 1)]
-        drawn = self._side_by_side(self._draw_block, list(pairwise(borders)))
-        tokens, logprobs = (np.concatenate(column) for column in zip(*drawn, strict=True))
+        """A token and its log-prob for each of the first n slots."""
+        tokens, logprobs = self._blocks.draw(n)
         if not np.isfinite(logprobs).all():
             raise BrokenWeights(
                 f"weights version {self._weights_version} give logits that are no numbers: the checkpoint or "
@@ -267,50 +230,9 @@ class BuiltinEngine:
             )
         return tokens, logprobs
 
-    def _draw_block(self, first: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """A token and its log-prob for each of these slots, in as many passes as the decoder needs."""
-        parts, at = [], first
-        while at < end:
-            start, at = at, at + self._decoder.rows_of_pass(end - at)
-            parts.append(self._draw_rows(start, at))
-        tokens, logprobs = (np.concatenate(column)[: end - first] for column in zip(*parts, strict=True))
-        return tokens, logprobs
-
-    def _draw_rows(self, first: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """A token and its log-prob for each of these slots, in one pass."""
-        slots, rows = self._slots, slice(first, end)
-        logits = self._decoder.decode(
-            torch.from_numpy(slots.token[rows]),
-            torch.from_numpy(slots.position[rows]),
-            longest=int(slots.position[rows].max()) + 1,
-            first=first,
-        )
-        asking = self._rows_asking(first, end)
-        ends = {
-            row: (*asked.stop_token_ids, *self._eos.tolist())
-            for row, asked in asking.items()
-            if slots.made[first + row] < asked.min_new_tokens
-        }
-        temperature = slots.temperature[rows]
-        with torch.inference_mode():
-            tokens, logprobs = sample(
-                forbid(biased(logits, asking), ends),
-                None if (temperature == 1).all() else torch.from_numpy(temperature),
-                torch.from_numpy(uniforms(slots.key[rows], slots.made[rows])),
-                asking,
-            )
-        return tokens.numpy(), logprobs.numpy()
-
     def _stops(self, asked: Sampling) -> Sequence[int]:
         """Tokens that end a response."""
         return asked.stop_token_ids if asked.ignore_eos else (*asked.stop_token_ids, *self._eos.tolist())
-
-    def _rows_asking(self, first: int, end: int) -> dict[int, Sampling]:
-        """The rows of slots first … end - 1 with a `Sampling`, counted from the first."""
-        if not self._sampling:
-            return {}
-        tickets = enumerate(self._slots.ticket[first:end].tolist())
-        return {row: self._sampling[ticket] for row, ticket in tickets if ticket in self._sampling}
 
     def _rows(self, n: int, logprobs: NDArray[np.float32]) -> StepOutput:
         """The last rows of aborted tickets, then a row for each of the first n slots; always copies."""
@@ -362,47 +284,19 @@ class BuiltinEngine:
         keys = request_keys([one.seed for one in chosen])
         entering = [(one, key, (*one.prompt, *one.prefix)) for one, key in zip(chosen, keys, strict=True)]
         entering.sort(key=lambda entry: len(entry[2]))  # contexts of like length share a prefill batch
-        slots, first = self._slots, self._executing
+        first = self._executing
         for slot, (one, key, context) in enumerate(entering, start=first):
-            slots.ticket[slot], slots.key[slot], slots.temperature[slot] = one.ticket, key, one.temperature
-            slots.token[slot], slots.position[slot] = context[-1], len(context) - 1
-            slots.made[slot], slots.limit[slot] = len(one.prefix), one.max_new_tokens
-            slots.response[slot, : len(one.prefix)] = one.prefix
-            slots.flags[slot] = Flag.FIRST
+            self._slots.enter(slot, one, key, context)
             self._held[one.ticket] = one
-            if one.sampling not in (None, PLAIN):
-                self._sampling[one.ticket] = one.sampling
         self._executing += len(entering)
-        self._prefill([context[:-1] for _, _, context in entering], first)
-
-    def _prefill(self, contexts: list[tuple[int, ...]], first: int) -> None:
-        """Fill slots `first` … in batches of neighbours; contexts are in order of their length."""
-        start, batches = 0, list[tuple[int, int]]()
-        while start < len(contexts) and not contexts[start]:
-            start += 1  # a prompt of one token needs no cache
-        while start < len(contexts):
-            end = start + 1
-            while (
-                end < len(contexts)
-                and len(contexts[end]) <= PREFILL_SPREAD * len(contexts[start])
-                and len(contexts[end]) * (end + 1 - start) <= PREFILL_TOKENS
-            ):
-                end += 1
-            batches.append((start, end))
-            start = end
-        self._side_by_side(lambda of, to: self._decoder.prefill(contexts[of:to], first + of), batches)
+        contexts = [context[:-1] for _, _, context in entering]
+        self._blocks.prefill(contexts, first)
         self._tokens_prefilled += sum(map(len, contexts))
-
-    def _side_by_side(self, compute: Callable[[int, int], T], ranges: list[tuple[int, int]]) -> list[T]:
-        """`compute` for each range of slots, in order; if there are several, on this engine's threads."""
-        if self._threads == 1 or len(ranges) < 2:
-            return [compute(start, end) for start, end in ranges]
-        return list(self._blocks.map(compute, *zip(*ranges, strict=True)))
 
     def _release(self, slot: int) -> None:
         """Free a slot; the last executing request takes its place."""
         self._executing = last = self._executing - 1
-        self._sampling.pop(int(self._slots.ticket[slot]), None)
+        self._slots.sampling.pop(int(self._slots.ticket[slot]), None)
         del self._held[int(self._slots.ticket[slot])]
         if slot != last:
             self._slots.move(last, slot)
