@@ -1,7 +1,7 @@
 """`BuiltinEngine`: continuous batching of a Qwen3 model in fixed slots.
 
 Owns the slots of requests, admission, stopping and abortion. The computation is in `row_blocks`, on
-`decoder` and `token_sampling`.
+`decoder` and `token_sampling`; requests that cannot be served are refused by `request_limits`.
 
 Invariants:
 - Executing requests hold slots 0 to n - 1, without holes: one that ends is replaced by the last one. So a
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from gleaner.actors.engine.builtin.decoder import Decoder
 from gleaner.actors.engine.builtin.exact_decoder import ROWS, ExactDecoder
 from gleaner.actors.engine.builtin.packed_weights import Packed, pack
+from gleaner.actors.engine.builtin.request_limits import RequestLimits
 from gleaner.actors.engine.builtin.row_blocks import RowBlocks
 from gleaner.actors.engine.builtin.slots import Slots
 from gleaner.actors.engine.builtin.token_sampling import request_keys
@@ -41,7 +42,6 @@ from gleaner.actors.model.flat_image import view_weights
 from gleaner.actors.model.meta_init import unmade
 from gleaner.actors.model.qwen3 import Qwen3
 from gleaner.actors.model.tensor_spec import TensorSpec
-from gleaner.actors.protocol.sampling_params import PLAIN, Sampling
 from gleaner.transport.token_frame import MAX_ROWS, Flag
 
 _NOTHING, _FINISHED, _ENDED = np.array([0, Flag.FINISHED, Flag.ABORTED | Flag.NO_TOKEN], np.uint8)
@@ -79,9 +79,10 @@ class BuiltinEngine:
         self._staged: tuple[Packed, int] | None = None
         self._retired: Packed | None = None  # memory of the previous weights, freed by the next staging call
         self._decoder = (ExactDecoder if exact else Decoder)(model, slots, max_tokens)
-        self._slot_count, self._max_tokens, self._max_pending = slots, max_tokens, max_pending
+        self._slot_count, self._max_pending = slots, max_pending
         self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int64)
         self._slots = Slots(slots + ROWS, max_tokens)  # the last pass of an exact decoder may go beyond them
+        self._limits = RequestLimits(model.config.vocab_size, max_tokens, self._eos.tolist())
         self._blocks = RowBlocks(self._decoder, self._slots, self._eos.tolist(), threads)
         self._held: dict[int, Assignment] = {}  # by ticket, of executing ones
         self._executing = 0
@@ -125,7 +126,7 @@ class BuiltinEngine:
                 raise CannotServe(
                     one.ticket, "this ticket is being served already: give each dispatch its own"
                 )
-            self._require_fit(one)
+            self._limits.require_fit(one)
             taken[one.ticket] = one
         if len(self._waiting) + len(taken) > self._max_pending:
             raise EngineFull(
@@ -209,7 +210,7 @@ class BuiltinEngine:
         for eos in self._eos:
             ended |= tokens == eos
         for row, asked in slots.asking(0, n).items():
-            ended[row] = slots.made[row] == slots.limit[row] or int(tokens[row]) in self._stops(asked)
+            ended[row] = slots.made[row] == slots.limit[row] or int(tokens[row]) in self._limits.stops(asked)
         slots.flags[:n] |= np.where(ended, _FINISHED, _NOTHING)
         output = self._rows(n, logprobs)
         slots.flags[:n] = 0
@@ -230,10 +231,6 @@ class BuiltinEngine:
             )
         return tokens, logprobs
 
-    def _stops(self, asked: Sampling) -> Sequence[int]:
-        """Tokens that end a response."""
-        return asked.stop_token_ids if asked.ignore_eos else (*asked.stop_token_ids, *self._eos.tolist())
-
     def _rows(self, n: int, logprobs: NDArray[np.float32]) -> StepOutput:
         """The last rows of aborted tickets, then a row for each of the first n slots; always copies."""
         ends = list(islice(self._aborted, MAX_ROWS - n))
@@ -246,34 +243,6 @@ class BuiltinEngine:
             logprobs=np.concatenate((none, logprobs)).astype(np.float32),
             flags=np.concatenate((none | _ENDED, slots.flags[:n])),
         )
-
-    def _require_fit(self, one: Assignment) -> None:
-        total = len(one.prompt) + one.max_new_tokens
-        vocabulary = self._config.vocab_size
-        if not 0 <= one.ticket < 2**32:
-            raise CannotServe(one.ticket, "a ticket is a 32-bit number")
-        if not one.prompt:
-            raise CannotServe(one.ticket, "the prompt is empty: there is nothing to continue")
-        if total > self._max_tokens:
-            raise CannotServe(
-                one.ticket,
-                f"{len(one.prompt)} prompt + {one.max_new_tokens} new tokens are {total}, a slot holds "
-                f"{self._max_tokens}: shorten the request, or raise max_tokens of the engine",
-            )
-        if one.sampling is not None and one.sampling.penalizes:
-            raise CannotServe(one.ticket, "this engine has no penalties (frequency, presence, repetition)")
-        if one.sampling is not None and one.sampling.grammar is not None:
-            kind = one.sampling.grammar.kind
-            raise CannotServe(one.ticket, f"{kind}: the builtin engine has no grammars, leave it out")
-        if len(one.prefix) >= one.max_new_tokens:
-            raise CannotServe(one.ticket, f"its prefix has all of its {one.max_new_tokens} tokens already")
-        if one.prefix and one.prefix[-1] in self._stops(one.sampling or PLAIN):
-            raise CannotServe(one.ticket, "its prefix ends in a stop token: the request is finished")
-        if not 0 <= one.temperature < np.inf:
-            raise CannotServe(one.ticket, f"temperature {one.temperature} is not a number from 0 up")
-        for token in (*one.prompt, *one.prefix, *_biases(one)):
-            if not 0 <= token < vocabulary:
-                raise CannotServe(one.ticket, f"token {token} is outside of the vocabulary of {vocabulary}")
 
     def _admit(self) -> None:
         """Give free slots to waiting requests in order of arrival, and compute their caches in batches."""
@@ -301,8 +270,3 @@ class BuiltinEngine:
         if slot != last:
             self._slots.move(last, slot)
             self._decoder.move(last, slot, int(self._slots.position[slot]))
-
-
-def _biases(one: Assignment) -> tuple[int, ...]:
-    """Tokens that are drawn more or less often than the model would."""
-    return () if one.sampling is None else tuple(token for token, _ in one.sampling.logit_bias)
