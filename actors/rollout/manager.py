@@ -1,12 +1,13 @@
 """RolloutManager: owns every request from prompt to trained.
 
 `state.state.RolloutState` holds the state and its rules; `journal.journaled_state` keeps it with its journal.
-This actor receives the messages. Its `wiring` feed events to the state and act on them: `fleet.membership`
-and `batches.submission`, `journal.frame_intake`, `dispatch.dispatcher`, `dispatch.migration`,
-`batches.scoring`, `batches.group_selection`, `batches.group_delivery`, `fleet.drain` and more. Effects of an
-event become visible to other actors only after its commit: a frame is acknowledged, a dispatch sent and a
-group handed out only once it is in the journal. So a killed manager restarts with everything that it had
-reported to any other actor. Meanwhile instances go on decoding into their rings."""
+This actor receives the messages. `wiring` joins its parts: `fleet.membership`, `batches.submission`,
+`journal.frame_intake`, `dispatch.dispatcher`, `dispatch.migration`, `batches.scoring`,
+`batches.group_selection`, `batches.group_delivery`, `fleet.drain` and more. They feed events to the state,
+and `reactions` has what follows from each. Effects of an event become visible to other actors only after its
+commit: a frame is acknowledged, a dispatch sent and a group handed out only once it is in the journal. So a
+killed manager restarts with everything that it had reported to any other actor. Meanwhile instances go on
+decoding into their rings."""
 
 from gleaner.actors.names import BALANCER
 from gleaner.actors.protocol.balancer import ForgetAll
@@ -72,7 +73,7 @@ class RolloutManager(Actor):
         await self._books.replay()
         self._state = self._books.state
         parts = self._parts = Parts(self.ctx, self._books, self._instances, self._config)
-        self._act = parts.act
+        self._act = parts.reactions.committed
         await self.ctx.tell(BALANCER, ForgetAll())
         parts.start()
         self.ctx.every(SWEEP_S, _Sweep())
