@@ -45,11 +45,12 @@ def rollout(place: Place) -> TreeSpec:
     """The manager depends on the balancer that it asks, not the other way round."""
     from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
     from gleaner.actors.rollout.manager import RolloutManager
+    from gleaner.actors.rollout.settings import ManagerSettings
 
     config = place.config
     return rest_for_one(
         child(BALANCER, lambda: LoadBalancer(config.rollout.max_pending)),
-        child(MANAGER, lambda: RolloutManager(config), shutdown_s=STOP_S),
+        child(MANAGER, lambda: RolloutManager(ManagerSettings.of(config)), shutdown_s=STOP_S),
         name="rollout",
         intensity=place.intensity,
     )

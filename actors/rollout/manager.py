@@ -45,9 +45,9 @@ from gleaner.actors.protocol.rollout import (
 from gleaner.actors.rollout.batches.group_delivery import MAX_WAIT_S
 from gleaner.actors.rollout.fleet.instance_table import Instances
 from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.rollout.status import fates_of, figures_of, instances_of
 from gleaner.actors.rollout.wiring import Parts
-from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Deferred, Done, Lane, Message, Refused, Suspected, Terminated, handles
 
 SWEEP_S = 1.0
@@ -59,20 +59,24 @@ class _Sweep(Message, frozen=True):
 
 
 class RolloutManager(Actor):
-    """See the module."""
+    """See the module.
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    Args:
+        settings: sections `rollout`, `engine`, `reward`, `limits` and `ablation`.
+    """
+
+    def __init__(self, settings: ManagerSettings) -> None:
+        self._settings = settings
         self._instances = Instances()
 
     async def on_start(self) -> None:
-        limits = self._config.limits
+        limits = self._settings.limits
         self._books = Books(
             self.ctx.journal, self.ctx.stream("ledger"), limits.journal_events, limits.journal_bytes
         )
         await self._books.replay()
         self._state = self._books.state
-        parts = self._parts = Parts(self.ctx, self._books, self._instances, self._config)
+        parts = self._parts = Parts(self.ctx, self._books, self._instances, self._settings)
         self._act = parts.reactions.committed
         await self.ctx.tell(BALANCER, ForgetAll())
         parts.start()

@@ -8,13 +8,18 @@ from gleaner.actors.rollout.batches.group_delivery import Takers
 from gleaner.actors.rollout.batches.group_selection import Selecting
 from gleaner.actors.rollout.batches.scoring import Scoring
 from gleaner.actors.rollout.batches.submission import Opening
-from gleaner.actors.rollout.dispatch.dispatcher import Dispatching
+from gleaner.actors.rollout.dispatch.dispatcher import Dispatching, PlacementConstraints
 from gleaner.actors.rollout.dispatch.migration import Moving
 from gleaner.actors.rollout.dispatch.quarantine import Quarantine
 from gleaner.actors.rollout.dispatch.session_affinity import Sessions
 from gleaner.actors.rollout.fleet.drain import Withdrawals
 from gleaner.actors.rollout.fleet.instance_table import Instances
-from gleaner.actors.rollout.fleet.membership import Membership
+from gleaner.actors.rollout.fleet.membership import (
+    Membership,
+    MembershipEffects,
+    MembershipParts,
+    MembershipSettings,
+)
 from gleaner.actors.rollout.fleet.overdue import Owed
 from gleaner.actors.rollout.fleet.step_metrics import Measuring
 from gleaner.actors.rollout.fleet.weight_trials import Loading
@@ -23,18 +28,22 @@ from gleaner.actors.rollout.journal.frame_intake import Intake
 from gleaner.actors.rollout.journal.journaled_state import Books
 from gleaner.actors.rollout.reactions import Reactions
 from gleaner.actors.rollout.requests.deadlines import Deadlines
-from gleaner.actors.rollout.requests.service import Singles
+from gleaner.actors.rollout.requests.service import RequestServices, Singles
 from gleaner.actors.rollout.requests.token_followers import Following
 from gleaner.actors.rollout.requests.version_gate import Gates
-from gleaner.configs.schema import Config
+from gleaner.actors.rollout.settings import ManagerSettings
+from gleaner.actors.rollout.state.admission import TokenLimits
 from gleaner.supervisor import Context
 
 
 class Parts:
     """See the module. `start` once other actors may know the manager; call `reactions` on what happens."""
 
-    def __init__(self, ctx: Context, books: Books, instances: Instances, config: Config) -> None:
-        self._ctx, self._books, self._config = ctx, books, config
+    def __init__(self, ctx: Context, books: Books, instances: Instances, settings: ManagerSettings) -> None:
+        self._ctx, self._books, self._settings = ctx, books, settings
+        limits = TokenLimits(
+            prompt=settings.engine.max_prompt_tokens, response=settings.rollout.max_new_tokens
+        )
         reactions = self.reactions = Reactions(ctx, books, instances)
         self.measuring = Measuring(ctx, books.state, instances)
         self.moving = Moving(ctx, books, instances)
@@ -44,11 +53,9 @@ class Parts:
             ctx,
             books,
             instances,
+            PlacementConstraints(self.moving, sessions, self.quarantine),
             on_sent=reactions.sent,
             give_up=reactions.unresponsive,
-            moving=self.moving,
-            sessions=sessions,
-            quarantine=self.quarantine,
         )
         flipping = Flipping(ctx, books, instances)
         self.opening = Opening(
@@ -56,8 +63,7 @@ class Parts:
             books,
             flipping=flipping,
             measuring=self.measuring,
-            max_prompt_tokens=config.engine.max_prompt_tokens,
-            max_new_tokens=config.rollout.max_new_tokens,
+            limits=limits,
             act=reactions.committed,
         )
         self.loading = Loading(ctx, books, instances, publish=self.opening.publish, tell=flipping.tell)
@@ -68,49 +74,42 @@ class Parts:
             lambda: self.scoring.health.sick,
             on_handed_out=self.measuring.handed_out,
         )
-        self.scoring = Scoring(ctx, books, config.reward, reactions.verdict, on_health=self.takers.look)
+        self.scoring = Scoring(ctx, books, settings.reward, reactions.verdict, on_health=self.takers.look)
         self.selecting = Selecting(
-            ctx, books, instances, config.engine.max_prompt_tokens, reactions.committed
+            ctx, books, instances, settings.engine.max_prompt_tokens, reactions.committed
         )
-        self.deadlines = Deadlines(ctx, books, instances, config.rollout.request_deadline_s)
+        self.deadlines = Deadlines(ctx, books, instances, settings.rollout.request_deadline_s)
         self.following = Following(ctx, books)
         self.gates = Gates(ctx, books, instances)
-        self.singles = Singles(
-            ctx,
-            books,
-            self.gates,
-            self.deadlines,
-            config,
-            self.following,
-            sessions,
-            self.opening.open,
-            self.opening.close,
-        )
+        services = RequestServices(self.gates, self.deadlines, self.following, sessions)
+        self.singles = Singles(ctx, books, limits, services, self.opening.open, self.opening.close)
         self.withdrawals = Withdrawals(ctx, books.state)
-        self.owed = Owed(ctx, books.state, instances, config.rollout.deadline_s)
+        self.owed = Owed(ctx, books.state, instances, settings.rollout.deadline_s)
         self.members = Membership(
             ctx,
             books,
             instances,
-            config,
-            dispatching=self.dispatching,
-            loading=self.loading,
-            measuring=self.measuring,
-            withdrawals=self.withdrawals,
-            owed=self.owed,
-            quarantine=self.quarantine,
-            act=reactions.committed,
-            on_deadly=reactions.deadly,
-            on_serving=reactions.serving,
+            MembershipSettings(settings.rollout, settings.ablation),
+            MembershipParts(
+                dispatching=self.dispatching,
+                loading=self.loading,
+                measuring=self.measuring,
+                withdrawals=self.withdrawals,
+                owed=self.owed,
+                quarantine=self.quarantine,
+            ),
+            MembershipEffects(
+                committed=reactions.committed, serving=reactions.serving, deadly=reactions.deadly
+            ),
         )
         self.intake = Intake(books, reactions.committed, reactions.heard, ctx.idle, self.following)
         reactions.parts = self
 
     def start(self) -> None:
         """Accept frames from now on, and start the background tasks."""
-        ctx, config = self._ctx, self._config
+        ctx, settings = self._ctx, self._settings
         self.receiver = self.intake.receiver = ctx.network.token_receiver(
-            self.intake.take, self._books.state.streams.have, window=config.limits.credit_frames
+            self.intake.take, self._books.state.streams.have, window=settings.limits.credit_frames
         )
         ctx.at_end(self.receiver.close)
         self.scoring.start()
@@ -119,5 +118,5 @@ class Parts:
         ctx.background(self.intake.enter(), "frames")
         ctx.background(self.intake.acknowledge(), "acknowledge")
         ctx.background(self.following.run(), "follow")
-        if config.rollout.continuous_lb:
+        if settings.rollout.continuous_lb:
             ctx.background(self.moving.run(), "moves")

@@ -13,7 +13,12 @@ import msgspec
 
 from gleaner.actors.protocol.instances import CannotTake, NewWork, RegisterInstance, Serving, Withdraw
 from gleaner.actors.rollout.fleet.instance_table import Instances
-from gleaner.actors.rollout.fleet.membership import Membership
+from gleaner.actors.rollout.fleet.membership import (
+    Membership,
+    MembershipEffects,
+    MembershipParts,
+    MembershipSettings,
+)
 from gleaner.actors.rollout.state.events import (
     BatchReleased,
     Dispatched,
@@ -252,20 +257,22 @@ class Member:
         books = MagicMock(state=self.state, newest_weights=lambda: None)
         books.record = AsyncMock(side_effect=self.state.apply)
         loading = MagicMock(serving=AsyncMock())
-        parts: dict[str, Any] = {
-            name: MagicMock()
-            for name in ("dispatching", "measuring", "withdrawals", "owed", "act", "on_serving")
-        }
-        quarantine = MagicMock(died=lambda *_: [])
+        parts = MembershipParts(
+            dispatching=MagicMock(),
+            loading=loading,
+            measuring=MagicMock(),
+            withdrawals=MagicMock(),
+            owed=MagicMock(),
+            quarantine=MagicMock(died=lambda *_: []),
+        )
+        effects = MembershipEffects(committed=MagicMock(), serving=MagicMock(), deadly=AsyncMock())
         self.membership = Membership(
             ctx,
             books,
             self.instances,
-            Config(),
-            loading=loading,
-            quarantine=quarantine,
-            on_deadly=AsyncMock(),
-            **parts,
+            MembershipSettings.of(Config()),
+            parts,
+            effects,
         )
 
     def now(self) -> str:

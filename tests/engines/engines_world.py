@@ -30,6 +30,7 @@ from gleaner.actors.protocol.rollout import PublishVersion, RolloutFigures, Roll
 from gleaner.actors.protocol.weights import Fetched, Publish, Published
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.image.store import ImageStore
@@ -264,7 +265,7 @@ async def plane(
     ):
         source.spawn("r/transfer", lambda: TransferAgent(ImageStore(directory / "store"), config))
         head.spawn("rollout/balancer", lambda: LoadBalancer(config.rollout.max_pending))
-        head.spawn("rollout/manager", lambda: RolloutManager(config))
+        head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(config)))
         running = Plane(head, source, directory, kind, [], {}, make)
         try:
             yield running

@@ -30,6 +30,7 @@ from gleaner.actors.protocol.instances import InstancesAre, ListInstances
 from gleaner.actors.protocol.weights import Fetched
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import from_tree
@@ -132,7 +133,7 @@ async def world(tmp_path: Path, job: JobSpec) -> AsyncIterator[World]:
     system.spawn("registry", lambda: Registry(lambda: 3.0))
     system.spawn("cluster/scheduler", lambda: JobOf(job.run_id, {"spot": "preemptible", "box": "reserved"}))
     system.spawn("rollout/balancer", lambda: LoadBalancer(4))
-    system.spawn("rollout/manager", lambda: RolloutManager(CONFIG))
+    system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(CONFIG)))
     store, other = store_dir(job, "box"), tmp_path / "spot-store"
     system.spawn("box/transfer", lambda: TransferAgent(ImageStore(store), CONFIG))
     system.spawn("spot/transfer", lambda: TransferAgent(ImageStore(other), CONFIG))

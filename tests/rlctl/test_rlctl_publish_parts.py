@@ -26,6 +26,7 @@ from gleaner.actors.protocol.instances import InstancesAre, ListInstances
 from gleaner.actors.protocol.weights import Fetch, Fetched, Published
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.disk.layout import INDEX
 from gleaner.actors.weights.disk.writer import DiskWriter
@@ -134,7 +135,7 @@ async def job(tmp_path: Path, spec: JobSpec) -> AsyncIterator[Job]:
     system.spawn("registry", lambda: Registry(lambda: 3.0))
     system.spawn("cluster/scheduler", lambda: JobOf(spec.run_id))
     system.spawn("rollout/balancer", lambda: LoadBalancer(4))
-    system.spawn("rollout/manager", lambda: RolloutManager(CONFIG))
+    system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(CONFIG)))
     found = Job(system, spec)
     for host in (*OWNERS, *RECEIVERS):
         found.start(host)

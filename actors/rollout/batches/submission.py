@@ -11,7 +11,7 @@ from gleaner.actors.protocol.rollout import SubmitBatch, Weights
 from gleaner.actors.rollout.fleet.step_metrics import Measuring
 from gleaner.actors.rollout.fleet.weight_updates import Flipping
 from gleaner.actors.rollout.journal.journaled_state import Books
-from gleaner.actors.rollout.state.admission import unfit
+from gleaner.actors.rollout.state.admission import TokenLimits, unfit
 from gleaner.actors.rollout.state.effects import Changes
 from gleaner.supervisor import Context, Refused, Suspended
 
@@ -20,7 +20,7 @@ class Opening:
     """See the module.
 
     Args:
-        max_prompt_tokens, max_new_tokens: longest prompt and response that an engine takes.
+        limits: of the prompts and responses of a batch.
         act: acts on a committed event.
     """
 
@@ -31,13 +31,11 @@ class Opening:
         *,
         flipping: Flipping,
         measuring: Measuring,
-        max_prompt_tokens: int,
-        max_new_tokens: int,
+        limits: TokenLimits,
         act: Callable[[Changes], None],
     ) -> None:
         self._ctx, self._books, self._flipping, self._measuring = ctx, books, flipping, measuring
-        self._max_prompt_tokens, self._max_new_tokens = max_prompt_tokens, max_new_tokens
-        self._act = act
+        self._limits, self._act = limits, act
         self._state = books.state
 
     async def submit(self, message: SubmitBatch) -> None:
@@ -46,15 +44,15 @@ class Opening:
         if refusal is not None:
             raise Refused(refusal)
         name = message.batch.batch
-        longest = self._max_prompt_tokens
+        longest = self._limits.prompt
         if message.batch.experts:  # its prompt may hold a response, whose experts are computed again
-            longest += self._max_new_tokens
+            longest += self._limits.response
         if fault := unfit(message.batch.prompts, longest):
             raise Refused(f"batch {name}: a prompt {fault}")
-        if message.batch.max_new_tokens > self._max_new_tokens:
+        if message.batch.max_new_tokens > self._limits.response:
             raise Refused(
                 f"batch {name}: max_new_tokens is {message.batch.max_new_tokens}, "
-                f"rollout.max_new_tokens is {self._max_new_tokens}"
+                f"rollout.max_new_tokens is {self._limits.response}"
             )
         opened = self._books.weights.get(name)
         if message.batch.min_version is None and opened is not None and opened.root != message.weights.root:

@@ -9,6 +9,7 @@ delays no other."""
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from gleaner.actors.names import BALANCER
 from gleaner.actors.protocol.balancer import LoadChange, LoadChanged, Place, Placed
@@ -39,6 +40,15 @@ OnSent = Callable[[Instance, list[RequestLog]], None]
 """These requests were sent to this instance."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlacementConstraints:
+    """What binds a request to an instance, beside the load: a move, its session, a suspicion."""
+
+    moving: Moving
+    sessions: Sessions
+    quarantine: Quarantine
+
+
 class Dispatching:
     """See the module; `run` it in the background, `wake` it when something changed."""
 
@@ -47,15 +57,14 @@ class Dispatching:
         ctx: Context,
         books: Books,
         instances: Instances,
+        constraints: PlacementConstraints,
         on_sent: OnSent,
         give_up: GiveUp,
-        moving: Moving,
-        sessions: Sessions,
-        quarantine: Quarantine,
     ) -> None:
         self._ctx, self._books, self._instances = ctx, books, instances
-        self._on_sent, self._give_up, self._moving = on_sent, give_up, moving
-        self._sessions, self._quarantine = sessions, quarantine
+        self._moving, self._sessions = constraints.moving, constraints.sessions
+        self._quarantine = constraints.quarantine
+        self._on_sent, self._give_up = on_sent, give_up
         self._load: list[LoadChange] = []
         self._changed = asyncio.Event()
         self._held_until_s = 0.0

@@ -8,6 +8,7 @@ restarted manager. Its requests then continue elsewhere from their last token.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from gleaner.actors.names import BALANCER
 from gleaner.actors.protocol.instances import (
@@ -37,7 +38,8 @@ from gleaner.actors.rollout.state.effects import Changes
 from gleaner.actors.rollout.state.events import InstanceGone, InstanceJoined, TicketsRenewed, TicketsRevoked
 from gleaner.actors.rollout.state.ticket_renewal import may_renew
 from gleaner.actors.rollout.state.tickets import Stream
-from gleaner.configs.schema import Config
+from gleaner.configs.schema import Ablation, Rollout
+from gleaner.configs.sections import Sections
 from gleaner.supervisor import Context, Deadline, Deferred, Refused, Suspected, Terminated
 from gleaner.transport.wire import Peer
 
@@ -47,37 +49,58 @@ QUIET_S = 0.05  # a dead instance's stream is at its end when nothing arrived fo
 QUIET_LOOKS = 10
 
 
-class Membership:
-    """See the module.
+@dataclass(frozen=True, slots=True)
+class MembershipSettings(Sections):
+    """Sections `rollout` (silence after which an instance is given up) and `ablation`."""
+
+    rollout: Rollout
+    ablation: Ablation
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipParts:
+    """The parts of the manager that registrations and ends of instances concern."""
+
+    dispatching: Dispatching
+    loading: Loading
+    measuring: Measuring
+    withdrawals: Withdrawals
+    owed: Owed
+    quarantine: Quarantine
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipEffects:
+    """What follows from a change of the fleet.
 
     Args:
-        act: what follows from a committed event.
-        on_serving: an instance serves other weights than before.
-        on_deadly: these requests kill the engines that take them.
+        committed: an event of the journal has these changes.
+        serving: an instance serves other weights than before.
+        deadly: these requests kill the engines that take them.
     """
+
+    committed: Callable[[Changes], None]
+    serving: Callable[[], None]
+    deadly: Callable[[list[str]], Awaitable[None]]
+
+
+class Membership:
+    """See the module."""
 
     def __init__(
         self,
         ctx: Context,
         books: Books,
         instances: Instances,
-        config: Config,
-        *,
-        dispatching: Dispatching,
-        loading: Loading,
-        measuring: Measuring,
-        withdrawals: Withdrawals,
-        owed: Owed,
-        quarantine: Quarantine,
-        act: Callable[[Changes], None],
-        on_serving: Callable[[], None],
-        on_deadly: Callable[[list[str]], Awaitable[None]],
+        settings: MembershipSettings,
+        parts: MembershipParts,
+        effects: MembershipEffects,
     ) -> None:
-        self._ctx, self._books, self._instances, self._config = ctx, books, instances, config
-        self._dispatching, self._measuring, self._withdrawals = dispatching, measuring, withdrawals
-        self._loading = loading
-        self._owed, self._act, self._on_serving = owed, act, on_serving
-        self._quarantine, self._on_deadly = quarantine, on_deadly
+        self._ctx, self._books, self._instances, self._settings = ctx, books, instances, settings
+        self._dispatching, self._loading, self._measuring = parts.dispatching, parts.loading, parts.measuring
+        self._withdrawals, self._owed, self._quarantine = parts.withdrawals, parts.owed, parts.quarantine
+        self._act, self._on_serving = effects.committed, effects.serving
+        self._on_deadly = effects.deadly
         self._asked: set[tuple[str, int]] = set()  # instances asked to drain: their death is expected
         self._state = books.state
         self._registrations = 0
@@ -128,7 +151,7 @@ class Membership:
         await self._on_deadly(deadly)
         self._measuring.there()
         self._dispatching.wake()
-        pulls = message.kind == "preemptible" and not self._config.ablation.synchronous_weights
+        pulls = message.kind == "preemptible" and not self._settings.ablation.synchronous_weights
         return Registered(
             manager=self._ctx.address,
             epoch=epoch,
@@ -276,7 +299,7 @@ class Membership:
         if (stream := self._state.streams.alive(name, incarnation)) is not None:
             self._ctx.log.info("instance %s#%d is gone: %s", name, incarnation, cause)
             deadly = self._died(name, stream)
-            anew = self._config.ablation.recompute
+            anew = self._settings.ablation.recompute
             gone = InstanceGone(instance=name, incarnation=incarnation, cause=cause, anew=anew)
             self._act(await self._books.record(gone))
             self._measuring.left(name)
@@ -325,7 +348,7 @@ class Membership:
                 if name in self._awaited and self._registered_by.passed(now):
                     self._awaited.discard(name)
                     await self.lose(name, stream.incarnation, "did not come back")
-            elif now - instance.heard_s > self._config.rollout.deadline_s and stream.held:
+            elif now - instance.heard_s > self._settings.rollout.deadline_s and stream.held:
                 self._owed.silent(name, now - instance.heard_s)
                 silence = f"held {stream.held} requests in silence for {now - instance.heard_s:.0f} s"
                 await self.lose(name, stream.incarnation, silence)

@@ -11,6 +11,7 @@ import hashlib
 import math
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.instances import CannotTake
@@ -22,10 +23,9 @@ from gleaner.actors.rollout.requests.answers import answer_to
 from gleaner.actors.rollout.requests.deadlines import Deadlines
 from gleaner.actors.rollout.requests.token_followers import Following
 from gleaner.actors.rollout.requests.version_gate import Gates
-from gleaner.actors.rollout.state.admission import MAX_OPEN_SINGLES
+from gleaner.actors.rollout.state.admission import MAX_OPEN_SINGLES, TokenLimits
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.token_log import request_id
-from gleaner.configs.schema import Config
 from gleaner.supervisor import AskFailed, Context, Deadline, Deferred, Refused, Suspended
 
 KEPT_S = 600.0  # an answer, for a caller that asks again: longer than any pause of a caller that lost it
@@ -40,24 +40,37 @@ Close = Callable[[Sequence[str]], Awaitable[None]]
 """Releases batches, by their names: those that are open."""
 
 
+@dataclass(frozen=True, slots=True)
+class RequestServices:
+    """What a single request has while it is open: its version gate, deadline, follower and session."""
+
+    gates: Gates
+    deadlines: Deadlines
+    following: Following
+    sessions: Sessions
+
+
 class Singles:
-    """See the module. Call `finished` at the end of a request, and `look` from time to time."""
+    """See the module. Call `finished` at the end of a request, and `look` from time to time.
+
+    Args:
+        limits: of its prompt and response.
+        services: used by every request; `sessions` is shared with the dispatcher.
+        open, close: of the batch that a single request is.
+    """
 
     def __init__(
         self,
         ctx: Context,
         books: Books,
-        gates: Gates,
-        deadlines: Deadlines,
-        config: Config,
-        following: Following,
-        sessions: Sessions,
+        limits: TokenLimits,
+        services: RequestServices,
         open: Open,
         close: Close,
     ) -> None:
-        self._most_prompt, self._most_new = config.engine.max_prompt_tokens, config.rollout.max_new_tokens
-        self._ctx, self._books, self._gates, self._deadlines = ctx, books, gates, deadlines
-        self._following, self._sessions = following, sessions
+        self._ctx, self._books, self._limits = ctx, books, limits
+        self._gates, self._deadlines = services.gates, services.deadlines
+        self._following, self._sessions = services.following, services.sessions
         self._open, self._close = open, close
         self._waiting: dict[str, tuple[Generate, Deferred]] = {}
         self._deadly: dict[bytes, None] = {}  # prompts, by digest, the newest last
@@ -71,7 +84,7 @@ class Singles:
         """Those whose end is in the journal. One whose end is not committed could end otherwise after a
         restart."""
         for name in self._kept:  # their callers ask again, or are gone
-            deadlines.until(self._log(name).id, MAX_DEADLINE_S)
+            self._deadlines.until(self._log(name).id, MAX_DEADLINE_S)
 
     def ask(self, message: Generate) -> Deferred:
         """Answered when the response is complete, or the gate is not met in time. Raises Refused for an
@@ -190,13 +203,13 @@ class Singles:
         opened = self._books.state.log.batches.get(BATCH + message.id)
         if not message.id or "/" in message.id or len(message.id) > 200:
             raise Refused(f"id {message.id!r}: expected 1 to 200 characters without a slash")
-        most_prompt = self._most_prompt + (self._most_new if message.experts else 0)  # see `Opening`
+        most_prompt = self._limits.prompt + (self._limits.response if message.experts else 0)  # see `Opening`
         if not count or len(message.prompt) % 4 or count > most_prompt:
             raise Refused(f"request {message.id}: expected a prompt of 1 to {most_prompt} tokens")
         if message.experts and not message.follower:
             raise Refused(f"request {message.id}: experts are told to a follower, and it names none")
-        if not 1 <= message.max_new_tokens <= self._most_new:
-            raise Refused(f"request {message.id}: expected max_new_tokens from 1 to {self._most_new}")
+        if not 1 <= message.max_new_tokens <= self._limits.response:
+            raise Refused(f"request {message.id}: expected max_new_tokens from 1 to {self._limits.response}")
         if message.min_version is not None and message.exact_version is not None:
             raise Refused(f"request {message.id}: min_version and exact_version exclude each other")
         if not 0 < message.deadline_s <= MAX_DEADLINE_S or not 0 <= message.temperature < math.inf:

@@ -5,6 +5,7 @@ Owns the limits and the refusals. Pure.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.token_log import TokenLog
@@ -51,6 +52,14 @@ def refusal_of(log: TokenLog, event: BatchSubmitted) -> str | None:
     if most > MAX_OPEN_TOKENS:
         return f"batch {event.batch}: open requests may have {most} tokens, {MAX_OPEN_TOKENS} can be held"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLimits:
+    """The longest prompt and the longest response that an engine takes, in tokens."""
+
+    prompt: int
+    response: int
 
 
 def unfit(prompts: Sequence[Prompt], most: int) -> str | None:

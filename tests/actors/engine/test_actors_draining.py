@@ -19,6 +19,7 @@ from gleaner.actors.protocol.requests import Generate, Generated
 from gleaner.actors.protocol.rollout import PublishVersion, RolloutFigures, RolloutStatus, Weights
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Done
 from gleaner.supervisor.testing import TestSystem
@@ -60,7 +61,7 @@ async def test_requests_end_within_the_drain_or_continue_after(
         TestSystem(tmp_path, node="s", join=head) as spot,
     ):
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        head.spawn("rollout/manager", lambda: RolloutManager(config))
+        head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(config)))
         spot.spawn("s/transfer", Transfer)
         spot.spawn("s/engine", lambda: RolloutWorker(config, "s", "preemptible", host))
 

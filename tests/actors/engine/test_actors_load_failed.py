@@ -34,6 +34,7 @@ from gleaner.actors.protocol.weights import Fetch, Fetched
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.fleet import failed_loads
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.weights.control.file import ControlFile, has_writer, read_page
 from gleaner.actors.weights.control.page import NONE, Page, State
 from gleaner.configs.schema import Config
@@ -104,7 +105,7 @@ class Fleet:
         self.pages: dict[str, ControlFile] = {}
 
     def manager(self) -> None:
-        self.head.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        self.head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
 
     async def spot(self, name: str, host: EngineHost) -> None:
         spot = self.spots[name] = await TestSystem(self.directory, node=name, join=self.head).__aenter__()
@@ -269,7 +270,7 @@ async def test_death_in_a_load_leaves_version_and_reason(
         TestSystem(tmp_path, node="s", join=head) as spot,
     ):
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        head.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
         spot.spawn("s/transfer", Transfer)
         spot.spawn("s/engine", lambda: RolloutWorker(Config(), "s", "preemptible", Mortal(1), page))
         weights = Weights(version=1, root=b"r1", sources=("s/transfer",))

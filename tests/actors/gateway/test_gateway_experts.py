@@ -25,6 +25,7 @@ from gleaner.actors.protocol.instances import Withdraw, Withdrawn
 from gleaner.actors.protocol.rollout import PublishVersion, RolloutFigures, RolloutStatus
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.load import from_tree
 from gleaner.nodeagent.gateway_door import door_of
 from gleaner.supervisor import Done
@@ -130,7 +131,7 @@ async def moe(directory: Path, *servers: ExpertServer, routed: bool = True) -> A
     async with AsyncExitStack() as stack:
         head = await stack.enter_async_context(TestSystem(directory, node="head"))
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        head.spawn("rollout/manager", lambda: RolloutManager(config))
+        head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(config)))
         head.spawn("rollout/gateway", lambda: Gateway(config.gateway, door_of(config, "moe", model)))
         await head.ask("rollout/manager", PublishVersion(weights=as_found(0)), Done)
         running = Moe(head, directory)

@@ -12,6 +12,7 @@ from gleaner.actors.gateway.gateway import Gateway
 from gleaner.actors.gateway.job_fleet import JobFleet
 from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.schema import Gateway as Settings
 from tests.actors.rollout.test_actors_rollout_plane import NEW_TOKENS, Plane, plane
 
@@ -67,7 +68,9 @@ async def test_stream_keeps_its_tokens_across_engine_and_manager_death(
                 running.head.kill("rollout/manager")
                 host.kill("s1/engine")
                 other = await running.host("s2")
-                running.head.spawn("rollout/manager", lambda: RolloutManager(running.config))
+                running.head.spawn(
+                    "rollout/manager", lambda: RolloutManager(ManagerSettings.of(running.config))
+                )
                 running.hold.end()
         assert 10 <= stormy < NEW_TOKENS, "something died in the middle"
         assert tokens == [token for item in calm if isinstance(item, Piece) for token in item.tokens]

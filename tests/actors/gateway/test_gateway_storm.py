@@ -7,6 +7,7 @@ from gleaner.actors.gateway.calls import Desk, Served
 from gleaner.actors.gateway.routes import ROUTES
 from gleaner.actors.gateway.server import HttpServer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.schema import Gateway as Settings
 from tests.actors.gateway.clients import everyone, roll
 from tests.actors.gateway.gateway_world import Letters
@@ -39,7 +40,7 @@ async def test_engine_and_manager_death_is_invisible_to_clients(tmp_path: Path) 
         running.head.kill("rollout/manager")
         host.kill("s1/engine")
         other = await running.host("s2")
-        running.head.spawn("rollout/manager", lambda: RolloutManager(running.config))
+        running.head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(running.config)))
         running.hold.end()
         async with asyncio.timeout(60):
             for rollout in rollouts.values():

@@ -28,6 +28,7 @@ from gleaner.actors.protocol.requests import Generate, Generated
 from gleaner.actors.protocol.rollout import PublishVersion
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Actor, Done
 from gleaner.supervisor.testing import TestSystem
@@ -122,7 +123,8 @@ class World:
 
     def manager(self) -> None:
         self.head.spawn(
-            "rollout/manager", lambda: RolloutManager(from_tree({"rollout": {"max_new_tokens": 16}}, "t"))
+            "rollout/manager",
+            lambda: RolloutManager(ManagerSettings.of(from_tree({"rollout": {"max_new_tokens": 16}}, "t"))),
         )
 
     async def look(self, url: str, api_key: str) -> EngineFacts:

@@ -51,6 +51,7 @@ from gleaner.actors.protocol.rollout import (
 from gleaner.actors.protocol.throughput import Paces, PacesAre, Work
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.rollout.state.events import RequestsDue
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Address, Crashed, Done, Message, Refused, Unreachable, handles
@@ -297,7 +298,7 @@ async def send_all(directory: Path, sent: list[tuple[str, Message | dict[str, ob
     async with TestSystem(directory) as system:
         instance = system.spawn(INSTANCE, Worker)
         system.spawn(BALANCER, lambda: LoadBalancer(4))
-        system.spawn(MANAGER, lambda: HastyManager(Config()))
+        system.spawn(MANAGER, lambda: HastyManager(ManagerSettings.of(Config())))
         await registered(system, instance, {})
         serving = Serving(instance=INSTANCE, incarnation=instance.incarnation, version=1, root=WEIGHTS.root)
         await system.ask(MANAGER, serving, Message)
@@ -320,7 +321,7 @@ async def send_all(directory: Path, sent: list[tuple[str, Message | dict[str, ob
             ask.cancel()
         answers = await asyncio.gather(*asks, return_exceptions=True)
         system.kill(MANAGER)
-        system.spawn(MANAGER, lambda: RolloutManager(Config()))
+        system.spawn(MANAGER, lambda: RolloutManager(ManagerSettings.of(Config())))
         await alive(system)
         return list(answers)
 

@@ -10,6 +10,7 @@ from gleaner.actors.protocol.rollout import RolloutFigures, RolloutStatus, Submi
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.journal.journaled_state import Books
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Done, JournalFull, SqliteJournal, Supervisor, Suspended, child, one_for_one
 from gleaner.supervisor.testing import TestSystem
@@ -25,7 +26,7 @@ def submit(step: int) -> SubmitBatch:
 async def test_nearly_full_disk_begins_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with TestSystem(tmp_path) as test:
         test.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        test.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        test.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
         assert await test.ask("rollout/manager", submit(1), Done) == Done()
         store = test.system._journals
         assert isinstance(store, SqliteJournal)
@@ -47,7 +48,7 @@ async def test_full_disk_restart_keeps_acknowledged_batches(
     monkeypatch.setattr("gleaner.supervisor.managed_child.LOOK_S", 0.05)
     async with TestSystem(tmp_path) as test:
         test.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        manager = child("rollout/manager", lambda: RolloutManager(Config()))
+        manager = child("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
         tree = Supervisor(test.system, one_for_one(manager, name="rollout"), on_failure=pytest.fail)
         await tree.start()
         await test.ask("rollout/manager", submit(1), Done)

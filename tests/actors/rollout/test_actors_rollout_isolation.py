@@ -20,6 +20,7 @@ from gleaner.actors.protocol.instances import Registered, RegisterInstance, Serv
 from gleaner.actors.protocol.rollout import SubmitBatch, Weights
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.schema import Config, Rollout
 from gleaner.supervisor import Actor, Done, handles
 from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
@@ -59,7 +60,7 @@ async def test_full_mailbox_of_an_instance_delays_nothing_else(
     stuck, well = ServingWorker(loose), ServingWorker()
     async with TestSystem(tmp_path) as test:
         test.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        test.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        test.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
         for name, worker in (("stuck/engine", stuck), ("well/engine", well)):
             address = test.spawn(name, lambda worker=worker: worker)
             register = RegisterInstance(
@@ -84,7 +85,7 @@ async def test_rejoining_instance_waits_for_no_commit(tmp_path: Path) -> None:
     well = ServingWorker()
     async with TestSystem(tmp_path) as test:
         test.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        test.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        test.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
         address = test.spawn("well/engine", lambda: well)
         register = RegisterInstance(
             instance="well/engine", worker=address, kind="preemptible", slots=8, received=0
@@ -92,7 +93,7 @@ async def test_rejoining_instance_waits_for_no_commit(tmp_path: Path) -> None:
         await test.ask("rollout/manager", register, Registered)
         before = len((await test.system._journals.read("rollout/manager"))[1])
         test.kill("rollout/manager")
-        test.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        test.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
         await test.ask("rollout/manager", register, Registered)
         assert len((await test.system._journals.read("rollout/manager"))[1]) == before
 

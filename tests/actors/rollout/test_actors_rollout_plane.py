@@ -38,6 +38,7 @@ from gleaner.actors.protocol.rollout import (
 from gleaner.actors.protocol.weights import Publish, Published
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import from_tree
@@ -197,7 +198,7 @@ async def plane(directory: Path, *, held: bool = False, **rollout: float) -> Asy
         published = await source.ask("r/transfer", publish, Published)
         head.spawn("reward/proxy", LengthReward)
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        head.spawn("rollout/manager", lambda: RolloutManager(config))
+        head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(config)))
         weights = Weights(version=3, root=published.root, sources=("r/transfer",))
         hold = Hold(FREE_TURNS if held else math.inf)
         try:
@@ -240,7 +241,7 @@ async def test_killed_manager_recovers_and_generates_nothing_twice(tmp_path: Pat
         await rollout.submit()
         await rollout.until_decoding()
         rollout.head.kill("rollout/manager")
-        rollout.head.spawn("rollout/manager", lambda: RolloutManager(rollout.config))
+        rollout.head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(rollout.config)))
         assert await rollout.responses() == expected
         figures = await rollout.figures()
         assert figures.tokens_generated_twice == 0

@@ -38,6 +38,7 @@ from gleaner.actors.protocol.training import TrainerIs, TrainerStatus
 from gleaner.actors.protocol.weights import Publish, Published
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.rollout.state.events import RequestsDue
 from gleaner.actors.training.controller import RLController, _TakeSample
 from gleaner.actors.training.history import Eval, HistoryWriter, Node, Run, Step, read_history
@@ -256,7 +257,7 @@ async def loop(
         head.spawn("reward/proxy", EvenReward)
         head.spawn("cluster/scheduler", lambda: scheduler)
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        head.spawn("rollout/manager", lambda: manager(config))
+        head.spawn("rollout/manager", lambda: manager(ManagerSettings.of(config)))
         running = Loop(head, reserved, config, directory, scheduler)
         running.start_state()
         running.start_trainer()

@@ -26,6 +26,7 @@ from gleaner.actors.protocol.cluster import HostsUp, JobIs, JobSpec, JobStatus, 
 from gleaner.actors.protocol.weights import Fetch, Fetched, Publish, Published
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.weights.image.draft import FILE
 from gleaner.actors.weights.image.reader_locks import mapped
 from gleaner.actors.weights.image.safetensors_file import header
@@ -273,7 +274,7 @@ async def real_hosts(folder: Path, forked: Forks, names: str, **weights: object)
         system.spawn(REGISTRY, lambda: Registry(lambda: system.limits.lease_s))
         system.spawn("cluster/scheduler", lambda: JobOf(place.name, {"a": "reserved"}))
         system.spawn("rollout/balancer", lambda: LoadBalancer(1))
-        system.spawn("rollout/manager", lambda: RolloutManager(OWN))
+        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(OWN)))
         head = Seat("head", "head", place / "head", head=system.wire.local)
         async with connect(system.wire.local.endpoint) as cluster:
             hosts = RealHosts(place, forked, cluster, head)

@@ -28,6 +28,7 @@ from gleaner.actors.protocol.rollout import PublishVersion, RolloutFigures, Roll
 from gleaner.actors.protocol.weights import Fetch, Fetched
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, Refused, handles
@@ -139,7 +140,7 @@ async def plane(
         TestSystem(directory, node="s", join=head) as spot,
     ):
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        head.spawn("rollout/manager", lambda: manager(CONFIG))
+        head.spawn("rollout/manager", lambda: manager(ManagerSettings.of(CONFIG)))
         spot.spawn("s/transfer", transfer)
         worker = RolloutWorker(CONFIG, "s", "preemptible", host)
         spot.spawn("s/engine", lambda: worker)

@@ -15,6 +15,7 @@ from gleaner.actors.protocol.rollout import PublishVersion, RolloutFigures, Roll
 from gleaner.actors.protocol.weights import Fetch, Fetched, WhatComes
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.schema import Config, Engine
 from gleaner.supervisor import Actor, Deferred, Done, handles
 from gleaner.supervisor.testing import TestSystem
@@ -70,7 +71,7 @@ async def test_server_starts_once_while_first_weights_are_pulled(tmp_path: Path)
         TestSystem(tmp_path, node="s", join=head) as spot,
     ):
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        head.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
         spot.spawn("s/transfer", lambda: SlowPull(server.started))
         host = RemoteHost(server, stall_s=30.0, serve_s=60.0)
         spot.spawn("s/engine", lambda: RolloutWorker(Config(), "s", "preemptible", host))

@@ -22,6 +22,7 @@ from gleaner.actors.protocol.rollout import (
 )
 from gleaner.actors.rollout.batches import group_selection as selecting
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.supervisor import Actor, Deferred, Done, Refused, handles
 from gleaner.supervisor.testing import TestSystem
 
@@ -213,7 +214,7 @@ async def test_uniform_groups_are_refilled_after_a_manager_crash(
             while (await rollout.figures()).groups_dropped < 2:
                 await asyncio.sleep(0.02)
         rollout.head.kill("rollout/manager")  # the manager has received no prompts yet
-        rollout.head.spawn("rollout/manager", lambda: RolloutManager(rollout.config))
+        rollout.head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(rollout.config)))
         rollout.head.spawn("training/controller", Prompts)
         assert await take(rollout, 6) == [4, 5, 6, 7, 8, 9]
         fates = await rollout.head.ask("rollout/manager", GroupFates(batch="step-1"), GroupFatesAre)

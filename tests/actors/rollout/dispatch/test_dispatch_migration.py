@@ -22,6 +22,7 @@ from gleaner.actors.rollout.dispatch import migration as moving
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.dispatch.rebalancer import Load, Move
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.supervisor.testing import TestSystem
 from tests.actors.rollout.test_actors_rollout_plane import Plane, plane, undisturbed
 
@@ -103,7 +104,7 @@ async def test_death_during_a_move_loses_nothing(
         await until_ordered(ordered)
         if dies == "manager":
             rollout.head.kill("rollout/manager")
-            rollout.head.spawn("rollout/manager", lambda: RolloutManager(rollout.config))
+            rollout.head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(rollout.config)))
         else:
             move = ordered.moves[0]
             engine = move.source if dies == "source" else move.target

@@ -11,6 +11,7 @@ from gleaner.actors.protocol.requests import Cancel, Generate, Progress
 from gleaner.actors.protocol.rollout import HoldBack
 from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.supervisor import Actor, Done, Refused, handles
 from tests.actors.rollout.state.test_state_versions import HELLO, generate
 
@@ -72,7 +73,7 @@ async def test_received_tokens_stay_valid_after_deaths(tmp_path: Path) -> None:
         running.head.kill("rollout/manager")
         host.kill("s1/engine")
         other = await running.host("s2")
-        running.head.spawn("rollout/manager", lambda: RolloutManager(running.config))
+        running.head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(running.config)))
         running.hold.end()
         answer = await asked
         assert answer.tokens.startswith(received["hello"])

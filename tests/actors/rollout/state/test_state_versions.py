@@ -18,6 +18,7 @@ from gleaner.actors.protocol.requests import Generate, Generated, VersionNotRead
 from gleaner.actors.protocol.rollout import Groups, PublishVersion, SubmitBatch, TakeGroups, Weights
 from gleaner.actors.protocol.weights import Publish, Published
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.weights.image.store import ImageStore
 from gleaner.supervisor import Done, Message, Refused
 
@@ -116,7 +117,7 @@ async def test_single_request_survives_manager_and_instance_deaths(tmp_path: Pat
         running.head.kill("rollout/manager")
         hosts[0].kill("s1/engine")
         hosts.append(await running.host("s2"))
-        running.head.spawn("rollout/manager", lambda: RolloutManager(running.config))
+        running.head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(running.config)))
         running.hold.end()
         answer = await asked
         assert answer.tokens == whole.tokens
