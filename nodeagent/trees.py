@@ -85,6 +85,7 @@ def reward(place: Place) -> TreeSpec:
 def transfer(place: Place) -> TreeSpec:
     """The host's TransferAgent."""
     from gleaner.actors.weights.agent import TransferAgent
+    from gleaner.actors.weights.settings import TransferSettings
 
     fittings, store_dir = place.fittings, places.store_dir(place.job, place.node)
     return one_for_one(
@@ -92,7 +93,7 @@ def transfer(place: Place) -> TreeSpec:
             f"{place.node}/transfer",
             lambda: TransferAgent(
                 fittings.image_store(store_dir),
-                place.config,
+                TransferSettings.of(place.config),
                 place.datacenter,
                 lambda: fittings.disk_versions(place.config, Path(place.job.model_dir), place.job.run_id),
                 fittings.delta_threads(place.config),

@@ -44,16 +44,17 @@ from gleaner.actors.weights.delta.sharded import DeltaParts
 from gleaner.actors.weights.disk.publication import DiskVersions
 from gleaner.actors.weights.image.manifest import Manifest
 from gleaner.actors.weights.image.port import Images
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.actors.weights.shards.assembly import Completing
 from gleaner.actors.weights.shards.sharded_publication import Parts
 from gleaner.actors.weights.shards.subset import tensors_of
 from gleaner.actors.weights.transfer.departure import Publishers
-from gleaner.actors.weights.transfer.fetch import FETCH_LATE_S, Fetching
+from gleaner.actors.weights.transfer.fetch import FETCH_LATE_S, Fetching, FetchTarget
+from gleaner.actors.weights.transfer.host_versions import HostVersions
 from gleaner.actors.weights.transfer.offers import Offering
 from gleaner.actors.weights.transfer.publication import Publishing
 from gleaner.actors.weights.transfer.tracker import Tracking
 from gleaner.actors.weights.transfer.version_index import Served
-from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Deferred, Done, Refused, Terminated, handles
 
 MANIFEST_LATE_S = 50.0  # from the request for a version that is being fetched until its first bytes
@@ -65,7 +66,7 @@ class TransferAgent(Actor):
 
     Args:
         images: those of this host, in shared memory.
-        config: `weights`.
+        settings: sections `weights` and `training` (whether the job has a trainer of its own).
         site: where this host is; links between sites are slow.
         disk: opens the folder where what is published here is written too, if there is one.
         each: maps over the chunks of deltas, on as many threads as the host gives.
@@ -74,13 +75,13 @@ class TransferAgent(Actor):
     def __init__(
         self,
         images: Images,
-        config: Config,
+        settings: TransferSettings,
         site: str = "",
         disk: Callable[[], DiskVersions | None] = lambda: None,
         each: Mapper = map,
     ) -> None:
-        self._config = config
-        self._settings = config.weights
+        self._sections = settings
+        self._settings = settings.weights
         self._site = site
         self._store = images
         self._open_disk = disk
@@ -103,12 +104,11 @@ class TransferAgent(Actor):
         self._tracking = Tracking(self.ctx, self._deltas, self._settings, self._site)
         self._served = Served(self.ctx, self._store, self._server, self._tracking.forget)
         self._offering = Offering(self.ctx, self._server, self._served, self._deltas, self._coming)
-        self._publishing = Publishing(
-            self.ctx, self._store, self._served, self._deltas, self._config, self._open_disk
-        )
-        here = (self.ctx, self._store, self._served, self._deltas, self._publishing)
-        completing = Completing(*here, self._settings, self._each)
-        self._parts = Parts(*here, completing, self._settings)
+        versions = HostVersions(self._store, self._served, self._deltas)
+        self._publishing = Publishing(self.ctx, versions, self._sections, self._open_disk)
+        completing = Completing(self.ctx, versions, self._publishing, self._settings, self._each)
+        self._parts = Parts(self.ctx, versions, self._publishing, completing, self._settings)
+        self._target = FetchTarget(self._store, self._served, self._server, self._site, self._each)
         self._delta_parts = DeltaParts(self.ctx, self._served)
         await self._served.find_again()
 
@@ -206,16 +206,7 @@ class TransferAgent(Actor):
         key = (message.version, message.root)
         self._publishers.remember(message.sources[0])
         fetching = self._coming[key] = Fetching(
-            self.ctx,
-            message,
-            self._store,
-            self._server,
-            self._config,
-            holds=self._served.holds,
-            base_manifest=self._served.manifest,
-            site=self._site,
-            down_bytes_s=self._down_bytes_s,
-            each=self._each,
+            self.ctx, message, self._target, self._settings, self._down_bytes_s
         )
         on = message.sources[0]
         async with self.ctx.wait("a version of weights", on=on, deadline_s=FETCH_LATE_S, go_on=True) as wait:

@@ -11,6 +11,7 @@ import msgspec
 
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.host import Seat, run_process
@@ -31,7 +32,9 @@ class Orders(msgspec.Struct, frozen=True):
 
     def agent(self) -> TransferAgent:
         """The agent, as on every host."""
-        return TransferAgent(ImageStore(Path(self.memory) / self.name, keep=2), self.config())
+        return TransferAgent(
+            ImageStore(Path(self.memory) / self.name, keep=2), TransferSettings.of(self.config())
+        )
 
     def config(self) -> Config:
         """Resolved."""

@@ -34,6 +34,7 @@ from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.supervisor import Done, Message
 from gleaner.supervisor.testing import TestSystem
 
@@ -211,7 +212,9 @@ class Plane:
         system = TestSystem(self.directory, node=name, join=self.head)
         await system.__aenter__()
         self.hosts.append(system)
-        system.spawn(f"{name}/transfer", lambda: TransferAgent(ImageStore(store), config))
+        system.spawn(
+            f"{name}/transfer", lambda: TransferAgent(ImageStore(store), TransferSettings.of(config))
+        )
         host = self.kind.host(config)
         self.workers[name] = worker = RolloutWorker(config, name, "preemptible", host)
         system.spawn(f"{name}/engine", lambda: worker)
@@ -263,7 +266,9 @@ async def plane(
         TestSystem(directory, node="head") as head,
         TestSystem(directory, node="r", join=head) as source,
     ):
-        source.spawn("r/transfer", lambda: TransferAgent(ImageStore(directory / "store"), config))
+        source.spawn(
+            "r/transfer", lambda: TransferAgent(ImageStore(directory / "store"), TransferSettings.of(config))
+        )
         head.spawn("rollout/balancer", lambda: LoadBalancer(config.rollout.max_pending))
         head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(config)))
         running = Plane(head, source, directory, kind, [], {}, make)

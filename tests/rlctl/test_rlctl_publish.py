@@ -33,6 +33,7 @@ from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.configs.load import from_tree
 from gleaner.rlctl import CannotPublish, Cluster, connect, publisher
 from gleaner.rlctl.__main__ import main
@@ -135,8 +136,8 @@ async def world(tmp_path: Path, job: JobSpec) -> AsyncIterator[World]:
     system.spawn("rollout/balancer", lambda: LoadBalancer(4))
     system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(CONFIG)))
     store, other = store_dir(job, "box"), tmp_path / "spot-store"
-    system.spawn("box/transfer", lambda: TransferAgent(ImageStore(store), CONFIG))
-    system.spawn("spot/transfer", lambda: TransferAgent(ImageStore(other), CONFIG))
+    system.spawn("box/transfer", lambda: TransferAgent(ImageStore(store), TransferSettings.of(CONFIG)))
+    system.spawn("spot/transfer", lambda: TransferAgent(ImageStore(other), TransferSettings.of(CONFIG)))
     system.spawn("spot/engine", lambda: RolloutWorker(CONFIG, "spot", "preemptible", BuiltinHost(CONFIG)))
     yield World(system, job, tmp_path)
     await system.close()
@@ -240,7 +241,7 @@ async def test_training_job_takes_no_other_weights(world: World, cluster: Cluste
     assert cell is not None
     cell.crash(RuntimeError("by the test"))
     store = store_dir(world.job, "box")
-    world.system.spawn("box/transfer", lambda: TransferAgent(ImageStore(store), TRAINS))
+    world.system.spawn("box/transfer", lambda: TransferAgent(ImageStore(store), TransferSettings.of(TRAINS)))
     with pytest.raises(CannotPublish, match=r"this job trains its own weights .*training.backend"):
         await cluster.publish({"w": torch.zeros(4)}, 0, config={})
 

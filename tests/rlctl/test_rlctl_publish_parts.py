@@ -31,6 +31,7 @@ from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.disk.layout import INDEX
 from gleaner.actors.weights.disk.writer import DiskWriter
 from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.actors.weights.shards import owners
 from gleaner.actors.weights.shards.layout import Part, fsdp_parts
 from gleaner.configs.load import from_tree
@@ -87,7 +88,9 @@ class Job:
         def disk() -> DiskWriter:
             return DiskWriter(Path(config.weights.disk), encoding="xor", checksum="xxh3-128")
 
-        self.system.spawn(f"{host}/transfer", lambda: TransferAgent(store, config, "", disk))
+        self.system.spawn(
+            f"{host}/transfer", lambda: TransferAgent(store, TransferSettings.of(config), "", disk)
+        )
 
     def shown(self, host: str, figure: str) -> str | int | float:
         cell = self.system.cell(f"{host}/transfer")

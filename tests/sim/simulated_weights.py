@@ -15,6 +15,7 @@ import pytest
 from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.protocol.weights import Fetch, Fetched, Publish, Published
 from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.actors.weights.transfer.payload import Payload
 from gleaner.configs.load import from_tree
 from gleaner.sim.disk import SimDisk
@@ -112,7 +113,7 @@ class SimulatedWeights:
         weights = {"chunk_bytes": CHUNK, "link_bytes_s": CARD_BYTES_S, "delta": False}
         weights |= {"require_finite": False, **self.settings}  # random bytes
         config = from_tree({"weights": weights}, "test")
-        agent = life.agent = TransferAgent(self.images(name), config)
+        agent = life.agent = TransferAgent(self.images(name), TransferSettings.of(config))
         life.system.spawn(f"{name}/transfer", lambda: agent)
 
     def images(self, name: str) -> SimImages:

@@ -15,15 +15,15 @@ from gleaner.actors.weights.delta.cache import KeptDelta
 from gleaner.actors.weights.delta.chain import UnusableDelta, chain_of
 from gleaner.actors.weights.delta.codec import DeltaError
 from gleaner.actors.weights.delta.image_delta import Mapper, apply
-from gleaner.actors.weights.delta.service import JOIN_DELTA_S, ServedDeltas
+from gleaner.actors.weights.delta.service import JOIN_DELTA_S
 from gleaner.actors.weights.image.manifest import Manifest, ManifestError
-from gleaner.actors.weights.image.port import ImageDraft, Images, ImageStoreError
+from gleaner.actors.weights.image.port import ImageDraft, ImageStoreError
 from gleaner.actors.weights.shards.owners import Owners, shares_of_deltas, shares_of_image
+from gleaner.actors.weights.transfer.host_versions import HostVersions
 from gleaner.actors.weights.transfer.payload import Payload
 from gleaner.actors.weights.transfer.publication import Publishing
 from gleaner.actors.weights.transfer.pull import Pulls
 from gleaner.actors.weights.transfer.source_lookup import Lie
-from gleaner.actors.weights.transfer.version_index import Served
 from gleaner.configs.schema import Weights
 from gleaner.supervisor import AskFailed, Context, Waiting
 from gleaner.transport.bulk import Chunk, PullError
@@ -42,14 +42,13 @@ class Completing:
     def __init__(
         self,
         ctx: Context,
-        images: Images,
-        served: Served,
-        deltas: ServedDeltas,
+        versions: HostVersions,
         publishing: Publishing,
         settings: Weights,
         each: Mapper,
     ) -> None:
-        self._ctx, self._store, self._served, self._deltas = ctx, images, served, deltas
+        self._ctx, self._store = ctx, versions.images
+        self._served, self._deltas = versions.served, versions.deltas
         self._publishing, self._settings, self._each = publishing, settings, each
         self._due: deque[tuple[Manifest, tuple[Chunk, ...]]] = deque(maxlen=MAX_DUE)
         self._busy = False

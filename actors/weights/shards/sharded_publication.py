@@ -23,13 +23,12 @@ from gleaner.actors.protocol.weights import (
     PartWritten,
     Published,
 )
-from gleaner.actors.weights.delta.service import ServedDeltas
 from gleaner.actors.weights.image.finite import not_finite
 from gleaner.actors.weights.image.manifest import BadManifest, Manifest, hashed
-from gleaner.actors.weights.image.port import ImageDraft, Images, ImageStoreError
+from gleaner.actors.weights.image.port import ImageDraft, ImageStoreError
 from gleaner.actors.weights.shards.assembly import Completing
+from gleaner.actors.weights.transfer.host_versions import HostVersions
 from gleaner.actors.weights.transfer.publication import Publishing, Unusable
-from gleaner.actors.weights.transfer.version_index import Served
 from gleaner.configs.schema import Weights
 from gleaner.supervisor import AskFailed, Context, Deferred, Refused
 from gleaner.transport.bulk_frames import Chunk
@@ -64,16 +63,14 @@ class Parts:
     def __init__(
         self,
         ctx: Context,
-        images: Images,
-        served: Served,
-        deltas: ServedDeltas,
+        versions: HostVersions,
         publishing: Publishing,
         completing: Completing,
         settings: Weights,
     ) -> None:
-        self._ctx, self._store, self._served = ctx, images, served
+        self._ctx, self._store, self._served = ctx, versions.images, versions.served
         self._chunk_bytes, self._require_finite = settings.chunk_bytes, settings.require_finite
-        self._deltas, self._publishing, self._completing = deltas, publishing, completing
+        self._deltas, self._publishing, self._completing = versions.deltas, publishing, completing
         self._here: dict[int, _Here] = {}
         self._joining: dict[int, _Joining] = {}
         self._made: dict[int, Manifest] = {}

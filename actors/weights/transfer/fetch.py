@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from gleaner.actors.protocol.weights import EnginePart, Fetch, FindSource, Holds, Offer, Offered
+from gleaner.actors.protocol.weights import EnginePart, Fetch, FindSource, Offer, Offered
 from gleaner.actors.weights.delta.cache import KeptDelta
 from gleaner.actors.weights.delta.chain import UnusableDelta, chain_of, payloads_of, tables_of
 from gleaner.actors.weights.delta.codec import DeltaError
@@ -28,7 +29,8 @@ from gleaner.actors.weights.transfer.payload import Payload
 from gleaner.actors.weights.transfer.pull import Pulls
 from gleaner.actors.weights.transfer.pull_state import Moved, Overtaken, UnderWay
 from gleaner.actors.weights.transfer.source_lookup import ASK_AGAIN_S, Finding, Lie
-from gleaner.configs.schema import Config
+from gleaner.actors.weights.transfer.version_index import Served
+from gleaner.configs.schema import Weights
 from gleaner.supervisor import AskFailed, Context, Refused, Waiting
 from gleaner.transport.bulk import BadHash, BadRange, BulkServer, Chunk, PullError
 
@@ -37,39 +39,51 @@ FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is logged, each t
 MOST = 0.5  # of a version: beyond that its pull is ended even though a newer one is wanted
 
 
+@dataclass(frozen=True, slots=True)
+class FetchTarget:
+    """The host that versions are pulled to.
+
+    Args:
+        images: the store in shared memory.
+        served: the versions that are here.
+        server: passes chunks on while a version arrives.
+        site: where this host is; links between sites are slow.
+        each: maps over the chunks of deltas.
+    """
+
+    images: Images
+    served: Served
+    server: BulkServer
+    site: str = ""
+    each: Mapper = map
+
+
 class Fetching:
     """Pulls one version to this host.
 
     Args:
         wanted: the version and its sources; the first source is the publisher, which tracks the receivers.
-        holds: the versions that are here, newest last.
-        base_manifest: of one of them.
-        site: of this host.
-        each: maps over the chunks of deltas.
+        target: this host.
+        settings: section `weights`.
+        down_bytes_s: measured throughput of earlier pulls; 0: not known.
     """
 
     def __init__(
         self,
         ctx: Context,
         wanted: Fetch,
-        images: Images,
-        server: BulkServer,
-        config: Config,
-        *,
-        holds: Callable[[], tuple[Holds, ...]],
-        base_manifest: Callable[[int], Manifest],
-        site: str,
+        target: FetchTarget,
+        settings: Weights,
         down_bytes_s: float,
-        each: Mapper = map,
     ) -> None:
-        self._ctx, self._wanted, self._store, self._server = ctx, wanted, images, server
-        self._holds, self._base_manifest, self._each = holds, base_manifest, each
+        self._ctx, self._wanted, self._store, self._server = ctx, wanted, target.images, target.server
+        self._served, self._each = target.served, target.each
         self._began_s = ctx.now()
-        self._deltas_tried = not config.weights.delta or wanted.part is not None
+        self._deltas_tried = not settings.delta or wanted.part is not None
         self._draft: ImageDraft | None = None
         self._payloads: list[Payload] = []
         self._tables: tuple[DeltaTable, ...] = ()
-        self._finding = Finding(ctx, wanted, site)
+        self._finding = Finding(ctx, wanted, target.site)
         self._under_way = UnderWay(
             lambda source: self._finding.other_than(self._question(source)), lambda: self.pulled_bytes
         )
@@ -80,7 +94,7 @@ class Fetching:
         self.model_config = b""
         self.chunks: tuple[Chunk, ...] = ()  # chunks of the image that are wanted here
         self.applied: tuple[KeptDelta, ...] = ()
-        self.pulls = Pulls(ctx, config.weights, down_bytes_s)
+        self.pulls = Pulls(ctx, settings, down_bytes_s)
         self.relayed = 0
         self.without_room = 0
 
@@ -189,7 +203,7 @@ class Fetching:
     def _question(self, current: str = "") -> FindSource:
         begun = bool(self._payloads)
         return self._finding.question(
-            holds=() if begun or self._deltas_tried else self._holds(),
+            holds=() if begun or self._deltas_tried else self._served.holds(),
             base=self.base if begun else -1,
             have_bytes=self.have_bytes,
             down_bytes_s=self.pulls.down_bytes_s,
@@ -267,7 +281,7 @@ class Fetching:
 
     async def _apply(self, manifest: Manifest) -> None:
         chain = chain_of(self._tables, self._payloads)
-        base_manifest = self._base_manifest(self.base)
+        base_manifest = self._served.manifest(self.base)
         with self._store.open(self.base) as base:
             draft = await self._image_draft(manifest)
             await self._ctx.offload(

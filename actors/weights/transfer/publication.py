@@ -12,14 +12,13 @@ from collections.abc import Callable
 from gleaner.actors.names import CONTROLLER, MANAGER
 from gleaner.actors.protocol.rollout import PublishVersion, Weights, WeightsFailed
 from gleaner.actors.protocol.weights import FindStore, MayPublish, OpenPart, Publish, Published, StoreIs
-from gleaner.actors.weights.delta.service import ServedDeltas
 from gleaner.actors.weights.disk.publication import DiskPublishing, DiskVersions
 from gleaner.actors.weights.image.finite import not_finite
 from gleaner.actors.weights.image.layout_change import layout_change
 from gleaner.actors.weights.image.manifest import Manifest
-from gleaner.actors.weights.image.port import Images, NoSuchImage, OpenImage
-from gleaner.actors.weights.transfer.version_index import Served
-from gleaner.configs.schema import Config
+from gleaner.actors.weights.image.port import NoSuchImage, OpenImage
+from gleaner.actors.weights.settings import TransferSettings
+from gleaner.actors.weights.transfer.host_versions import HostVersions
 from gleaner.supervisor import AskFailed, Context, Deferred, Done, Refused
 
 TELL_DEADLINE_S = 60.0  # far above a restart of the manager
@@ -35,14 +34,13 @@ class Publishing:
     def __init__(
         self,
         ctx: Context,
-        images: Images,
-        served: Served,
-        deltas: ServedDeltas,
-        config: Config,
+        versions: HostVersions,
+        settings: TransferSettings,
         disk: Callable[[], DiskVersions | None],
     ) -> None:
-        self._ctx, self._store, self._served, self._deltas = ctx, images, served, deltas
-        self._backend, self._settings = config.training.backend, config.weights
+        self._ctx, self._store = ctx, versions.images
+        self._served, self._deltas = versions.served, versions.deltas
+        self._backend, self._settings = settings.training.backend, settings.weights
         self._open_disk = disk
         self._disk: DiskPublishing | None = None
 

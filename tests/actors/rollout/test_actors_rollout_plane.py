@@ -41,6 +41,7 @@ from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, Lane, Refused, Suspected, Terminated, handles
@@ -132,7 +133,9 @@ class Plane:
         system = TestSystem(self.directory, node=name, join=self.head)
         await system.__aenter__()
         config, store_dir = self.config, self.directory / f"{name}-store"
-        system.spawn(f"{name}/transfer", lambda: TransferAgent(ImageStore(store_dir), config))
+        system.spawn(
+            f"{name}/transfer", lambda: TransferAgent(ImageStore(store_dir), TransferSettings.of(config))
+        )
         system.spawn(
             f"{name}/engine",
             lambda: RolloutWorker(config, name, "preemptible", HeldHost(config, self.hold)),
@@ -193,7 +196,9 @@ async def plane(directory: Path, *, held: bool = False, **rollout: float) -> Asy
         with store.create(3, image_bytes(specs), specs) as draft:
             write_weights(model, draft.view)
             draft.seal()
-        source.spawn("r/transfer", lambda: TransferAgent(ImageStore(directory / "store"), config))
+        source.spawn(
+            "r/transfer", lambda: TransferAgent(ImageStore(directory / "store"), TransferSettings.of(config))
+        )
         publish = Publish(version=3, tensors=specs, model_config=msgspec.json.encode(MODEL))
         published = await source.ask("r/transfer", publish, Published)
         head.spawn("reward/proxy", LengthReward)

@@ -46,6 +46,7 @@ from gleaner.actors.training.trainer import Trainer
 from gleaner.actors.training.trainer_files import TrainerFiles
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.configs.load import dump, from_tree
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, handles
@@ -250,9 +251,14 @@ async def loop(
         TestSystem(directory, node="r", join=head) as reserved,
         TestSystem(directory, node="s", join=head) as spot,
     ):
-        reserved.spawn("r/transfer", lambda: transfer(ImageStore(directory / "store"), config))
+        reserved.spawn(
+            "r/transfer", lambda: transfer(ImageStore(directory / "store"), TransferSettings.of(config))
+        )
         if preemptible:
-            spot.spawn("s/transfer", lambda: TransferAgent(ImageStore(directory / "spot-store"), config))
+            spot.spawn(
+                "s/transfer",
+                lambda: TransferAgent(ImageStore(directory / "spot-store"), TransferSettings.of(config)),
+            )
             spot.spawn("s/engine", lambda: RolloutWorker(config, "s", "preemptible", BuiltinHost(config)))
         head.spawn("reward/proxy", EvenReward)
         head.spawn("cluster/scheduler", lambda: scheduler)

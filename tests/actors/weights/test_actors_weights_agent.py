@@ -28,6 +28,7 @@ from gleaner.actors.weights.image.draft import FILE
 from gleaner.actors.weights.image.manifest import Manifest
 from gleaner.actors.weights.image.safetensors_file import header
 from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.actors.weights.transfer import fetch as fetching
 from gleaner.actors.weights.transfer import source_lookup as finding
 from gleaner.actors.weights.transfer.waves import Sources
@@ -56,7 +57,10 @@ class Pair:
 
     def start(self, name: str) -> None:
         system = self.source if name == "a" else self.receiver
-        system.spawn(f"{name}/transfer", lambda: TransferAgent(ImageStore(self.directory / name), CONFIG))
+        system.spawn(
+            f"{name}/transfer",
+            lambda: TransferAgent(ImageStore(self.directory / name), TransferSettings.of(CONFIG)),
+        )
 
     async def publish(self, version: int, data: bytes) -> bytes:
         with ImageStore(self.directory / "a").create(version, len(data)) as draft:

@@ -13,6 +13,7 @@ from gleaner.actors.protocol.weights import Fetch, Fetched, Publish, Published
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.delta.threads import on_threads
 from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.configs.load import from_tree
 from gleaner.supervisor.testing import TestSystem
 from gleaner.transport.bulk_server import BulkServer
@@ -43,7 +44,9 @@ class Hosts:
         def made() -> TransferAgent:
             datacenter = "far" if name in self.far else "near"
             each = on_threads(config.weights.delta_threads)
-            self.agents[name] = TransferAgent(ImageStore(store), config, datacenter, each=each)
+            self.agents[name] = TransferAgent(
+                ImageStore(store), TransferSettings.of(config), datacenter, each=each
+            )
             return self.agents[name]
 
         self.systems[name].spawn(f"{name}/transfer", made)

@@ -16,6 +16,7 @@ from gleaner.actors.protocol.requests import Generate, Generated
 from gleaner.actors.rollout.dispatch.suspect_policy import LONE_DEATHS, SOON_S, SUSPECT_AFTER, Held, Suspects
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.supervisor import Refused
 from gleaner.supervisor.testing import TestSystem
 from tests.actors.rollout.test_actors_rollout_plane import NEW_TOKENS, Plane, plane
@@ -107,7 +108,9 @@ class Fragile:
         system = TestSystem(self.running.directory, node=name, join=self.running.head)
         await system.__aenter__()
         config, store = self.running.config, self.running.directory / f"{name}-store"
-        system.spawn(f"{name}/transfer", lambda: TransferAgent(ImageStore(store), config))
+        system.spawn(
+            f"{name}/transfer", lambda: TransferAgent(ImageStore(store), TransferSettings.of(config))
+        )
         self.hosts[name] = system
         self._spawn(name)
 

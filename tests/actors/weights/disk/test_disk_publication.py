@@ -16,6 +16,7 @@ from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.disk.layout import INDEX
 from gleaner.actors.weights.disk.writer import DiskWriter
 from gleaner.actors.weights.image.store import ImageStore
+from gleaner.actors.weights.settings import TransferSettings
 from gleaner.configs.load import ConfigError, from_tree
 from gleaner.supervisor.testing import TestSystem
 from tests.actors.weights import published_reader
@@ -46,7 +47,7 @@ class Trainer:
             return DiskWriter(self.shared, encoding="xor", checksum="xxh3-128")
 
         def made() -> TransferAgent:
-            self.agent = TransferAgent(store, config, "", disk)
+            self.agent = TransferAgent(store, TransferSettings.of(config), "", disk)
             return self.agent
 
         self.system.spawn("a/transfer", made)
