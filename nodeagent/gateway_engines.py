@@ -76,6 +76,7 @@ class UrlEngines:
 
     def _worker_of(self, engine: EngineAt) -> TreeSpec:
         from gleaner.actors.engine.servers.factory import server_host
+        from gleaner.actors.engine.worker.settings import WorkerSettings
         from gleaner.actors.engine.worker.worker import RolloutWorker
 
         config, name = engine_config(self._config, engine), engine.name
@@ -84,7 +85,9 @@ class UrlEngines:
             child(f"{name}/transfer", lambda: FoundWeights(engine.facts.vocabulary, check)),
             child(
                 f"{name}/engine",
-                lambda: RolloutWorker(config, name, "preemptible", server_host(config, engine.api_key)),
+                lambda: RolloutWorker(
+                    WorkerSettings.of(config), name, "preemptible", server_host(config, engine.api_key)
+                ),
             ),
             name=name,
             intensity=PATIENT,

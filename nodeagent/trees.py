@@ -73,10 +73,13 @@ def gateway(place: Place) -> TreeSpec:
 def reward(place: Place) -> TreeSpec:
     """The proxy; its worker processes are its own."""
     from gleaner.actors.reward.proxy import RewardProxy
+    from gleaner.actors.reward.settings import RewardSettings
 
     start_worker = place.fittings.start_scorer
     return one_for_one(
-        child(REWARD, lambda: RewardProxy(place.config, place.job.model_dir, start_worker)),
+        child(
+            REWARD, lambda: RewardProxy(RewardSettings.of(place.config), place.job.model_dir, start_worker)
+        ),
         name="reward",
         intensity=place.intensity,
     )
@@ -106,7 +109,9 @@ def transfer(place: Place) -> TreeSpec:
 
 def trainer(place: Place) -> TreeSpec:
     """The trainer and the worker that rolls out on its device: neither runs without the other."""
+    from gleaner.actors.engine.worker.settings import WorkerSettings
     from gleaner.actors.engine.worker.worker import RolloutWorker
+    from gleaner.actors.training.settings import TrainerSettings
     from gleaner.actors.training.trainer import Trainer
 
     job, config, node, fittings = place.job, place.config, place.node, place.fittings
@@ -114,7 +119,7 @@ def trainer(place: Place) -> TreeSpec:
         child(
             f"{node}/engine",
             lambda: RolloutWorker(
-                config,
+                WorkerSettings.of(config),
                 node,
                 "reserved",
                 fittings.engine_host(config, "reserved"),
@@ -124,7 +129,7 @@ def trainer(place: Place) -> TreeSpec:
         child(
             TRAINER,
             lambda: Trainer(
-                config,
+                TrainerSettings.of(config),
                 node,
                 fittings.trainer_work(
                     config,
@@ -172,6 +177,7 @@ def own(place: Place) -> TreeSpec:
 
 def engine(place: Place) -> TreeSpec:
     """A preemptible instance."""
+    from gleaner.actors.engine.worker.settings import WorkerSettings
     from gleaner.actors.engine.worker.worker import RolloutWorker
 
     job, config, node, fittings = place.job, place.config, place.node, place.fittings
@@ -179,7 +185,7 @@ def engine(place: Place) -> TreeSpec:
         child(
             f"{node}/engine",
             lambda: RolloutWorker(
-                config,
+                WorkerSettings.of(config),
                 node,
                 "preemptible",
                 fittings.engine_host(config, "preemptible"),

@@ -14,23 +14,26 @@ import msgspec
 from gleaner.actors.protocol.reward import GetProblems, Problems, Score, Verdict
 from gleaner.actors.reward.pool import NoProblem, PoolFailed, ProblemLost, WorkerPool
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
-from gleaner.configs.schema import Config
+from gleaner.actors.reward.settings import RewardSettings
 from gleaner.supervisor import Actor, Crashed, Deferred, Overloaded, Refused, Suspended, handles
 
 WORKERS = "the reward workers"
 
 
-def settings_of_task(config: Config) -> dict[str, object]:
+def settings_of_task(settings: RewardSettings) -> dict[str, object]:
     """The settings for a worker, as plain values."""
-    found = msgspec.to_builtins(config)
-    return {"job": {"seed": config.job.seed}, "task": found["task"], "reward": found["reward"]}
+    return {
+        "job": {"seed": settings.job.seed},
+        "task": msgspec.to_builtins(settings.task),
+        "reward": msgspec.to_builtins(settings.reward),
+    }
 
 
 class RewardProxy(Actor):
     """Answers `Score` and `GetProblems`.
 
     Args:
-        config: task, workers, deadline and attempts.
+        settings: sections `job`, `task` and `reward`.
         tokenizer_dir: checkpoint directory whose tokenizer turns tokens into text.
         start_worker: starts a process that scores.
         scorer: what the workers run; None: the task of the settings.
@@ -38,21 +41,21 @@ class RewardProxy(Actor):
 
     def __init__(
         self,
-        config: Config,
+        settings: RewardSettings,
         tokenizer_dir: str,
         start_worker: StartWorker,
         scorer: WorkerSpec | None = None,
     ) -> None:
-        task = {"settings": settings_of_task(config), "tokenizer": tokenizer_dir}
+        task = {"settings": settings_of_task(settings), "tokenizer": tokenizer_dir}
         self._pool = WorkerPool(
             scorer or WorkerSpec(config=task),
             start_worker,
-            workers=config.reward.workers,
-            deadline_s=config.reward.worker_s,
-            attempts=config.reward.attempts,
-            max_queue=config.reward.max_queue,
+            workers=settings.reward.workers,
+            deadline_s=settings.reward.worker_s,
+            attempts=settings.reward.attempts,
+            max_queue=settings.reward.max_queue,
         )
-        self._late_s = config.reward.verdict_s
+        self._late_s = settings.reward.verdict_s
         self._verdicts: Counter[str] = Counter()
 
     async def on_start(self) -> None:

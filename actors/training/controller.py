@@ -33,12 +33,14 @@ from gleaner.actors.protocol.rollout import (
 from gleaner.actors.protocol.training import StepDone
 from gleaner.actors.training.chronicle import Chronicle
 from gleaner.actors.training.durability import Durability
+from gleaner.actors.training.evaluation import Evaluation
 from gleaner.actors.training.first_instance import FirstInstance
 from gleaner.actors.training.job_journal import BeganIn, JobOver, standing_of
-from gleaner.actors.training.loop import JobLoop
+from gleaner.actors.training.loop import JobLoop, LoopParts
 from gleaner.actors.training.patient_ask import Asking
 from gleaner.actors.training.problem_order import Draws
 from gleaner.actors.training.records import History
+from gleaner.actors.training.settings import LoopSettings
 from gleaner.actors.training.submission import NothingFits, Submission
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, AskFailed, Deferred, Done, Lane, Message, Refused, Terminated, handles
@@ -55,7 +57,7 @@ class RLController(Actor):
 
     Args:
         job: names and folders.
-        config: resolved settings.
+        config: all resolved settings, because the history begins with all of them.
         writer: the run's history, open for appending.
     """
 
@@ -82,14 +84,15 @@ class RLController(Actor):
         self._settled = asyncio.Event()  # set once there is a first instance, or it is late
         self._durability = Durability(self.ctx, self._asking, self._standing)
         self._submission = Submission(self.ctx, self._asking, self._config, self._standing)
+        evaluation = Evaluation(
+            self.ctx, self._asking, self._config, self._submission, self._standing, self._chronicle
+        )
         self._loop = JobLoop(
             self.ctx,
             self._asking,
-            self._config,
+            LoopSettings.of(self._config),
             self._standing,
-            self._submission,
-            self._durability,
-            self._chronicle,
+            LoopParts(self._submission, evaluation, self._durability, self._chronicle),
             self._first_instance,
         )
         self.ctx.every(self._sample_s, _TakeSample())

@@ -7,6 +7,7 @@ controller resumes the loop at the progress in its journal.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from gleaner.actors.names import MANAGER, PROVIDER, TRAINER
 from gleaner.actors.protocol.cluster import StartTrace
@@ -19,10 +20,10 @@ from gleaner.actors.training.evaluation import Evaluation
 from gleaner.actors.training.job_journal import Standing, StepFinished
 from gleaner.actors.training.patient_ask import Asking
 from gleaner.actors.training.records import PhaseName
+from gleaner.actors.training.settings import LoopSettings
 from gleaner.actors.training.step_clock import Spent, StepClock
 from gleaner.actors.training.step_plan import Planning
 from gleaner.actors.training.submission import Submission
-from gleaner.configs.schema import Config
 from gleaner.supervisor import Context, Refused, Terminated, WorkDeadlines
 
 START_DEADLINE_S = 180.0  # until a trainer has joined, loaded and published; imports on a cold disk are slow
@@ -30,10 +31,21 @@ STEP_POLL_S = 2.0  # polling period for a lost message of the trainer
 STEP_LATE_S = 600.0  # so long without any progress, and much longer than recent steps, is logged
 
 
+@dataclass(frozen=True, slots=True)
+class LoopParts:
+    """The parts of the controller that the loop calls in their order."""
+
+    submission: Submission
+    evaluation: Evaluation
+    durability: Durability
+    chronicle: Chronicle
+
+
 class JobLoop:
     """`run` it to the end of the job; call `step_done` on the trainer's message.
 
     Args:
+        settings: sections `job`, `rollout` and `fleet`.
         first_instance: waits for the first preemptible instance, up to the configured time.
     """
 
@@ -41,20 +53,17 @@ class JobLoop:
         self,
         ctx: Context,
         asking: Asking,
-        config: Config,
+        settings: LoopSettings,
         standing: Standing,
-        submission: Submission,
-        durability: Durability,
-        chronicle: Chronicle,
+        parts: LoopParts,
         first_instance: Callable[[], Awaitable[None]],
     ) -> None:
-        self._ctx, self._asking, self._config = ctx, asking, config
-        self._standing, self._durability, self._chronicle = standing, durability, chronicle
+        self._ctx, self._asking, self._settings = ctx, asking, settings
+        self._standing, self._durability, self._chronicle = standing, parts.durability, parts.chronicle
         self._first_instance = first_instance
-        self._submission = submission
+        self._submission, self._evaluation = parts.submission, parts.evaluation
         self._planning = Planning(ctx, asking)
-        self._evaluation = Evaluation(ctx, asking, config, submission, standing, chronicle)
-        begun_s = chronicle.step_began_s  # by an earlier life of this actor
+        begun_s = parts.chronicle.step_began_s  # by an earlier life of this actor
         self._manager = Absence(ctx, MANAGER, RolloutStatus(), away=begun_s is not None)
         self._trainer_away = Absence(ctx, TRAINER, TrainerStatus(), away=begun_s is not None)
         self._clock = StepClock(ctx.now() if begun_s is None else begun_s)
@@ -85,7 +94,7 @@ class JobLoop:
         if trainer.step == 0 and self._standing.finished == 0:
             self._phase("evaluation")
             await self._evaluation.run("first", trainer)
-        if self._config.fleet.await_instance:
+        if self._settings.fleet.await_instance:
             self._phase("instance")
             await self._submission.publish(trainer)  # perhaps no batch has announced them
             await self._first_instance()
@@ -96,7 +105,7 @@ class JobLoop:
             trainer = await self._trainer()
             self._lap("other" if known == self._life else "recovery")
             step = min(self._standing.finished, trainer.step) + 1
-            if step > self._config.job.steps:
+            if step > self._settings.job.steps:
                 self._phase("evaluation")
                 self._release()
                 await self._evaluation.run("last", trainer)
@@ -107,7 +116,7 @@ class JobLoop:
                     self._clock = StepClock(self._ctx.now())
                 await self._one_step(step, trainer)
         self._phase("checkpoint")
-        await self._durability.until(self._config.job.steps)
+        await self._durability.until(self._settings.job.steps)
 
     def _release(self) -> None:
         """Release durable batches in the background: the manager is needed for the next step first."""
@@ -127,7 +136,7 @@ class JobLoop:
 
     def _evaluates(self, version: int) -> bool:
         """Whether this version is due for an evaluation."""
-        every = self._config.job.eval_every
+        every = self._settings.job.eval_every
         return bool(every) and version > 0 and version % every == 0 and version == self._standing.finished
 
     def _lap(self, what: str) -> None:
@@ -145,11 +154,11 @@ class JobLoop:
         plan, _ = await asyncio.gather(self._planning.plan(step), self._submit(step, trainer))
         self._lap("other")
         self._release()
-        due = step + 1 + self._config.rollout.staleness
-        if due <= self._config.job.steps:
+        due = step + 1 + self._settings.rollout.staleness
+        if due <= self._settings.job.steps:
             self._ctx.background(self._submission.prepare(due), f"problems of step {due}")
         result = await self._timed(
-            TrainStep(step=step, batch=batch, groups=self._config.rollout.prompts, t_seed_s=plan.t_seed_s)
+            TrainStep(step=step, batch=batch, groups=self._settings.rollout.prompts, t_seed_s=plan.t_seed_s)
         )
         if result is None:
             self._clock.void(self._ctx.now())
@@ -179,9 +188,9 @@ class JobLoop:
         if trainer.step < self._version:
             self._ahead.clear()
         self._version = trainer.step
-        if self._config.rollout.staleness:
+        if self._settings.rollout.staleness:
             await self._submission.publish(trainer)
-        last = min(step + self._config.rollout.staleness, self._config.job.steps)
+        last = min(step + self._settings.rollout.staleness, self._settings.job.steps)
         for due in range(max(step, trainer.step + 1), last + 1):
             if due == step or due not in self._ahead:
                 await self._submission.step(due, trainer)

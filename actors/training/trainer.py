@@ -31,10 +31,10 @@ from gleaner.actors.training.absence import Absence
 from gleaner.actors.training.attempt_times import AttemptTimes
 from gleaner.actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
 from gleaner.actors.training.patient_ask import ask_patiently
+from gleaner.actors.training.settings import TrainerSettings
 from gleaner.actors.training.staleness import Staleness
 from gleaner.actors.training.step_samples import Gathered, samples_of
 from gleaner.actors.training.work import Commit, TrainerWork
-from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, Refused, Terminated, Waiting, WorkDeadlines, handles
 
 HAND_OVER_S = 60.0  # for the engine to give its requests back to a manager that is there
@@ -48,17 +48,17 @@ class Trainer(Actor):
     """Trains the steps of one job.
 
     Args:
-        config: resolved settings.
+        settings: sections `job`, `rollout`, `training` and `liveness`.
         node: this host; its TransferAgent is `<node>/transfer`, its rollout worker `<node>/engine`.
         work: the model in training, its host copies and the images of its weights.
     """
 
-    def __init__(self, config: Config, node: str, work: TrainerWork) -> None:
-        self._config = config
+    def __init__(self, settings: TrainerSettings, node: str, work: TrainerWork) -> None:
+        self._settings = settings
         self._node = node
         self._work = work
-        self._successor_s = config.liveness.successor_s
-        self._deadlines = WorkDeadlines(config.liveness.work_s, config.liveness.first_work_s)
+        self._successor_s = settings.liveness.successor_s
+        self._deadlines = WorkDeadlines(settings.liveness.work_s, settings.liveness.first_work_s)
         self._done = 0
         self._root = b""
         self._result: StepResult | None = None
@@ -104,7 +104,7 @@ class Trainer(Actor):
         times = AttemptTimes(self.ctx.now, self._manager.total_s)
         await self.ctx.offload_within(self._deadlines, self._work.begin_step)
         times.lap("training")
-        done = Gathered(Staleness(order.step - 1, self._config.rollout.staleness))
+        done = Gathered(Staleness(order.step - 1, self._settings.rollout.staleness))
         for groups in await self._as_before(order):
             await self._train(groups, done, times)
         coming = self._micro_batches(order)
@@ -124,7 +124,7 @@ class Trainer(Actor):
                 "score, the others are empty (rollout.request_deadline_s is %g) or alone in their group",
                 order.step,
                 done.unscored,
-                self._config.rollout.request_deadline_s,
+                self._settings.rollout.request_deadline_s,
             )
         result = StepResult(
             step=order.step,
@@ -165,8 +165,8 @@ class Trainer(Actor):
         await self.ctx.tell(CONTROLLER, StepDone(step=order.step))
 
     def _micro_batches(self, order: TrainStep) -> MicroBatches:
-        size = self._config.training.micro_batch_groups
-        policy = InOrder if self._config.job.exact else AsTheyCome
+        size = self._settings.training.micro_batch_groups
+        policy = InOrder if self._settings.job.exact else AsTheyCome
         return policy(size, order.groups)
 
     async def _train_due(self, due: list[list[GroupOut]], done: Gathered, times: AttemptTimes) -> float:
@@ -224,7 +224,7 @@ class Trainer(Actor):
         """
         have = coming.have
         left = order.groups - len(have)
-        if window_s <= 0 or self._config.rollout.staleness:
+        if window_s <= 0 or self._settings.rollout.staleness:
             reply = await self._take(order, have, left, 0.0)
             if reply.remaining == 0 or (window_s <= 0 and reply.remote_serving > 0):
                 return reply

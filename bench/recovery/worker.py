@@ -11,6 +11,7 @@ import numpy as np
 
 from gleaner.actors.engine.worker.engine_port import StepOutput
 from gleaner.actors.engine.worker.port import Orders, Refusal, Turn
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.protocol.weights import Fetch, Fetched
 from gleaner.configs.schema import Config
@@ -76,7 +77,7 @@ class ModelledWorker(RolloutWorker):
     """A RolloutWorker whose stream can be read."""
 
     def __init__(self, config: Config, node: str, step_s: float) -> None:
-        super().__init__(config, node, "preemptible", PacedHost(step_s))
+        super().__init__(WorkerSettings.of(config), node, "preemptible", PacedHost(step_s))
 
     @property
     def made(self) -> int:

@@ -106,8 +106,8 @@ TRAINING: tuple[Mutation, ...] = (
         (
             Edit(
                 "gleaner.actors.training.loop",
-                "        last = min(step + self._config.rollout.staleness, self._config.job.steps)\n",
-                "        last = min(step + 1 + self._config.rollout.staleness, self._config.job.steps)\n",
+                "        last = min(step + self._settings.rollout.staleness, self._settings.job.steps)\n",
+                "        last = min(step + 1 + self._settings.rollout.staleness, self._settings.job.steps)\n",
             ),
             Edit(
                 "gleaner.actors.training.submission",

@@ -19,6 +19,7 @@ from engine_kinds import NEW_TOKENS, Kind
 
 from gleaner.actors.engine.images.checkpoint_folder import ServedFolder
 from gleaner.actors.engine.servers.server_process import ServerProcess, free_port
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.model.flat_image import weight_layout, write_weights
 from gleaner.actors.model.qwen3 import Qwen3
@@ -216,7 +217,7 @@ class Plane:
             f"{name}/transfer", lambda: TransferAgent(ImageStore(store), TransferSettings.of(config))
         )
         host = self.kind.host(config)
-        self.workers[name] = worker = RolloutWorker(config, name, "preemptible", host)
+        self.workers[name] = worker = RolloutWorker(WorkerSettings.of(config), name, "preemptible", host)
         system.spawn(f"{name}/engine", lambda: worker)
         return system
 

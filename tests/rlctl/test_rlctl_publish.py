@@ -21,6 +21,7 @@ from gleaner.actors.cluster.job import memory_dir, store_dir
 from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.servers.port import LoadFailed
 from gleaner.actors.engine.worker import served_weights
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.model.checkpoint import save_checkpoint
 from gleaner.actors.model.qwen3 import Qwen3
@@ -138,7 +139,10 @@ async def world(tmp_path: Path, job: JobSpec) -> AsyncIterator[World]:
     store, other = store_dir(job, "box"), tmp_path / "spot-store"
     system.spawn("box/transfer", lambda: TransferAgent(ImageStore(store), TransferSettings.of(CONFIG)))
     system.spawn("spot/transfer", lambda: TransferAgent(ImageStore(other), TransferSettings.of(CONFIG)))
-    system.spawn("spot/engine", lambda: RolloutWorker(CONFIG, "spot", "preemptible", BuiltinHost(CONFIG)))
+    system.spawn(
+        "spot/engine",
+        lambda: RolloutWorker(WorkerSettings.of(CONFIG), "spot", "preemptible", BuiltinHost(CONFIG)),
+    )
     yield World(system, job, tmp_path)
     await system.close()
 
@@ -294,7 +298,7 @@ async def test_failed_load_raises_once_at_the_next_publish(
     world: World, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(served_weights, "LOAD_AGAIN_S", 0.01)
-    picky = lambda: RolloutWorker(CONFIG, "box", "preemptible", Picky(CONFIG))  # noqa: E731
+    picky = lambda: RolloutWorker(WorkerSettings.of(CONFIG), "box", "preemptible", Picky(CONFIG))  # noqa: E731
     world.system.cell("spot/engine").crash(RuntimeError("by the test"))  # type: ignore[union-attr]
     world.system.spawn("box/engine", picky)
     await (await cluster.publish(world.model("a", 1), 1)).known()

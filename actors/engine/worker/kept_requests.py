@@ -10,7 +10,7 @@ import asyncio
 
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import KeepRequests, RequestsKept
-from gleaner.configs.schema import Config
+from gleaner.configs.schema import Engine
 from gleaner.supervisor import AskFailed, Context, WaitTimeout
 from gleaner.transport.token_stream import StreamSender
 
@@ -23,16 +23,16 @@ class Keeping:
 
     Args:
         ctx: of the worker, whose name the manager knows.
-        config: resolved settings.
+        engine: section `engine`.
         sender: its token stream.
         preemptible: whether this instance may keep anything.
     """
 
-    def __init__(self, ctx: Context, config: Config, sender: StreamSender, preemptible: bool) -> None:
+    def __init__(self, ctx: Context, engine: Engine, sender: StreamSender, preemptible: bool) -> None:
         self._ctx, self._sender = ctx, sender
-        self.wanted = preemptible and config.engine.in_flight == "kept"
+        self.wanted = preemptible and engine.in_flight == "kept"
         """Whether its engine should keep its executing requests."""
-        self._kind = config.engine.kind
+        self._kind = engine.kind
         self._cannot = False
         self._kept = 0
 

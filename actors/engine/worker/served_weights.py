@@ -16,7 +16,7 @@ from gleaner.actors.protocol.instances import NotLoaded, Pulled, ServeNow, Servi
 from gleaner.actors.protocol.rollout import Weights
 from gleaner.actors.protocol.weights import DropVersion, Fetch, Fetched
 from gleaner.actors.weights.control.page import NONE, ControlPage, Page
-from gleaner.configs.schema import Config
+from gleaner.configs.schema import Engine
 from gleaner.supervisor import AskFailed, AskTimeout, Context, Done
 
 TELL_DEADLINE_S = 5.0
@@ -37,7 +37,7 @@ class ServedWeights:
 
     Args:
         ctx: of the worker, whose name the manager knows.
-        config: resolved settings.
+        engine: section `engine`.
         node: this host; its TransferAgent is `<node>/transfer`.
         kind: reserved or preemptible; requests may end on the latter before newer weights are loaded
             (`engine.drain_s`).
@@ -48,7 +48,7 @@ class ServedWeights:
     def __init__(
         self,
         ctx: Context,
-        config: Config,
+        engine: Engine,
         node: str,
         kind: str,
         take: tuple[Stage, Load],
@@ -57,7 +57,7 @@ class ServedWeights:
         self._ctx, self._source = ctx, f"{node}/transfer"
         (self._stage, self._load), self._flipping = take, asyncio.Lock()
         self._kind = kind
-        self._grace_s = config.engine.drain_s if kind == "preemptible" else 0.0
+        self._grace_s = engine.drain_s if kind == "preemptible" else 0.0
         self.times = FlipTimes()
         self.wanted: Weights | None = None
         self.served: tuple[int | None, bytes] = (None, b"")

@@ -15,6 +15,7 @@ from gleaner.actors.engine.worker.kept_requests import Keeping
 from gleaner.actors.engine.worker.port import AnyHost, AwaitedHost, EngineHost, Orders, Refusal, Turn
 from gleaner.actors.engine.worker.preparation import Preparing
 from gleaner.actors.engine.worker.served_weights import ServedWeights
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.throughput_report import TurnTimes
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import (
@@ -32,7 +33,6 @@ from gleaner.actors.protocol.rollout import Weights
 from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding
 from gleaner.actors.protocol.weights import Fetched
 from gleaner.actors.weights.control.page import ControlPage
-from gleaner.configs.schema import Config
 from gleaner.supervisor import (
     Actor,
     AskFailed,
@@ -61,7 +61,7 @@ class RolloutWorker(Actor):
     """An instance of the rollout. Instance name: `<node>/engine`, the actor's own name.
 
     Args:
-        config: resolved settings.
+        settings: sections `engine`, `limits` and `liveness`.
         node: this host; its TransferAgent is `<node>/transfer`.
         kind: reserved or preemptible.
         host: the engine; this worker's own.
@@ -69,13 +69,13 @@ class RolloutWorker(Actor):
     """
 
     def __init__(
-        self, config: Config, node: str, kind: str, host: AnyHost, page: ControlPage | None = None
+        self, settings: WorkerSettings, node: str, kind: str, host: AnyHost, page: ControlPage | None = None
     ) -> None:
-        self._config = config
+        self._settings = settings
         self._node = node
         self._kind = kind
         self._host, self._page = host, page
-        self._deadlines = WorkDeadlines(config.liveness.work_s, config.liveness.first_work_s)
+        self._deadlines = WorkDeadlines(settings.liveness.work_s, settings.liveness.first_work_s)
         # Looked at once: to ask a protocol whether it is filled takes as long as a short turn.
         self._turn: Callable[[Orders], Awaitable[Turn]] = (
             partial(self._awaited, host) if isinstance(host, AwaitedHost) else partial(self._computed, host)
@@ -93,16 +93,18 @@ class RolloutWorker(Actor):
         self._sender = self.ctx.network.token_sender(
             self.ctx.name,
             self.ctx.incarnation,
-            ring_frames=self._config.limits.ring_frames,
+            ring_frames=self._settings.limits.ring_frames,
             on_refused=lambda why: self.ctx.crash(Fenced(f"the manager refused the stream: {why}")),
         )
         self.ctx.at_end(self._sender.close)
         self.ctx.at_end(self._let_go)
         self._preparing = Preparing(self.ctx, self._node, self._host)
         drains, take = self._kind == "preemptible", (self._preparing.stage, self._load)
-        self._weights = ServedWeights(self.ctx, self._config, self._node, self._kind, take, self._page)
-        self._keeping = Keeping(self.ctx, self._config, self._sender, drains)
-        self._turn_times = TurnTimes(self.ctx, self._config.liveness.beat_s)
+        self._weights = ServedWeights(
+            self.ctx, self._settings.engine, self._node, self._kind, take, self._page
+        )
+        self._keeping = Keeping(self.ctx, self._settings.engine, self._sender, drains)
+        self._turn_times = TurnTimes(self.ctx, self._settings.liveness.beat_s)
         self._experts = ExpertTelling(self.ctx)
         self.ctx.background(self._experts.run(), "experts")
         self.ctx.background(self._stay_registered(), "registration")
@@ -139,7 +141,7 @@ class RolloutWorker(Actor):
             instance=self.ctx.name,
             worker=self.ctx.address,
             kind=self._kind,
-            slots=self._config.engine.slots,
+            slots=self._settings.engine.slots,
             received=self._received,
             engines=self._host.engines,
             cache_tokens=self._host.cache_tokens,
@@ -157,7 +159,7 @@ class RolloutWorker(Actor):
 
     async def _still_registered(self) -> bool:
         """Wait a while, then ask the manager; False at once if the manager has ended."""
-        if await self.ctx.idle(self._manager_lost, self._config.liveness.check_s):
+        if await self.ctx.idle(self._manager_lost, self._settings.liveness.check_s):
             return False
         ask = StillRegistered(instance=self.ctx.name, incarnation=self.ctx.incarnation, epoch=self._epoch)
         try:
@@ -201,7 +203,7 @@ class RolloutWorker(Actor):
 
     async def _hand_over(self, deferred: Deferred) -> None:
         withdraw = Withdraw(instance=self.ctx.name, grace_s=0.0)
-        late_s = self._config.liveness.successor_s
+        late_s = self._settings.liveness.successor_s
         try:
             async with self.ctx.wait("a hand-over", on=MANAGER, deadline_s=late_s):
                 while self._closing:

@@ -14,6 +14,7 @@ from test_actors_load_failed import Transfer
 
 from gleaner.actors.engine.servers.host import RemoteHost
 from gleaner.actors.engine.servers.port import Ask, Chunk
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.protocol.requests import Generate, Generated
 from gleaner.actors.protocol.rollout import PublishVersion, RolloutFigures, RolloutStatus, Weights
@@ -63,7 +64,7 @@ async def test_requests_end_within_the_drain_or_continue_after(
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
         head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(config)))
         spot.spawn("s/transfer", Transfer)
-        spot.spawn("s/engine", lambda: RolloutWorker(config, "s", "preemptible", host))
+        spot.spawn("s/engine", lambda: RolloutWorker(WorkerSettings.of(config), "s", "preemptible", host))
 
         async def figures() -> RolloutFigures:
             return await head.ask("rollout/manager", RolloutStatus(), RolloutFigures)

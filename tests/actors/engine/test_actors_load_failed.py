@@ -20,6 +20,7 @@ from gleaner.actors.engine.servers.port import LoadFailed, ServerDied
 from gleaner.actors.engine.worker import served_weights
 from gleaner.actors.engine.worker.port import EngineHost, Orders, Turn
 from gleaner.actors.engine.worker.served_weights import ServedWeights
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.protocol.instances import (
     FailedVersion,
@@ -111,7 +112,10 @@ class Fleet:
         spot = self.spots[name] = await TestSystem(self.directory, node=name, join=self.head).__aenter__()
         page = self.pages[name] = ControlFile(self.directory, f"{name}/engine")
         spot.spawn(f"{name}/transfer", Transfer)
-        spot.spawn(f"{name}/engine", lambda: RolloutWorker(Config(), name, "preemptible", host, page))
+        spot.spawn(
+            f"{name}/engine",
+            lambda: RolloutWorker(WorkerSettings.of(Config()), name, "preemptible", host, page),
+        )
 
     def lives(self, name: str) -> bool:
         return self.spots[name].system.cell(f"{name}/engine") is not None
@@ -272,7 +276,10 @@ async def test_death_in_a_load_leaves_version_and_reason(
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
         head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
         spot.spawn("s/transfer", Transfer)
-        spot.spawn("s/engine", lambda: RolloutWorker(Config(), "s", "preemptible", Mortal(1), page))
+        spot.spawn(
+            "s/engine",
+            lambda: RolloutWorker(WorkerSettings.of(Config()), "s", "preemptible", Mortal(1), page),
+        )
         weights = Weights(version=1, root=b"r1", sources=("s/transfer",))
         await head.ask("rollout/manager", PublishVersion(weights=weights), Done)
         async with asyncio.timeout(60):
@@ -325,7 +332,7 @@ async def test_repeated_weights_are_not_tried_more_often(monkeypatch: pytest.Mon
         return "it does not fit"
 
     ctx = Waiting()
-    weights = ServedWeights(cast(Context, ctx), Config(), "s", "reserved", (stage, load))
+    weights = ServedWeights(cast(Context, ctx), Config().engine, "s", "reserved", (stage, load))
     for _ in range(3):
         weights.want(ctx.wanted)
     done, rest = await asyncio.wait(ctx.tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from renderers.client import parse_generate_response
 
 from gleaner.actors.engine.servers.factory import sglang_host
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.gateway.found_weights import FoundWeights, as_found
 from gleaner.actors.gateway.gateway import Gateway
@@ -57,7 +58,10 @@ class Moe:
         await host.__aenter__()
         self.hosts.append(host)
         host.spawn(f"{name}/transfer", lambda: FoundWeights(0))
-        host.spawn(f"{name}/engine", lambda: RolloutWorker(config, name, "preemptible", sglang_host(config)))
+        host.spawn(
+            f"{name}/engine",
+            lambda: RolloutWorker(WorkerSettings.of(config), name, "preemptible", sglang_host(config)),
+        )
         await self.until_serving(len(self.hosts))
 
     async def engine_instead(self, dead: ExpertServer, server: ExpertServer) -> None:

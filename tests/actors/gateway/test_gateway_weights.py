@@ -17,6 +17,7 @@ from aiohttp import web
 from gleaner.actors.engine.servers.factory import sglang_host
 from gleaner.actors.engine.servers.foreign_facts import EngineFacts
 from gleaner.actors.engine.worker import served_weights
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.gateway.fleet import CannotLoad, Failed, VersionTaken
 from gleaner.actors.gateway.found_weights import FoundWeights, in_folder
@@ -140,7 +141,10 @@ class World:
         )
         host = self.hosts[name] = await TestSystem(self.directory, node=name, join=self.head).__aenter__()
         host.spawn(f"{name}/transfer", lambda: FoundWeights(0))
-        host.spawn(f"{name}/engine", lambda: RolloutWorker(config, name, "preemptible", sglang_host(config)))
+        host.spawn(
+            f"{name}/engine",
+            lambda: RolloutWorker(WorkerSettings.of(config), name, "preemptible", sglang_host(config)),
+        )
 
     async def seen(self) -> InstancesAre:
         return await self.head.ask("rollout/manager", ListInstances(), InstancesAre)

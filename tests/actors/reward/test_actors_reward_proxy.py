@@ -13,6 +13,7 @@ from gleaner.actors.reward.pipe import ProblemOut
 from gleaner.actors.reward.pool import ProblemLost, WorkerPool
 from gleaner.actors.reward.proxy import RewardProxy
 from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.worker_process import WorkerProcess
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Refused
@@ -27,7 +28,10 @@ async def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[2]}")
     scorer = WorkerSpec(scorer="hostile_scorer:make", config={"marks": str(tmp_path)})
     async with TestSystem(tmp_path) as system:
-        system.spawn("reward/proxy", lambda: RewardProxy(CONFIG, str(tmp_path), WorkerProcess.start, scorer))
+        system.spawn(
+            "reward/proxy",
+            lambda: RewardProxy(RewardSettings.of(CONFIG), str(tmp_path), WorkerProcess.start, scorer),
+        )
         yield system
 
 

@@ -18,6 +18,7 @@ import torch
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.worker.port import Orders, Turn
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.model.flat_image import weight_layout, write_weights
 from gleaner.actors.model.qwen3 import Qwen3
@@ -138,7 +139,9 @@ class Plane:
         )
         system.spawn(
             f"{name}/engine",
-            lambda: RolloutWorker(config, name, "preemptible", HeldHost(config, self.hold)),
+            lambda: RolloutWorker(
+                WorkerSettings.of(config), name, "preemptible", HeldHost(config, self.hold)
+            ),
         )
         return system
 

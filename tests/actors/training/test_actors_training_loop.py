@@ -15,6 +15,7 @@ from gleaner.actors.cluster.checkpoint_store import CheckpointStore
 from gleaner.actors.cluster.host_copy import HostCopies
 from gleaner.actors.cluster.state_manager import Rewound, StateManager
 from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.model.checkpoint import load_checkpoint
 from gleaner.actors.model.qwen3 import Qwen3
@@ -42,6 +43,7 @@ from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.rollout.state.events import RequestsDue
 from gleaner.actors.training.controller import RLController, _TakeSample
 from gleaner.actors.training.history import Eval, HistoryWriter, Node, Run, Step, read_history
+from gleaner.actors.training.settings import TrainerSettings
 from gleaner.actors.training.trainer import Trainer
 from gleaner.actors.training.trainer_files import TrainerFiles
 from gleaner.actors.weights.agent import TransferAgent
@@ -172,12 +174,12 @@ class Loop:
         node, directory = "r", self.directory
         self.reserved.spawn(
             "r/engine",
-            lambda: RolloutWorker(self.config, node, "reserved", BuiltinHost(self.config)),
+            lambda: RolloutWorker(WorkerSettings.of(self.config), node, "reserved", BuiltinHost(self.config)),
         )
         self.reserved.spawn(
             "training/trainer",
             lambda: Trainer(
-                self.config,
+                TrainerSettings.of(self.config),
                 node,
                 TrainerFiles(self.config, directory / "model", directory / "store", directory / "copies"),
             ),
@@ -259,7 +261,10 @@ async def loop(
                 "s/transfer",
                 lambda: TransferAgent(ImageStore(directory / "spot-store"), TransferSettings.of(config)),
             )
-            spot.spawn("s/engine", lambda: RolloutWorker(config, "s", "preemptible", BuiltinHost(config)))
+            spot.spawn(
+                "s/engine",
+                lambda: RolloutWorker(WorkerSettings.of(config), "s", "preemptible", BuiltinHost(config)),
+            )
         head.spawn("reward/proxy", EvenReward)
         head.spawn("cluster/scheduler", lambda: scheduler)
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))

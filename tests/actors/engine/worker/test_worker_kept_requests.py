@@ -21,6 +21,7 @@ from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.servers.host import RemoteHost
 from gleaner.actors.engine.worker.kept_requests import Keeping
 from gleaner.actors.engine.worker.port import AnyHost, Orders, Turn
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.protocol.instances import KeepRequests, RequestsKept
 from gleaner.actors.protocol.requests import Cancel, Generate, Generated
@@ -142,7 +143,7 @@ async def plane(
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
         head.spawn("rollout/manager", lambda: manager(ManagerSettings.of(CONFIG)))
         spot.spawn("s/transfer", transfer)
-        worker = RolloutWorker(CONFIG, "s", "preemptible", host)
+        worker = RolloutWorker(WorkerSettings.of(CONFIG), "s", "preemptible", host)
         spot.spawn("s/engine", lambda: worker)
         running = Plane(head, worker)
         await running.publish(3)
@@ -229,7 +230,7 @@ class Owner(Actor):
         self.to_end: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
 
     async def on_start(self) -> None:
-        keeping = Keeping(self.ctx, CONFIG, self._sender, preemptible=True)
+        keeping = Keeping(self.ctx, CONFIG.engine, self._sender, preemptible=True)
         self.ctx.background(self._ask(keeping), "keep")
 
     async def _ask(self, keeping: Keeping) -> None:

@@ -10,6 +10,7 @@ import pytest
 from gleaner.actors.engine.servers import factory as servers
 from gleaner.actors.engine.servers.host import RemoteHost
 from gleaner.actors.engine.servers.port import ServerDied
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.protocol.rollout import PublishVersion, RolloutFigures, RolloutStatus, Weights
 from gleaner.actors.protocol.weights import Fetch, Fetched, WhatComes
@@ -74,7 +75,7 @@ async def test_server_starts_once_while_first_weights_are_pulled(tmp_path: Path)
         head.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
         spot.spawn("s/transfer", lambda: SlowPull(server.started))
         host = RemoteHost(server, stall_s=30.0, serve_s=60.0)
-        spot.spawn("s/engine", lambda: RolloutWorker(Config(), "s", "preemptible", host))
+        spot.spawn("s/engine", lambda: RolloutWorker(WorkerSettings.of(Config()), "s", "preemptible", host))
         for version in (3, 4):
             weights = Weights(version=version, root=b"r%d" % version, sources=("s/transfer",))
             await head.ask("rollout/manager", PublishVersion(weights=weights), Done)

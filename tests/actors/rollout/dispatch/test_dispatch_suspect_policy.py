@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.worker.port import Orders, Turn
+from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.protocol.requests import Generate, Generated
 from gleaner.actors.rollout.dispatch.suspect_policy import LONE_DEATHS, SOON_S, SUSPECT_AFTER, Held, Suspects
@@ -117,7 +118,8 @@ class Fragile:
     def _spawn(self, name: str) -> None:
         config = self.running.config
         self.hosts[name].spawn(
-            f"{name}/engine", lambda: RolloutWorker(config, name, "preemptible", FragileHost(config))
+            f"{name}/engine",
+            lambda: RolloutWorker(WorkerSettings.of(config), name, "preemptible", FragileHost(config)),
         )
 
     async def supervise(self) -> None:

@@ -1,0 +1,25 @@
+"""TrainerSettings and LoopSettings: the sections that the trainer and the loop of a job read."""
+
+from dataclasses import dataclass
+
+from gleaner.configs.schema import Fleet, Job, Liveness, Rollout, Training
+from gleaner.configs.sections import Sections
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSettings(Sections):
+    """Sections `job` (whether it is exact), `rollout` (staleness, deadlines), `training` and `liveness`."""
+
+    job: Job
+    rollout: Rollout
+    training: Training
+    liveness: Liveness
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings(Sections):
+    """Sections `job` (steps, evaluations), `rollout` (prompts, staleness) and `fleet`."""
+
+    job: Job
+    rollout: Rollout
+    fleet: Fleet
