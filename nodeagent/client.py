@@ -12,7 +12,15 @@ from typing import TypeVar
 from gleaner.nodeagent.files import AgentFile
 from gleaner.nodeagent.host import LOOPBACK, load_keys
 from gleaner.nodeagent.wall_clock import wall_ms
-from gleaner.supervisor import ActorSystem, Address, Incarnations, Message, SqliteJournal
+from gleaner.supervisor import (
+    ActorSystem,
+    Address,
+    Incarnations,
+    Message,
+    ProcessIdentity,
+    SqliteJournal,
+    SystemPorts,
+)
 from gleaner.supervisor.network import Network
 from gleaner.supervisor.system_messages import SYSTEM, Inspect, SystemState
 from gleaner.transport.mesh import ZmqWire
@@ -28,12 +36,8 @@ async def calling(agent: AgentFile) -> AsyncIterator[ActorSystem]:
     incarnations = Incarnations(wall_ms)
     wire = ZmqWire("caller", incarnations.mint(), LOOPBACK, keys)
     system = ActorSystem(
-        node="caller",
-        process=f"caller-{os.getpid()}",
-        wire=wire,
-        journals=SqliteJournal(NO_FILE),
-        network=Network("127.0.0.1", keys),
-        incarnations=incarnations,
+        ProcessIdentity("caller", f"caller-{os.getpid()}", incarnations),
+        SystemPorts(wire=wire, journals=SqliteJournal(NO_FILE), network=Network("127.0.0.1", keys)),
     )
     system.start()
     try:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from gleaner.nodeagent.host import Bounds, Seat
 from gleaner.nodeagent.site import RealSite, Site
-from gleaner.supervisor import ActorSystem, Incarnations
+from gleaner.supervisor import ActorSystem, Incarnations, ProcessIdentity, SystemPorts
 
 
 @asynccontextmanager
@@ -34,16 +34,11 @@ async def open_system(
         await sockets.wire.close()
         raise
     system = ActorSystem(
-        node=seat.node,
-        process=seat.process,
-        wire=sockets.wire,
-        journals=journals,
-        network=sockets.network,
-        incarnations=incarnations,
+        ProcessIdentity(seat.node, seat.process, incarnations),
+        SystemPorts(wire=sockets.wire, journals=journals, network=sockets.network, machine=site.machine),
         registry=seat.heads,
         seed=bounds.seed,
         limits=bounds.limits,
-        machine=site.machine,
     )
     system.inspection.vitals.machine = site.figures
     system.start()

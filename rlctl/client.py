@@ -31,7 +31,9 @@ from gleaner.supervisor import (
     Incarnations,
     JournalError,
     Message,
+    ProcessIdentity,
     Refused,
+    SystemPorts,
 )
 from gleaner.supervisor.journal.port import Replayed
 from gleaner.supervisor.network import Network
@@ -166,12 +168,12 @@ async def connect(
     heads = [Peer(*one) for one in zip(endpoints, head_keys or [""] * len(endpoints), strict=True)]
     node = f"rlctl-{os.urandom(8).hex()}"  # ranks of a trainer start in the same millisecond
     system = ActorSystem(
-        node=node,
-        process="client",
-        wire=ZmqWire(node, incarnations.mint(), LOOPBACK, own),
-        journals=_NoJournal(),
-        network=Network("127.0.0.1", own),
-        incarnations=incarnations,
+        ProcessIdentity(node, "client", incarnations),
+        SystemPorts(
+            wire=ZmqWire(node, incarnations.mint(), LOOPBACK, own),
+            journals=_NoJournal(),
+            network=Network("127.0.0.1", own),
+        ),
         registry=heads,
     )
     system.start()

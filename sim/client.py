@@ -14,7 +14,7 @@ from gleaner.actors.names import SCHEDULER
 from gleaner.actors.protocol.cluster import JobIs, JobSpec, JobStatus, SubmitJob
 from gleaner.nodeagent.site import Sockets
 from gleaner.sim.hosts import SimProcess
-from gleaner.supervisor import ActorSystem, AskFailed, Incarnations, Message
+from gleaner.supervisor import ActorSystem, AskFailed, Incarnations, Message, ProcessIdentity, SystemPorts
 from gleaner.supervisor.journal.memory import MemoryJournal
 from gleaner.supervisor.machine import Machine
 from gleaner.transport.wire import Peer
@@ -34,14 +34,9 @@ async def open_client(
     question."""
     loop, host = process.host.loop, process.host.name
     system = ActorSystem(
-        node=process.host.name,
-        process=process.kind,
-        wire=sockets.wire,
-        journals=MemoryJournal(),
-        network=sockets.network,
-        incarnations=Incarnations(lambda: loop.wall_ms(host)),
+        ProcessIdentity(process.host.name, process.kind, Incarnations(lambda: loop.wall_ms(host))),
+        SystemPorts(wire=sockets.wire, journals=MemoryJournal(), network=sockets.network, machine=machine),
         registry=head,
-        machine=machine,
     )
     system.start()
     try:

@@ -57,6 +57,7 @@ from gleaner.supervisor.names.registry import Registry
 from gleaner.supervisor.process import ProcessExit, ProcessSpec, die_with_parent
 from gleaner.supervisor.supervision import Supervisor
 from gleaner.supervisor.system import ActorSystem
+from gleaner.supervisor.system_ports import ProcessIdentity, SystemPorts
 from gleaner.supervisor.tree import Counts, Status
 from gleaner.supervisor.wait import Waiting
 from gleaner.supervisor.watch.health import Health
@@ -100,6 +101,7 @@ __all__ = [
     "NotAdmitted",
     "Overloaded",
     "ProcessExit",
+    "ProcessIdentity",
     "ProcessSpec",
     "Refused",
     "Registry",
@@ -112,6 +114,7 @@ __all__ = [
     "SupervisorFailed",
     "Suspected",
     "Suspended",
+    "SystemPorts",
     "Terminated",
     "TreeSpec",
     "Unreachable",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from gleaner.supervisor.actor import Actor, Handler, Suspected, Terminated
@@ -30,6 +31,15 @@ TURN_MESSAGES = 128  # handled in one turn of the loop by one actor, so that oth
 FEWEST_DEFERRED = 16  # pending answers that are kept before the answered ones are pruned
 
 _DONE = Done()
+
+
+@dataclass(frozen=True, slots=True)
+class CellSpec:
+    """One life of an actor: its address, what makes it, and the store of its journal streams."""
+
+    address: Address
+    factory: Callable[[], Actor]
+    journals: JournalStore
 
 
 class Cell:
@@ -64,15 +74,13 @@ class Cell:
     def __init__(
         self,
         system: ActorSystem,
-        address: Address,
-        factory: Callable[[], Actor],
-        journals: JournalStore,
+        spec: CellSpec,
         on_exit: Callable[[Cell, Exit], None],
         *,
         keep: bool = False,
         after: Cell | None = None,
     ) -> None:
-        self.address = address
+        self.address = spec.address
         self.keep = keep  # messages that wait at the end are for the next life
         self.heir: Cell | None = None  # that next life, which takes messages until it is let begin
         self.mailbox: Mailbox[Delivery] = Mailbox(system.limits.mailbox) if after is None else after.mailbox
@@ -84,7 +92,7 @@ class Cell:
         self.ready = False  # `on_start` has returned
         self._handlers: dict[type[Message], tuple[Handler, Lane]] = {}
         self._system = system
-        self.factory = factory
+        self.factory = spec.factory
         self._on_exit = on_exit
         self._started: asyncio.Future[None] | None = None
         self._belongings: Belongings | None = None
@@ -94,7 +102,7 @@ class Cell:
         self._idle = False  # a message must wake it
         self._stopping = False
         self._ended = False
-        self.ctx = Context(system, self, journals)
+        self.ctx = Context(system, self, spec.journals)
         if after is None:
             self.begin()
 

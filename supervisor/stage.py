@@ -23,6 +23,7 @@ from gleaner.supervisor.message import Message, decode_body, encode_body, kind_o
 from gleaner.supervisor.network import Network
 from gleaner.supervisor.outbound import Outbound
 from gleaner.supervisor.system import ActorSystem
+from gleaner.supervisor.system_ports import ProcessIdentity, SystemPorts
 from gleaner.supervisor.virtual_time import VirtualLoop
 from gleaner.transport.loopback import LoopbackNetwork
 
@@ -119,12 +120,12 @@ class Stage:
 
     async def _open(self) -> None:
         self._system = ActorSystem(
-            node="stage",
-            process="test",
-            wire=LoopbackNetwork().wire("stage"),
-            journals=self.journal,
-            network=Network("127.0.0.1", None),
-            incarnations=Incarnations(lambda: 0, self.journal.newest_incarnation),
+            ProcessIdentity("stage", "test", Incarnations(lambda: 0, self.journal.newest_incarnation)),
+            SystemPorts(
+                wire=LoopbackNetwork().wire("stage"),
+                journals=self.journal,
+                network=Network("127.0.0.1", None),
+            ),
             seed=self._seed,
             limits=Limits(),
         )

@@ -20,6 +20,7 @@ from gleaner.supervisor.names.registry import Registry
 from gleaner.supervisor.network import Network
 from gleaner.supervisor.supervision import Supervisor
 from gleaner.supervisor.system import ActorSystem
+from gleaner.supervisor.system_ports import ProcessIdentity, SystemPorts
 from gleaner.transport.mesh import ZmqWire
 from gleaner.transport.wire import Peer
 
@@ -46,12 +47,8 @@ async def open_system(
         await wire.close()
         raise
     system = ActorSystem(
-        node=name,
-        process="main",
-        wire=wire,
-        journals=journals,
-        network=Network("127.0.0.1", None),
-        incarnations=incarnations,
+        ProcessIdentity(name, "main", incarnations),
+        SystemPorts(wire=wire, journals=journals, network=Network("127.0.0.1", None)),
         registry=join,
         limits=limits,
     )

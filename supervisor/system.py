@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from gleaner.supervisor.actor import Actor
-from gleaner.supervisor.address import ANY_INCARNATION, Address, Incarnations
-from gleaner.supervisor.cell import Cell
+from gleaner.supervisor.address import ANY_INCARNATION, Address
+from gleaner.supervisor.cell import Cell, CellSpec
 from gleaner.supervisor.dead_letters import DeadLetters
 from gleaner.supervisor.delivery import Exit
 from gleaner.supervisor.errors import (
@@ -26,13 +26,13 @@ from gleaner.supervisor.inspection.report import Inspection
 from gleaner.supervisor.inspection.tap import Tap
 from gleaner.supervisor.journal.port import JournalStore
 from gleaner.supervisor.limits import Limits
-from gleaner.supervisor.machine import Child, Machine, OnExit, RealMachine
+from gleaner.supervisor.machine import Child, OnExit, RealMachine
 from gleaner.supervisor.message import Message, kind_of
 from gleaner.supervisor.names.client import Names
-from gleaner.supervisor.network import Network
 from gleaner.supervisor.outbound import Outbound
 from gleaner.supervisor.process import HEARTBEAT_VARIABLE, ProcessSpec
 from gleaner.supervisor.system_messages import ActorState, SystemState
+from gleaner.supervisor.system_ports import ProcessIdentity, SystemPorts
 from gleaner.supervisor.tracing import Tracer
 from gleaner.supervisor.waits import Waits
 from gleaner.supervisor.watch.actor_links import Linking
@@ -41,7 +41,7 @@ from gleaner.supervisor.watch.heartbeats import HealthChecks, Heart
 from gleaner.supervisor.watch.turn_clock import TurnClock
 from gleaner.supervisor.watch.watches import Watches
 from gleaner.transport.links import Links
-from gleaner.transport.wire import Peer, Route, Wire
+from gleaner.transport.wire import Peer, Route
 
 R = TypeVar("R", bound=Message)
 log = logging.getLogger("supervisor")
@@ -51,47 +51,42 @@ class ActorSystem:
     """All actors of one process.
 
     Args:
-        node: name of the host; process: name of this process on it. wire: how to reach other processes.
-        journals: where the actors of this process keep their streams. network: opens data sockets. registry:
-        the process that holds the registry, or those that may, in order of preference; None when it is
-            this one or there is none.
+        identity: of this process.
+        ports: its sockets, journals and machine; the system closes wire and journals.
+        registry: the process that holds the registry, or those that may, in order of preference; None when
+            it is this one or there is none.
         seed: of every `ctx.rng`.
-        machine: what starts child processes and threads; None: the one that this process runs on.
+        limits: of mailboxes, deadlines and intervals.
     """
 
     def __init__(
         self,
+        identity: ProcessIdentity,
+        ports: SystemPorts,
         *,
-        node: str,
-        process: str,
-        wire: Wire,
-        journals: JournalStore,
-        network: Network,
-        incarnations: Incarnations,
         registry: Peer | Sequence[Peer] | None = None,
         seed: int = 0,
         limits: Limits | None = None,
-        machine: Machine | None = None,
     ) -> None:
-        self.node = node
-        self.process = process
-        self.wire = wire
-        self.links = Links(wire, life=incarnations.mint())
-        self.endpoint = wire.local.endpoint
-        self.network = network
-        self.incarnations = incarnations
+        self.node = identity.node
+        self.process = identity.process
+        self.wire = ports.wire
+        self.incarnations = identity.incarnations
+        self.links = Links(self.wire, life=self.incarnations.mint())
+        self.endpoint = self.wire.local.endpoint
+        self.network = ports.network
         self.seed = seed
         self.limits = limits or Limits()
-        self.machine = machine or RealMachine()
+        self.machine = ports.machine or RealMachine()
         self.dead_letters = DeadLetters()
         self.tap: Tap | None = None  # set while a reader watches messages
         self.tracer: Tracer | None = None  # set if this process traces
         self.state_sources: list[Callable[[], list[ActorState]]] = []
-        self._journals = journals
+        self._journals = ports.journals
         self._cells: dict[str, Cell] = {}
         self._on_exit: dict[str, Callable[[Exit], None]] = {}
         self._owned: dict[str, dict[str, None]] = {}  # the living children of an owner, oldest first
-        self.life = incarnations.mint()  # of this process
+        self.life = self.incarnations.mint()  # of this process
         self.turn_clock = TurnClock()
         self.waits = Waits(self.turn_clock.now)
         self.inspection = Inspection(self)
@@ -175,7 +170,7 @@ class ActorSystem:
             incarnation=self.incarnations.mint(),
         )
         store = journals or self._journals
-        cell = Cell(self, address, factory, store, self._ended, keep=keep, after=after)
+        cell = Cell(self, CellSpec(address, factory, store), self._ended, keep=keep, after=after)
         self._cells[name] = cell
         if on_exit is not None:
             self._on_exit[name] = on_exit

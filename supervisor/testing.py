@@ -17,6 +17,7 @@ from gleaner.supervisor.names.client import REGISTRY
 from gleaner.supervisor.names.registry import Registry
 from gleaner.supervisor.network import Network
 from gleaner.supervisor.system import ActorSystem
+from gleaner.supervisor.system_ports import ProcessIdentity, SystemPorts
 from gleaner.transport.loopback import LoopbackNetwork
 from gleaner.transport.wire import Peer
 
@@ -42,12 +43,12 @@ class TestSystem:
         self._wire = self.network.wire(node)
         registry: Peer | None = join.system.wire.local if join is not None else None
         self.system: ActorSystem = ActorSystem(
-            node=node,
-            process="test",
-            wire=self._wire,
-            journals=SqliteJournal(directory / f"{node}.sqlite", commit_s=0.0),
-            network=Network("127.0.0.1", None),
-            incarnations=Incarnations(lambda: 0),
+            ProcessIdentity(node, "test", Incarnations(lambda: 0)),
+            SystemPorts(
+                wire=self._wire,
+                journals=SqliteJournal(directory / f"{node}.sqlite", commit_s=0.0),
+                network=Network("127.0.0.1", None),
+            ),
             registry=registry,
             limits=TEST_LIMITS,
         )

@@ -13,7 +13,16 @@ from pathlib import Path
 
 import uvloop
 
-from gleaner.supervisor import Actor, ActorSystem, Incarnations, Message, SqliteJournal, handles
+from gleaner.supervisor import (
+    Actor,
+    ActorSystem,
+    Incarnations,
+    Message,
+    ProcessIdentity,
+    SqliteJournal,
+    SystemPorts,
+    handles,
+)
 from gleaner.supervisor.network import Network
 from gleaner.transport.bulk import BulkServer
 from gleaner.transport.keys import NodeKeys
@@ -62,12 +71,12 @@ class Witness(Actor):
 async def main(directory: Path, keys: NodeKeys | None) -> None:
     incarnations = Incarnations(lambda: time.time_ns() // 1_000_000)
     system = ActorSystem(
-        node="besieged",
-        process="besieged",
-        wire=ZmqWire("besieged", incarnations.mint(), "tcp://127.0.0.1:0", keys),
-        journals=SqliteJournal(directory / "journal.sqlite"),
-        network=Network("127.0.0.1", keys),
-        incarnations=incarnations,
+        ProcessIdentity("besieged", "besieged", incarnations),
+        SystemPorts(
+            wire=ZmqWire("besieged", incarnations.mint(), "tcp://127.0.0.1:0", keys),
+            journals=SqliteJournal(directory / "journal.sqlite"),
+            network=Network("127.0.0.1", keys),
+        ),
     )
     system.start()
     witness = Witness()

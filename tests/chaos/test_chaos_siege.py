@@ -20,7 +20,7 @@ from besieged_process import WITNESS, AreYouWell, IAmWell
 
 from gleaner.chaos import socket_attacks
 from gleaner.chaos.siege import SPARE_DESCRIPTORS, Verdict, besiege
-from gleaner.supervisor import ActorSystem, Address, Incarnations, SqliteJournal
+from gleaner.supervisor import ActorSystem, Address, Incarnations, ProcessIdentity, SqliteJournal, SystemPorts
 from gleaner.supervisor.network import Network
 from gleaner.supervisor.system_messages import SYSTEM, Inspect, SystemState
 from gleaner.transport.keys import NodeKeys
@@ -79,12 +79,12 @@ class Besieged:
     async def friend(self) -> AsyncIterator[ActorSystem]:
         incarnations = Incarnations(lambda: time.time_ns() // 1_000_000)
         system = ActorSystem(
-            node="friend",
-            process="friend",
-            wire=ZmqWire("friend", incarnations.mint(), "tcp://127.0.0.1:0", self.keys),
-            journals=SqliteJournal(Path(":memory:")),
-            network=Network("127.0.0.1", self.keys),
-            incarnations=incarnations,
+            ProcessIdentity("friend", "friend", incarnations),
+            SystemPorts(
+                wire=ZmqWire("friend", incarnations.mint(), "tcp://127.0.0.1:0", self.keys),
+                journals=SqliteJournal(Path(":memory:")),
+                network=Network("127.0.0.1", self.keys),
+            ),
         )
         system.start()
         try:

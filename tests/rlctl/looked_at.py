@@ -17,9 +17,11 @@ from gleaner.supervisor import (
     Incarnations,
     Lane,
     Message,
+    ProcessIdentity,
     Registry,
     SqliteJournal,
     Supervisor,
+    SystemPorts,
     child,
     handles,
     one_for_one,
@@ -113,12 +115,12 @@ class LookedAt:
 
     def _system(self, node: str, process: str, registry: Peer | None) -> ActorSystem:
         system = ActorSystem(
-            node=node,
-            process=process,
-            wire=ZmqWire(f"{node}/{process}", len(self._systems) + 1),
-            journals=SqliteJournal(self._folder / f"{node}.sqlite"),
-            network=Network("127.0.0.1", None),
-            incarnations=Incarnations(lambda: 0),
+            ProcessIdentity(node, process, Incarnations(lambda: 0)),
+            SystemPorts(
+                wire=ZmqWire(f"{node}/{process}", len(self._systems) + 1),
+                journals=SqliteJournal(self._folder / f"{node}.sqlite"),
+                network=Network("127.0.0.1", None),
+            ),
             registry=registry,
         )
         system.start()

@@ -15,9 +15,11 @@ from gleaner.supervisor import (
     Done,
     Incarnations,
     Message,
+    ProcessIdentity,
     Refused,
     Registry,
     SqliteJournal,
+    SystemPorts,
     handles,
 )
 from gleaner.supervisor.network import Network
@@ -50,12 +52,12 @@ class Head:
 
     def __init__(self, folder: Path, keys: NodeKeys | None) -> None:
         self.system = ActorSystem(
-            node="head",
-            process="agent",
-            wire=ZmqWire("head", 1, keys=keys),
-            journals=SqliteJournal(folder / "head.sqlite"),
-            network=Network("127.0.0.1", keys),
-            incarnations=Incarnations(lambda: 0),
+            ProcessIdentity("head", "agent", Incarnations(lambda: 0)),
+            SystemPorts(
+                wire=ZmqWire("head", 1, keys=keys),
+                journals=SqliteJournal(folder / "head.sqlite"),
+                network=Network("127.0.0.1", keys),
+            ),
         )
 
     async def __aenter__(self) -> "Head":

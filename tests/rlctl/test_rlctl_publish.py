@@ -39,7 +39,16 @@ from gleaner.configs.load import from_tree
 from gleaner.rlctl import CannotPublish, Cluster, connect, publisher
 from gleaner.rlctl.__main__ import main
 from gleaner.rlctl.errors import FAILED, OK
-from gleaner.supervisor import Actor, ActorSystem, Incarnations, Registry, SqliteJournal, handles
+from gleaner.supervisor import (
+    Actor,
+    ActorSystem,
+    Incarnations,
+    ProcessIdentity,
+    Registry,
+    SqliteJournal,
+    SystemPorts,
+    handles,
+)
 from gleaner.supervisor.network import Network
 from gleaner.transport.mesh import ZmqWire
 
@@ -124,12 +133,12 @@ def job(tmp_path: Path) -> Iterator[JobSpec]:
 @pytest.fixture
 async def world(tmp_path: Path, job: JobSpec) -> AsyncIterator[World]:
     system = ActorSystem(
-        node="box",
-        process="agent",
-        wire=ZmqWire("box", 1),
-        journals=SqliteJournal(tmp_path / "box.sqlite"),
-        network=Network("127.0.0.1", None),
-        incarnations=Incarnations(lambda: 0),
+        ProcessIdentity("box", "agent", Incarnations(lambda: 0)),
+        SystemPorts(
+            wire=ZmqWire("box", 1),
+            journals=SqliteJournal(tmp_path / "box.sqlite"),
+            network=Network("127.0.0.1", None),
+        ),
     )
     system.start()
     system.spawn("registry", lambda: Registry(lambda: 3.0))

@@ -38,7 +38,17 @@ from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from gleaner.rlctl import CannotPublish, connect
 from gleaner.rlctl.publishing_parts import OwnParts, Ranks
-from gleaner.supervisor import Actor, ActorSystem, AskTimeout, Incarnations, Registry, SqliteJournal, handles
+from gleaner.supervisor import (
+    Actor,
+    ActorSystem,
+    AskTimeout,
+    Incarnations,
+    ProcessIdentity,
+    Registry,
+    SqliteJournal,
+    SystemPorts,
+    handles,
+)
 from gleaner.supervisor.network import Network
 from gleaner.transport.mesh import ZmqWire
 from tests.actors.weights import published_reader
@@ -127,12 +137,12 @@ def spec() -> Iterator[JobSpec]:
 @pytest.fixture
 async def job(tmp_path: Path, spec: JobSpec) -> AsyncIterator[Job]:
     system = ActorSystem(
-        node="box",
-        process="agent",
-        wire=ZmqWire("box", 1),
-        journals=SqliteJournal(tmp_path / "box.sqlite"),
-        network=Network("127.0.0.1", None),
-        incarnations=Incarnations(lambda: 0),
+        ProcessIdentity("box", "agent", Incarnations(lambda: 0)),
+        SystemPorts(
+            wire=ZmqWire("box", 1),
+            journals=SqliteJournal(tmp_path / "box.sqlite"),
+            network=Network("127.0.0.1", None),
+        ),
     )
     system.start()
     system.spawn("registry", lambda: Registry(lambda: 3.0))

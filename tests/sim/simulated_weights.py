@@ -25,7 +25,7 @@ from gleaner.sim.meter import Meter
 from gleaner.sim.models.image_memory import SimImages
 from gleaner.sim.network import SimNet
 from gleaner.sim.process_loop import ProcessLoop
-from gleaner.supervisor import ActorSystem, AskFailed, Incarnations, Registry
+from gleaner.supervisor import ActorSystem, AskFailed, Incarnations, ProcessIdentity, Registry, SystemPorts
 from gleaner.supervisor.machine import Child, OnExit
 from gleaner.supervisor.network import Network
 from gleaner.supervisor.process import ProcessSpec
@@ -93,17 +93,17 @@ class SimulatedWeights:
         incarnations.at_least(await store.newest_incarnation())
         head = Peer(f"tcp://{self.addresses['head']}:{PORT}")
         life.system = ActorSystem(
-            node=name,
-            process="main",
-            wire=self.net.wire(process, name, f"{name}/main", head.endpoint if name == "head" else None),
-            journals=store,
-            network=Network(
-                self.addresses[name], None, carrier=self.net.carrier(process, name), bulk="clear"
+            ProcessIdentity(name, "main", incarnations),
+            SystemPorts(
+                wire=self.net.wire(process, name, f"{name}/main", head.endpoint if name == "head" else None),
+                journals=store,
+                network=Network(
+                    self.addresses[name], None, carrier=self.net.carrier(process, name), bulk="clear"
+                ),
+                machine=SimMachine(process, no_child, Meter()),
             ),
-            incarnations=incarnations,
             registry=None if name == "head" else head,
             seed=1,
-            machine=SimMachine(process, no_child, Meter()),
         )
         life.system.start()
         if name == "head":

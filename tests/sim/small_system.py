@@ -22,8 +22,10 @@ from gleaner.supervisor import (
     AskFailed,
     Incarnations,
     Message,
+    ProcessIdentity,
     Registry,
     Supervisor,
+    SystemPorts,
     child,
     handles,
     one_for_one,
@@ -150,12 +152,12 @@ class SmallSystem:
         head = Peer(f"tcp://{self.addresses['head']}:{FIRST_PORT}")
         bind = head.endpoint if host == "head" else None
         system = ActorSystem(
-            node=host,
-            process="main",
-            wire=self.net.wire(process, host, f"{host}/main", bind),
-            journals=store,
-            network=Network(self.addresses[host], None, carrier=self.net.carrier(process, host)),
-            incarnations=incarnations,
+            ProcessIdentity(host, "main", incarnations),
+            SystemPorts(
+                wire=self.net.wire(process, host, f"{host}/main", bind),
+                journals=store,
+                network=Network(self.addresses[host], None, carrier=self.net.carrier(process, host)),
+            ),
             registry=None if host == "head" else head,
             seed=self.seed,
         )

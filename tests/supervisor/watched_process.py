@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from gleaner.supervisor import Actor, ActorSystem, Limits, SqliteJournal
+from gleaner.supervisor import Actor, ActorSystem, Limits, ProcessIdentity, SqliteJournal, SystemPorts
 from gleaner.supervisor.address import Incarnations
 from gleaner.supervisor.network import Network
 from gleaner.transport.mesh import ZmqWire
@@ -27,12 +27,12 @@ def system_of(node: str, directory: Path, limits: Limits = LIMITS) -> ActorSyste
     """An actor system on a real wire, with short times."""
     incarnations = Incarnations(lambda: time.time_ns() // 1_000_000)
     return ActorSystem(
-        node=node,
-        process="test",
-        wire=ZmqWire(node, incarnations.mint()),
-        journals=SqliteJournal(directory / f"{node}.sqlite"),
-        network=Network("127.0.0.1", None),
-        incarnations=incarnations,
+        ProcessIdentity(node, "test", incarnations),
+        SystemPorts(
+            wire=ZmqWire(node, incarnations.mint()),
+            journals=SqliteJournal(directory / f"{node}.sqlite"),
+            network=Network("127.0.0.1", None),
+        ),
         limits=limits,
     )
 

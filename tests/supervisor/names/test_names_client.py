@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.supervisor import Actor, AskTimeout, Deferred, Done, Message, Registry, handles
+from gleaner.supervisor import (
+    Actor,
+    AskTimeout,
+    Deferred,
+    Done,
+    Message,
+    ProcessIdentity,
+    Registry,
+    SystemPorts,
+    handles,
+)
 from gleaner.supervisor.address import Address, Incarnations
 from gleaner.supervisor.journal.memory import MemoryJournal
 from gleaner.supervisor.journal.port import Journal
@@ -346,12 +356,12 @@ async def test_child_is_registered_by_name_only_on_request(tmp_path: Path) -> No
 async def test_next_candidate_is_asked_when_a_registry_is_silent(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as head:
         system = ActorSystem(
-            node="joins",
-            process="test",
-            wire=head.network.wire("joins"),
-            journals=SqliteJournal(tmp_path / "joins.sqlite"),
-            network=Network("127.0.0.1", None),
-            incarnations=Incarnations(lambda: 0),
+            ProcessIdentity("joins", "test", Incarnations(lambda: 0)),
+            SystemPorts(
+                wire=head.network.wire("joins"),
+                journals=SqliteJournal(tmp_path / "joins.sqlite"),
+                network=Network("127.0.0.1", None),
+            ),
             registry=[Peer("loop://nobody"), head.system.wire.local],
             limits=TEST_LIMITS,
         )
