@@ -23,11 +23,11 @@ from gleaner.sim.loop import SimLoop
 from gleaner.sim.network_carrier import SimCarrier
 from gleaner.sim.network_map import NetMap
 from gleaner.sim.network_path import End, Path, Profile, Station
-from gleaner.sim.network_pipe import Notes, Pipe, Silence
+from gleaner.sim.network_pipe import Direction, Notes, Pipe, Silence
 from gleaner.sim.network_wire import SimWire
 from gleaner.sim.process_loop import ProcessLoop
 from gleaner.transport.keys import NodeKeys
-from gleaner.transport.wire import CONNECT_DEADLINE_S, GRACE_S
+from gleaner.transport.wire import LINK_TIMES, LinkTimes
 
 T = TypeVar("T")
 
@@ -81,9 +81,7 @@ class SimNet:
         name: str,
         bind: str | None = None,
         keys: NodeKeys | None = None,
-        *,
-        grace_s: float = GRACE_S,
-        connect_deadline_s: float = CONNECT_DEADLINE_S,
+        times: LinkTimes = LINK_TIMES,
     ) -> SimWire:
         """The control wire of a process; `bind` "tcp://ADDRESS:PORT" where its port is known before. Raises
         `CannotListen`."""
@@ -93,8 +91,7 @@ class SimNet:
             name,
             bind or f"tcp://{self.map.hosts[host].address}:0",
             keys,
-            grace_s=grace_s,
-            connect_deadline_s=connect_deadline_s,
+            times,
         )
 
     def carrier(
@@ -217,10 +214,7 @@ class SimNet:
         self._pipes += 1
         self._note("connect", self._pipes, source.name, target.name)
         return Pipe(
-            self._pipes,
-            path,
-            source,
-            target,
+            Direction(self._pipes, path, source, target),
             bound=bound,
             silence=silence,
             trace=self.trace,

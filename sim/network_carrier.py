@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gleaner.sim.network_path import Station
-from gleaner.sim.network_stream import Dialling, SimDealer, SimRouter
+from gleaner.sim.network_stream import Dialling, DialSettings, SimDealer, SimRouter
 from gleaner.sim.network_tcp import SimBulkListener, connect
 from gleaner.sim.network_wire import HWM, check_peer, routing_id
 from gleaner.transport.carrier import BulkListener, Connection, Hub, Line, LineEvent
@@ -57,7 +57,7 @@ class SimCarrier:
                 on_event(_EVENTS[event])
 
         route = routing_id(self._net, name, keys)
-        return SimDealer(self._net, self._station, peer, route, keys, HWM, on_frames, happened)
+        return SimDealer(self._net, self._station, DialSettings(peer, route, keys, HWM), on_frames, happened)
 
     def hub(
         self,

@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from gleaner.sim.network_path import End, Path, Station
@@ -33,6 +34,16 @@ class Notes(Protocol):
         """It happened now."""
 
 
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """One direction of a connection: its number in the network, its path, its two ends."""
+
+    number: int
+    path: Path
+    source: Station
+    target: Station
+
+
 class Pipe(Generic[T]):
     """See the module. `on_item` gets what arrives (nothing does before `read_into` gives one), `on_end` is
     called once, unless the receiver `shut` it before."""
@@ -44,28 +55,25 @@ class Pipe(Generic[T]):
 
     def __init__(
         self,
-        number: int,
-        path: Path,
-        source: Station,
-        target: Station,
+        direction: Direction,
         *,
         bound: int,
         silence: Silence | None,
         trace: Notes | None,
         counts: Counter[str],
     ) -> None:
-        self.number = number
+        self.number = direction.number
         self.bound = bound
         self.trace = trace
         self.counts = counts
-        self.target = target
+        self.target = direction.target
         self.on_end: Callable[[End], None] = _ignore
         self.on_free: Callable[[], None] = _nothing  # the path was blocked, and is free again
         self.shut_off = False  # the receiver reads no more
-        self._path = path
-        self._source = source
-        self._process = target.process
-        self._now = target.process.time
+        self._path = direction.path
+        self._source = direction.source
+        self._process = direction.target.process
+        self._now = direction.target.process.time
         self._silence = silence
         self._queue: deque[tuple[float, int, T | End]] = deque()  # (arrives at, size, what); inf: held up
         self._on_item: Callable[[T], None] | None = None
@@ -73,7 +81,7 @@ class Pipe(Generic[T]):
         self._due = False  # a read is scheduled
         self._over = False  # the sender sends no more
         self._timer: asyncio.TimerHandle | None = None
-        path.flows[self] = None
+        direction.path.flows[self] = None
 
     @property
     def blocked(self) -> bool:

@@ -160,6 +160,23 @@ class SimRouter:
                 self._drop(accepted, End.RESET)
 
 
+@dataclass(frozen=True, slots=True)
+class DialSettings:
+    """What a dialling socket dials, and as whom.
+
+    Args:
+        peer: the listener.
+        route: the name of this end at the listener.
+        keys: of this end; None without encryption.
+        hwm: messages that wait at each end of the connection.
+    """
+
+    peer: Peer
+    route: Route
+    keys: NodeKeys | None
+    hwm: int
+
+
 class SimDealer:
     """A dialling socket: connects again by itself until it is closed or rejected."""
 
@@ -167,19 +184,14 @@ class SimDealer:
         self,
         net: SimNet,
         station: Station,
-        peer: Peer,
-        route: Route,
-        keys: NodeKeys | None,
-        hwm: int,
+        dial: DialSettings,
         on_frames: Callable[[Frames], None],
         on_event: Callable[[Dialling], None],
     ) -> None:
         self._net = net
         self._station = station
-        self._peer = peer
-        self._route = route
-        self._keys = keys
-        self._hwm = hwm
+        self._peer, self._route = dial.peer, dial.route
+        self._keys, self._hwm = dial.keys, dial.hwm
         self._on_frames = on_frames
         self._on_event = on_event
         self._forth: Pipe[Frames] | None = None

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gleaner.sim.network_path import Station
-from gleaner.sim.network_stream import Dialling, SimDealer, SimRouter
+from gleaner.sim.network_stream import Dialling, DialSettings, SimDealer, SimRouter
 from gleaner.transport.endpoint import endpoint
 from gleaner.transport.keys import NodeKeys
 from gleaner.transport.link import DialledLink
 from gleaner.transport.mesh import DIAL_ROUTE, MAX_PARTS, MAX_PEERS
 from gleaner.transport.refusal import FrameError, Refusals, WrongParts
 from gleaner.transport.rejections import Rejections
-from gleaner.transport.wire import Link, OnFrames, OnLink, Peer, Route, Sent, check_frames
+from gleaner.transport.wire import Link, LinkTimes, OnFrames, OnLink, Peer, Route, Sent, check_frames
 from gleaner.transport.zap import ROUTING_MARK
 
 if TYPE_CHECKING:
@@ -51,16 +51,13 @@ class SimWire:
         name: str,
         bind: str,
         keys: NodeKeys | None,
-        *,
-        grace_s: float,
-        connect_deadline_s: float,
+        times: LinkTimes,
     ) -> None:
         self._net = net
         self._station = station
         self._name = name
         self._keys = keys
-        self._grace_s = grace_s
-        self._connect_deadline_s = connect_deadline_s
+        self._times = times
         self._refusals = Refusals(name)
         self._rejections = Rejections(random.Random(name).random)
         self._router = SimRouter(net, station, keys, HWM, self._on_stranger)
@@ -154,16 +151,13 @@ class SimWire:
             lambda frames: dealer.send(frames),
             self._tell_link,
             lambda: self.forget(peer),
-            grace_s=self._grace_s,
-            connect_deadline_s=self._connect_deadline_s,
+            grace_s=self._times.grace_s,
+            connect_deadline_s=self._times.connect_deadline_s,
         )
         dealer = SimDealer(
             self._net,
             self._station,
-            peer,
-            routing_id(self._net, self._name, self._keys),
-            self._keys,
-            HWM,
+            DialSettings(peer, routing_id(self._net, self._name, self._keys), self._keys, HWM),
             lambda frames: self._deliver(back, frames),
             lambda event: self._happened(link, event),
         )

@@ -66,12 +66,13 @@ class Network:
         self, stream: str, incarnation: int, *, ring_frames: int, on_refused: Callable[[str], None]
     ) -> "StreamSender":
         """An instance's end of its token stream."""
+        from gleaner.transport.stream_sender import SenderLimits
         from gleaner.transport.token_stream import StreamSender
 
         return StreamSender(
             stream,
             incarnation,
-            ring_frames=ring_frames,
+            limits=SenderLimits(ring_frames),
             keys=self._keys,
             carrier=self._carrier,
             on_refused=on_refused,

@@ -88,7 +88,8 @@ async def pull(
             f"a bulk token has {TOKEN_ID_BYTES + SECRET_BYTES} bytes, this has {len(source.token)}"
         )
     began_s = loop.time()
-    running = _Pull(source, version, ranges, into, window, limit_bytes_s, on_chunk, carrier or ZmqCarrier())
+    wanted = _Wanted(source, version, ranges, into)
+    running = _Pull(wanted, window, limit_bytes_s, on_chunk, carrier or ZmqCarrier())
     leave = keys.allowed.subscribe(running.on_keys) if keys is not None else None
     try:
         async with asyncio.timeout(deadline_s) as late:
@@ -108,13 +109,20 @@ async def pull(
     return PullResult(received_bytes, running.retried, loop.time() - began_s)
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is pulled: these ranges of a version, from a source, into memory."""
+
+    source: BulkSource
+    version: int
+    ranges: Sequence[Chunk]
+    into: memoryview
+
+
 class _Pull:
     def __init__(
         self,
-        source: BulkSource,
-        version: int,
-        ranges: Sequence[Chunk],
-        into: memoryview,
+        wanted: _Wanted,
         window: int,
         limit_bytes_s: float,
         on_chunk: Callable[[Chunk], None] | None,
@@ -123,16 +131,16 @@ class _Pull:
         self.done: list[Chunk] = []
         self.retried = 0
         self.grant: Callable[[], None] = _nothing
-        self._source = source
+        self._source = wanted.source
         self._on_chunk = on_chunk
         self._carrier = carrier
         self._order = Order(
-            source,
-            version,
-            into,
+            wanted.source,
+            wanted.version,
+            wanted.into,
             max(1, window),
             STALL_S,
-            deque(ranges),
+            deque(wanted.ranges),
             self._landed,
             self._not_yet,
             Pace(limit_bytes_s).pass_by if limit_bytes_s > 0 else None,

@@ -23,10 +23,10 @@ from gleaner.transport.refusal import FrameError, Oversize, Refusals, WrongParts
 from gleaner.transport.rejections import Rejections
 from gleaner.transport.sockets import default_context, open_dealer, open_router
 from gleaner.transport.wire import (
-    CONNECT_DEADLINE_S,
-    GRACE_S,
+    LINK_TIMES,
     MAX_FRAME_BYTES,
     Link,
+    LinkTimes,
     OnFrames,
     OnLink,
     Peer,
@@ -68,8 +68,8 @@ class _Dial:
             self._transmit,
             wire.tell_link,
             lambda: wire.forget(peer),
-            grace_s=wire.grace_s,
-            connect_deadline_s=wire.connect_deadline_s,
+            grace_s=wire.times.grace_s,
+            connect_deadline_s=wire.times.connect_deadline_s,
         )
         self._monitor = MonitorPort(sock, _DIAL_EVENTS, self._on_event)
         self._port = Port(sock, self._on_frames)
@@ -117,13 +117,11 @@ class ZmqWire:
         keys: NodeKeys | None = None,
         *,
         context: zmq.Context[Sock] | None = None,
-        grace_s: float = GRACE_S,
-        connect_deadline_s: float = CONNECT_DEADLINE_S,
+        times: LinkTimes = LINK_TIMES,
     ) -> None:
         if not 1 <= len(node.encode()) <= MAX_NAME_BYTES:
             raise ValueError(f"node name {node!r}: 1 to {MAX_NAME_BYTES} bytes are needed")
-        self.grace_s = grace_s
-        self.connect_deadline_s = connect_deadline_s
+        self.times = times
         self._name = f"{node}#{incarnation}"
         self._keys = keys
         self._context = context or default_context()

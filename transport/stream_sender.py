@@ -7,6 +7,7 @@ after silence. `token_ring.SendRing` decides which frames may be sent.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
@@ -33,6 +34,17 @@ class StreamRefused(Exception):
     """The receiver refuses this incarnation of the stream, or lost frames that it had acknowledged."""
 
 
+@dataclass(frozen=True, slots=True)
+class SenderLimits:
+    """How many frames are kept until they are acknowledged, and the period of hellos in a silence."""
+
+    ring_frames: int = RING_FRAMES
+    hello_period_s: float = HELLO_PERIOD_S
+
+
+SENDER_LIMITS = SenderLimits()
+
+
 class StreamSender:
     """The instance's end. Runs on the running loop; keeps frames while there is no connection.
 
@@ -44,19 +56,18 @@ class StreamSender:
         stream: str,
         incarnation: int,
         *,
-        ring_frames: int = RING_FRAMES,
+        limits: SenderLimits = SENDER_LIMITS,
         on_refused: Callable[[str], None] | None = None,
         keys: NodeKeys | None = None,
         carrier: Carrier | None = None,
-        hello_period_s: float = HELLO_PERIOD_S,
     ) -> None:
         self._stream = stream
         self._incarnation = incarnation
-        self._ring: SendRing[list[bytes]] = SendRing(ring_frames)
+        self._ring: SendRing[list[bytes]] = SendRing(limits.ring_frames)
         self._on_refused = on_refused
         self._keys = keys
         self._carrier = carrier or ZmqCarrier()
-        self._period_s = hello_period_s
+        self._period_s = limits.hello_period_s
         self._refusals = Refusals(f"stream {stream}#{incarnation}")
         self._to: Peer | None = None
         self._line: Line | None = None

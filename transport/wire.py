@@ -20,6 +20,7 @@ What every `Wire` promises:
 import enum
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from gleaner.transport.refusal import Oversize
@@ -31,6 +32,17 @@ STOOD_STILL_S = 0.5
 meanwhile."""
 GRACE_S = 0.3  # a broken connection may be restored within this time; later the peer is DOWN
 CONNECT_DEADLINE_S = 5.0  # a dialled peer answers within this time or is DOWN
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimes:
+    """How long a link may be broken before its peer is DOWN, and how long it may take to connect."""
+
+    grace_s: float = GRACE_S
+    connect_deadline_s: float = CONNECT_DEADLINE_S
+
+
+LINK_TIMES = LinkTimes()
 
 Route = bytes
 """Opaque way back to the sender of a frame; valid while that connection lives."""

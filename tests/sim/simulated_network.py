@@ -16,7 +16,7 @@ from gleaner.sim.loop import SimLoop
 from gleaner.sim.network import SimNet
 from gleaner.sim.network_path import Profile
 from gleaner.transport.keys import NodeKeys
-from gleaner.transport.wire import Peer, Wire
+from gleaner.transport.wire import LinkTimes, Peer, Wire
 from tests.transport.conftest import Recorder, eventually
 
 HERE = "here"  # the host of each process without a host of its own
@@ -44,8 +44,7 @@ class Simulated:
             name,
             address.endpoint,
             self.keys,
-            grace_s=self.patience_s,
-            connect_deadline_s=self.patience_s,
+            times=LinkTimes(self.patience_s, self.patience_s),
         )
         self.wires.append(wire)
         return wire

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gleaner.sim.loop import SimLoop
 from gleaner.sim.network import SimNet
 from gleaner.sim.network_path import Profile
+from gleaner.transport.stream_sender import SenderLimits
 from gleaner.transport.token_frame import PackedFrame
 from gleaner.transport.token_stream import StreamReceiver, StreamSender
 from gleaner.transport.wire import Link
@@ -98,7 +99,9 @@ def test_token_stream_is_journaled_whole_despite_receiver_faults(seed: int, kill
 
     async def decode() -> None:
         await asyncio.sleep(0.1)
-        sender = StreamSender("spot", 1, ring_frames=64, carrier=net.carrier(worker, "a"))
+        sender = StreamSender(
+            "spot", 1, carrier=net.carrier(worker, "a"), limits=SenderLimits(ring_frames=64)
+        )
         sender.connect(receivers[-1].local)
         stormy = asyncio.create_task(storm(net, rng, 3.0))
         for number in range(1, 401):

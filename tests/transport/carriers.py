@@ -16,7 +16,7 @@ from gleaner.transport.keys import NodeKeys
 from gleaner.transport.loopback import LoopbackNetwork
 from gleaner.transport.mesh import ZmqWire
 from gleaner.transport.sockets import CannotListen
-from gleaner.transport.wire import OnFrames, OnLink, Peer, Route, Sent, Wire
+from gleaner.transport.wire import LinkTimes, OnFrames, OnLink, Peer, Route, Sent, Wire
 
 PATIENT_S = 600.0
 """The grace of a link: a slow peer is not given up unless a test requests it (`gives_up_after`)."""
@@ -135,8 +135,7 @@ class Plain:
                     1,
                     endpoint,
                     self.keys,
-                    grace_s=self.patience_s,
-                    connect_deadline_s=self.patience_s,
+                    times=LinkTimes(self.patience_s, self.patience_s),
                 )
             except CannotListen:
                 time.sleep(0.005)

@@ -18,7 +18,7 @@ from gleaner.transport import control_frame, mesh
 from gleaner.transport.keys import NodeKeys, RefusedToListen
 from gleaner.transport.mesh import ZmqWire
 from gleaner.transport.sockets import CannotListen
-from gleaner.transport.wire import MAX_FRAME_BYTES, Link, Peer, Sent
+from gleaner.transport.wire import MAX_FRAME_BYTES, Link, LinkTimes, Peer, Sent
 
 ECHO = """
 import asyncio
@@ -67,7 +67,7 @@ async def test_killed_process_is_suspected_and_down_without_grace(opened, record
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", ECHO, stdout=subprocess.PIPE)
     try:
         line = (await child.stdout.readline()).decode()
-        a, peer = recorder(opened("a", grace_s=600.0)), Peer(line.strip())
+        a, peer = recorder(opened("a", times=LinkTimes(grace_s=600.0))), Peer(line.strip())
         a.wire.send(peer, [b"hello"])
         await eventually(lambda: a.frames == [[b"hello"]])
         child.kill()
@@ -135,7 +135,7 @@ async def test_server_with_unannounced_key_gets_nothing(opened, recorder, eventu
     keys, other = NodeKeys.generate(), NodeKeys.generate()
     trusting = NodeKeys(other.public, other.secret, frozenset({keys.public}))
     server = recorder(opened("server", keys=trusting))
-    client = recorder(opened("client", keys=keys, connect_deadline_s=0.5))
+    client = recorder(opened("client", keys=keys, times=LinkTimes(connect_deadline_s=0.5)))
     false = Peer(server.wire.local.endpoint, NodeKeys.generate().public)
     client.wire.send(false, [b"secret"])
     await eventually(lambda: client.states(false) == [Link.DOWN])

@@ -11,6 +11,7 @@ import zmq
 from gleaner.transport import stream_control, token_frame
 from gleaner.transport.keys import NodeKeys
 from gleaner.transport.stream_control import Hello
+from gleaner.transport.stream_sender import SenderLimits
 from gleaner.transport.token_frame import Flag, PackedFrame
 from gleaner.transport.token_stream import StreamReceiver, StreamRefused, StreamSender
 from gleaner.transport.wire import Peer
@@ -127,7 +128,7 @@ async def test_receiver_restarted_at_its_address_is_found_again(closing, eventua
 
 async def test_full_ring_takes_nothing_until_an_acknowledgement(closing, eventually) -> None:
     manager = closing(Manager(prompt=False))
-    sender = closing(StreamSender("spot-1", 1, ring_frames=8))
+    sender = closing(StreamSender("spot-1", 1, limits=SenderLimits(ring_frames=8)))
     assert [token(sender, n) for n in range(1, 11)] == [True] * 8 + [False] * 2
     assert sender.full
     waiting = asyncio.ensure_future(sender.writable())
@@ -192,7 +193,7 @@ async def test_fenced_live_stream_is_notified_after_being_forgotten(closing, eve
 
 async def test_frame_that_failed_in_the_manager_is_resent(closing, eventually) -> None:
     manager = closing(Manager())
-    sender = closing(StreamSender("spot-1", 1, hello_period_s=0.05))
+    sender = closing(StreamSender("spot-1", 1, limits=SenderLimits(hello_period_s=0.05)))
     failures: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda loop, context: failures.append(context["exception"])
@@ -347,7 +348,7 @@ from gleaner.transport.token_stream import StreamSender
 from gleaner.transport.wire import Peer
 
 async def main():
-    sender = StreamSender("spot-1", 1, ring_frames=64)
+    sender = StreamSender("spot-1", 1, limits=SenderLimits(ring_frames=64))
     sender.connect(Peer(sys.argv[1]))
     number = 0
     while True:
