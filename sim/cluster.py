@@ -24,7 +24,7 @@ from gleaner.sim.cloud import Cloud, CloudHosts, Init, void
 from gleaner.sim.commands import command_of
 from gleaner.sim.crowd import Crowd
 from gleaner.sim.fittings import HostFittings
-from gleaner.sim.hosts import SIGTERM, Host, Main, OnExit, SimProcess
+from gleaner.sim.hosts import SIGTERM, Host, HostSpec, Main, OnExit, SimProcess
 from gleaner.sim.loop import SimLoop
 from gleaner.sim.machine import SimMachine
 from gleaner.sim.models.load_faults import LoadFaults
@@ -215,9 +215,7 @@ class SimCluster:
 
     def _host(self, name: str) -> Host:
         setting = self.setting
-        return Host(
-            self.loop,
-            self.net,
+        spec = HostSpec(
             name,
             zone=setting.zone(name),
             seed=setting.seed,
@@ -225,6 +223,7 @@ class SimCluster:
             ingress_bytes_s=setting.ingress_bytes_s(name),
             is_process=setting.one_machine,
         )
+        return Host(self.loop, self.net, spec)
 
     def _agent(self, name: str, state_dir: Path, port: int, words: list[str]) -> Main:
         listen = f"tcp://{self.hosts[name].address}:{port}"

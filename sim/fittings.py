@@ -14,7 +14,7 @@ from gleaner.actors.training.records import AnyRecord
 from gleaner.configs.trace import Trace, TraceError
 from gleaner.sim.file_mapping import FileMapping
 from gleaner.sim.hosts import SimProcess
-from gleaner.sim.models.fittings import Kept, SimFittings
+from gleaner.sim.models.fittings import Kept, ModelFaults, SimFittings, SimIdentity
 from gleaner.sim.models.history_memory import SimHistory
 from gleaner.sim.models.load_faults import LoadFaults
 from gleaner.sim.models.scorer import ScorerFaults
@@ -49,10 +49,8 @@ class HostFittings(SimFittings):
                 histories=histories,
             ),
             process.meter,
-            name=host.name,
-            purpose=f"{setting.seed}/{process.pid}",
-            faults=scorer_faults,
-            load_fails=lambda version: load_faults.strikes(host.name, version),
+            SimIdentity(host.name, f"{setting.seed}/{process.pid}"),
+            ModelFaults(scorer_faults, lambda version: load_faults.strikes(host.name, version)),
         )
         self._host, self._trace = host, setting.trace
 

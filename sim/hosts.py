@@ -14,6 +14,7 @@ import logging
 import math
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 
 from gleaner.nodeagent.exit_codes import CUT_SHORT, FAILED, as_cannot_run
 from gleaner.nodeagent.shutdown import Shutdown
@@ -218,32 +219,42 @@ class SimProcess:
             self._on_exit(self.exit)
 
 
-class Host:
-    """A machine of the cluster; it has no power yet.
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """A machine before it has power.
 
     Args:
-        name: its name, and that of the node on it. zone: hosts of a zone may fail together.
+        name: its name, and that of the node on it.
+        zone: hosts of a zone may fail together.
+        seed: of the run, for the draws of its disk.
         egress_bytes_s, ingress_bytes_s: of its network card.
         is_process: it is a process of a machine that stays up, whose kernel closes its connections.
     """
+
+    name: str
+    zone: str
+    seed: int
+    egress_bytes_s: float
+    ingress_bytes_s: float = math.inf
+    is_process: bool = False
+
+
+class Host:
+    """A machine of the cluster; it has no power yet."""
 
     def __init__(
         self,
         loop: SimLoop,
         net: SimNet,
-        name: str,
-        *,
-        zone: str,
-        seed: int,
-        egress_bytes_s: float,
-        ingress_bytes_s: float = math.inf,
-        is_process: bool = False,
+        spec: HostSpec,
     ) -> None:
         self.loop, self.net = loop, net
-        self._is_process = is_process
-        self.name, self.zone = name, zone
-        self.address = net.add_host(name, egress_bytes_s=egress_bytes_s, ingress_bytes_s=ingress_bytes_s)
-        self.disk = SimDisk(loop, random.Random(f"{seed}/disk/{name}"), name)
+        self._is_process = spec.is_process
+        self.name, self.zone = spec.name, spec.zone
+        self.address = net.add_host(
+            spec.name, egress_bytes_s=spec.egress_bytes_s, ingress_bytes_s=spec.ingress_bytes_s
+        )
+        self.disk = SimDisk(loop, random.Random(f"{spec.seed}/disk/{spec.name}"), spec.name)
         self.memory = SimMemory()
         self.locks: dict[str, SimProcess] = {}
         """State directories, and the process that holds each."""

@@ -27,7 +27,7 @@ from gleaner.sim.models.rank_work import SimRankWork
 from gleaner.sim.models.rig import Rig
 from gleaner.sim.models.saved_memory import SimCheckpoints, SimCopies
 from gleaner.sim.models.scorer import ScorerFaults, SimScorer
-from gleaner.sim.models.trainer_work import SimTrainerWork, first_weights
+from gleaner.sim.models.trainer_work import SimTrainerWork, TrainedModel, TrainerStores, first_weights
 
 HOST_CORES = 16
 HOST_MEMORY_BYTES = 256 * 2**30
@@ -43,6 +43,32 @@ class Kept:
     histories: MutableMapping[Path, list[AnyRecord]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class SimIdentity:
+    """Identity of a simulated process.
+
+    Args:
+        host: name of its host.
+        purpose: names the draws of this process; never the same for two of them.
+    """
+
+    host: str
+    purpose: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFaults:
+    """Faults that a run orders in models.
+
+    Args:
+        scorers: of verifiers on this host, ordered and counted.
+        load_fails: whether an engine fails to load this version.
+    """
+
+    scorers: ScorerFaults = field(default_factory=ScorerFaults)
+    load_fails: Callable[[int], bool] = lambda version: False
+
+
 class SimFittings:
     """See the module.
 
@@ -51,9 +77,8 @@ class SimFittings:
         rig: of this host.
         kept: of this host.
         clock: of this process; time spent on it is the time of the running offloaded work.
-        name: of this host.
-        purpose: names the draws of this process; never the same for two of them.
-        faults: of verifiers on this host, ordered and counted.
+        identity: of this process.
+        faults: of its models.
     """
 
     def __init__(
@@ -62,16 +87,13 @@ class SimFittings:
         rig: Rig,
         kept: Kept,
         clock: Clock,
-        *,
-        name: str,
-        purpose: str,
-        faults: ScorerFaults | None = None,
-        load_fails: Callable[[int], bool] = lambda version: False,
+        identity: SimIdentity,
+        faults: ModelFaults | None = None,
     ) -> None:
+        faults = faults or ModelFaults()
         self.plant, self.rig, self.kept = plant, rig, kept
-        self.faults = faults or ScorerFaults()
-        self._load_fails = load_fails
-        self._clock, self._name, self._purpose = clock, name, purpose
+        self.faults, self._load_fails = faults.scorers, faults.load_fails
+        self._clock, self._name, self._purpose = clock, identity.host, identity.purpose
         self._scorers = 0
 
     def prepare(self, kind: str, config: Config) -> None:
@@ -110,14 +132,18 @@ class SimFittings:
         """See `Fittings`. The initial weights follow from the job's seed, whatever `model_dir` holds."""
         return SimTrainerWork(
             self.plant.trainer(self.rig),
-            first=first_weights(config.job.seed),
-            images=self.image_store(store_dir),
-            copies=self.host_copies(state_dir),
-            places=(self.kept.memory, self.kept.durable),
-            model_config=self.plant.model_config,
-            image_bytes=self.plant.image_bytes,
-            token_scale=self.plant.token_scale,
-            clock=self._clock,
+            TrainedModel(
+                first=first_weights(config.job.seed),
+                config=self.plant.model_config,
+                image_bytes=self.plant.image_bytes,
+                token_scale=self.plant.token_scale,
+            ),
+            TrainerStores(
+                images=self.image_store(store_dir),
+                copies=self.host_copies(state_dir),
+                places=(self.kept.memory, self.kept.durable),
+            ),
+            self._clock,
         )
 
     def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> Never:

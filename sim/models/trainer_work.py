@@ -10,6 +10,7 @@ import hashlib
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -63,38 +64,57 @@ def next_weights(digest: bytes, step: int, samples: Iterable[bytes]) -> bytes:
     return chain.digest()
 
 
+@dataclass(frozen=True, slots=True)
+class TrainedModel:
+    """The model in training, as far as it is modelled.
+
+    Args:
+        first: digest of the initial weights.
+        config: the model's configuration for engines.
+        image_bytes: of one image.
+        token_scale: tokens of the modelled model that one token of a message represents.
+    """
+
+    first: bytes
+    config: bytes
+    image_bytes: int
+    token_scale: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStores:
+    """Where a trainer keeps its state on its host.
+
+    Args:
+        images: of the weights.
+        copies: host copies.
+        places: the places of state that `load` accepts: host copies, durable files.
+    """
+
+    images: SimImages
+    copies: SimCopies
+    places: Sequence[Files]
+
+
 class SimTrainerWork:
     """See the module.
 
     Args:
         cost: of the modelled trainer.
-        first: digest of the initial weights.
-        images: of this host.
-        copies: of this host.
-        places: the places of state that `load` accepts: host copies, durable files.
-        model_config: the model's configuration for engines.
-        image_bytes: of one image.
-        token_scale: tokens of the modelled model that one token of a message represents.
+        model: the one that it trains.
+        stores: of this host.
         clock: of this process.
     """
 
-    def __init__(
-        self,
-        cost: TrainingCost,
-        *,
-        first: bytes,
-        images: SimImages,
-        copies: SimCopies,
-        places: Sequence[Files],
-        model_config: bytes,
-        image_bytes: int,
-        token_scale: int,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, cost: TrainingCost, model: TrainedModel, stores: TrainerStores, clock: Clock) -> None:
         self._cost, self._clock = cost, clock
-        self._images, self._copies, self._places = images, copies, places
-        self._model_config, self._image_bytes, self._scale = model_config, image_bytes, token_scale
-        self._digest, self._steps = first, 0
+        self._images, self._copies, self._places = stores.images, stores.copies, stores.places
+        self._model_config, self._image_bytes, self._scale = (
+            model.config,
+            model.image_bytes,
+            model.token_scale,
+        )
+        self._digest, self._steps = model.first, 0
         self._samples: list[bytes] | None = None
         self._tokens = 0
 

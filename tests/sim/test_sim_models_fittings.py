@@ -14,7 +14,7 @@ from gleaner.actors.weights.image.manifest import Manifest
 from gleaner.configs.schema import Config, Engine, Rollout
 from gleaner.nodeagent.fittings import Fittings
 from gleaner.sim.meter import Meter
-from gleaner.sim.models.fittings import Kept, SimFittings
+from gleaner.sim.models.fittings import Kept, SimFittings, SimIdentity
 from gleaner.sim.models.lengths import LengthLaw
 from gleaner.sim.models.plant import Plant
 from gleaner.sim.models.rig import Rig
@@ -28,7 +28,7 @@ PLANT = Plant.named("qwen3-14b", LengthLaw(median=5400, sigma=0.8), token_scale=
 
 
 def fittings(kept: Kept, meter: Meter, rig: Rig | None = None) -> Fittings:
-    return SimFittings(PLANT, rig or Rig("h100", 2, 2), kept, meter, name="host-1", purpose="test")
+    return SimFittings(PLANT, rig or Rig("h100", 2, 2), kept, meter, SimIdentity("host-1", "test"))
 
 
 def test_engine_serves_what_trainer_of_its_host_wrote() -> None:

@@ -16,7 +16,14 @@ from gleaner.actors.training.work import Commit, TrainerWork
 from gleaner.sim.models.clock import Immediate
 from gleaner.sim.models.image_memory import SimImages
 from gleaner.sim.models.saved_memory import SimCheckpoints, SimCopies
-from gleaner.sim.models.trainer_work import LostState, OutOfOrder, SimTrainerWork, first_weights
+from gleaner.sim.models.trainer_work import (
+    LostState,
+    OutOfOrder,
+    SimTrainerWork,
+    TrainedModel,
+    TrainerStores,
+    first_weights,
+)
 from gleaner.sim.models.training_cost import TrainingCost
 from gleaner.sim.models.weight_bytes import weights_of
 
@@ -39,14 +46,9 @@ class World:
         self.checkpoints = SimCheckpoints(self.durable, self.memory, Path("/ckpt"), 2, self.clock, 10.0)
         self.work = SimTrainerWork(
             COST,
-            first=first_weights(7),
-            images=self.images,
-            copies=self.copies,
-            places=(self.memory, self.durable),
-            model_config=b"{}",
-            image_bytes=8192,
-            token_scale=1,
-            clock=self.clock,
+            TrainedModel(first=first_weights(7), config=b"{}", image_bytes=8192, token_scale=1),
+            TrainerStores(self.images, self.copies, (self.memory, self.durable)),
+            self.clock,
         )
 
     def step(self, batches: list[list[Sample]]) -> bytes:
