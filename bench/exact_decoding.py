@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from bench.table import Row, run
-from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
 from gleaner.actors.engine.worker.engine_port import Assignment
 from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 from gleaner.configs.schema import Model
@@ -73,7 +73,7 @@ def measure() -> list[Row]:
     }
     ways = {
         exact: BuiltinEngine(
-            _model(), slots=SLOTS, max_tokens=128 + NEW_TOKENS, eos_token_ids=[], exact=exact
+            _model(), EngineSize(slots=SLOTS, max_tokens=128 + NEW_TOKENS), eos_token_ids=[], exact=exact
         )
         for exact in (True, False)
     }

@@ -130,6 +130,29 @@ def verdict_of(answer: pipe.Answer | Verdict) -> Verdict:
     return Verdict(None, VERIFIER_FAILED, f"the worker answered {type(answer).__name__}")
 
 
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """Limits of a pool.
+
+    Args:
+        workers: processes that score at a time.
+        deadline_s: of one attempt.
+        attempts: of one item, before its verdict is a failure.
+        max_queue: items that wait for a worker; beyond that they are refused.
+
+    Raises ValueError.
+    """
+
+    workers: int
+    deadline_s: float
+    attempts: int = 2
+    max_queue: int = 1024
+
+    def __post_init__(self) -> None:
+        if min(self.workers, self.attempts, self.max_queue) < 1 or self.deadline_s <= 0:
+            raise ValueError("workers, attempts and max_queue must be at least 1, deadline_s above 0")
+
+
 class WorkerPool:
     """See the module docstring. `start` it, `close` it, and use it on the loop that it was started on."""
 
@@ -137,18 +160,12 @@ class WorkerPool:
         self,
         spec: WorkerSpec,
         start_worker: StartWorker,
-        *,
-        workers: int,
-        deadline_s: float,
-        attempts: int = 2,
-        max_queue: int = 1024,
+        limits: PoolLimits,
         intensity: Intensity | None = None,
     ) -> None:
-        if min(workers, attempts, max_queue) < 1 or deadline_s <= 0:
-            raise ValueError("workers, attempts and max_queue must be at least 1, deadline_s above 0")
-        self.spec, self.workers, self.deadline_s = spec, workers, deadline_s
+        self.spec, self.workers, self.deadline_s = spec, limits.workers, limits.deadline_s
         self._start_worker = start_worker
-        self.attempts, self.max_queue = attempts, max_queue
+        self.attempts, self.max_queue = limits.attempts, limits.max_queue
         self.intensity = intensity or Intensity(restarts=8, within_s=10.0, backoff_s=0.1)
         self.alive = 0
         self.deaths: Counter[str] = Counter()  # of workers, by cause: timeout, crashed, idle, start

@@ -12,7 +12,7 @@ from collections import Counter
 import msgspec
 
 from gleaner.actors.protocol.reward import GetProblems, Problems, Score, Verdict
-from gleaner.actors.reward.pool import NoProblem, PoolFailed, ProblemLost, WorkerPool
+from gleaner.actors.reward.pool import NoProblem, PoolFailed, PoolLimits, ProblemLost, WorkerPool
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.supervisor import Actor, Crashed, Deferred, Overloaded, Refused, Suspended, handles
@@ -50,10 +50,12 @@ class RewardProxy(Actor):
         self._pool = WorkerPool(
             scorer or WorkerSpec(config=task),
             start_worker,
-            workers=settings.reward.workers,
-            deadline_s=settings.reward.worker_s,
-            attempts=settings.reward.attempts,
-            max_queue=settings.reward.max_queue,
+            PoolLimits(
+                workers=settings.reward.workers,
+                deadline_s=settings.reward.worker_s,
+                attempts=settings.reward.attempts,
+                max_queue=settings.reward.max_queue,
+            ),
         )
         self._late_s = settings.reward.verdict_s
         self._verdicts: Counter[str] = Counter()

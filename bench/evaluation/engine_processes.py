@@ -18,7 +18,7 @@ from pathlib import Path
 
 import uvloop
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
 from gleaner.actors.engine.worker.engine_port import Assignment
 from gleaner.actors.model.checkpoint import load_checkpoint
 from gleaner.actors.rollout.state.events import FrameLogged
@@ -137,10 +137,12 @@ def _decode(pipe: Connection, config: Config, model_dir: Path, prompt: int, endp
     """An engine: receives (requests, tokens of each), sends its turns."""
     engine = BuiltinEngine(
         load_checkpoint(model_dir).requires_grad_(False),
-        slots=config.engine.slots,
-        max_tokens=config.engine.max_prompt_tokens + CROWD_TURNS,
+        EngineSize(
+            slots=config.engine.slots,
+            max_tokens=config.engine.max_prompt_tokens + CROWD_TURNS,
+            threads=config.engine.threads,
+        ),
         eos_token_ids=(),  # so that lengths are as requested
-        threads=config.engine.threads,
     )
 
     async def main() -> None:

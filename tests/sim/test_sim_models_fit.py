@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
 from gleaner.actors.engine.worker.engine_port import Assignment
 from gleaner.actors.model.qwen3 import Qwen3
 from gleaner.actors.model.qwen3_config import Qwen3Config
@@ -158,7 +158,9 @@ def test_real_run_of_the_builtin_engine_is_predicted() -> None:
         head_dim=32,
         tie_word_embeddings=True,
     )
-    engine = BuiltinEngine(Qwen3(config).requires_grad_(False), slots=48, max_tokens=400, eos_token_ids=())
+    engine = BuiltinEngine(
+        Qwen3(config).requires_grad_(False), EngineSize(slots=48, max_tokens=400), eos_token_ids=()
+    )
     steps = []
     for wave in range(6):
         requests = 8 * (wave + 1)

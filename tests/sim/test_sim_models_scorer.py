@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gleaner.actors.reward.pool import Verdict, WorkerPool
+from gleaner.actors.reward.pool import PoolLimits, Verdict, WorkerPool
 from gleaner.actors.reward.scoring import ScoringWorker, WorkerSpec
 from gleaner.sim.models.scorer import Fault, Problems, ScorerFaults, ScorerLaw, SimScorer
 from gleaner.supervisor.virtual_time import VirtualLoop
@@ -25,7 +25,7 @@ def run(law: ScorerLaw, use: Callable[[WorkerPool, ScorerFaults], Awaitable[T]])
         return await SimScorer.start(spec, PROBLEMS, law, rng, faults)
 
     async def main() -> T:
-        pool = WorkerPool(WorkerSpec(), start, workers=2, deadline_s=5.0, attempts=2)
+        pool = WorkerPool(WorkerSpec(), start, PoolLimits(workers=2, deadline_s=5.0, attempts=2))
         pool.start()
         try:
             return await use(pool, faults)

@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -47,31 +47,48 @@ from gleaner.transport.token_frame import MAX_ROWS, Flag
 _NOTHING, _FINISHED, _ENDED = np.array([0, Flag.FINISHED, Flag.ABORTED | Flag.NO_TOKEN], np.uint8)
 
 
+@dataclass(frozen=True, slots=True)
+class EngineSize:
+    """Capacity of an engine.
+
+    Args:
+        slots: requests that decode together.
+        max_tokens: bounds prompt + response of a request.
+        max_pending: requests that wait for a slot.
+        threads: compute at a time, each a block of the rows of a step, or the caches of a batch of contexts.
+
+    Raises ValueError.
+    """
+
+    slots: int
+    max_tokens: int
+    max_pending: int = 4096
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.slots, self.max_tokens, self.max_pending, self.threads) < 1:
+            raise ValueError("slots, max_tokens, max_pending and threads must each be at least 1")
+        if self.slots > MAX_ROWS // 2:
+            raise ValueError(f"{self.slots} slots are too many, at most {MAX_ROWS // 2} fit a token frame")
+
+
 class BuiltinEngine:
     """An `Engine` on the CPU. Not thread-safe: use one thread at a time, any one."""
 
     def __init__(
         self,
         model: Qwen3,
+        size: EngineSize,
         *,
-        slots: int,
-        max_tokens: int,
         eos_token_ids: Sequence[int],
         weights_version: int = 0,
-        max_pending: int = 4096,
-        threads: int = 1,
         exact: bool = False,
     ) -> None:
-        """`max_tokens` bounds prompt + response of a request. `threads` compute at a time, each a block of
-        the rows of a step, or the caches of a batch of contexts. `exact`: the bits of a request depend on
-        nothing but itself (`exact_decoder`); on one thread only.
+        """`exact`: the bits of a request depend on nothing but itself (`exact_decoder`); on one thread only.
 
         Only the sizes of `model` are kept. Raises `NotExact`.
         """
-        if min(slots, max_tokens, max_pending, threads) < 1:
-            raise ValueError("slots, max_tokens, max_pending and threads must each be at least 1")
-        if slots > MAX_ROWS // 2:
-            raise ValueError(f"{slots} slots are too many, at most {MAX_ROWS // 2} fit a token frame")
+        slots, max_tokens, threads = size.slots, size.max_tokens, size.threads
         if exact and threads > 1:
             raise ValueError(f"an exact engine computes on one thread, not on {threads}")
         torch.set_num_threads(threads)
@@ -79,7 +96,7 @@ class BuiltinEngine:
         self._staged: tuple[Packed, int] | None = None
         self._retired: Packed | None = None  # memory of the previous weights, freed by the next staging call
         self._decoder = (ExactDecoder if exact else Decoder)(model, slots, max_tokens)
-        self._slot_count, self._max_pending = slots, max_pending
+        self._slot_count, self._max_pending = slots, size.max_pending
         self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int64)
         self._slots = Slots(slots + ROWS, max_tokens)  # the last pass of an exact decoder may go beyond them
         self._limits = RequestLimits(model.config.vocab_size, max_tokens, self._eos.tolist())

@@ -9,7 +9,7 @@ import os
 from array import array
 from pathlib import Path
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
 from gleaner.actors.engine.images.checkpoint_folder import version_name
 from gleaner.actors.engine.servers.port import LoadFailed
 from gleaner.actors.engine.worker.engine_port import Assignment, CannotServe, EngineFull, EngineStats
@@ -161,10 +161,12 @@ class BuiltinHost:
         rollout, settings = self._config.rollout, self._config.engine
         return BuiltinEngine(
             model,
-            slots=settings.slots,
-            max_tokens=settings.max_prompt_tokens + rollout.max_new_tokens,
+            EngineSize(
+                slots=settings.slots,
+                max_tokens=settings.max_prompt_tokens + rollout.max_new_tokens,
+                threads=settings.threads,
+            ),
             eos_token_ids=config.eos_token_ids,
-            threads=settings.threads,
             weights_version=fetched.version,
             exact=self._config.job.exact,
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
 from gleaner.actors.engine.builtin_server.answers import Answers
 from gleaner.actors.engine.builtin_server.application import Server, Serving
 from gleaner.actors.engine.builtin_server.batch_loop import Batching
@@ -101,10 +101,8 @@ def loaded(settings: Settings, port: int) -> tuple[Server, Batching]:
     max_tokens = settings.max_tokens or min(config.max_position_embeddings, LONGEST)
     engine = BuiltinEngine(
         model,
-        slots=settings.slots,
-        max_tokens=max_tokens,
+        EngineSize(slots=settings.slots, max_tokens=max_tokens, threads=settings.threads),
         eos_token_ids=config.eos_token_ids,
-        threads=settings.threads,
         exact=settings.exact,
     )
     seeds = random.Random(settings.seed)

@@ -6,6 +6,7 @@ response costs bytes in proportion to its length.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -58,34 +59,42 @@ class GenerateIs(msgspec.Struct):
     index: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerContent:
+    """What a caller wants in a response.
+
+    Args:
+        logprobs: whether they are returned; with `texts`, each with the text of its token.
+        echo: whether the tokens of the prompt are returned.
+        index: its place in a batch, sent in each chunk of a stream; None for a single response.
+        interval: tokens between two chunks of a stream.
+        experts_from: the first token whose experts are returned.
+    """
+
+    logprobs: bool
+    texts: bool = False
+    echo: bool = False
+    index: int | None = None
+    interval: int = 1
+    experts_from: int = 0
+
+
 class Answer:
     """One response as it grows, and its JSON.
 
     Args:
         id: in `meta_info`.
-        prompt: its tokens, returned if `echo`.
-        logprobs: whether they are returned; with `texts`, each with the text of its token.
-        index: its place in a batch, sent in each chunk of a stream; None for a single response.
-        experts_from: the first token whose experts are returned.
+        prompt: its tokens.
+        content: what is returned.
     """
 
-    def __init__(
-        self,
-        id: str,
-        prompt: Sequence[int],
-        *,
-        logprobs: bool,
-        texts: bool = False,
-        echo: bool = False,
-        index: int | None = None,
-        interval: int = 1,
-        experts_from: int = 0,
-    ) -> None:
-        self._experts_from, self._experts = experts_from, b""
-        self._index, self._interval = index, interval
-        self._logprobs_wanted, self._texts = logprobs, texts
+    def __init__(self, id: str, prompt: Sequence[int], content: AnswerContent) -> None:
+        index = content.index
+        self._experts_from, self._experts = content.experts_from, b""
+        self._index, self._interval = index, content.interval
+        self._logprobs_wanted, self._texts = content.logprobs, content.texts
         self._head = b',"meta_info":{"id":%b,"prompt_tokens":%d' % (msgspec.json.encode(id), len(prompt))
-        echoed = b',"prompt_token_ids":%b' % msgspec.json.encode(list(prompt)) if echo else b""
+        echoed = b',"prompt_token_ids":%b' % msgspec.json.encode(list(prompt)) if content.echo else b""
         self._tail = echoed + (b"" if index is None else b',"index":%d' % index)
         self._text, self._ids, self._logprobs = bytearray(), bytearray(), bytearray()
         self._version = b'""'

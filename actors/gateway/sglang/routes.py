@@ -15,7 +15,7 @@ from gleaner.actors.gateway.calls import Call, Route
 from gleaner.actors.gateway.choices import Delta, Last, follow
 from gleaner.actors.gateway.expert_answers import NO_EXPERTS
 from gleaner.actors.gateway.server import events
-from gleaner.actors.gateway.sglang.answers import Answer, GenerateIs
+from gleaner.actors.gateway.sglang.answers import Answer, AnswerContent, GenerateIs
 from gleaner.actors.gateway.sglang.wire import (
     DEFAULT_NEW_TOKENS,
     GenerateBody,
@@ -155,12 +155,14 @@ def _add(
         Answer(
             name[0],
             prompt,
-            logprobs=logprobs,
-            texts=body.return_text_in_logprobs,
-            echo=body.return_prompt_token_ids,
-            index=len(order.answers) if order.batch else None,
-            interval=one.stream_interval or 1,
-            experts_from=body.routed_experts_start_len,
+            AnswerContent(
+                logprobs=logprobs,
+                texts=body.return_text_in_logprobs,
+                echo=body.return_prompt_token_ids,
+                index=len(order.answers) if order.batch else None,
+                interval=one.stream_interval or 1,
+                experts_from=body.routed_experts_start_len,
+            ),
         )
     )
 

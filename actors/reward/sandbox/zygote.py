@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import NoReturn, cast
+from typing import NamedTuple, NoReturn, cast
 
 from gleaner.actors.reward.sandbox import descendants, folders, namespaces, program, syscalls, wire
 from gleaner.actors.reward.sandbox.confinement import Confinement, Confiner, set_environment
@@ -83,7 +83,7 @@ class Zygote:
                 _close([*fds, ready, ends])
                 fds.clear()
             tmp = self._folder if self._isolation is Isolation.LANDLOCK else ""
-            report = _Run(self._channel, self._how, work.limits, pid, confined, ended, tmp).to_end()
+            report = _Run(self._channel, self._how, work.limits, _Started(pid, confined, ended), tmp).to_end()
         finally:
             _close([confined, ended])
         if tmp and not folders.emptied(tmp):
@@ -99,16 +99,23 @@ class Zygote:
         return pid
 
 
+class _Started(NamedTuple):
+    """A program that was started. confined: it writes there when it is confined. ended: our reaper writes
+    there how it ended."""
+
+    pid: int
+    confined: int
+    ended: int
+
+
 class _Run:
-    """One program, from its start to its report. tmp: its folder, "" if the kernel limits that, and where our
-    reaper writes to `ended` how it ended."""
+    """One program, from its start to its report. tmp: its folder, "" if the kernel limits that."""
 
     def __init__(
-        self, channel: socket.socket, how: Confinement, limits: Limits, pid: int, confined: int, ended: int,
-        tmp: str,
-    ) -> None:  # fmt: skip
-        self._channel, self._how, self._limits, self._pid = channel, how, limits, pid
-        self._confined, self._ended, self._tmp = confined, ended, tmp
+        self, channel: socket.socket, how: Confinement, limits: Limits, started: _Started, tmp: str
+    ) -> None:
+        self._channel, self._how, self._limits, self._pid = channel, how, limits, started.pid
+        self._confined, self._ended, self._tmp = started.confined, started.ended, tmp
         self._began_s = time.monotonic()
         self._cpu_s, self._queued_s, self._peak = 0.0, 0.0, 0
         self._looked_s, self._short_s = self._began_s, 0.0

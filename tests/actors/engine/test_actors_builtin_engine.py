@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gleaner.actors.engine.builtin.decoder import Decoder
-from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
 from gleaner.actors.engine.worker.engine_port import (
     Assignment,
     BrokenWeights,
@@ -27,8 +27,11 @@ MakeModel = Callable[..., Qwen3]
 Row = tuple[int, float, int]  # token, log-prob, flags
 
 
-def engine_of(model: Qwen3, slots: int = 4, eos: Sequence[int] = (95,), **kwargs: int) -> BuiltinEngine:
-    return BuiltinEngine(model, slots=slots, max_tokens=128, eos_token_ids=eos, **kwargs)
+def engine_of(
+    model: Qwen3, slots: int = 4, eos: Sequence[int] = (95,), weights_version: int = 0, **size: int
+) -> BuiltinEngine:
+    bounds = EngineSize(slots=slots, max_tokens=128, **size)
+    return BuiltinEngine(model, bounds, eos_token_ids=eos, weights_version=weights_version)
 
 
 def queued(engine: BuiltinEngine, assignments: Iterable[Assignment]) -> BuiltinEngine:
@@ -295,7 +298,7 @@ def test_prefix_ending_in_its_stop_token_is_finished(make_model: MakeModel) -> N
 
 def test_request_that_fills_its_slot_is_served(make_model: MakeModel) -> None:
     model = make_model()
-    engine = BuiltinEngine(model, slots=2, max_tokens=37, eos_token_ids=[])
+    engine = BuiltinEngine(model, EngineSize(slots=2, max_tokens=37), eos_token_ids=[])
     engine.add([Assignment(ticket=t, prompt=[4] * 7, seed=t, max_new_tokens=30) for t in (1, 2, 3)])
     assert [len(rows) for rows in collect(engine).values()] == [30, 30, 30]
 

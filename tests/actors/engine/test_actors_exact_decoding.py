@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
 from gleaner.actors.engine.builtin.exact_decoder import NARROWER, ROWS, ExactDecoder, NotExact
 from gleaner.actors.engine.worker.engine_port import Assignment
 from gleaner.actors.model.qwen3 import Qwen3
@@ -59,7 +59,9 @@ def step(engine: BuiltinEngine, rows: dict[int, list[Row]], open_: dict[int, Ass
 def fleet(make_model: MakeModel) -> Fleet:
     torch.set_num_threads(1)
     engines = {
-        slots: BuiltinEngine(make_model(), slots=slots, max_tokens=120, eos_token_ids=[95], exact=True)
+        slots: BuiltinEngine(
+            make_model(), EngineSize(slots=slots, max_tokens=120), eos_token_ids=[95], exact=True
+        )
         for slots in SLOTS
     }
     alone = []
@@ -150,4 +152,6 @@ def test_kernels_whose_prefill_differs_from_decode_are_refused(make_model: MakeM
 
 def test_exact_engine_on_several_threads_is_refused(make_model: MakeModel) -> None:
     with pytest.raises(ValueError, match="one thread"):
-        BuiltinEngine(make_model(), slots=4, max_tokens=64, eos_token_ids=[], threads=2, exact=True)
+        BuiltinEngine(
+            make_model(), EngineSize(slots=4, max_tokens=64, threads=2), eos_token_ids=[], exact=True
+        )

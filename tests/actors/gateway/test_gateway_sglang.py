@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gleaner.actors.gateway.ask import BadAsk, Busy, End, NotReady, Piece
 from gleaner.actors.gateway.calls import read
 from gleaner.actors.gateway.choices import follow
-from gleaner.actors.gateway.sglang.answers import Answer, GenerateIs
+from gleaner.actors.gateway.sglang.answers import Answer, AnswerContent, GenerateIs
 from gleaner.actors.gateway.sglang.routes import ROUTES
 from gleaner.actors.gateway.sglang.wire import GenerateBody, SamplingBody, check_served
 from gleaner.actors.gateway.texts import reader
@@ -285,7 +285,7 @@ def test_final_body_is_independent_of_the_cuts(
 
     async def final(cuts: Sequence[int]) -> GenerateIs:
         requests, parts = FakeRequests(pieces(tokens, cuts)), []
-        answer = Answer("a", [1], logprobs=logprobs, texts=True)
+        answer = Answer("a", [1], AnswerContent(logprobs=logprobs, texts=True))
         ask = read(b'{"input_ids":[1]}', GenerateBody)
         assert ask.input_ids == [1]
         from tests.actors.gateway.test_gateway_actor import ask as ask_of

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config as TheirConfig
 from transformers import Qwen3ForCausalLM
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
 from gleaner.actors.engine.worker.engine_port import Assignment
 from gleaner.actors.model.checkpoint import load_checkpoint, save_checkpoint
 
@@ -66,7 +66,7 @@ def test_engine_decodes_greedy_tokens_and_logprobs_of_transformers(
 ) -> None:
     model, directory = theirs
     prompt = [5, 17, 80, 3, 3, 41]
-    engine = BuiltinEngine(load_checkpoint(directory), slots=2, max_tokens=64, eos_token_ids=[])
+    engine = BuiltinEngine(load_checkpoint(directory), EngineSize(slots=2, max_tokens=64), eos_token_ids=[])
     engine.add([Assignment(ticket=9, prompt=prompt, seed=0, max_new_tokens=24, temperature=0.0)])
     rows = [engine.step() for _ in range(24)]
     response = [int(row.tokens[0]) for row in rows]

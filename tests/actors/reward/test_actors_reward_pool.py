@@ -14,7 +14,15 @@ import pytest
 from patient_loop import PatientLoop
 
 from gleaner.actors.reward import pipe
-from gleaner.actors.reward.pool import NoProblem, PoolFailed, ProblemLost, Restarts, Verdict, WorkerPool
+from gleaner.actors.reward.pool import (
+    NoProblem,
+    PoolFailed,
+    PoolLimits,
+    ProblemLost,
+    Restarts,
+    Verdict,
+    WorkerPool,
+)
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.worker_process import WorkerProcess, how_it_ended
 from gleaner.supervisor import Intensity, Overloaded
@@ -36,7 +44,7 @@ def spec(marks: Path, **config: object) -> WorkerSpec:
 
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[WorkerPool]:
-    pool = WorkerPool(spec(tmp_path), START, workers=1, deadline_s=AMPLE_S, attempts=1)
+    pool = WorkerPool(spec(tmp_path), START, PoolLimits(workers=1, deadline_s=AMPLE_S, attempts=1))
     pool.start()
     yield pool
     await pool.close()
@@ -123,7 +131,7 @@ async def test_stalled_proxy_does_not_count_workers_as_hung(pool: WorkerPool) ->
 
 
 async def test_items_behind_a_hostile_one_are_unaffected(tmp_path: Path) -> None:
-    pool = WorkerPool(spec(tmp_path), START, workers=2, deadline_s=AMPLE_S, attempts=2)
+    pool = WorkerPool(spec(tmp_path), START, PoolLimits(workers=2, deadline_s=AMPLE_S, attempts=2))
     pool.start()
     deeds = [hostile.ABORT, *[hostile.FINE] * 10, hostile.EXIT, *[hostile.FINE] * 10]
     verdicts = await asyncio.gather(*(pool.score("train", 5, [deed]) for deed in deeds))
@@ -136,7 +144,7 @@ async def test_items_behind_a_hostile_one_are_unaffected(tmp_path: Path) -> None
 
 
 async def test_item_that_crashed_once_is_retried(tmp_path: Path) -> None:
-    pool = WorkerPool(spec(tmp_path), START, workers=1, deadline_s=AMPLE_S, attempts=2)
+    pool = WorkerPool(spec(tmp_path), START, PoolLimits(workers=1, deadline_s=AMPLE_S, attempts=2))
     pool.start()
     assert await pool.score("train", 4, [hostile.ONCE]) == Verdict(0.4, "ok")
     assert pool.deaths["crashed"] == 1
@@ -164,7 +172,7 @@ async def test_processes_forked_by_a_hung_verifier_are_killed(pool: WorkerPool, 
 
 
 async def test_full_queue_is_reported_at_once(tmp_path: Path) -> None:
-    pool = WorkerPool(spec(tmp_path), START, workers=1, deadline_s=60, max_queue=2)
+    pool = WorkerPool(spec(tmp_path), START, PoolLimits(workers=1, deadline_s=60, max_queue=2))
     pool.start()
     waiting = [asyncio.create_task(pool.score("train", 1, [hostile.HANG])) for _ in range(2)]
     await asyncio.sleep(0)
@@ -179,7 +187,7 @@ async def test_full_queue_is_reported_at_once(tmp_path: Path) -> None:
 
 
 async def test_unloadable_scorer_fails_every_item_with_the_reason(tmp_path: Path) -> None:
-    pool = WorkerPool(spec(tmp_path, unusable=True), START, workers=1, deadline_s=AMPLE_S)
+    pool = WorkerPool(spec(tmp_path, unusable=True), START, PoolLimits(workers=1, deadline_s=AMPLE_S))
     pool.start()
     with pytest.raises(PoolFailed, match="hostile_scorer:make: KeyError: 'the task is not known'"):
         await pool.score("train", 1, [hostile.FINE])
@@ -189,7 +197,7 @@ async def test_unloadable_scorer_fails_every_item_with_the_reason(tmp_path: Path
 async def test_workers_that_die_at_start_end_the_pool(tmp_path: Path) -> None:
     intensity = Intensity(restarts=2, within_s=60.0, backoff_s=0.01)
     pool = WorkerPool(
-        spec(tmp_path, stillborn=True), START, workers=1, deadline_s=AMPLE_S, intensity=intensity
+        spec(tmp_path, stillborn=True), START, PoolLimits(workers=1, deadline_s=AMPLE_S), intensity=intensity
     )
     pool.start()
     with pytest.raises(PoolFailed, match="3 times in a row: exit code 9"):
@@ -213,7 +221,7 @@ from gleaner.actors.reward.worker_process import WorkerProcess
 
 async def main():
     spec = WorkerSpec("hostile_scorer:make", {"marks": "."})
-    pool = WorkerPool(spec, WorkerProcess.start, workers=1, deadline_s=60)
+    pool = WorkerPool(spec, WorkerProcess.start, PoolLimits(workers=1, deadline_s=60))
     pool.start()
     await pool.problem("train", 1)
     print("ready", flush=True)

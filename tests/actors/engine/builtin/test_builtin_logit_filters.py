@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
 from gleaner.actors.engine.builtin.logit_filters import forbid, restrict
 from gleaner.actors.engine.worker.engine_port import Assignment, CannotServe
 from gleaner.actors.model.qwen3 import Qwen3
@@ -66,7 +66,7 @@ def test_only_rows_that_ask_are_filtered() -> None:
 def responses(*asked: Sampling | None, temperature: float = 1.0, prefix: int = 0) -> list[list[int]]:
     """The responses of the engine to one prompt and seed, decoded together."""
     torch.manual_seed(5)
-    engine = BuiltinEngine(Qwen3(MODEL), slots=8, max_tokens=64, eos_token_ids=[0])
+    engine = BuiltinEngine(Qwen3(MODEL), EngineSize(slots=8, max_tokens=64), eos_token_ids=[0])
     made: dict[int, list[int]] = {n: [] for n in range(len(asked))}
     engine.add(
         Assignment(ticket=n, prompt=[3, 5], seed=11, max_new_tokens=20, temperature=temperature, sampling=one)
