@@ -134,8 +134,9 @@ class RealFittings:
 
             return server_host(config)
         from gleaner.actors.engine.builtin.host import BuiltinHost
+        from gleaner.actors.engine.builtin.settings import BuiltinSettings
 
-        return BuiltinHost(config)
+        return BuiltinHost(BuiltinSettings.of(config))
 
     def control_page(self, store_dir: Path, instance: str) -> ControlPage:
         """See `Fittings`."""
@@ -147,19 +148,23 @@ class RealFittings:
         self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path
     ) -> TrainerWork:
         """See `Fittings`."""
+        from gleaner.actors.training.settings import ComputeSettings
+
+        settings = ComputeSettings.of(config)
         if config.training.backend == "fsdp2":
             from gleaner.actors.training.fsdp2_files import GangFiles
 
-            return GangFiles(config, model_dir, store_dir, state_dir, gang_dir)
+            return GangFiles(settings, model_dir, store_dir, state_dir, gang_dir)
         from gleaner.actors.training.trainer_files import TrainerFiles
 
-        return TrainerFiles(config, model_dir, store_dir, state_dir)
+        return TrainerFiles(settings, model_dir, store_dir, state_dir)
 
     def rank_work(self, config: Config, rank: int, model_dir: Path, gang_dir: Path) -> RankWork:
         """See `Fittings`."""
         from gleaner.actors.training.fsdp2_rank import GangRank
+        from gleaner.actors.training.settings import ComputeSettings
 
-        return GangRank(config, rank, model_dir, gang_dir)
+        return GangRank(ComputeSettings.of(config), rank, model_dir, gang_dir)
 
     def image_store(self, store_dir: Path) -> Images:
         """See `Fittings`."""

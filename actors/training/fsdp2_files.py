@@ -33,11 +33,11 @@ from gleaner.actors.training.gang_orders import (
 )
 from gleaner.actors.training.policy_update import NotFinite
 from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.settings import ComputeSettings
 from gleaner.actors.training.shares import shares
 from gleaner.actors.training.trainer_files import COMMIT_FILE, READERS_S
 from gleaner.actors.training.work import Commit, MicroBatchStats, StepStats
 from gleaner.actors.weights.image.store import ImageStore
-from gleaner.configs.schema import Config
 
 JOIN_S = 120.0  # a rank loads its libraries first, which is slow on a busy machine
 SLOWEST_BYTES_S = 20e6  # of reading or writing a state; a slower disk exceeds the deadline
@@ -49,7 +49,7 @@ class GangFiles:
     """A `TrainerWork`; `shard` exists after `load`.
 
     Args:
-        config: resolved settings.
+        settings: sections `training` and `rollout`.
         model_dir: the initial checkpoint.
         store_dir: images of weights. state_dir: host copies. gang_dir: where the ranks meet.
     """
@@ -57,24 +57,24 @@ class GangFiles:
     shard: Shard
 
     def __init__(
-        self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path
+        self, settings: ComputeSettings, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path
     ) -> None:
-        self._config = config
+        self._settings = settings
         self._model_dir = model_dir
         self._store = ImageStore(store_dir)
         self._copies = HostCopies(state_dir)
-        self._ranks = config.training.processes
-        self._gang = Gang(gang_dir, self._ranks, config.training.exchange_s)
+        self._ranks = settings.training.processes
+        self._gang = Gang(gang_dir, self._ranks, settings.training.exchange_s)
         self._sums: list[Sums] = []  # of each rank, of the step so far
         self._said: list[Sums] = []  # reports of the other ranks for their last order
 
     def load(self, path: str) -> Commit | None:
         """See `TrainerWork`; first the ranks meet. Raises GangBroken, BadCheckpoint, BadState."""
         self._gang.meet(JOIN_S)
-        join_group(self._gang.store, 0, self._ranks, self._config.training.exchange_s)
+        join_group(self._gang.store, 0, self._ranks, self._settings.training.exchange_s)
         read_s = _files_bytes(self._model_dir, *([Path(path)] if path else [])) / SLOWEST_BYTES_S
         self.shard = self._together(
-            [Load(path)] * (self._ranks - 1), lambda: Shard(self._config, self._model_dir, path), read_s
+            [Load(path)] * (self._ranks - 1), lambda: Shard(self._settings, self._model_dir, path), read_s
         )
         if not self.shard.resumed:
             return None

@@ -24,7 +24,7 @@ from gleaner.actors.training.gang_orders import (
     WriteState,
 )
 from gleaner.actors.training.policy_update import NotFinite
-from gleaner.configs.schema import Config
+from gleaner.actors.training.settings import ComputeSettings
 
 LEAVE_S = 5.0  # from the end of rank 0 until the supervisor ends this rank; then it ends by itself
 
@@ -33,7 +33,7 @@ class GangRank:
     """A `RankWork`; `shard` exists after the order to load.
 
     Args:
-        config: resolved settings.
+        settings: sections `training` and `rollout`.
         rank: from 1.
         model_dir: the initial checkpoint.
         gang_dir: where the ranks meet.
@@ -41,10 +41,10 @@ class GangRank:
 
     shard: Shard
 
-    def __init__(self, config: Config, rank: int, model_dir: Path, gang_dir: Path) -> None:
-        self._config = config
+    def __init__(self, settings: ComputeSettings, rank: int, model_dir: Path, gang_dir: Path) -> None:
+        self._settings = settings
         self._model_dir = model_dir
-        self._link = Membership(gang_dir, rank, config.training.exchange_s)
+        self._link = Membership(gang_dir, rank, settings.training.exchange_s)
         self._joined = False
         self.doing = "waits for rank 0"
 
@@ -55,7 +55,7 @@ class GangRank:
             if welcome is not None:
                 self._joined = True
                 store, ranks = Path(welcome.store), welcome.ranks
-                join_group(store, self._link.rank, ranks, self._config.training.exchange_s)
+                join_group(store, self._link.rank, ranks, self._settings.training.exchange_s)
             return
         try:
             order = self._link.next(within_s)
@@ -77,7 +77,7 @@ class GangRank:
 
     def _do(self, order: Order) -> Sums:
         if isinstance(order, Load):
-            self.shard = Shard(self._config, self._model_dir, order.path)
+            self.shard = Shard(self._settings, self._model_dir, order.path)
         elif isinstance(order, Begin):
             self.shard.compute.begin_step()
         elif isinstance(order, Add):

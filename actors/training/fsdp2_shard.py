@@ -18,24 +18,24 @@ from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.training.fsdp2_compute import ShardedCompute
 from gleaner.actors.training.policy_update import DTYPES
 from gleaner.actors.training.row_files import RowFile, row_file, write_rows
+from gleaner.actors.training.settings import ComputeSettings
 from gleaner.actors.training.trainer_files import STATE_FILE
 from gleaner.actors.weights.image.reader_locks import in_file
-from gleaner.configs.schema import Config
 
 
 class Shard:
     """One rank of a gang; join torch's group of ranks first.
 
     Args:
-        config: resolved settings.
+        settings: sections `training` and `rollout`.
         model_dir: the initial checkpoint.
         path: a host copy or checkpoint to go on from; "" for none. Raises: BadCheckpoint, BadState.
     """
 
-    def __init__(self, config: Config, model_dir: Path, path: str) -> None:
-        self.compute = ShardedCompute(model_dir, config.training, config.rollout.temperature)
+    def __init__(self, settings: ComputeSettings, model_dir: Path, path: str) -> None:
+        self.compute = ShardedCompute(model_dir, settings.training, settings.rollout.temperature)
         self._model_dir = model_dir
-        self._dtype = DTYPES[config.training.rollout_dtype]
+        self._dtype = DTYPES[settings.training.rollout_dtype]
         self.resumed = bool(path) and (Path(path) / STATE_FILE).exists()
         if self.resumed:
             self.compute.load_rows(Path(path) / STATE_FILE)

@@ -1,4 +1,4 @@
-"""TrainerSettings and LoopSettings: the sections that the trainer and the loop of a job read."""
+"""Sections of the settings that the trainer, the processes that compute, and the loop of a job read."""
 
 from dataclasses import dataclass
 
@@ -23,3 +23,11 @@ class LoopSettings(Sections):
     job: Job
     rollout: Rollout
     fleet: Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeSettings(Sections):
+    """Sections `training` and `rollout` (temperature of the responses), for one process that computes."""
+
+    training: Training
+    rollout: Rollout

@@ -18,9 +18,9 @@ from gleaner.actors.model.tensor_spec import image_bytes
 from gleaner.actors.protocol.weights import Publish
 from gleaner.actors.training.policy_update import DTYPES, TrainerCompute
 from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.settings import ComputeSettings
 from gleaner.actors.training.work import Commit, MicroBatchStats, StepStats
 from gleaner.actors.weights.image.store import ImageStore
-from gleaner.configs.schema import Config
 
 STATE_FILE = "trainer.safetensors"
 COMMIT_FILE = "commit.msgpack"
@@ -28,12 +28,18 @@ READERS_S = 10.0  # for readers of a version that must be evicted; the error nam
 
 
 class TrainerFiles:
-    """A `TrainerWork`; `compute` exists after `load`."""
+    """A `TrainerWork`; `compute` exists after `load`.
+
+    Args:
+        settings: sections `training` and `rollout`.
+        model_dir: the initial checkpoint.
+        store_dir: images of weights. state_dir: host copies.
+    """
 
     compute: TrainerCompute
 
-    def __init__(self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path) -> None:
-        self._config = config
+    def __init__(self, settings: ComputeSettings, model_dir: Path, store_dir: Path, state_dir: Path) -> None:
+        self._settings = settings
         self._model_dir = model_dir
         self._store = ImageStore(store_dir)
         self._copies = HostCopies(state_dir)
@@ -41,7 +47,7 @@ class TrainerFiles:
     def load(self, path: str) -> Commit | None:
         """See `TrainerWork`. Raises: BadCheckpoint, BadState."""
         self.compute = TrainerCompute(
-            self._model_dir, self._config.training, self._config.rollout.temperature
+            self._model_dir, self._settings.training, self._settings.rollout.temperature
         )
         if not path or not (Path(path) / STATE_FILE).exists():
             return None
@@ -74,7 +80,7 @@ class TrainerFiles:
     def write_image(self, version: int) -> Publish:
         """See `TrainerWork`."""
         model = self.compute.model
-        dtype = DTYPES[self._config.training.rollout_dtype]
+        dtype = DTYPES[self._settings.training.rollout_dtype]
         specs = tuple(weight_layout(model, dtype))
         with self._store.create(version, image_bytes(specs), specs, patience_s=READERS_S) as draft:
             write_weights(model, draft.view, dtype)

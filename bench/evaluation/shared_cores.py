@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from bench.evaluation.engine_processes import ANSWER_S, CROWD, LONG, Engines, started
 from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.settings import ComputeSettings
 from gleaner.actors.training.trainer_files import TrainerFiles
 from gleaner.configs.schema import Config
 from gleaner.sim.crowd import Crowding
@@ -78,7 +79,9 @@ class _Trainer:
 def _train(pipe: Connection, config: Config, model_dir: Path, prompt: int) -> None:
     batch = samples(random.Random(0), GROUPS * config.rollout.samples, prompt, LONG)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        work = TrainerFiles(config, model_dir, Path(folder) / "store", Path(folder) / "state")
+        work = TrainerFiles(
+            ComputeSettings.of(config), model_dir, Path(folder) / "store", Path(folder) / "state"
+        )
         work.load("")
         pipe.send([])
         while True:

@@ -19,6 +19,7 @@ from bench.evaluation.engine_processes import ANSWER_S, LONG, Engines
 from bench.evaluation.shared_cores import crowding, samples
 from gleaner.actors.reward.task import tasks_of
 from gleaner.actors.rollout.state.events import BatchReleased
+from gleaner.actors.training.settings import ComputeSettings
 from gleaner.actors.training.trainer_files import TrainerFiles
 from gleaner.configs.schema import Config
 from gleaner.sim.crowd import Crowding
@@ -138,7 +139,9 @@ def _train(config: Config, model_dir: Path, prompt: int) -> tuple[list[TrainingS
     shapes = [*SHAPES * TRAIN_ROUNDS]
     rng.shuffle(shapes)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        work = TrainerFiles(config, model_dir, Path(folder) / "store", Path(folder) / "state")
+        work = TrainerFiles(
+            ComputeSettings.of(config), model_dir, Path(folder) / "store", Path(folder) / "state"
+        )
         work.load("")
         found, published = [], []
         for step, (count, groups) in enumerate([(1, 4), *shapes]):

@@ -19,6 +19,7 @@ import torch
 
 from gleaner.actors.cluster.job import memory_dir, store_dir
 from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.servers.port import LoadFailed
 from gleaner.actors.engine.worker import served_weights
 from gleaner.actors.engine.worker.settings import WorkerSettings
@@ -150,7 +151,9 @@ async def world(tmp_path: Path, job: JobSpec) -> AsyncIterator[World]:
     system.spawn("spot/transfer", lambda: TransferAgent(ImageStore(other), TransferSettings.of(CONFIG)))
     system.spawn(
         "spot/engine",
-        lambda: RolloutWorker(WorkerSettings.of(CONFIG), "spot", "preemptible", BuiltinHost(CONFIG)),
+        lambda: RolloutWorker(
+            WorkerSettings.of(CONFIG), "spot", "preemptible", BuiltinHost(BuiltinSettings.of(CONFIG))
+        ),
     )
     yield World(system, job, tmp_path)
     await system.close()
@@ -307,9 +310,11 @@ async def test_failed_load_raises_once_at_the_next_publish(
     world: World, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(served_weights, "LOAD_AGAIN_S", 0.01)
-    picky = lambda: RolloutWorker(WorkerSettings.of(CONFIG), "box", "preemptible", Picky(CONFIG))  # noqa: E731
+    picky = Picky(BuiltinSettings.of(CONFIG))
     world.system.cell("spot/engine").crash(RuntimeError("by the test"))  # type: ignore[union-attr]
-    world.system.spawn("box/engine", picky)
+    world.system.spawn(
+        "box/engine", lambda: RolloutWorker(WorkerSettings.of(CONFIG), "box", "preemptible", picky)
+    )
     await (await cluster.publish(world.model("a", 1), 1)).known()
     await world.serves(1)
     await (await cluster.publish(world.model("b", 2), 2)).known()

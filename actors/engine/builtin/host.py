@@ -10,6 +10,7 @@ from array import array
 from pathlib import Path
 
 from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
+from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.images.checkpoint_folder import version_name
 from gleaner.actors.engine.servers.port import LoadFailed
 from gleaner.actors.engine.worker.engine_port import Assignment, CannotServe, EngineFull, EngineStats
@@ -22,7 +23,6 @@ from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.weights import Fetched
 from gleaner.actors.weights.image.reader_locks import let_go, mapped
 from gleaner.actors.weights.image.safetensors_file import NotSafetensors
-from gleaner.configs.schema import Config
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CONTAINER = "/proc/self/ns/pid"
@@ -31,10 +31,14 @@ NO_SCORES = "top_logprobs, echo with logprobs: the builtin engine does not offer
 
 
 class BuiltinHost:
-    """An `EngineHost` for the builtin engine."""
+    """An `EngineHost` for the builtin engine.
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    Args:
+        settings: sections `engine`, `rollout` and `job`.
+    """
+
+    def __init__(self, settings: BuiltinSettings) -> None:
+        self._settings = settings
         self._engine: BuiltinEngine | None = None
         self._made: BuiltinEngine | None = None  # with the first weights, before it serves
         self._staged: Fetched | None = None
@@ -53,7 +57,7 @@ class BuiltinHost:
     @property
     def device(self) -> Device:
         """See `EngineHost`: the cores of this computer."""
-        return cores(self._config.engine.threads)
+        return cores(self._settings.engine.threads)
 
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`."""
@@ -158,7 +162,7 @@ class BuiltinHost:
         config = qwen3(fetched.model_config)
         model = unmade(config).requires_grad_(False)
         view_weights(model, image, fetched.tensors)
-        rollout, settings = self._config.rollout, self._config.engine
+        rollout, settings = self._settings.rollout, self._settings.engine
         return BuiltinEngine(
             model,
             EngineSize(
@@ -168,7 +172,7 @@ class BuiltinHost:
             ),
             eos_token_ids=config.eos_token_ids,
             weights_version=fetched.version,
-            exact=self._config.job.exact,
+            exact=self._settings.job.exact,
         )
 
 

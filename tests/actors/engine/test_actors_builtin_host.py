@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.servers.port import LoadFailed
 from gleaner.actors.engine.worker.port import Orders
 from gleaner.actors.protocol.experts import ExpertsWanted
@@ -30,7 +31,7 @@ def work(ticket: int, token: int, experts: ExpertsWanted | None = None) -> Work:
 
 
 def test_only_unservable_requests_are_refused_for_ever(tmp_path: Path) -> None:
-    host = BuiltinHost(Config())
+    host = BuiltinHost(BuiltinSettings.of(Config()))
     wanted = ExpertsWanted(follower="rollout/gateway", id="r", attempt=1)
     scored = replace(wanted, scores=Scores(top=2))
     bound = replace(work(6, 6), sampling=Sampling(grammar=Grammar(kind="regex", text="a")))
@@ -47,7 +48,7 @@ def test_only_unservable_requests_are_refused_for_ever(tmp_path: Path) -> None:
 
 
 def test_staged_weights_are_loaded_without_their_image(tmp_path: Path) -> None:
-    host = BuiltinHost(Config())
+    host = BuiltinHost(BuiltinSettings.of(Config()))
     host.turn(Orders(load=published(tmp_path / "one")[1]))
     fetched = replace(published(tmp_path / "two")[1], version=4, root=b"4" * 32)
     host.stage(fetched)
@@ -62,7 +63,7 @@ def test_staged_weights_are_loaded_without_their_image(tmp_path: Path) -> None:
 def test_staged_weights_load_after_others_failed_to_stage(
     tmp_path: Path,
 ) -> None:
-    host = BuiltinHost(Config())
+    host = BuiltinHost(BuiltinSettings.of(Config()))
     host.turn(Orders(load=published(tmp_path / "one")[1]))
     sound = replace(published(tmp_path / "two")[1], version=4, root=b"4" * 32)
     host.stage(sound)

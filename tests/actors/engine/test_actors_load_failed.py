@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.servers.port import LoadFailed, ServerDied
 from gleaner.actors.engine.worker import served_weights
 from gleaner.actors.engine.worker.port import EngineHost, Orders, Turn
@@ -46,10 +47,10 @@ from tests.actors.engine.servers.test_servers_sglang import published
 
 
 def test_builtin_engine_keeps_weights_after_an_unfit_image(tmp_path: Path) -> None:
-    host, good = BuiltinHost(Config()), published(tmp_path)[1]
+    host, good = BuiltinHost(BuiltinSettings.of(Config())), published(tmp_path)[1]
     other = msgspec.structs.replace(good, version=4, root=b"4", tensors=good.tensors[:-1])
     with pytest.raises(LoadFailed, match="lacks"):
-        BuiltinHost(Config()).turn(Orders(load=other))
+        BuiltinHost(BuiltinSettings.of(Config())).turn(Orders(load=other))
     host.turn(Orders(load=good))
     turn = host.turn(Orders(load=other))
     assert (turn.version, turn.root) == (3, good.root)

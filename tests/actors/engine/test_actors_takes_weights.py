@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.images.checkpoint_folder import version_name
 from gleaner.actors.engine.servers.port import LoadFailed, TakesWeights
 from gleaner.actors.engine.servers.sglang import SglangWire
@@ -28,7 +29,7 @@ class OnItsThread:
     """The builtin engine, called as its worker does: not on the loop."""
 
     def __init__(self) -> None:
-        self._host = BuiltinHost(Config())
+        self._host = BuiltinHost(BuiltinSettings.of(Config()))
 
     async def stage(self, fetched: Fetched) -> None:
         await asyncio.to_thread(self._host.stage, fetched)

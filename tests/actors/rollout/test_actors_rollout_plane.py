@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.worker.port import Orders, Turn
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
@@ -93,8 +94,8 @@ class Hold:
 class HeldHost(BuiltinHost):
     """A `BuiltinHost` that obeys a `Hold`."""
 
-    def __init__(self, config: Config, hold: Hold) -> None:
-        super().__init__(config)
+    def __init__(self, settings: BuiltinSettings, hold: Hold) -> None:
+        super().__init__(settings)
         self._hold, self._of, self._turns = hold, 0, 0
         self._ordered = threading.Event()
 
@@ -140,13 +141,16 @@ class Plane:
         system.spawn(
             f"{name}/engine",
             lambda: RolloutWorker(
-                WorkerSettings.of(config), name, "preemptible", HeldHost(config, self.hold)
+                WorkerSettings.of(config),
+                name,
+                "preemptible",
+                HeldHost(BuiltinSettings.of(config), self.hold),
             ),
         )
         return system
 
     def engine(self) -> HeldHost:
-        return HeldHost(self.config, self.hold)
+        return HeldHost(BuiltinSettings.of(self.config), self.hold)
 
     async def submit(self, batch: str = "step-1") -> None:
         prompts = tuple(

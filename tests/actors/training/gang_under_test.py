@@ -25,6 +25,7 @@ from gleaner.actors.training.fsdp2_rank import GangRank
 from gleaner.actors.training.gang import GangBroken
 from gleaner.actors.training.policy_update import NotFinite
 from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.settings import ComputeSettings
 from gleaner.actors.training.work import Commit, StepStats, TrainerWork
 from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.schema import Config, Training
@@ -159,7 +160,7 @@ def run_gang(
 def _rank_0(places: Places, config: Config, path: str, steps: list[Step], out: Connection) -> None:
     torch.set_num_threads(1)
     seen = Seen()
-    work = GangFiles(config, places.model_dir, places.store, places.copies, places.gang)
+    work = GangFiles(ComputeSettings.of(config), places.model_dir, places.store, places.copies, places.gang)
     try:
         seen.commit = work.load(path)
         done = 0 if seen.commit is None else seen.commit.result.step
@@ -180,7 +181,7 @@ def _rank_0(places: Places, config: Config, path: str, steps: list[Step], out: C
 def _other(places: Places, config: Config, rank: int, harm: Harm | None) -> None:
     torch.set_num_threads(1)
     fsdp2_rank.LEAVE_S = 0.0  # no supervisor here
-    work = GangRank(config, rank, places.model_dir, places.gang)
+    work = GangRank(ComputeSettings.of(config), rank, places.model_dir, places.gang)
     if harm is not None and harm.rank == rank:
         do, orders = work._do, iter(range(1, 10**6))
 

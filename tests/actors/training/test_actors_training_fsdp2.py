@@ -19,6 +19,7 @@ from gleaner.actors.model.checkpoint import load_checkpoint
 from gleaner.actors.model.flat_image import image_bytes, weight_layout, write_weights
 from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 from gleaner.actors.training.sample import Sample
+from gleaner.actors.training.settings import ComputeSettings
 from gleaner.actors.training.trainer_files import STATE_FILE, TrainerFiles
 
 SIZES = {
@@ -65,7 +66,7 @@ STEPS = some_steps(2)
 def alone(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Places, Seen]:
     """Two steps of a single process."""
     places = Places(model_dir, tmp_path_factory.mktemp("alone"))
-    work = TrainerFiles(settings(0), model_dir, places.store, places.copies)
+    work = TrainerFiles(ComputeSettings.of(settings(0)), model_dir, places.store, places.copies)
     work.load("")
     work.write_image(0)
     seen = Seen()
@@ -134,7 +135,10 @@ def test_two_processes_publish_their_rounded_masters(model_dir: Path, tmp_path: 
     seen = run_gang(places, 2, STEPS[:1], rollout_dtype="bfloat16")
     assert not seen.broken, seen.broken
     one = TrainerFiles(
-        settings(0, rollout_dtype="bfloat16"), model_dir, tmp_path / "store", tmp_path / "copies"
+        ComputeSettings.of(settings(0, rollout_dtype="bfloat16")),
+        model_dir,
+        tmp_path / "store",
+        tmp_path / "copies",
     )
     one.load("")
     one.write_image(0)
@@ -152,7 +156,9 @@ def test_state_moves_between_one_and_two_processes(
     alone: tuple[Places, Seen], pair: tuple[Places, Seen], tmp_path: Path
 ) -> None:
     after_two = sealed(pair[0], 1)
-    work = TrainerFiles(settings(0), pair[0].model_dir, tmp_path / "store", tmp_path / "copies")
+    work = TrainerFiles(
+        ComputeSettings.of(settings(0)), pair[0].model_dir, tmp_path / "store", tmp_path / "copies"
+    )
     resumed = work.load(str(after_two))
     assert resumed is not None
     assert resumed.result.step == 1
@@ -196,7 +202,7 @@ def test_bad_gradient_or_empty_step_changes_no_rank(pair: tuple[Places, Seen], t
 
 def test_sample_loss_is_shared_out_like_token_loss(model_dir: Path, tmp_path: Path) -> None:
     one, two = Places(model_dir, tmp_path / "one"), Places(model_dir, tmp_path / "two")
-    work = TrainerFiles(settings(0, loss="gspo"), model_dir, one.store, one.copies)
+    work = TrainerFiles(ComputeSettings.of(settings(0, loss="gspo")), model_dir, one.store, one.copies)
     work.load("")
     run_steps(work, 1, STEPS[:1], seen := Seen())
     gang = run_gang(two, 2, STEPS[:1], loss="gspo")

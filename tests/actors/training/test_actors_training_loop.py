@@ -15,6 +15,7 @@ from gleaner.actors.cluster.checkpoint_store import CheckpointStore
 from gleaner.actors.cluster.host_copy import HostCopies
 from gleaner.actors.cluster.state_manager import Rewound, StateManager
 from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.model.checkpoint import load_checkpoint
@@ -43,7 +44,7 @@ from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.rollout.state.events import RequestsDue
 from gleaner.actors.training.controller import RLController, _TakeSample
 from gleaner.actors.training.history import Eval, HistoryWriter, Node, Run, Step, read_history
-from gleaner.actors.training.settings import TrainerSettings
+from gleaner.actors.training.settings import ComputeSettings, TrainerSettings
 from gleaner.actors.training.trainer import Trainer
 from gleaner.actors.training.trainer_files import TrainerFiles
 from gleaner.actors.weights.agent import TransferAgent
@@ -174,14 +175,21 @@ class Loop:
         node, directory = "r", self.directory
         self.reserved.spawn(
             "r/engine",
-            lambda: RolloutWorker(WorkerSettings.of(self.config), node, "reserved", BuiltinHost(self.config)),
+            lambda: RolloutWorker(
+                WorkerSettings.of(self.config), node, "reserved", BuiltinHost(BuiltinSettings.of(self.config))
+            ),
         )
         self.reserved.spawn(
             "training/trainer",
             lambda: Trainer(
                 TrainerSettings.of(self.config),
                 node,
-                TrainerFiles(self.config, directory / "model", directory / "store", directory / "copies"),
+                TrainerFiles(
+                    ComputeSettings.of(self.config),
+                    directory / "model",
+                    directory / "store",
+                    directory / "copies",
+                ),
             ),
         )
 
@@ -263,7 +271,9 @@ async def loop(
             )
             spot.spawn(
                 "s/engine",
-                lambda: RolloutWorker(WorkerSettings.of(config), "s", "preemptible", BuiltinHost(config)),
+                lambda: RolloutWorker(
+                    WorkerSettings.of(config), "s", "preemptible", BuiltinHost(BuiltinSettings.of(config))
+                ),
             )
         head.spawn("reward/proxy", EvenReward)
         head.spawn("cluster/scheduler", lambda: scheduler)

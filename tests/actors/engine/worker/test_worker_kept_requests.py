@@ -18,6 +18,7 @@ import torch
 from test_actors_load_failed import Transfer
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.servers.host import RemoteHost
 from gleaner.actors.engine.worker.kept_requests import Keeping
 from gleaner.actors.engine.worker.port import AnyHost, Orders, Turn
@@ -31,7 +32,6 @@ from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.load import from_tree
-from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, Refused, handles
 from gleaner.supervisor.testing import TestSystem
 from gleaner.transport.token_stream import StreamSender
@@ -67,8 +67,8 @@ class Images(Actor):
 class Stepped(BuiltinHost):
     """Makes `steps` steps, and one more for each late order; loads whenever an order asks for it."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
+    def __init__(self, settings: BuiltinSettings) -> None:
+        super().__init__(settings)
         self.steps = BEFORE
         self._version: int | None = None
         self._root = b""
@@ -154,7 +154,7 @@ async def plane(
 async def test_response_stays_during_a_change_with_exact_spans(
     tmp_path: Path,
 ) -> None:
-    host = Stepped(CONFIG)
+    host = Stepped(BuiltinSettings.of(CONFIG))
     async with plane(tmp_path, host, lambda: Images(tmp_path / "store")) as running:
         answer = asyncio.create_task(running.generate("one"))
         await running.collected(BEFORE)
@@ -176,7 +176,7 @@ async def test_response_stays_during_a_change_with_exact_spans(
 
 
 async def test_request_of_exactly_one_version_is_handed_over(tmp_path: Path) -> None:
-    host = Stepped(CONFIG)
+    host = Stepped(BuiltinSettings.of(CONFIG))
     async with plane(tmp_path, host, lambda: Images(tmp_path / "store")) as running:
         free = asyncio.create_task(running.generate("free"))
         exact = asyncio.create_task(running.generate("exact", exact_version=3))
@@ -191,7 +191,7 @@ async def test_request_of_exactly_one_version_is_handed_over(tmp_path: Path) -> 
 
 
 async def test_requests_without_permission_are_handed_over(tmp_path: Path) -> None:
-    host = Stepped(CONFIG)
+    host = Stepped(BuiltinSettings.of(CONFIG))
     async with plane(tmp_path, host, lambda: Images(tmp_path / "store"), Grudging) as running:
         answer = asyncio.create_task(running.generate("one"))
         await running.collected(BEFORE)

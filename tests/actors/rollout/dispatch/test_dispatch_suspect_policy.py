@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
+from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.worker.port import Orders, Turn
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
@@ -119,7 +120,9 @@ class Fragile:
         config = self.running.config
         self.hosts[name].spawn(
             f"{name}/engine",
-            lambda: RolloutWorker(WorkerSettings.of(config), name, "preemptible", FragileHost(config)),
+            lambda: RolloutWorker(
+                WorkerSettings.of(config), name, "preemptible", FragileHost(BuiltinSettings.of(config))
+            ),
         )
 
     async def supervise(self) -> None:
