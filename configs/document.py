@@ -19,7 +19,7 @@ _PATTERN = re.compile(r"matches (\S+)")  # shown as code: brackets are links in 
 HEADER = """\
 # Settings
 
-<!-- Made by `python -m gleaner.configs.document > docs/configuration.md`; the words: configs/schema.py. -->
+<!-- Made by `python -m gleaner.configs.document > docs/configuration.md`; the words: configs/sections/. -->
 
 A run's settings are one TOML file with the sections below. `rlctl run` takes the path of such a file, or the
 name of a preset that comes with the package (`quickstart`); each setting can be given on the command line,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gleaner.configs.schema import Job, Reward, Task
-from gleaner.configs.sections import Sections
+from gleaner.configs.section_group import Sections
 
 
 @dataclass(frozen=True, slots=True)

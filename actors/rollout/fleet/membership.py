@@ -39,7 +39,7 @@ from gleaner.actors.rollout.state.events import InstanceGone, InstanceJoined, Ti
 from gleaner.actors.rollout.state.ticket_renewal import may_renew
 from gleaner.actors.rollout.state.tickets import Stream
 from gleaner.configs.schema import Ablation, Rollout
-from gleaner.configs.sections import Sections
+from gleaner.configs.section_group import Sections
 from gleaner.supervisor import Context, Deadline, Deferred, Refused, Suspected, Terminated
 from gleaner.transport.wire import Peer
 

@@ -113,7 +113,9 @@ def test_conversation_refused_by_the_template_names_the_problem(tmp_path: Path) 
 
 def test_job_scores_own_problems_with_own_function(tmp_path: Path) -> None:
     config = load(ROOT / "docs" / "examples" / "own_reward" / "job.toml")
-    settings = json.loads(json.dumps(settings_of_task(RewardSettings.of(config))))  # as the configuration reaches a worker
+    settings = json.loads(
+        json.dumps(settings_of_task(RewardSettings.of(config)))
+    )  # as the configuration reaches a worker
     tasks = from_settings(settings, str(checkpoint(tmp_path)))
     words = prompts(tmp_path)
     try:
