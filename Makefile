@@ -103,7 +103,7 @@ test:
 		echo "$$part: $$result"; [ "$$result" = passed ] || failed=1; done; exit $$failed
 
 part-lint: setup
-part-test-together: part-lint
+part-test-together: part-lint build/imported
 part-test-alone: part-test-together part-engine-sglang part-clients
 part-test-engines: part-test-alone
 part-campaign: part-lint
@@ -111,18 +111,25 @@ $(TEST_PARTS:%=part-%): part-%:
 	+@mkdir -p $(RESULTS); if $(MAKE) --no-print-directory --keep-going $*; \
 		then echo passed > $(RESULTS)/$*; else echo FAILED > $(RESULTS)/$*; fi
 
-# Four at a time, as most of them wait. First every test is imported once, so that four processes do not each compile all.
-test-together: setup
+# Every test is imported once, so that the four processes of test-together do not each compile all: once in a checkout,
+# and in `make test` beside the lint.
+build/imported: | setup
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || echo "some tests cannot be imported: see below"
+	@mkdir -p build && touch $@
+
+# Four at a time, as most of them wait.
+test-together: setup build/imported
 	$(BIN)/python -m pytest --continue-on-collection-errors -n 4 --dist worksteal \
 		--durations=15 -m "not alone and not engines and not vllm and not verl and not long"
 
-# one after the other: each needs the machine for itself
+# one after the other: each needs the machine for itself. Only the files that have such tests are imported, here and in
+# test-engines: tests/ci fails where one is elsewhere.
 test-alone: setup
-	$(BIN)/python -m pytest --continue-on-collection-errors --durations=15 -m "alone and not vllm and not long"
+	$(BIN)/python -m pytest --continue-on-collection-errors --durations=15 -m "alone and not vllm and not long" \
+		$$(grep -rl --include='test_*.py' 'mark\.alone' tests)
 
 test-engines: setup engine-sglang clients
-	$(BIN)/python -m pytest --continue-on-collection-errors -m "engines and not vllm and not older and not moe"
+	$(BIN)/python -m pytest --continue-on-collection-errors -m "engines and not vllm and not older and not moe" tests/engines
 
 # lines and branches that the unit tests run: a table, and build/coverage/html. UNITS names other tests.
 UNITS ?= tests/actors tests/chaos tests/configs tests/nodeagent tests/rlctl tests/sim tests/supervisor tests/transport

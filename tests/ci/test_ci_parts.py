@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ci.missed import MISSED
+
 ROOT = Path(__file__).parents[2]
 CLIENTS = "tests/engines/clients.txt"
 PROGRAMS = ("python", "ruff", "mypy", "lint-imports", "rlctl")
@@ -71,3 +73,10 @@ def test_make_test_passes_when_every_part_passes(checkout: Path) -> None:
     code, parts, called = make_test(checkout, "nothing")
     assert (code, {line.rpartition(": ")[2] for line in parts}) == (0, {"passed"})
     assert called.index(" -n 4 ") < called.index("-m alone and not") < called.index("-m engines and not")
+
+
+def test_a_test_that_runs_alone_or_needs_engines_is_in_a_file_that_its_part_imports(
+    request: pytest.FixtureRequest,
+) -> None:
+    """`test-alone` imports the files that have its mark, `test-engines` those of tests/engines."""
+    assert request.config.stash[MISSED] == []
