@@ -88,7 +88,10 @@ def actor_modules() -> list[str]:
     """Modules that define an actor."""
     found = []
     for path in sorted((ROOT / "actors").rglob("*.py")):
-        classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+        text = path.read_text()
+        if "Actor" not in text:
+            continue
+        classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
         if any(ast.unparse(base) == "Actor" for each in classes for base in each.bases):
             found.append(".".join(("gleaner", *path.relative_to(ROOT).with_suffix("").parts)))
     return found

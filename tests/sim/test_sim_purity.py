@@ -271,7 +271,11 @@ def holds_an_actor(tree: ast.Module) -> bool:
     return any(ast.unparse(base) == "Actor" for cls in classes for base in cls.bases)
 
 
-ACTORS = [path for path in modules("actors", "supervisor", "nodeagent") if holds_an_actor(parsed(path))]
+ACTORS = [
+    path
+    for path in modules("actors", "supervisor", "nodeagent")
+    if "Actor" in path.read_text() and holds_an_actor(parsed(path))
+]
 WORLD = ("time", "random", "socket", "threading")
 """Modules that an actor's module must not use at all: it has `ctx.now()` and `ctx.rng`."""
 

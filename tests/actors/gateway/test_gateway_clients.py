@@ -6,9 +6,7 @@ against a gateway whose engines are being killed.
 
 import asyncio
 
-import openai
 import pytest
-from renderers.client import OverlongPromptError
 
 from gleaner.actors.gateway.ask import End, NotReady, Piece
 from gleaner.actors.gateway.routes import ROUTES
@@ -54,6 +52,8 @@ async def test_openai_package_streams_text_and_log_probs() -> None:
 
 
 async def test_openai_package_raises_its_own_error() -> None:
+    import openai  # a second: not in every worker
+
     async with serving(ROUTES, requests=Story()) as world, plain_openai.client_of(world.url) as client:
         with pytest.raises(openai.BadRequestError) as refused:
             await client.completions.create(model="tiny", prompt="a", best_of=3)
@@ -74,6 +74,8 @@ async def test_stream_closed_by_openai_package_leaves_its_request() -> None:
 
 
 async def test_prime_rl_learns_and_respects_the_longest_prompt() -> None:
+    from renderers.client import OverlongPromptError
+
     async with serving(ROUTES, requests=Story()) as world:
         assert (await prime_rl.rollout(world.url, "tiny", PROMPT, 5, longest=None)).tokens == ALPHABET[:5]
         with pytest.raises(OverlongPromptError) as refused:

@@ -15,7 +15,6 @@ import aiohttp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from renderers.client import parse_generate_response
 
 from gleaner.actors.engine.servers.factory import sglang_host
 from gleaner.actors.engine.worker.settings import WorkerSettings
@@ -176,6 +175,8 @@ async def test_rows_of_an_undisturbed_request_have_every_encoding(tmp_path: Path
         chunks = [json.loads(line[6:]) for line in payload.split(b"\n\n") if line.startswith(b"data: {")]
         assert np.array_equal(of_slime(chunks[-1]), expected((1, WHOLE)))
         assert not any("routed_experts" in chunk["meta_info"] for chunk in chunks[:-1])
+
+        from renderers.client import parse_generate_response  # a second: not in every worker
 
         sampling = {"max_tokens": LIMIT, "logprobs": 1, "ignore_eos": True}
         body = {"token_ids": PROMPT, "sampling_params": sampling}

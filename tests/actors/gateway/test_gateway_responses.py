@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import openai
 import pytest
 
 from gleaner.actors.gateway.routes import ROUTES
@@ -17,6 +16,8 @@ TOOL = {"type": "function", "name": "weather", "parameters": PARAMETERS}
 
 
 async def test_input_gives_a_message_and_nothing_is_stored() -> None:
+    import openai  # a second: not in every worker
+
     async with serving(ROUTES, script_of("abc")) as world, plain_openai.client_of(world.url) as client:
         answer = await client.responses.create(model="tiny", input="hi", instructions="Be brief.", store=True)
         assert (answer.output_text, answer.status, answer.store) == ("abc", "completed", False)

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerFast
-
 from gleaner.actors.gateway.routes import ROUTES
 from gleaner.actors.reward.prompts import Prompts
 from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, END, new_tokenizer
@@ -45,6 +43,8 @@ def test_tools_are_rendered_as_by_transformers(tmp_path: Path) -> None:
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "ok"},
     ]
+    from transformers import PreTrainedTokenizerFast  # seconds: not in every worker
+
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     theirs.chat_template = CHAT_TEMPLATE
     expected = theirs.apply_chat_template(turns, tools=tools, add_generation_prompt=True, tokenize=False)

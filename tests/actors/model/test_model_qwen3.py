@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Qwen3Config as TheirConfig
-from transformers import Qwen3ForCausalLM
 
 from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
 from gleaner.actors.engine.worker.engine_port import Assignment
 from gleaner.actors.model.checkpoint import load_checkpoint, save_checkpoint
 
+if TYPE_CHECKING:
+    from transformers import Qwen3ForCausalLM
+
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def their_model(tied: bool) -> Qwen3ForCausalLM:
+    from transformers import Qwen3Config as TheirConfig  # seconds: not in every worker
+    from transformers import Qwen3ForCausalLM
+
     torch.manual_seed(3)
     config = TheirConfig(
         vocab_size=96,
@@ -87,7 +92,7 @@ def test_transformers_loads_what_we_save(theirs: tuple[Qwen3ForCausalLM, Path], 
     for parameter in ours.parameters():
         parameter.mul_(1.25)
     save_checkpoint(ours.state_dict(), tmp_path / "saved", like=directory)
-    again = Qwen3ForCausalLM.from_pretrained(tmp_path / "saved")
+    again = type(model).from_pretrained(tmp_path / "saved")
     tokens = torch.randint(0, 96, (2, 11))
     torch.testing.assert_close(again(tokens).logits, ours(tokens), atol=1e-4, rtol=0)
     assert not torch.allclose(again(tokens).logits, model(tokens).logits, atol=1e-2)
@@ -97,10 +102,11 @@ def test_transformers_loads_what_we_save(theirs: tuple[Qwen3ForCausalLM, Path], 
 
 @torch.no_grad()
 def test_bfloat16_checkpoint_names_its_dtype_and_loads(tmp_path: Path) -> None:
-    their_model(tied=True).save_pretrained(tmp_path / "a")
+    model = their_model(tied=True)
+    model.save_pretrained(tmp_path / "a")
     ours = load_checkpoint(tmp_path / "a", dtype=torch.bfloat16)
     save_checkpoint(ours.state_dict(), tmp_path / "b", like=tmp_path / "a")
-    again = Qwen3ForCausalLM.from_pretrained(tmp_path / "b")
+    again = type(model).from_pretrained(tmp_path / "b")
     assert {p.dtype for p in again.parameters()} == {torch.bfloat16}
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), ours.parameters(), strict=True))
 

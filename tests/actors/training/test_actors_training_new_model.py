@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gleaner.actors.model.checkpoint import load_checkpoint
 from gleaner.actors.reward.problems import Problems, answer_of
@@ -49,6 +48,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[WarmStart
 
 
 def test_transformers_loads_the_model_with_the_same_logits(made: tuple[Path, object]) -> None:
+    from transformers import AutoModelForCausalLM  # seconds: not in every worker
+
     theirs, ours = AutoModelForCausalLM.from_pretrained(made[0]), load_checkpoint(made[0])
     tokens = torch.randint(0, ours.config.vocab_size, (2, 30), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -56,6 +57,8 @@ def test_transformers_loads_the_model_with_the_same_logits(made: tuple[Path, obj
 
 
 def test_transformers_makes_the_same_prompts_as_the_task(made: tuple[Path, object]) -> None:
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(made[0])
     task = tasks_of(Config(task=(Settings(params=PARAMS),)), made[0])
     for index in range(5):
@@ -70,6 +73,8 @@ def test_directory_is_a_whole_checkpoint_with_end_tokens(made: tuple[Path, objec
     names = {path.name for path in directory.iterdir()}
     needed = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
     assert needed | {"tokenizer_config.json"} <= names
+    from transformers import AutoTokenizer
+
     end = AutoTokenizer.from_pretrained(directory).convert_tokens_to_ids("<|end|>")
     assert load_checkpoint(directory).config.eos_token_ids == (end,)
     assert json.loads((directory / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]

@@ -1,11 +1,18 @@
 """A plain client of OpenAI's API: the `openai` package."""
 
-from openai import AsyncOpenAI
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from tests.actors.gateway.clients.rollout import Rollout
 
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
 
 def client_of(url: str) -> AsyncOpenAI:
+    from openai import AsyncOpenAI  # a second: not in every worker of the tests
+
     return AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
 
 

@@ -3,13 +3,14 @@
 The package raises `MalformedGenerateResponseError` for evidence that a trainer cannot train on.
 """
 
-from typing import cast
+from __future__ import annotations
 
-from openai import AsyncOpenAI
-from renderers.base import ParsedResponse, Renderer
-from renderers.client import generate
+from typing import TYPE_CHECKING, cast
 
 from tests.actors.gateway.clients.rollout import Rollout
+
+if TYPE_CHECKING:
+    from renderers.base import ParsedResponse, Renderer
 
 HEADERS = {"X-Session-ID": "rollout-7", "X-data-parallel-rank": "0"}
 
@@ -23,6 +24,8 @@ class Plain:
         return []
 
     def parse_response(self, token_ids: list[int], **_: object) -> ParsedResponse:
+        from renderers.base import ParsedResponse
+
         return ParsedResponse(content="")
 
 
@@ -30,10 +33,13 @@ async def rollout(
     url: str, model: str, prompt: list[int], limit: int, longest: int | None = 1 << 20
 ) -> Rollout:
     """longest: limit of the prompt; None: the limit that the server reports, which the package remembers."""
+    from openai import AsyncOpenAI  # seconds: not in every worker of the tests
+    from renderers.client import generate
+
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="EMPTY", max_retries=0) as client:
         answer = await generate(
             client=client,
-            renderer=cast(Renderer, Plain()),
+            renderer=cast("Renderer", Plain()),
             messages=[],
             model=model,
             prompt_ids=prompt,

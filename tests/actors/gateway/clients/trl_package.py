@@ -3,20 +3,25 @@
 Its constructor requires vLLM, which only weights over NCCL use. Here it is patched to find vLLM.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Mapping
-
-from trl.generation import vllm_client
+from typing import TYPE_CHECKING
 
 from tests.actors.gateway.clients.rollout import Rollout
 
-vllm_client.is_vllm_available = lambda **_: True
+if TYPE_CHECKING:
+    from trl.generation import vllm_client
 
 Columns = Mapping[str, list]
 
 
 def connected(url: str) -> vllm_client.VLLMClient:
     """Raises ConnectionError without a server. It blocks, as all functions here do."""
+    from trl.generation import vllm_client  # seconds: not in every worker of the tests
+
+    vllm_client.is_vllm_available = lambda **_: True
     return vllm_client.VLLMClient(base_url=url)
 
 
