@@ -30,6 +30,7 @@ from gleaner.actors.protocol.throughput import EnginePace
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Counts = NDArray[np.int64]
 
 SLICES = 64  # of the time of the rollout
 MOST_SLICES = 5 * SLICES
@@ -105,12 +106,12 @@ class _Kind:
         self.room[count > 0] = room * count[count > 0] / weight
         self.rows[count > 0] = rows * count[count > 0] / weight
         self.weight = weight
+        self.share = weight / np.maximum(count, 1e-9)  # requests of the batch that one of the sample is, an engine
         self.stall_s = np.zeros_like(count)  # of its engines, by prefills
 
-    def token_s(self, rows: Floats, context: Floats) -> Floats:
+    def token_s(self, rows: Counts, context: Floats) -> Floats:
         """Seconds of a token of all decoded requests; of the sample, all engines together."""
-        share = self.weight / np.maximum(self.count, 1e-9)
-        seconds: Floats = self.step_s + (self.row_s * rows + self.context_s * context) * share
+        seconds: Floats = self.step_s + (self.row_s * rows + self.context_s * context) * self.share
         return np.maximum(seconds, 1e-9, out=seconds)
 
 
@@ -134,6 +135,8 @@ class _Rollout:
         self.done_s = np.full((candidates, len(self.ends)), np.inf)
         # State of a request: 0 waiting, 1 on a reserved engine, 2 on a preemptible one, 3 complete.
         self.where = np.zeros((candidates, len(self.ends)), np.int8)
+        self.left = self.where.size  # requests that are not complete
+        self.handed_over = 0  # candidates whose window is over
         self.slice_s = self._guess_s() / SLICES
 
     def _guess_s(self) -> float:
@@ -153,7 +156,7 @@ class _Rollout:
         """Seconds until each response is complete (candidates x requests)."""
         now_s = 0.0
         for _ in range(MOST_SLICES):
-            if bool((self.where == 3).all()):
+            if not self.left:
                 break
             self._slice(now_s)
             now_s += self.slice_s
@@ -171,7 +174,9 @@ class _Rollout:
 
     def _hand_over(self, over: Bools) -> None:
         """The window is over: unfinished requests wait in front, because they arrived first."""
-        if over.any():
+        count = int(np.count_nonzero(over))
+        if count > self.handed_over:  # after it none begins on a reserved engine
+            self.handed_over = count
             self.where[(self.where == 1) & over[:, None]] = 0
 
     def _even_out(self, both: Bools) -> None:
@@ -192,21 +197,26 @@ class _Rollout:
 
     def _admit(self, seeds: Bools, rolls: Bools) -> None:
         waits = self.where == 0
-        queue = waits.sum(axis=1).astype(np.float64)
-        if not queue.any():
+        queued = waits.sum(axis=1)
+        if not queued.any():
             return
-        size = self._tokens(waits) / np.maximum(queue, 1.0)
-        reserved = np.where(seeds, self._free(1, self.reserved, size), 0.0)
-        remote = np.where(rolls, self._free(2, self.remote, size), 0.0)
+        queue = queued.astype(np.float64)
+        size = self._tokens(waits, queued) / np.maximum(queue, 1.0)
+        free, there = self._free(1, self.reserved, size)
+        reserved = np.where(seeds, free, 0.0)
+        free, elsewhere = self._free(2, self.remote, size)
+        remote = np.where(rolls, free, 0.0)
         # If all requests fit, engines get equally many.
-        there = (self.where == 1).sum(axis=1)
-        elsewhere = (self.where == 2).sum(axis=1)
         engines = self.reserved.count * seeds + self.remote.count * rolls
         total = queue + there + elsewhere
         fair = total * self.reserved.count * seeds / np.maximum(engines, 1e-9) - there
-        reserved = np.clip(np.maximum(fair, queue - remote), 0.0, np.minimum(reserved, queue))
-        remote = np.clip(queue - reserved, 0.0, remote)
+        reserved = np.minimum(
+            np.maximum(np.maximum(fair, queue - remote), 0.0), np.minimum(reserved, queue)
+        )
+        remote = np.minimum(np.maximum(queue - reserved, 0.0), remote)
         both = np.floor(reserved + remote + 1e-9)
+        if not both.any():
+            return
         share = np.where(both > 0, reserved / np.maximum(reserved + remote, 1e-9), 0.0)[:, None]
         rank = np.cumsum(waits, axis=1)
         enters = waits & (rank <= both[:, None])
@@ -216,45 +226,51 @@ class _Rollout:
         self.where[enters] = 2
         self.where[local] = 1
 
-    def _free(self, number: int, kind: _Kind, size: Floats) -> Floats:
-        """The number of further requests of this size that fit."""
+    def _free(self, number: int, kind: _Kind, size: Floats) -> tuple[Floats, Counts]:
+        """The number of further requests of this size that fit, and of those that are there."""
         mine = self.where == number
-        rows = mine.sum(axis=1)
-        context = self._tokens(mine)
+        rows: Counts = mine.sum(axis=1)
+        context = self._tokens(mine, rows)
         room = np.minimum(kind.rows - rows, (kind.room - context) / np.maximum(size, 1e-9))
         lonely = (rows == 0) & (kind.count > 0)
         free: Floats = np.where(lonely, np.maximum(room, 1.0), np.maximum(room, 0.0))
-        return free
+        return free, rows
 
-    def _tokens(self, which: Bools) -> Floats:
-        """Tokens in the caches of these requests, with their prompts."""
+    def _tokens(self, which: Bools, rows: Counts) -> Floats:
+        """Tokens in the caches of these requests, with their prompts. rows: how many they are."""
         made: Floats = np.einsum("ij,ij->i", self.made, which.astype(np.float64))
-        made += self.prompt * which.sum(axis=1)
+        made += self.prompt * rows
         return made
 
     def _prefill(self, enters: Bools, kind: _Kind) -> None:
-        tokens = self._tokens(enters) * kind.weight
+        rows = enters.sum(axis=1)
+        if not rows.any():
+            return
+        tokens = self._tokens(enters, rows) * kind.weight
         kind.stall_s += tokens * kind.prefill_s / np.maximum(kind.count, 1e-9)
 
     def _decode(self, number: int, kind: _Kind, on: Bools, now_s: float) -> None:
         mine = (self.where == number) & on[:, None]
-        if not mine.any():
+        rows: Counts = mine.sum(axis=1)
+        if not rows.any():
             return
         # Requests that have outgrown the caches pause, the last ones first; one is always decoded.
-        context = self._tokens(mine)
+        context = self._tokens(mine, rows)
         if (context > kind.room).any():
             held = np.cumsum((self.made + self.prompt) * mine, axis=1)
             mine &= (held <= kind.room[:, None]) | (np.cumsum(mine, axis=1) == 1)
-            context = self._tokens(mine)
+            rows = mine.sum(axis=1)
+            context = self._tokens(mine, rows)
         stalled_s = np.minimum(kind.stall_s, self.slice_s) * on
         kind.stall_s -= stalled_s
-        token_s = kind.token_s(mine.sum(axis=1), context)
+        token_s = kind.token_s(rows, context)
         self.made += mine * ((self.slice_s - stalled_s) / token_s)[:, None]
         full = mine & (self.made >= self.ends)
         if full.any():
             late_s = (self.made - self.ends) * token_s[:, None]
             self.done_s[full] = (now_s + self.slice_s - np.clip(late_s, 0.0, self.slice_s))[full]
             self.where[full] = 3
+            self.left -= int(np.count_nonzero(full))
 
 
 def _shuffled(lengths: list[list[int]]) -> list[list[int]]:
