@@ -106,7 +106,7 @@ class _Kind:
         self.room[count > 0] = room * count[count > 0] / weight
         self.rows[count > 0] = rows * count[count > 0] / weight
         self.weight = weight
-        self.share = weight / np.maximum(count, 1e-9)  # requests of the batch that one of the sample is, an engine
+        self.share = weight / np.maximum(count, 1e-9)  # of an engine, for each request of the sample
         self.stall_s = np.zeros_like(count)  # of its engines, by prefills
 
     def token_s(self, rows: Counts, context: Floats) -> Floats:
@@ -182,7 +182,7 @@ class _Rollout:
     def _even_out(self, both: Bools) -> None:
         """If no request waits and engines of one kind have clearly more than those of the other, move the
         excess, as ContinuousLB does, the youngest first."""
-        if not both.any():
+        if not np.count_nonzero(both):
             return
         waits = (self.where == 0).any(axis=1)
         rows = {number: (self.where == number).sum(axis=1) for number in (1, 2)}
@@ -198,7 +198,7 @@ class _Rollout:
     def _admit(self, seeds: Bools, rolls: Bools) -> None:
         waits = self.where == 0
         queued = waits.sum(axis=1)
-        if not queued.any():
+        if not np.count_nonzero(queued):
             return
         queue = queued.astype(np.float64)
         size = self._tokens(waits, queued) / np.maximum(queue, 1.0)
@@ -210,12 +210,10 @@ class _Rollout:
         engines = self.reserved.count * seeds + self.remote.count * rolls
         total = queue + there + elsewhere
         fair = total * self.reserved.count * seeds / np.maximum(engines, 1e-9) - there
-        reserved = np.minimum(
-            np.maximum(np.maximum(fair, queue - remote), 0.0), np.minimum(reserved, queue)
-        )
+        reserved = np.minimum(np.maximum(np.maximum(fair, queue - remote), 0.0), np.minimum(reserved, queue))
         remote = np.minimum(np.maximum(queue - reserved, 0.0), remote)
         both = np.floor(reserved + remote + 1e-9)
-        if not both.any():
+        if not np.count_nonzero(both):
             return
         share = np.where(both > 0, reserved / np.maximum(reserved + remote, 1e-9), 0.0)[:, None]
         rank = np.cumsum(waits, axis=1)
@@ -244,7 +242,7 @@ class _Rollout:
 
     def _prefill(self, enters: Bools, kind: _Kind) -> None:
         rows = enters.sum(axis=1)
-        if not rows.any():
+        if not np.count_nonzero(rows):
             return
         tokens = self._tokens(enters, rows) * kind.weight
         kind.stall_s += tokens * kind.prefill_s / np.maximum(kind.count, 1e-9)
@@ -252,11 +250,11 @@ class _Rollout:
     def _decode(self, number: int, kind: _Kind, on: Bools, now_s: float) -> None:
         mine = (self.where == number) & on[:, None]
         rows: Counts = mine.sum(axis=1)
-        if not rows.any():
+        if not np.count_nonzero(rows):
             return
         # Requests that have outgrown the caches pause, the last ones first; one is always decoded.
         context = self._tokens(mine, rows)
-        if (context > kind.room).any():
+        if np.count_nonzero(context > kind.room):
             held = np.cumsum((self.made + self.prompt) * mine, axis=1)
             mine &= (held <= kind.room[:, None]) | (np.cumsum(mine, axis=1) == 1)
             rows = mine.sum(axis=1)
@@ -266,7 +264,7 @@ class _Rollout:
         token_s = kind.token_s(rows, context)
         self.made += mine * ((self.slice_s - stalled_s) / token_s)[:, None]
         full = mine & (self.made >= self.ends)
-        if full.any():
+        if np.count_nonzero(full):
             late_s = (self.made - self.ends) * token_s[:, None]
             self.done_s[full] = (now_s + self.slice_s - np.clip(late_s, 0.0, self.slice_s))[full]
             self.where[full] = 3

@@ -10,19 +10,18 @@ The generator is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), counter-based as 
 import numpy as np
 from numpy.typing import NDArray
 
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+# Arrays of one number: numpy makes one of each scalar that it meets, which takes as long as its work.
+_GAMMA, _MIX_1, _MIX_2, _LOW_BITS, _ONE, _BY_27, _BY_30, _BY_31, _BY_32 = (
+    np.array(number, np.uint64)
+    for number in (
+        0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xFFFFFF, 1, 27, 30, 31, 32
+    )
+)  # fmt: skip
 _MASK = 2**64 - 1
 
 LEAST_LOGPROB = -4.0
 """Log-probs lie between this and 0; their values mean nothing but must survive every copy."""
-
-
-def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    z = (z ^ (z >> np.uint64(30))) * _MIX_1
-    z = (z ^ (z >> np.uint64(27))) * _MIX_2
-    return z ^ (z >> np.uint64(31))
+_LOGPROB_STEP = np.array(LEAST_LOGPROB / 2**24, np.float32)
 
 
 def mix(value: int) -> int:
@@ -43,10 +42,25 @@ def tokens_at(
     keys: NDArray[np.uint64], positions: NDArray[np.int64], vocabulary: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
     """The token and log-prob at each (key, position in the response); tokens are 1 to vocabulary - 1."""
-    z = _mix(keys + (positions.astype(np.uint64) + np.uint64(1)) * _GAMMA)
-    tokens = ((z >> np.uint64(32)) % np.uint64(vocabulary - 1) + np.uint64(1)).astype(np.uint32)
-    low = (z & np.uint64(0xFFFFFF)).astype(np.float32)
-    return tokens, low * np.float32(LEAST_LOGPROB / 2**24)
+    z = positions.astype(np.uint64)
+    z += _ONE
+    z *= _GAMMA
+    z += keys
+    shifted = z >> _BY_30
+    z ^= shifted
+    z *= _MIX_1
+    np.right_shift(z, _BY_27, out=shifted)
+    z ^= shifted
+    z *= _MIX_2
+    np.right_shift(z, _BY_31, out=shifted)
+    z ^= shifted
+    np.right_shift(z, _BY_32, out=shifted)
+    shifted %= np.uint64(vocabulary - 1)
+    shifted += _ONE
+    z &= _LOW_BITS
+    logprobs = z.astype(np.float32)
+    logprobs *= _LOGPROB_STEP
+    return shifted.astype(np.uint32), logprobs
 
 
 def response(seed: int, count: int, vocabulary: int, weights: bytes = b"") -> NDArray[np.uint32]:
