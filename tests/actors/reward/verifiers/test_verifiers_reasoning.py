@@ -113,23 +113,36 @@ def test_program_as_answer_is_not_run_and_scores_low(name: str, mode: str, tmp_p
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("name", EVALUATING)
-def test_package_alone_runs_the_same_answers(name: str, tmp_path: Path) -> None:
-    """The negative control, on our own text: without the patches of `prepare`, the verifiers evaluate it."""
+@pytest.fixture(scope="module")
+def run_by_the_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where each task has a folder in which the package alone scored an answer that makes a mark. One process
+    for all of them: it takes two seconds to import the package."""
     import subprocess
     import sys
 
     program = f"""
+import os
 from gleaner.actors.reward.problems import Problems
-problems = Problems({name!r}, {{}}, 5)
-try:
-    entry = problems.entry("train", 0).info
-    problems._block(0).score_answer("__import__('pathlib').Path('mark').touch()", entry)
-except Exception:
-    pass
+top = os.getcwd()
+for name in {EVALUATING!r}:
+    os.mkdir(os.path.join(top, name))
+    os.chdir(os.path.join(top, name))
+    problems = Problems(name, {{}}, 5)
+    try:
+        entry = problems.entry("train", 0).info
+        problems._block(0).score_answer("__import__('pathlib').Path('mark').touch()", entry)
+    except Exception:
+        pass
 """
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
-    assert (tmp_path / "mark").exists()
+    directory = tmp_path_factory.mktemp("alone")
+    subprocess.run([sys.executable, "-c", program], cwd=directory, check=True)
+    return directory
+
+
+@pytest.mark.parametrize("name", EVALUATING)
+def test_package_alone_runs_the_same_answers(name: str, run_by_the_package: Path) -> None:
+    """The negative control, on our own text: without the patches of `prepare`, the verifiers evaluate it."""
+    assert (run_by_the_package / name / "mark").exists()
 
 
 def test_endless_answer_times_out_alone() -> None:
