@@ -90,23 +90,22 @@ test-verl: setup verl
 	$(BIN)/python -m pytest -m verl
 
 # The parts of `make test`. A part that fails does not keep the others from running; the last lines name each part and
-# its result, and the exit status is theirs. The environments of SGLang and of clients are made beside the first tests, and the 300 simulated
-# jobs of the ci campaign, last in line for a processor, take what the tests leave.
+# its result, and the exit status is theirs. The environments of SGLang and of clients are made beside the first tests. The
+# 300 simulated jobs of the ci campaign, last in line for a processor, take what lint and tests leave.
 TEST_PARTS := lint engine-sglang clients test-together test-alone test-engines campaign
 RESULTS := build/test-parts
 
 test:
 	@rm -rf $(RESULTS)
-	@$(MAKE) --no-print-directory --keep-going -j 3 $(TEST_PARTS:%=part-%) || true
+	@$(MAKE) --no-print-directory --keep-going -j 4 $(TEST_PARTS:%=part-%) || true
 	@failed=0; for part in $(TEST_PARTS); do \
 		result=`cat $(RESULTS)/$$part 2>/dev/null || echo "NOT RUN"`; \
 		echo "$$part: $$result"; [ "$$result" = passed ] || failed=1; done; exit $$failed
 
-part-lint: setup
+part-lint part-campaign: setup
 part-test-together: part-lint build/imported
 part-test-alone: part-test-together part-engine-sglang part-clients
 part-test-engines: part-test-alone
-part-campaign: part-lint
 $(TEST_PARTS:%=part-%): part-%:
 	+@mkdir -p $(RESULTS); if $(MAKE) --no-print-directory --keep-going $*; \
 		then echo passed > $(RESULTS)/$*; else echo FAILED > $(RESULTS)/$*; fi
