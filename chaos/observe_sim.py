@@ -49,6 +49,7 @@ from gleaner.supervisor.message import decode_body
 from gleaner.supervisor.system_messages import WaitState
 from gleaner.transport.control_frame import Data
 from gleaner.transport.link_end import LinkEnd
+from gleaner.transport.links import LinkState
 from gleaner.transport.stream_receiver import StreamReceiver
 
 LOOK_S = 1.0
@@ -184,31 +185,39 @@ class Observer:
             self.recoveries.gave_up()
 
     def _look_at(self, process: SimProcess, system: ActorSystem) -> None:
-        self._read(process, system)
+        waits, links = system.waits.snapshot(), system.links.states()
+        self._read(process, system, waits, links)
         if process.loop.frozen:
             self._frozen_s[process] = self._now_s
         elif self._now_s - self._frozen_s.get(process, -LATE_S) >= LATE_S:
-            for wait in system.waits.snapshot():
+            for wait in waits:
                 self._look_at_wait(process, wait)
-        limits = system.limits
-        for link in system.links.states():
-            self._measure(
-                process, "a link's unacknowledged messages", link.unacked, system.links.limits.max_unacked
-            )
-            self._measure(process, "a link's held messages", link.held, 2 * system.links.limits.window)
+        most_unacked, most_held = system.links.limits.max_unacked, 2 * system.links.limits.window
+        for link in links:
+            self._measure(process, "a link's unacknowledged messages", link.unacked, most_unacked)
+            self._measure(process, "a link's held messages", link.held, most_held)
+        most = system.limits.mailbox + SYSTEM_LIMIT
         for cell in system.cells():
-            what = f"mailbox of {cell.address.name}"
-            self._measure(process, what, len(cell.mailbox), limits.mailbox + SYSTEM_LIMIT)
+            waiting = len(cell.mailbox)
+            if waiting > most:
+                self._measure(process, f"mailbox of {cell.address.name}", waiting, most)
 
-    def _read(self, process: SimProcess, system: ActorSystem) -> None:
+    def _read(
+        self,
+        process: SimProcess,
+        system: ActorSystem,
+        waits: list[WaitState] | None = None,
+        links: list[LinkState] | None = None,
+    ) -> None:
+        """waits, links: of this process now, where the caller has them."""
         name = f"{process.name}#{process.pid}"
-        state = system.state()
+        state = system.inspection.state(waits, links)
         self.recoveries.shown(name, state)
         self.recoveries.lost(name, system.links.lost.total())
         ring = self._cluster.setting.config.limits.ring_frames
         for actor in state.actors:
             frames = actor.figures.get("unacknowledged")
-            if isinstance(frames, int):
+            if isinstance(frames, int) and frames > ring:
                 self._measure(process, f"the ring of {actor.name}", frames, ring)
 
     def _look_at_wait(self, process: SimProcess, wait: WaitState) -> None:

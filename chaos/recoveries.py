@@ -89,7 +89,7 @@ class Recoveries:
             life = (process, actor.name, str(actor.incarnation))
             for figure, name in FIGURES.items():
                 value = actor.figures.get(figure)
-                if isinstance(value, int):
+                if value and isinstance(value, int):
                     self._keep((name, *life), value)
             if actor.restarts and actor.strategy in STRATEGIES:
                 self._keep((f"restarts.{actor.strategy}", process, actor.name), actor.restarts)
@@ -97,10 +97,12 @@ class Recoveries:
                     self._keep(("restarts.gang", process, actor.name), actor.restarts)
         if state.links is not None:
             for total in LINKS:
-                self._keep((f"links.{total}", process), state.links.totals.get(total, 0))
+                if count := state.links.totals.get(total, 0):
+                    self._keep((f"links.{total}", process), count)
         if state.vitals is not None:
             for kind, name in RECOVERIES.items():
-                self._keep((name, process), state.vitals.recoveries.get(kind, 0))
+                if count := state.vitals.recoveries.get(kind, 0):
+                    self._keep((name, process), count)
 
     def lost(self, process: str, messages: int) -> None:
         """Totals of lost in-flight messages when links of a process ended."""
