@@ -1,6 +1,8 @@
 """docs/protocol.md: generated from the structs and handlers, and complete."""
 
 import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,21 @@ from gleaner.rlctl import conversations, protocol_document, vocabulary
 
 MAKE = "run `python -m gleaner.rlctl.protocol_document`"
 TEXT = protocol_document.PAGE.read_text()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_source_is_parsed_once() -> Iterator[None]:
+    """The sources do not change between the tests, and parsing all of them takes seconds."""
+    plain, known = conversations._made, dict[str, set[str]]()
+
+    def made(module: str, path: Path, kinds: Mapping[str, type]) -> set[str]:
+        if module not in known:
+            known[module] = plain(module, path, kinds)
+        return known[module]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(conversations, "_made", made)
+        yield
 
 
 def test_page_is_generated_from_the_structs() -> None:
