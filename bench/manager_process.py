@@ -18,7 +18,7 @@ from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.actors.protocol.rollout import RolloutFigures, RolloutStatus
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
-from gleaner.nodeagent.host import Bounds, Seat
+from gleaner.nodeagent.host import Bounds, ProcessLocation
 from gleaner.nodeagent.job_file import write_job
 from gleaner.nodeagent.process_arguments import arguments
 from gleaner.nodeagent.system import open_system
@@ -74,11 +74,11 @@ async def manager_process(scratch: Path, config: Config) -> AsyncIterator[Manage
     job = JobSpec(run_id="bench", run_dir=str(scratch), model_dir="", config=dump(config))
     state.mkdir(parents=True, exist_ok=True)
     write_job(state / "job.json", job)
-    seat = Seat(NODE, "head", scratch / "head")
-    async with open_system(seat, Bounds.of(config)) as system:
+    location = ProcessLocation(NODE, "head", scratch / "head")
+    async with open_system(location, Bounds.of(config)) as system:
         system.spawn(REGISTRY, lambda: Registry(lambda: system.limits.lease_s))
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        place = Seat(NODE, "rollout", state, head=system.wire.local)
+        place = ProcessLocation(NODE, "rollout", state, head=system.wire.local)
         spec = ProcessSpec(arguments("rollout", place, state / "job.json"), state / "rollout.out")
         tree = Supervisor(
             system,

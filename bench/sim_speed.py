@@ -20,9 +20,9 @@ from pathlib import Path
 
 from gleaner.configs.load import load
 from gleaner.rlctl.commands.simulate import PRESETS
-from gleaner.rlctl.modelled import setting_of
+from gleaner.rlctl.what_if_setup import setting_of
 from gleaner.sim.cluster import SimCluster
-from gleaner.sim.setting import Setting
+from gleaner.sim.run_setup import RunSetup
 
 DEMANDED = 300.0
 """Simulated seconds for one second of one core, at RLBoost's setting with `DEMANDED_AT` instances."""
@@ -66,18 +66,18 @@ class Speed:
         return self.turns / self.virtual_s / self.instances
 
 
-def quickstart() -> Setting:
+def quickstart() -> RunSetup:
     """The quickstart's job on models of a laptop's cores, with three permanent hosts."""
-    return Setting(load("quickstart", ["fleet.trace="]))
+    return RunSetup(load("quickstart", ["fleet.trace="]))
 
 
-def rlboost(instances: int, *, boot_s: float = BOOT_S, steps: int = 8) -> Setting:
+def rlboost(instances: int, *, boot_s: float = BOOT_S, steps: int = 8) -> RunSetup:
     """1,024 requests a step on so many preemptible instances of two H100."""
     config = load("rlboost-14b", [f"fleet.n_prem_max={instances}", f"job.steps={steps}"])
     return setting_of(config, replace(PRESETS["rlboost-14b"], boot_s=boot_s))
 
 
-def measure(name: str, setting: Setting, instances: int, *, from_s: float, window_s: float) -> Speed:
+def measure(name: str, setting: RunSetup, instances: int, *, from_s: float, window_s: float) -> Speed:
     """Run until `from_s`, then measure a window. The rest of the job is skipped."""
     cluster = SimCluster(setting)
     cluster.begin()
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.disable(logging.CRITICAL)  # as a campaign does: 1000 runs log the same lines
     measured: list[Speed] = []
 
-    def add(name: str, setting: Setting, instances: int, from_s: float, window_s: float) -> None:
+    def add(name: str, setting: RunSetup, instances: int, from_s: float, window_s: float) -> None:
         measured.append(measure(name, setting, instances, from_s=from_s, window_s=window_s))
         print(line_of(measured[-1]), flush=True)
 

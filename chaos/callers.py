@@ -2,8 +2,8 @@
 
 They do not trust the cluster. Owns the requests and their times, the callers' patience, and the repeats: the
 same request, only the rest, and requests that must be refused (a prefix that is not one, an id with different
-contents). Callers record asks and answers as facts; `gleaner.chaos.invariants.singles` judges them. All draws
-depend on the seed alone.
+contents). Callers record asks and answers as facts; `gleaner.chaos.invariants.single_requests` judges them.
+All draws depend on the seed alone.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady
-from gleaner.chaos.invariants.facts import Answered, Asked, Fact
+from gleaner.chaos.invariants.facts import Fact, RequestAnswered, RequestAsked
 from gleaner.configs.schema import Config
 from gleaner.supervisor import ActorSystem, AskFailed, Message, Refused
 
@@ -122,18 +122,18 @@ class Caller:
             await asyncio.sleep(rng.expovariate(1 / AGAIN_S))
             request = replace(request, attempt=request.attempt + 1)
 
-    async def _ask(self, system: ActorSystem, request: Generate) -> Answered:
+    async def _ask(self, system: ActorSystem, request: Generate) -> RequestAnswered:
         low, high = PATIENCE_S
         patience_s = round(low * (high / low) ** self._rng.random(), 3)
         key = f"generate/{request.id}/{request.attempt}/{request.accepted}"  # as gleaner.rlctl.client has it
         asked_s, answer, refusal = self._now(), None, ""
-        self._see(Asked(asked_s, self._name, request))
+        self._see(RequestAsked(asked_s, self._name, request))
         try:
             answer = await system.ask(MANAGER, request, expect=Message, deadline_s=patience_s, key=key)
         except Refused as problem:
             refusal = str(problem)
         except AskFailed:
             pass  # lost, or no receiver: the result is unknown
-        found = Answered(self._now(), self._name, asked_s, request, answer, refusal)
+        found = RequestAnswered(self._now(), self._name, asked_s, request, answer, refusal)
         self._see(found)
         return found

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import msgspec
 
 from gleaner.chaos.faults import AnyFault
-from gleaner.chaos.orders import Order
 from gleaner.chaos.plan import Loaded
+from gleaner.chaos.run_orders import RunOrder
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.shrink import shrink
-from gleaner.chaos.tally import CampaignTold, RunTold, tally
+from gleaner.chaos.tally import CampaignReport, RunReport, tally
 from gleaner.chaos.workers import Worker, run_all
 
 MAX_SHRUNK = 3
@@ -36,21 +36,21 @@ class Minimal:
     minimal: bool
 
 
-OnRun = Callable[[RunTold, int, int], None]
+OnRun = Callable[[RunReport, int, int], None]
 """A run is over: its result, the number of finished runs, the total."""
 
 
 async def campaign(
-    loaded: Loaded, source: str, seeds: range, *, workers: int, on_run: OnRun, runs: list[RunTold]
-) -> CampaignTold:
+    loaded: Loaded, source: str, seeds: range, *, workers: int, on_run: OnRun, runs: list[RunReport]
+) -> CampaignReport:
     """Run these seeds. source: the campaign's name or file, for the workers. `runs` holds the finished runs,
     also of a cancelled campaign."""
     began_s = time.monotonic()
-    orders = [Order(campaign=source, seed=seed, availability=loaded.availability) for seed in seeds]
+    orders = [RunOrder(campaign=source, seed=seed, availability=loaded.availability) for seed in seeds]
     async with aclosing(run_all(orders, count=workers, run_s=loaded.campaign.run_s)) as answers:
-        async for told in answers:
-            runs.append(told)
-            on_run(told, len(runs), len(seeds))
+        async for result in answers:
+            runs.append(result)
+            on_run(result, len(runs), len(seeds))
     return tally(loaded, span(seeds), runs, time.monotonic() - began_s)
 
 
@@ -59,7 +59,7 @@ def span(seeds: range) -> str:
     return f"{seeds.start}:{seeds.stop}"
 
 
-def minimal(loaded: Loaded, source: str, broken: RunTold, *, mutation: str = "") -> Minimal:
+def minimal(loaded: Loaded, source: str, broken: RunReport, *, mutation: str = "") -> Minimal:
     """The fewest faults of a failing seed for which the same check still fails. Raises ValueError where it
     does not fail again: then the run is not a function of its seed, which is worse than any violation."""
     check = broken.broken[0].check
@@ -69,15 +69,15 @@ def minimal(loaded: Loaded, source: str, broken: RunTold, *, mutation: str = "")
 
         def fails(faults: Sequence[AnyFault]) -> bool:
             schedule = drawn.with_faults(faults)
-            order = Order(
+            order = RunOrder(
                 campaign=source,
                 seed=broken.seed,
                 schedule=schedule,
                 stop_at=check,
                 availability=loaded.availability,
             )
-            told = runner.run(worker.ask(order))
-            return any(found.check == check for found in told.broken)
+            result = runner.run(worker.ask(order))
+            return any(found.check == check for found in result.broken)
 
         try:
             shrunk = shrink(drawn.faults, fails, max_questions=SHRINK_RUNS)
@@ -88,18 +88,18 @@ def minimal(loaded: Loaded, source: str, broken: RunTold, *, mutation: str = "")
     )
 
 
-def first_broken(runs: Iterable[RunTold]) -> list[RunTold]:
+def first_broken(runs: Iterable[RunReport]) -> list[RunReport]:
     """Runs to shrink: the first of each check, by seed."""
-    seen: dict[str, RunTold] = {}
+    seen: dict[str, RunReport] = {}
     for run in sorted(runs, key=lambda it: it.seed):
         if run.broken:
             seen.setdefault(run.broken[0].check, run)
     return list(seen.values())[:MAX_SHRUNK]
 
 
-def as_json(told: CampaignTold, shrunk: Sequence[Minimal]) -> bytes:
+def as_json(result: CampaignReport, shrunk: Sequence[Minimal]) -> bytes:
     """The tally as JSON, with the minimal schedules."""
-    tree = msgspec.to_builtins(told)
+    tree = msgspec.to_builtins(result)
     tree["minimal"] = [
         {
             "seed": found.seed,

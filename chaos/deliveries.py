@@ -1,6 +1,6 @@
 """Observer of envelopes that control links deliver to actors, by sender's number.
 
-Covers all processes. Owns the hook into `gleaner.transport.link_hearing`. Judges nothing:
+Covers all processes. Owns the hook into `gleaner.transport.link_receiver`. Judges nothing:
 `gleaner.chaos.invariants.links` does.
 """
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from gleaner.transport.control_frame import Data
 from gleaner.transport.envelope import Envelope
 from gleaner.transport.link_end import LinkEnd
-from gleaner.transport.link_hearing import Hearing, OnEnvelope
+from gleaner.transport.link_receiver import FrameReceiver, OnEnvelope
 from gleaner.transport.link_table import LinkTable
 from gleaner.transport.link_upkeep import Upkeep
 from gleaner.transport.wire import Route
@@ -23,13 +23,13 @@ Told = Callable[[Session, LinkEnd, Data, Sequence[int]], None]
 
 
 @contextmanager
-def deliveries(told: Told) -> Iterator[None]:
+def deliveries(notify: Told) -> Iterator[None]:
     """Within this context, `told` is called for every frame with a delivered envelope."""
-    plain_init, plain_data = Hearing.__init__, Hearing._data
+    plain_init, plain_data = FrameReceiver.__init__, FrameReceiver._data
     handed: list[Envelope] = []  # of the frame that is being received
-    processes: dict[Hearing, int] = {}
+    processes: dict[FrameReceiver, int] = {}
 
-    def init(hearing: Hearing, table: LinkTable, upkeep: Upkeep, deliver: OnEnvelope) -> None:
+    def init(hearing: FrameReceiver, table: LinkTable, upkeep: Upkeep, deliver: OnEnvelope) -> None:
         def hand_up(route: Route, envelope: Envelope) -> bool:
             handed.append(envelope)
             return deliver(route, envelope)
@@ -37,20 +37,20 @@ def deliveries(told: Told) -> Iterator[None]:
         processes[hearing] = len(processes)
         plain_init(hearing, table, upkeep, hand_up)
 
-    def data(hearing: Hearing, end: LinkEnd, frame: Data, size_bytes: int) -> None:
+    def data(hearing: FrameReceiver, end: LinkEnd, frame: Data, size_bytes: int) -> None:
         handed.clear()
         try:
             plain_data(hearing, end, frame, size_bytes)
         finally:
             if handed:
                 session = processes[hearing], end.life, frame.life
-                told(session, end, frame, numbers_of(frame, handed))
+                notify(session, end, frame, numbers_of(frame, handed))
 
-    Hearing.__init__, Hearing._data = init, data  # type: ignore[assignment, method-assign]
+    FrameReceiver.__init__, FrameReceiver._data = init, data  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        Hearing.__init__, Hearing._data = plain_init, plain_data  # type: ignore[method-assign]
+        FrameReceiver.__init__, FrameReceiver._data = plain_init, plain_data  # type: ignore[method-assign]
 
 
 def numbers_of(frame: Data, handed: Sequence[Envelope]) -> Sequence[int]:

@@ -23,7 +23,7 @@ Where = Annotated[str, Meta(pattern=r"^(@(head|reserved|preemptible)(/[0-9]{1,3}
 Process = Literal[
     "agent", "rollout", "reward", "gateway", "transfer", "trainer", "engine", "rank-1", "rank-2"
 ]  # fmt: skip
-"""A process of a host, by its kind (`gleaner.nodeagent.trees`). Simulated jobs have no `gateway`."""
+"""A process of a host, by its kind (`gleaner.nodeagent.process_trees`). Simulated jobs have no `gateway`."""
 
 Moment = Literal["received", "sent", "replied"]
 ScorerFault = Literal["hang", "crash", "lie"]
@@ -33,7 +33,7 @@ FROZEN_DEAD_S = 10.0
 """A process that is silent for longer was declared dead by its peers (`liveness.dead_s` is 5 s, twice that is
 safe)."""
 FAIL_LOAD = "fail_load"
-"""A kind that is not drawn alone, but as a part of an aim (`gleaner.chaos.aims`)."""
+"""A kind that is not drawn alone, but as a part of an aim (`gleaner.chaos.fault_scenarios`)."""
 STAY = "stay"
 """The kind that is not drawn but cut out of availability traces: see `Stay`."""
 
@@ -320,7 +320,7 @@ def to_json(fault: Fault) -> str:
     return msgspec.json.encode(fault).decode()
 
 
-def told(fault: Fault) -> str:
+def description(fault: Fault) -> str:
     """One line for people."""
     fields = {name: getattr(fault, name) for name in fault.__struct_fields__ if name != "at_s"}
     words = " ".join(f"{name}={value}" for name, value in fields.items() if value not in ("", 0.0, False))

@@ -1,7 +1,7 @@
 """Hunts planted bugs: runs a campaign on each until a check catches it.
 
 Reports the number of seeds. Owns the hunt. `python -m gleaner.chaos.hunt [NAME ...]` runs it; with `--write`
-it keeps the results (`caught`).
+it keeps the results (`hunt_results`).
 """
 
 import argparse
@@ -12,15 +12,15 @@ from contextlib import aclosing
 
 import msgspec
 
-from gleaner.chaos import caught
-from gleaner.chaos.caught import Caught
-from gleaner.chaos.leads import lead
+from gleaner.chaos import hunt_results
+from gleaner.chaos.guided_schedules import lead
+from gleaner.chaos.hunt_results import HuntResult
 from gleaner.chaos.mutate import compiled
 from gleaner.chaos.mutations import BY_NAME, MUTATIONS, Mutation
-from gleaner.chaos.orders import Order
 from gleaner.chaos.plan import Loaded, load
+from gleaner.chaos.run_orders import RunOrder
 from gleaner.chaos.schedule import Schedule
-from gleaner.chaos.tally import RunTold
+from gleaner.chaos.tally import RunReport
 from gleaner.chaos.workers import run_all
 
 SEEDS = 40
@@ -29,7 +29,7 @@ SEEDS = 40
 
 async def hunt(
     mutation: Mutation, *, workers: int = 1, first: int = 0, seeds: int = SEEDS, check: str = ""
-) -> Caught:
+) -> HuntResult:
     """Run seeds with the bug planted, in order from `first` on, until one is broken; with `check`, until that
     one notices. Raises CannotPlant: a worker that ends for that would pass as a violation."""
     compiled(mutation.edits)
@@ -42,23 +42,23 @@ async def hunt(
     )
     done = 0
     async with aclosing(answers):
-        async for told in answers:
+        async for result in answers:
             done += 1
-            noticed = [found for found in told.broken if check in ("", found.check)]
+            noticed = [found for found in result.broken if check in ("", found.check)]
             if noticed:
                 # the end of a failed job also gives violations for parts that can no longer be checked
                 found = min(noticed, key=lambda it: it.check not in mutation.caught_by)
-                return Caught(
-                    name=mutation.name, seeds=done, check=found.check, seed=told.seed,
+                return HuntResult(
+                    name=mutation.name, seeds=done, check=found.check, seed=result.seed,
                     at_s=round(found.at_s, 3), text=found.text,
                 )  # fmt: skip
-    return Caught(name=mutation.name, seeds=done)
+    return HuntResult(name=mutation.name, seeds=done)
 
 
-def orders(loaded: Loaded, mutation: Mutation, seeds: Sequence[int]) -> Iterator[Order]:
+def orders(loaded: Loaded, mutation: Mutation, seeds: Sequence[int]) -> Iterator[RunOrder]:
     """The runs in which this bug is hunted. They must be clean without the bug."""
     for seed in seeds:
-        yield Order(
+        yield RunOrder(
             campaign=mutation.campaign, seed=seed, schedule=focused(loaded, seed, mutation), stop_at=""
         )
 
@@ -76,12 +76,12 @@ def focused(loaded: Loaded, seed: int, mutation: Mutation) -> Schedule:
     return msgspec.structs.replace(loaded, campaign=narrowed).schedule(seed)
 
 
-async def control(mutation: Mutation, seeds: Sequence[int], *, workers: int = 1) -> list[RunTold]:
+async def control(mutation: Mutation, seeds: Sequence[int], *, workers: int = 1) -> list[RunReport]:
     """The same runs without the bug."""
     loaded = load(mutation.campaign)
     answers = run_all(orders(loaded, mutation, seeds), count=workers, run_s=loaded.campaign.run_s)
     async with aclosing(answers):
-        return [told async for told in answers]
+        return [result async for result in answers]
 
 
 def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds for each (default: {SEEDS})")
     parser.add_argument("--control", action="store_true", help="run each catching seed without the bug too")
     parser.add_argument(
-        "--write", action="store_true", help=f"write the results to {caught.TABLE.name} and the page"
+        "--write", action="store_true", help=f"write the results to {hunt_results.TABLE.name} and the page"
     )
     args = parser.parse_args(argv)
     unknown = [name for name in args.names if name not in BY_NAME]
@@ -103,15 +103,17 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
         it = found[mutation.name] = asyncio.run(hunt(mutation, workers=args.workers, seeds=args.seeds))
         sys.stderr.write(f"{it.name}: {it.check or 'not caught'} after {it.seeds}, {it.at_s} s: {it.text}\n")
         if it.check and args.control:
-            for told in asyncio.run(control(mutation, [it.seed])):
-                for broken in told.broken:
+            for result in asyncio.run(control(mutation, [it.seed])):
+                for broken in result.broken:
                     ill += 1
-                    sys.stderr.write(f"  seed {told.seed} without it: {broken.check}: {broken.text}\n")
+                    sys.stderr.write(f"  seed {result.seed} without it: {broken.check}: {broken.text}\n")
         if args.write:
-            known = caught.write([it])
-            page = caught.PAGE.read_text(encoding="utf-8")
-            caught.PAGE.write_text(caught.put_in(page, caught.table(known)), encoding="utf-8")
-    say(caught.table(found, [BY_NAME[name] for name in found]))
+            known = hunt_results.write([it])
+            page = hunt_results.PAGE.read_text(encoding="utf-8")
+            hunt_results.PAGE.write_text(
+                hunt_results.put_in(page, hunt_results.table(known)), encoding="utf-8"
+            )
+    say(hunt_results.table(found, [BY_NAME[name] for name in found]))
     return 0 if not ill and all(it.check for it in found.values()) else 1
 
 

@@ -3,8 +3,8 @@
 Each host has its own shared memory. One switch joins them. Owns the namespaces that it makes, and nothing
 else of the machine: the switch is a bridge in a namespace of its own, and no namespace has a name. One holder
 process keeps each namespace and ends with this process, so the kernel removes all of them, whatever kills us.
-`gleaner.chaos.wires` changes the wires (cuts, cables, rates, resets). Needs root and Linux's `ip`, `unshare`
-and `nsenter`.
+`gleaner.chaos.wire_faults` changes the wires (cuts, cables, rates, resets). Needs root and Linux's `ip`,
+`unshare` and `nsenter`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from gleaner.chaos.wires import Wires
+from gleaner.chaos.wire_faults import Wires
 
 TOOLS = ("ip", "unshare", "nsenter", "mount")
 SUBNET = "10.77.0"  # exists on the private switch alone, so it collides with nothing
@@ -72,8 +72,8 @@ class _Namespace:
         )
         assert self._holder.stdout is not None
         if self._holder.stdout.readline().strip() != _UP:
-            _, said = self._holder.communicate()
-            raise NoNamespaces(f"no namespace of our own: {said.strip() or 'unshare failed'}")
+            _, errors = self._holder.communicate()
+            raise NoNamespaces(f"no namespace of our own: {errors.strip() or 'unshare failed'}")
 
     @property
     def pid(self) -> int:

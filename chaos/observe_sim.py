@@ -18,30 +18,30 @@ from gleaner.actors.protocol.instances import Serving
 from gleaner.actors.protocol.weights import Fetched, Published
 from gleaner.chaos.deliveries import Session
 from gleaner.chaos.faults import AnyFault
+from gleaner.chaos.frozen_processes import HEAD, FrozenProcesses
 from gleaner.chaos.invariants.catalogue import Jury
 from gleaner.chaos.invariants.facts import (
-    Answered,
     Committed,
     Fact,
     Failed,
+    FrameDelivered,
     FramesAcknowledged,
-    HandedUp,
     LateWait,
     Measured,
-    PutOnRecord,
-    Said,
+    MessagePassed,
+    RecordWritten,
+    RequestAnswered,
     ServedImage,
 )
 from gleaner.chaos.recoveries import Recoveries
 from gleaner.chaos.responses_sim import Responses
-from gleaner.chaos.standstill import HEAD, Standstills
 from gleaner.nodeagent.exit_codes import GAVE_UP
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.file_mapping import FileMapping
 from gleaner.sim.hosts import Host, SimProcess
+from gleaner.sim.message_hooks import ObservedMessage
 from gleaner.sim.models.saved_memory import SimCopies
 from gleaner.sim.outcome import saved_steps
-from gleaner.sim.watching import Seen
 from gleaner.supervisor import ActorSystem
 from gleaner.supervisor.journal.group_commit import Write
 from gleaner.supervisor.mailbox import SYSTEM_LIMIT
@@ -70,14 +70,14 @@ class Observer:
         self, cluster: SimCluster, jury: Jury, responses: Responses, faults: Sequence[AnyFault] = ()
     ) -> None:
         self.recoveries = Recoveries()
-        self._standstills = Standstills(cluster, jury.see, faults)
+        self._standstills = FrozenProcesses(cluster, jury.see, faults)
         self.waits: list[str] = []
         """The oldest waits at the end."""
         self._cluster = cluster
         self._jury = jury
         self._responses = responses
         self._late: dict[tuple[str, str, str, str, float], float] = {}  # since when a wait is late
-        self._told: set[tuple[str, str, str, str, float]] = set()
+        self._reported: set[tuple[str, str, str, str, float]] = set()
         self._frozen_s: dict[SimProcess, float] = {}
         self._known: set[SimProcess] = set()
         self._published: dict[tuple[int, bytes], bytes] = {}
@@ -114,11 +114,13 @@ class Observer:
 
     # -- messages and commits --
 
-    def _seen(self, seen: Seen) -> None:
+    def _seen(self, seen: ObservedMessage) -> None:
         process = seen.process
         self._meet(process)
-        fact = Said(self._now_s, process.name, seen.direction, seen.mode, seen.source, seen.to, seen.message)
-        self.recoveries.said(fact)
+        fact = MessagePassed(
+            self._now_s, process.name, seen.direction, seen.mode, seen.source, seen.to, seen.message
+        )
+        self.recoveries.message_passed(fact)
         self._jury.see(fact)
         message = seen.message
         if isinstance(message, NodeSeen) and message.event == "killed" and process.name == HEAD:
@@ -130,11 +132,11 @@ class Observer:
             self._look_at_image(process.host, message)
         elif isinstance(message, SaveState) and message.trained is not None and seen.direction == "out":
             newest = self._newest_state(process)
-            self._jury.see(PutOnRecord(self._now_s, process.host.name, message.trained.step, newest))
+            self._jury.see(RecordWritten(self._now_s, process.host.name, message.trained.step, newest))
 
     def _commit(self, host: Host, write: Write) -> None:
-        told = write.stream in TOLD_OF
-        messages = tuple(decode_body(row.kind, row.body) for row in write.rows) if told else ()
+        watched = write.stream in TOLD_OF
+        messages = tuple(decode_body(row.kind, row.body) for row in write.rows) if watched else ()
         fact = Committed(self._now_s, host.name, write.stream, write.incarnation, messages, write.is_snapshot)
         self.recoveries.committed(fact)
         self._jury.see(fact)
@@ -142,7 +144,7 @@ class Observer:
     def called(self, fact: Fact) -> None:
         """Asks and answers of a program outside of the cluster, until the job is over."""
         if self._cluster.ended is None:
-            if isinstance(fact, Answered):
+            if isinstance(fact, RequestAnswered):
                 self.recoveries.answered(fact)
             self._jury.see(fact)
 
@@ -154,7 +156,7 @@ class Observer:
         """See `deliveries`."""
         link = end.peer.endpoint if end.peer is not None else end.route.decode(errors="replace")
         count = len(frame.envelopes)
-        self._jury.see(HandedUp(self._now_s, link, session, frame.first, count, numbers))
+        self._jury.see(FrameDelivered(self._now_s, link, session, frame.first, count, numbers))
 
     # -- polls --
 
@@ -226,8 +228,8 @@ class Observer:
             self._late.pop(key, None)
             return
         late_s = self._now_s - self._late.setdefault(key, self._now_s)
-        if late_s >= LATE_S and key not in self._told:
-            self._told.add(key)
+        if late_s >= LATE_S and key not in self._reported:
+            self._reported.add(key)
             self._jury.see(LateWait(self._now_s, process.name, wait.who, wait.what, wait.on, late_s))
 
     def _measure(self, process: SimProcess, what: str, value: float, limit: float) -> None:
@@ -280,13 +282,13 @@ def digest_of(image: bytes) -> bytes:
 
 
 @contextmanager
-def acknowledgements(told: Callable[[str, int, int], None]) -> Iterator[None]:
-    """Within this context, `told` is called for every acknowledgement of frames before the instance receives
-    it."""
+def acknowledgements(notify: Callable[[str, int, int], None]) -> Iterator[None]:
+    """Within this context, `reported` is called for every acknowledgement of frames before the instance
+    receives it."""
     plain = StreamReceiver.acknowledge
 
     def acknowledge(receiver: StreamReceiver, stream: str, incarnation: int, seq: int) -> None:
-        told(stream, incarnation, seq)
+        notify(stream, incarnation, seq)
         plain(receiver, stream, incarnation, seq)
 
     StreamReceiver.acknowledge = acknowledge  # type: ignore[assignment, method-assign]

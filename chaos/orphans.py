@@ -33,7 +33,7 @@ def left_behind(run: RunDir) -> list[str]:
 
 def open_ports(root: Path) -> list[str]:
     """Addresses at which a process listens, of those that a log below `root` names."""
-    said = {
+    reported = {
         (host.strip("[]"), int(port))
         for log in root.rglob("logs/*.log")
         for host, port in _LISTENS.findall(log.read_text(errors="replace"))
@@ -43,7 +43,7 @@ def open_ports(root: Path) -> list[str]:
         for connection in psutil.net_connections(kind="tcp")
         if connection.status == psutil.CONN_LISTEN
     }
-    return sorted(f"{host}:{port}" for host, port in said & listening)
+    return sorted(f"{host}:{port}" for host, port in reported & listening)
 
 
 def stale_files(root: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from gleaner.chaos.bounds import Bounds, bounds_of
 from gleaner.chaos.coverage import unknown
-from gleaner.chaos.drawing import Terrain
+from gleaner.chaos.fault_sampler import FaultTargets
 from gleaner.chaos.faults import FAIL_LOAD, KINDS, STAY
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.shapes import wanted
@@ -57,7 +57,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     run_s: Annotated[float, Meta(gt=0)] = 120.0
     settings: dict[str, object] = {}
     draws: dict[str, dict[str, list[bool | int | float | str]]] = {}
-    terrain: Terrain = Terrain()
+    terrain: FaultTargets = FaultTargets()
     options: Options = Options()
     bounds: Bounds | None = None
     traces: tuple[str, ...] = ()

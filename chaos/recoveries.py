@@ -30,7 +30,7 @@ from gleaner.actors.rollout.state.events import (
     TicketsRevoked,
 )
 from gleaner.actors.rollout.state.group_policy import SURPLUS
-from gleaner.chaos.invariants.facts import Answered, Committed, Said
+from gleaner.chaos.invariants.facts import Committed, MessagePassed, RequestAnswered
 from gleaner.supervisor.inspection.vitals import Recovery
 from gleaner.supervisor.system_messages import LeaseGranted, SystemState
 
@@ -108,7 +108,7 @@ class Recoveries:
         """Totals of lost in-flight messages when links of a process ended."""
         self._keep(("links.lost", process), messages)
 
-    def said(self, fact: Said) -> None:
+    def message_passed(self, fact: MessagePassed) -> None:
         """Take a message."""
         message = fact.message
         match message:
@@ -147,7 +147,7 @@ class Recoveries:
             case _:
                 return
 
-    def answered(self, fact: Answered) -> None:
+    def answered(self, fact: RequestAnswered) -> None:
         """Take a caller's ask for a single request, and its result."""
         request, answer = fact.request, fact.answer
         match answer:

@@ -11,14 +11,14 @@ from pathlib import Path
 from gleaner.chaos.plan import Loaded
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.sim_run import run
-from gleaner.chaos.tally import RunTold
+from gleaner.chaos.tally import RunReport
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """A replay: the run, the last lines of its story (none of them with a file), and how many there were."""
 
-    run: RunTold
+    run: RunReport
     tail: tuple[str, ...]
     lines: int
 
@@ -46,5 +46,5 @@ def replay(
             else:
                 kept.append(line)
 
-        told = run(loaded, seed, schedule, tell=tell, stop_at=None if go_on else "")
-    return Replayed(told, tuple(kept), lines)
+        result = run(loaded, seed, schedule, tell=tell, stop_at=None if go_on else "")
+    return Replayed(result, tuple(kept), lines)

@@ -5,7 +5,7 @@ Owns the weights that were published in a run, by their root, as far as their im
 
 import logging
 
-from gleaner.sim.models.plant import Plant
+from gleaner.sim.models.job_model import JobModel
 from gleaner.sim.models.tokens import response
 from gleaner.sim.models.weight_bytes import BrokenImage, weights_of
 
@@ -15,9 +15,9 @@ log = logging.getLogger("chaos")
 class Responses:
     """See the module. `of` is a `samples.ResponseOf`."""
 
-    def __init__(self, plant: Plant) -> None:
-        self._vocabulary = plant.shape.vocabulary
-        self._follow = plant.tokens_follow_weights
+    def __init__(self, job_model: JobModel) -> None:
+        self._vocabulary = job_model.shape.vocabulary
+        self._follow = job_model.tokens_follow_weights
         self._weights: dict[bytes, bytes] = {}
 
     def published(self, root: bytes, image: bytes) -> None:

@@ -27,11 +27,11 @@ class Shrunk(Generic[T]):
     minimal: bool
 
 
-class _Spent(Exception):
+class _NoTestsLeft(Exception):
     """No test is left."""
 
 
-class _Asked(Generic[T]):
+class _Remembered(Generic[T]):
     """Remembers answers, by the positions that are kept."""
 
     def __init__(self, items: Sequence[T], fails: Callable[[Sequence[T]], bool], most: int) -> None:
@@ -44,7 +44,7 @@ class _Asked(Generic[T]):
         known = self._answers.get(key)
         if known is None:
             if self.questions >= self._most:
-                raise _Spent
+                raise _NoTestsLeft
             self.questions += 1
             known = self._answers[key] = self._fails([self._items[index] for index in key])
         return known
@@ -57,7 +57,7 @@ def shrink(
 
     Raises ValueError where `fails` is false for all of them: then there is nothing to search for.
     """
-    asked = _Asked(items, fails, max_questions)
+    asked = _Remembered(items, fails, max_questions)
     kept = list(range(len(items)))
     if not asked.fails(kept):
         raise ValueError(f"all {len(items)} together do not fail: nothing to shrink")
@@ -73,12 +73,12 @@ def shrink(
                 break
             else:
                 pieces = min(2 * pieces, len(kept))
-    except _Spent:
+    except _NoTestsLeft:
         return Shrunk(tuple(items[index] for index in kept), asked.questions, minimal=False)
     return Shrunk(tuple(items[index] for index in kept), asked.questions, minimal=True)
 
 
-def _without_a_piece(asked: _Asked[T], kept: list[int], pieces: int) -> list[int] | None:
+def _without_a_piece(asked: _Remembered[T], kept: list[int], pieces: int) -> list[int] | None:
     """`kept` less the first of its `pieces` parts that is not needed; one part alone is tried first where
     that test is smaller."""
     bounds = [len(kept) * part // pieces for part in range(pieces + 1)]

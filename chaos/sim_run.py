@@ -17,28 +17,28 @@ from gleaner.chaos.deliveries import deliveries
 from gleaner.chaos.faults import STAY
 from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.check import Found
-from gleaner.chaos.invariants.facts import Ending
+from gleaner.chaos.invariants.facts import RunEnd
 from gleaner.chaos.observe_sim import Observer, acknowledgements
 from gleaner.chaos.plan import Loaded
 from gleaner.chaos.responses_sim import Responses
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.story import line_of, line_of_fault, line_of_found, line_of_note
-from gleaner.chaos.tally import Broken, RunTold
+from gleaner.chaos.tally import Broken, RunReport
 from gleaner.configs.schema import Config
-from gleaner.rlctl.simulated import evidence
-from gleaner.sim.breaking import Breaking
+from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
+from gleaner.sim.fault_injector import FaultInjector
 from gleaner.sim.loop import SpinsForever
+from gleaner.sim.models.host_devices import HostDevices
+from gleaner.sim.models.job_model import JobModel
 from gleaner.sim.models.lengths import LengthLaw
-from gleaner.sim.models.plant import Plant
-from gleaner.sim.models.rig import Rig
 from gleaner.sim.models.shapes import model_shape
-from gleaner.sim.setting import Setting
+from gleaner.sim.run_setup import RunSetup
 
 STRIDE_S = 1.0
 """Virtual seconds between two questions whether the job is over."""
 TRACE_NAME = "drawn"
-RESERVED_RIG, PREEMPTIBLE_RIG = Rig("t4"), Rig("cpu")
+RESERVED_RIG, PREEMPTIBLE_RIG = HostDevices("t4"), HostDevices("cpu")
 TOKEN_SCALE = 8
 """Tokens of the model per message token: decoding one message token takes as long as eight."""
 LENGTHS = LengthLaw(median=60.0 * TOKEN_SCALE, sigma=0.6, correlation=0.5)
@@ -52,7 +52,7 @@ def run(
     *,
     tell: Callable[[str], None] | None = None,
     stop_at: str | None = None,
-) -> RunTold:
+) -> RunReport:
     """Run a job under the faults of its seed, or under `schedule`. tell: receives the story of the run, line
     by line (`gleaner.chaos.story`). stop_at: end at the first violation of that check, "" of any; None
     continues to the end of the job."""
@@ -65,12 +65,12 @@ def run(
             tell(line)
 
     cluster = SimCluster(setting, noted if tell is not None else None)
-    responses = Responses(setting.plant)
+    responses = Responses(setting.job_model)
     config = setting.config
     rollout = config.rollout
     jury = jury_of(responses.of, rollout.staleness, config.train_problems, rollout.max_pending)
     observer = Observer(cluster, jury, responses, drawn.faults)
-    faults = Faults(Breaking(cluster), drawn.faults)
+    faults = Faults(FaultInjector(cluster), drawn.faults)
     reached: list[Found] = []
 
     def found(one: Found) -> None:
@@ -108,7 +108,7 @@ def run(
         quiet_s = max(outcome.virtual_s - drawn.over_s, 0.0)
         jury.close(
             evidence(outcome),
-            Ending(
+            RunEnd(
                 ended=outcome.complete,
                 virtual_s=outcome.virtual_s,
                 deadline_s=setting.deadline_s,
@@ -122,7 +122,7 @@ def run(
         broken.insert(0, Broken(check="I8", at_s=cluster.loop.now_s, text=spins))
     if observer.recoveries.stays:
         faults.fired[STAY] = observer.recoveries.stays
-    return RunTold(
+    return RunReport(
         seed=seed,
         trace_hash=outcome.trace_hash,
         ended=outcome.ended,
@@ -137,7 +137,7 @@ def run(
     )
 
 
-def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> Setting:
+def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
     """Setting of the run of this seed."""
     campaign = loaded.campaign
     trace = as_trace(schedule.faults, TRACE_NAME)
@@ -147,8 +147,8 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> Setting:
         trace=TRACE_NAME if trace is not None else "",
         n_prem_max=campaign.terrain.preemptible,
     )
-    return Setting(
-        plant=plant(),
+    return RunSetup(
+        job_model=job_model(),
         reserved=RESERVED_RIG,
         preemptible=PREEMPTIBLE_RIG,
         config=msgspec.structs.replace(config, fleet=fleet),
@@ -159,7 +159,7 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> Setting:
     )
 
 
-def plant() -> Plant:
+def job_model() -> JobModel:
     """A small model on slow machines: a step takes several virtual seconds and few events, so faults meet it
     in the middle of its work. Its tokens depend on its weights, so that a wrong version is seen in them."""
-    return Plant(model_shape("qwen3-0_6b"), LENGTHS, token_scale=TOKEN_SCALE, tokens_follow_weights=True)
+    return JobModel(model_shape("qwen3-0_6b"), LENGTHS, token_scale=TOKEN_SCALE, tokens_follow_weights=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import zmq
 
-from gleaner.chaos import lies, zmtp
+from gleaner.chaos import hostile_messages, zmtp
 from gleaner.transport import bulk_frames
 from gleaner.transport.keys import NodeKeys
 from gleaner.transport.zap import ROUTING_MARK
@@ -101,8 +101,16 @@ def forged_identities(port: int, rng: random.Random) -> None:
     ):
         with zmtp.Raw(port) as raw:
             raw.push(zmtp.GREETING + zmtp.ready(identity))
-            raw.push(zmtp.message([lies.link("HELLO", 0, lies.LIFE, 0, 1, 0, 64)]))
-            raw.push(zmtp.message([lies.link("DATA", 0, lies.LIFE, 1, 0, 64, [lies.ENVELOPE])]))
+            raw.push(zmtp.message([hostile_messages.link("HELLO", 0, hostile_messages.LIFE, 0, 1, 0, 64)]))
+            raw.push(
+                zmtp.message(
+                    [
+                        hostile_messages.link(
+                            "DATA", 0, hostile_messages.LIFE, 1, 0, 64, [hostile_messages.ENVELOPE]
+                        )
+                    ]
+                )
+            )
     for kind in (b"ROUTER", b"REP", b"PUB", b"STREAM", b"x" * 200):
         with zmtp.Raw(port) as raw:
             raw.push(zmtp.GREETING + zmtp.ready(ROUTING_MARK + b"liar#1#1.1#", kind) + zmtp.message([b"x"]))
@@ -113,7 +121,7 @@ def lying_messages(port: int, rng: random.Random) -> None:
     sessions, repeated old frames, envelopes and token frames with false values."""
     identity = ROUTING_MARK + b"stranger#1#" + str(rng.random()).encode()
     with _dealer(port, identity) as sock, contextlib.suppress(zmq.Again):
-        for parts in lies.messages(rng):
+        for parts in hostile_messages.messages(rng):
             sock.send_multipart(parts)
 
 
@@ -126,7 +134,7 @@ def lying_member(keys: NodeKeys, server_key: str, victim: str) -> Attack:
         forged = ROUTING_MARK + f"friend#1#{rng.random()}#{victim}".encode()
         for identity in (own, forged, b"no mark of ours", bytes(100)):
             with _dealer(port, identity, keys, server_key) as sock, contextlib.suppress(zmq.Again):
-                for parts in lies.messages(rng):
+                for parts in hostile_messages.messages(rng):
                     sock.send_multipart(parts)
 
     return attack

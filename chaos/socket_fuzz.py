@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from gleaner.chaos import socket_attacks
-from gleaner.chaos.siege import SPARE_DESCRIPTORS, Verdict, besiege
+from gleaner.chaos.target_monitor import SPARE_DESCRIPTORS, Verdict, besiege
 from gleaner.nodeagent.client import calling
 from gleaner.nodeagent.exit_codes import CannotRun
 from gleaner.nodeagent.files import AgentFile, find_agent

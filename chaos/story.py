@@ -7,23 +7,23 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gleaner.chaos.faults import AnyFault, told
+from gleaner.chaos.faults import AnyFault, description
 from gleaner.chaos.invariants.check import Found
 from gleaner.chaos.invariants.facts import (
-    Answered,
-    Asked,
     Committed,
     DeclaredDead,
     Fact,
     Failed,
+    FrameDelivered,
     FramesAcknowledged,
-    HandedUp,
     LateWait,
     Measured,
-    PutOnRecord,
-    Said,
+    MessagePassed,
+    ProcessFrozen,
+    RecordWritten,
+    RequestAnswered,
+    RequestAsked,
     ServedImage,
-    StoodStill,
 )
 from gleaner.supervisor.message import kind_of
 
@@ -38,7 +38,7 @@ def line_of(fact: Fact) -> str:
     """One fact. Messages are shown with the process that saw them: a message between two processes has two
     lines, one where it was sent and one where it arrived."""
     match fact:
-        case Said():
+        case MessagePassed():
             way = f"{fact.source} {ARROWS.get(fact.direction, fact.direction)} {fact.to}"
             what = f"{fact.process:<18} {fact.mode:<5} {way}: {kind_of(fact.message)} {fields(fact.message)}"
         case Committed():
@@ -47,14 +47,14 @@ def line_of(fact: Fact) -> str:
             what = f"{fact.host:<18} {rows} of {fact.stream}#{fact.incarnation}: {kinds}"
         case FramesAcknowledged():
             what = f"{'':<18} frames of {fact.stream}#{fact.incarnation} up to {fact.seq} are acknowledged"
-        case HandedUp():
+        case FrameDelivered():
             came = f"{fact.first} to {fact.first + fact.count - 1}" if fact.count > 1 else str(fact.first)
             handed = ", ".join(map(str, fact.numbers)) or "nothing"
             which = (
                 "all" if list(fact.numbers) == list(range(fact.first, fact.first + fact.count)) else handed
             )
             what = f"{'':<18} message {came} of {fact.link} (session {fact.session[0]}) handed up: {which}"
-        case PutOnRecord():
+        case RecordWritten():
             newest = f"the newest is of step {fact.newest}" if fact.newest >= 0 else "there is none"
             what = f"{fact.host:<18} wants step {fact.step} on record; of the whole states here {newest}"
         case ServedImage():
@@ -64,7 +64,7 @@ def line_of(fact: Fact) -> str:
             what = (
                 f"{fact.process:<18} {fact.who} waits for {fact.what} on {fact.on}, late {fact.late_s:.1f} s"
             )
-        case StoodStill():
+        case ProcessFrozen():
             end = fact.ended and f", ended: {fact.ended}"
             what = f"{fact.process:<18} stands still for {fact.for_s:.1f} of {fact.limit_s:.1f} s{end}"
         case DeclaredDead():
@@ -73,11 +73,11 @@ def line_of(fact: Fact) -> str:
             what = f"{fact.process:<18} {fact.what}: {fact.value:g} of {fact.limit:g}"
         case Failed():
             what = f"{fact.process:<18} failed: {fact.text}"
-        case Asked():
+        case RequestAsked():
             what = f"{fact.caller:<18} asks: {fields(fact.request)}"
-        case Answered():
-            told = fields(fact.answer) if fact.answer is not None else fact.refusal or "nothing"
-            what = f"{fact.caller:<18} asked for {fact.request.id} at {fact.asked_s:.3f} s and got: {told}"
+        case RequestAnswered():
+            shown = fields(fact.answer) if fact.answer is not None else fact.refusal or "nothing"
+            what = f"{fact.caller:<18} asked for {fact.request.id} at {fact.asked_s:.3f} s and got: {shown}"
         case _:
             what = str(fact)
     return f"{fact.at_s:12.6f} {what}"
@@ -92,7 +92,7 @@ def line_of_note(note: str) -> str:
 
 def line_of_fault(at_s: float, fault: AnyFault, happened: str) -> str:
     """A fault that fired, or missed."""
-    return f"{at_s:12.6f} FAULT {happened}: {told(fault)}"
+    return f"{at_s:12.6f} FAULT {happened}: {description(fault)}"
 
 
 def line_of_found(found: Found) -> str:

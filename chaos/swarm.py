@@ -1,6 +1,6 @@
 """Swarm: draws a schedule from a seed, after drawing the options (swarm testing).
 
-Owns which kinds are on in a run and how often they occur. `drawing` draws the parameters of each fault,
+Owns which kinds are on in a run and how often they occur. `fault_sampler` draws the parameters of each fault,
 `bounds` has the job's limits. Pure: one seed and one terrain give one schedule, on every machine.
 
 A swarm finds more than the mean of all faults: a run in which only the disk breaks, a hundred times, reaches
@@ -14,10 +14,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gleaner.chaos.aims import BY_PATH, Aim
 from gleaner.chaos.availability import stays
 from gleaner.chaos.bounds import Bounds, bearable
-from gleaner.chaos.drawing import NOTICES_S, Drawer, Terrain
+from gleaner.chaos.fault_sampler import NOTICES_S, Drawer, FaultTargets
+from gleaner.chaos.fault_scenarios import BY_PATH, FaultScenario
 from gleaner.chaos.faults import KINDS, STAY, AnyFault, Notice, Stay
 from gleaner.chaos.schedule import Schedule
 from gleaner.configs.trace import Trace
@@ -37,8 +37,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         max_faults: in one run.
         calm: share of runs without any fault; they show the cost of the faults.
         trace_share: share of runs whose preemptible hosts follow a trace, where there are any.
-        aims: recovery paths to which groups of faults are composed (`gleaner.chaos.aims`). aim_share: share
-            of runs that have one of them, beside what is drawn.
+        aims: recovery paths to which groups of faults are composed (`gleaner.chaos.fault_scenarios`).
+            aim_share: share of runs that have one of them, beside what is drawn.
     """
 
     kinds: tuple[str, ...] = ()
@@ -68,7 +68,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def draw(
-    seed: int, terrain: Terrain, options: Options, bounds: Bounds, traces: Mapping[str, Trace] | None = None
+    seed: int,
+    terrain: FaultTargets,
+    options: Options,
+    bounds: Bounds,
+    traces: Mapping[str, Trace] | None = None,
 ) -> Schedule:
     """The schedule of a seed."""
     rng = random.Random(f"{seed}/swarm")
@@ -95,7 +99,7 @@ def draw(
 
 
 def _stays(
-    rng: random.Random, terrain: Terrain, options: Options, traces: Mapping[str, Trace]
+    rng: random.Random, terrain: FaultTargets, options: Options, traces: Mapping[str, Trace]
 ) -> list[AnyFault]:
     """A piece of a real trace with events, sped up to the length of the run."""
     trace = traces[rng.choice(sorted(traces))]
@@ -103,10 +107,10 @@ def _stays(
     length_s = options.horizon_s * speed
     from_s = rng.uniform(0.0, max(trace.end_s - length_s, 0.0))
     found = stays(trace, from_s=from_s, for_s=length_s, speed=speed, hosts=terrain.preemptible)
-    return [_told(rng, stay) for stay in found]
+    return [_with_notice(rng, stay) for stay in found]
 
 
-def _told(rng: random.Random, stay: Stay) -> Stay:
+def _with_notice(rng: random.Random, stay: Stay) -> Stay:
     """Traces seldom contain whether a host got notice; clouds give the same notices as `Notice` draws."""
     notice_s = rng.choice(NOTICES_S)
     return stay if stay.notice_s else msgspec.structs.replace(stay, notice_s=min(notice_s, stay.for_s))
@@ -119,10 +123,10 @@ def _in_time(faults: Iterable[AnyFault], options: Options) -> list[AnyFault]:
 
 
 def _aimed(
-    rng: random.Random, terrain: Terrain, options: Options, come_and_go: Sequence[AnyFault]
+    rng: random.Random, terrain: FaultTargets, options: Options, come_and_go: Sequence[AnyFault]
 ) -> tuple[AnyFault, ...]:
     """One of the aims, at a time at which it fits, on one of the hosts that there are."""
-    aim: Aim = BY_PATH[rng.choice(options.aims)]
+    aim: FaultScenario = BY_PATH[rng.choice(options.aims)]
     hosts = sorted({fault.host for fault in come_and_go if isinstance(fault, Stay)})
     hosts = hosts or [f"spot-{number}" for number in range(1, terrain.preemptible + 1)]
     latest_s = options.horizon_s - aim.lasts_s

@@ -21,7 +21,7 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class RunTold(msgspec.Struct, frozen=True, kw_only=True):
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """One run. counts: see `coverage`; shapes: of what fired, see `shapes`. ended: done, failed, late,
     stopped, or hung (`hang_detector`)."""
 
@@ -43,7 +43,7 @@ class RunTold(msgspec.Struct, frozen=True, kw_only=True):
         return not self.broken
 
 
-class CampaignTold(msgspec.Struct, frozen=True, kw_only=True):
+class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
     """A whole campaign. valid: every wanted fault fired and every wanted path was taken. trace_hash: of all
     runs, in the order of their seeds; two campaigns with the same one had the same histories."""
 
@@ -63,12 +63,12 @@ class CampaignTold(msgspec.Struct, frozen=True, kw_only=True):
     trace_hash: str
     virtual_s: float
     wall_s: float
-    results: list[RunTold]
+    results: list[RunReport]
 
 
 def tally(
-    loaded: Loaded, seeds: str, runs: Iterable[RunTold], wall_s: float, *, whole: bool = True
-) -> CampaignTold:
+    loaded: Loaded, seeds: str, runs: Iterable[RunReport], wall_s: float, *, whole: bool = True
+) -> CampaignReport:
     """Add runs up. whole: all seeds were run; for an interrupted campaign no fault or path is reported
     missing."""
     ordered = sorted(runs, key=lambda run: run.seed)
@@ -79,7 +79,7 @@ def tally(
         unfired = [kind for kind in campaign.wanted_faults if not fired.get(kind)]
         unfired += [shape for shape in campaign.wanted_shapes if not shapes.get(shape)]
     untaken = never_taken(counts, campaign.paths) if whole else []
-    return CampaignTold(
+    return CampaignReport(
         campaign=loaded.name,
         seeds=seeds,
         runs=len(ordered),
@@ -100,13 +100,13 @@ def tally(
     )
 
 
-def hash_of(ordered: Sequence[RunTold]) -> str:
+def hash_of(ordered: Sequence[RunReport]) -> str:
     """One number for all histories."""
     text = "".join(f"{run.seed} {run.trace_hash}\n" for run in ordered)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _sum(runs: Sequence[RunTold], name: str) -> dict[str, int]:
+def _sum(runs: Sequence[RunReport], name: str) -> dict[str, int]:
     total: Counter[str] = Counter()
     for run in runs:
         total.update(getattr(run, name))

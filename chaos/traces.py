@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gleaner.configs import trace
 from gleaner.configs.trace import Trace, TraceError
-from gleaner.sim.setting import refuse_hosts
+from gleaner.sim.run_setup import refuse_hosts
 
 
 def read_all(paths: Iterable[str], base: Path) -> dict[str, Trace]:

@@ -2,7 +2,7 @@
 
 Reads orders from standard input. Owns a process of its own, so that a run cannot affect another one, a
 planted bug stays in it, and a run that never returns can be killed. An order is a line of JSON
-(`orders.Order`), so is each answer. Nothing of the product is imported before the bug is planted.
+(`run_orders.Order`), so is each answer. Nothing of the product is imported before the bug is planted.
 """
 
 import argparse
@@ -29,8 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve() -> int:
     import msgspec
 
-    from gleaner.chaos.orders import Order
     from gleaner.chaos.plan import Loaded, load
+    from gleaner.chaos.run_orders import RunOrder
     from gleaner.chaos.sim_run import run
 
     logging.disable(logging.CRITICAL)  # 1000 runs log the same lines; a replay shows them
@@ -39,12 +39,12 @@ def _serve() -> int:
     loaded: dict[tuple[str, tuple[str, ...]], Loaded] = {}
     gc.freeze()  # what was imported is no garbage: collections need not look at it in every second of a run
     for line in sys.stdin.buffer:
-        order = msgspec.json.decode(line, type=Order)
+        order = msgspec.json.decode(line, type=RunOrder)
         key = order.campaign, order.availability
         if key not in loaded:
             loaded[key] = load(*key)
-        told = run(loaded[key], order.seed, order.schedule, stop_at=order.stop_at)
-        answers.write(msgspec.json.encode(told) + b"\n")
+        result = run(loaded[key], order.seed, order.schedule, stop_at=order.stop_at)
+        answers.write(msgspec.json.encode(result) + b"\n")
     return 0
 
 

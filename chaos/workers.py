@@ -14,8 +14,8 @@ import msgspec
 import psutil
 
 from gleaner.chaos.hang_detector import HangDetector, Sample
-from gleaner.chaos.orders import Order
-from gleaner.chaos.tally import Broken, RunTold
+from gleaner.chaos.run_orders import RunOrder
+from gleaner.chaos.tally import Broken, RunReport
 
 MAX_LINE = 32 << 20
 """Bytes of one answer; one with fifty violations is tens of kB."""
@@ -50,7 +50,7 @@ class Worker:
         self._errors: asyncio.Task[None] | None = None
         self._words: deque[str] = deque(maxlen=40)
 
-    async def ask(self, order: Order) -> RunTold:
+    async def ask(self, order: RunOrder) -> RunReport:
         """Run it. Raises OSError where no process can be started."""
         processor_s = self._run_s
         if self._process is None:
@@ -68,7 +68,7 @@ class Worker:
             return _broken(order.seed, "hung", why)
         line = answer.result()
         if line:
-            return msgspec.json.decode(line, type=RunTold)
+            return msgspec.json.decode(line, type=RunReport)
         await self.end()
         words = "".join(self._words)[-MAX_ERRORS:].strip()
         return _broken(order.seed, "crashed", f"the worker died: {words or 'without a word'}")
@@ -101,7 +101,7 @@ class Worker:
         self._errors = asyncio.create_task(self._listen(process.stderr))
         return process
 
-    async def _answer(self, process: asyncio.subprocess.Process, order: Order) -> bytes:
+    async def _answer(self, process: asyncio.subprocess.Process, order: RunOrder) -> bytes:
         """Its answer line; empty where it died."""
         assert process.stdin is not None
         assert process.stdout is not None
@@ -140,15 +140,15 @@ def _sample(pid: int) -> Sample:
 
 
 async def run_all(
-    orders: Iterable[Order], *, count: int, run_s: float, mutation: str = ""
-) -> AsyncGenerator[RunTold, None]:
+    orders: Iterable[RunOrder], *, count: int, run_s: float, mutation: str = ""
+) -> AsyncGenerator[RunReport, None]:
     """Every order's answer, in the order of completion, from `count` workers. Cancelled or closed, it kills
     its processes. Raises OSError where none can be started."""
     if count < 1:
         raise ValueError(f"{count} workers: at least 1 is needed")
     waiting = deque(orders)
     left = len(waiting)
-    answers: asyncio.Queue[RunTold | Exception] = asyncio.Queue(maxsize=2 * count)
+    answers: asyncio.Queue[RunReport | Exception] = asyncio.Queue(maxsize=2 * count)
 
     workers = [Worker(run_s, mutation) for _ in range(min(count, left))]
 
@@ -176,5 +176,5 @@ async def run_all(
             await worker.end()  # nothing is left to the loop's end
 
 
-def _broken(seed: int, ended: str, text: str) -> RunTold:
-    return RunTold(seed=seed, ended=ended, broken=(Broken(check="I8", at_s=0.0, text=text),))
+def _broken(seed: int, ended: str, text: str) -> RunReport:
+    return RunReport(seed=seed, ended=ended, broken=(Broken(check="I8", at_s=0.0, text=text),))

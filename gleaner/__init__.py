@@ -8,17 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gleaner.rlctl.blocking import Publisher as publisher  # called like `connect`
+    from gleaner.rlctl.blocking_publisher import Publisher as publisher  # called like `connect`
     from gleaner.rlctl.client import Cluster, connect
-    from gleaner.rlctl.publishing_home import CannotPublish
+    from gleaner.rlctl.transfer_agent import CannotPublish
 
 __all__ = ["CannotPublish", "Cluster", "connect", "publisher"]
 
 _PLACES = {
-    "CannotPublish": ("rlctl.publishing_home", "CannotPublish"),
+    "CannotPublish": ("rlctl.transfer_agent", "CannotPublish"),
     "Cluster": ("rlctl.client", "Cluster"),
     "connect": ("rlctl.client", "connect"),
-    "publisher": ("rlctl.blocking", "Publisher"),
+    "publisher": ("rlctl.blocking_publisher", "Publisher"),
 }
 
 

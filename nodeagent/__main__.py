@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 from gleaner.configs.load import ConfigError
 from gleaner.configs.trace import INSTANCE
 from gleaner.nodeagent import numeric_threads
+from gleaner.nodeagent.cli import parser
 from gleaner.nodeagent.exit_codes import USAGE, CannotRun
 from gleaner.nodeagent.files import state_base
-from gleaner.nodeagent.host import MIN_LEASE_S, Seat, run_process
-from gleaner.nodeagent.words import parser
+from gleaner.nodeagent.host import MIN_LEASE_S, ProcessLocation, run_process
 from gleaner.supervisor.fork_server.client import ForkServer
-from gleaner.supervisor.journal.places import is_url
+from gleaner.supervisor.journal.store_choice import is_url
 from gleaner.transport.endpoint import endpoint
 from gleaner.transport.keys import RefusedToListen, is_loopback, require_clear_beyond_loopback
 from gleaner.transport.wire import Peer
@@ -49,14 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command == "start":
             # Before the imports below: they may start a thread, and only a process of one forks a server.
             forks = ForkServer.inherit()
+            from gleaner.nodeagent.host_services import RealHostServices
             from gleaner.nodeagent.node import run_node
-            from gleaner.nodeagent.site import RealSite
 
             options = start_options(args)
             if options.local_fleet and forks is None:
                 forks = ForkServer.execute(PRELOADED, numeric_threads.environment(1))
-            name = f"nodeagent {options.seat.node}"
-            return run_process(lambda stop: run_node(options, stop, RealSite(forks)), name)
+            name = f"nodeagent {options.location.node}"
+            return run_process(lambda stop: run_node(options, stop, RealHostServices(forks)), name)
         state_dir = args.state_dir or default_state_dir("head")
     except CannotRun as problem:
         print(f"nodeagent: error: {problem}", file=sys.stderr)
@@ -109,7 +109,7 @@ def start_options(args: argparse.Namespace) -> "Options":
         except RefusedToListen as problem:
             raise CannotRun(USAGE, f"--listen {problem}") from problem
     _check_journal(args, role)
-    seat = Seat(
+    location = ProcessLocation(
         name,
         "agent",
         state_dir.absolute(),
@@ -129,7 +129,7 @@ def start_options(args: argparse.Namespace) -> "Options":
     if not MIN_GRACE_S <= args.grace <= MAX_GRACE_S:
         raise CannotRun(USAGE, f"--grace {args.grace:g}: expected {MIN_GRACE_S:g} to {MAX_GRACE_S:g} s")
     return Options(
-        seat,
+        location,
         role,
         local_fleet=args.fleet == "local",
         control=args.fleet == "local",
@@ -138,7 +138,7 @@ def start_options(args: argparse.Namespace) -> "Options":
         standby=args.standby,
         gateway=args.gateway,
         grace_s=args.grace,
-        find_cloud=_notices(args, role, seat),
+        find_cloud=_notices(args, role, location),
     )
 
 
@@ -148,7 +148,7 @@ def _datacenter(name: str) -> str:
     return name
 
 
-def _notices(args: argparse.Namespace, role: str, seat: Seat) -> "FindCloud | None":
+def _notices(args: argparse.Namespace, role: str, location: ProcessLocation) -> "FindCloud | None":
     """The source of the host's preemption notices. Raises CannotRun if the role's hosts are never
     preempted."""
     if args.notices_url and not re.fullmatch(r"https?://[^/?#\s]+/?", args.notices_url):
@@ -157,17 +157,17 @@ def _notices(args: argparse.Namespace, role: str, seat: Seat) -> "FindCloud | No
         if args.notices not in ("auto", "none"):
             raise CannotRun(USAGE, f"--notices {args.notices}: only preemptible hosts follow notices")
         return None
-    alone = seat.head is not None and is_loopback(seat.head.endpoint)
+    alone = location.head is not None and is_loopback(location.head.endpoint)
     if args.notices == "none" or (args.notices == "auto" and alone and not args.notices_url):
         return None  # a head on this machine: it is taken away with its head, or never
-    from gleaner.nodeagent.notices.finding import cloud_finder
+    from gleaner.nodeagent.notices.cloud_detection import cloud_finder
 
     return cloud_finder(args.notices, args.notices_url)
 
 
 def _gateway(listen: str) -> None:
     """Raises CannotRun for an invalid address."""
-    from gleaner.nodeagent.gateway_door import address_of
+    from gleaner.nodeagent.gateway_http import address_of
 
     try:
         address_of(listen)

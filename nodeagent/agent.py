@@ -27,7 +27,7 @@ from gleaner.actors.protocol.weights import HostLeaves
 from gleaner.configs.load import ConfigError
 from gleaner.nodeagent.children import Children
 from gleaner.nodeagent.departure import REPORT_DEADLINE_S, Departure
-from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, Unfit, as_cannot_run
+from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, UnmetRequirements, as_cannot_run
 from gleaner.supervisor import Actor, AskFailed, Done, JournalError, Lane, NotAdmitted, Refused, handles
 
 HELLO_AGAIN_S = 0.5  # pause after an unanswered hello; an answer contains the pause of the Scheduler's choice
@@ -153,7 +153,7 @@ class NodeAgent(Actor):
                 ):
                     await self._children.run(job, self._done)
                 self._news.set()  # other hosts may wait until this one has released the last job
-            except Unfit as problem:
+            except UnmetRequirements as problem:
                 self._unfit(str(problem))
             except (CannotRun, ConfigError, OSError, JournalError) as problem:
                 known = as_cannot_run(problem)
@@ -190,10 +190,10 @@ class NodeAgent(Actor):
         self._departure.order(message.deadline_s)
 
     @handles(CloudNotice, lane=Lane.SYSTEM)
-    async def cloud_says(self, message: CloudNotice) -> None:
+    async def cloud_notice(self, message: CloudNotice) -> None:
         """Apply a notice of the cloud; the newest one counts."""
         self._may_drain()
-        self._departure.heard(message)
+        self._departure.receive(message)
 
     def _may_drain(self) -> None:
         if self._role != "preemptible":

@@ -15,13 +15,13 @@ from gleaner.actors.cluster import job as places
 from gleaner.actors.names import CONTROLLER, STATE
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Config
-from gleaner.nodeagent.exit_codes import HOPELESS, IN_USE, Unfit
-from gleaner.nodeagent.host import COMMIT_S, Bounds, Seat
+from gleaner.nodeagent.exit_codes import HOPELESS, IN_USE, UnmetRequirements
+from gleaner.nodeagent.host import COMMIT_S, Bounds, ProcessLocation
+from gleaner.nodeagent.host_services import ClosingTracer, HostServices, ResourceHold
 from gleaner.nodeagent.numeric_threads import DEFAULTS, thread_limits
 from gleaner.nodeagent.process_arguments import arguments, environment
+from gleaner.nodeagent.process_trees import rank_kind, threads
 from gleaner.nodeagent.restarts import RestartReporter
-from gleaner.nodeagent.site import ClosingTracer, Held, Site
-from gleaner.nodeagent.trees import rank_kind, threads
 from gleaner.supervisor import (
     ActorSystem,
     ChildSpec,
@@ -52,9 +52,9 @@ class Children:
 
     Args:
         system: of the node agent's process.
-        seat: where the node agent sits; the children join `seat.head`.
+        location: where the node agent sits; the children join `location.head`.
         role: one of `defaults.ROLES`.
-        site: what the node agent runs on.
+        services: what the node agent runs on.
         on_give_up: called with the `SupervisorFailed` of the children's supervisor.
         gateway: of a head, the address of its gateway, which overrides the job's settings; "": no override.
     """
@@ -62,16 +62,16 @@ class Children:
     def __init__(
         self,
         system: ActorSystem,
-        seat: Seat,
+        location: ProcessLocation,
         role: str,
-        site: Site,
+        services: HostServices,
         on_give_up: Callable[[Exception], None],
         gateway: str = "",
     ) -> None:
         self._system = system
-        self._seat = seat
+        self._location = location
         self._role = role
-        self._site = site
+        self._services = services
         self._on_give_up = on_give_up
         self._gateway = gateway
         self._reporter = RestartReporter(system)
@@ -79,7 +79,7 @@ class Children:
         self._journal: Journals | None = None
         self._job: JobSpec | None = None
         self._tracer: ClosingTracer | None = None
-        self._memory: Held | None = None
+        self._memory: ResourceHold | None = None
         self._lock = asyncio.Lock()
         self._closed = False
 
@@ -101,7 +101,7 @@ class Children:
             last = self._job
             await self._stop()
             if last is not None and last.run_id == done:
-                self._site.job_is_over(replace(self._seat, job=done))
+                self._services.job_is_over(replace(self._location, job=done))
             if job is not None:
                 await self._start(job)
 
@@ -122,7 +122,7 @@ class Children:
     def forget_memory(self) -> None:
         """Free the job's shared memory, after an end without order, when the children are gone."""
         if self._job is not None:
-            self._site.forget_memory(self._job, self._seat.node)
+            self._services.forget_memory(self._job, self._location.node)
 
     def signal(self, name: str, number: int) -> int | None:
         """Send a signal to a child process; its pid, or None where no such process runs."""
@@ -135,14 +135,14 @@ class Children:
     async def _start(self, job: JobSpec) -> None:
         own = places.with_gateway(job, self._gateway) if self._gateway else job
         config = places.config_of(own)
-        if lacks := await self._site.fittings.unmet(self._role, config):
-            raise Unfit(lacks)
+        if lacks := await self._services.adapters.unmet(self._role, config):
+            raise UnmetRequirements(lacks)
         self._system.live_by(Bounds.of(config).limits)  # the agent started before any settings were known
-        self._tracer = self._site.open_tracer(config.traces, self._seat, config.limits.log_bytes)
+        self._tracer = self._services.open_tracer(config.traces, self._location, config.limits.log_bytes)
         self._system.tracer = self._tracer
-        job_file = self._site.write_job(self._seat.state_dir, own)
-        seat = replace(self._seat, job=job.run_id)
-        self._journal = await self._site.open_job_journals(seat, COMMIT_S)
+        job_file = self._services.write_job(self._location.state_dir, own)
+        location = replace(self._location, job=job.run_id)
+        self._journal = await self._services.open_job_journals(location, COMMIT_S)
         # An earlier life of this process wrote there, perhaps when this host's clock was ahead.
         self._system.incarnations.at_least(await self._journal.newest_incarnation())
         fleet = config.fleet
@@ -150,12 +150,12 @@ class Children:
         spec = one_for_one(
             *self._actors(job, config),
             *(self._child(kind, job_file, config, intensity) for kind in self._kinds(config)),
-            name=f"{self._seat.node}/children",
+            name=f"{self._location.node}/children",
             intensity=intensity,
         )
         self._job = job
         if self._role != "head":  # which keeps none
-            self._memory = self._site.hold_memory(job, self._seat.node)
+            self._memory = self._services.hold_memory(job, self._location.node)
         self._tree = Supervisor(
             self._system,
             spec,
@@ -182,7 +182,7 @@ class Children:
         if tracer is not None:
             await tracer.close()
         if job is not None:
-            self._site.forget_memory(job, self._seat.node)
+            self._services.forget_memory(job, self._location.node)
         if self._memory is not None:
             self._memory.release()
             self._memory = None
@@ -216,15 +216,15 @@ class Children:
         # The trainer is the last to start and the first to stop: it gives the orders.
         kinds = [rank_kind(number) for number in range(1, config.training.processes)]
         ranks = [self._process(kind, job_file, config) for kind in kinds]
-        name = f"{self._seat.node}/gang"
+        name = f"{self._location.node}/gang"
         return child(name, one_for_all(*ranks, own, name=name, intensity=intensity))
 
     def _process(self, kind: str, job_file: Path, config: Config) -> ChildSpec:
-        seat = self._seat
+        location = self._location
         spec = ProcessSpec(
-            arguments(kind, seat, job_file),
-            seat.state_dir / "logs" / f"{kind}.out",
-            {**thread_limits(threads(kind, config)), **environment(seat)},
+            arguments(kind, location, job_file),
+            location.state_dir / "logs" / f"{kind}.out",
+            {**thread_limits(threads(kind, config)), **environment(location)},
             HOPELESS | {IN_USE},  # in use is a port that the settings name, the gateway's; others take any
             places.health_of(config),
             defaults=DEFAULTS,
@@ -233,7 +233,7 @@ class Children:
 
     def _actors(self, job: JobSpec, config: Config) -> list[ChildSpec]:
         """The actors of a role that live in the node agent's own process."""
-        fittings = self._site.fittings
+        adapters = self._services.adapters
         if self._role == "head":
             from gleaner.actors.training.controller import RLController
 
@@ -241,19 +241,19 @@ class Children:
             return [
                 child(
                     CONTROLLER,
-                    lambda: RLController(job, config, fittings.history(history)),
+                    lambda: RLController(job, config, adapters.history(history)),
                     restart="transient",
                 )
             ]
         if self._role == "reserved" and config.training.backend != "own":
             from gleaner.actors.cluster.state_manager import StateManager
 
-            copies, durable = places.state_copy_dir(job, self._seat.node), places.checkpoint_dir(job)
+            copies, durable = places.state_copy_dir(job, self._location.node), places.checkpoint_dir(job)
             keep = config.training.checkpoint_keep
             return [
                 child(
                     STATE,
-                    lambda: StateManager(fittings.host_copies(copies), fittings.checkpoints(durable, keep)),
+                    lambda: StateManager(adapters.host_copies(copies), adapters.checkpoints(durable, keep)),
                 )
             ]
         return []

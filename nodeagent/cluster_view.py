@@ -20,7 +20,7 @@ R = TypeVar("R", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Everywhere(Generic[R]):
+class ClusterReplies(Generic[R]):
     """`answers` of the processes that gave one; `silent`: actors of those that did not.
 
     A dead process is listed as silent until its lease expires; a stopped or stuck one stays listed.
@@ -32,7 +32,7 @@ class Everywhere(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """`states` of those that answered, the head's first; `silent`: see `Everywhere`, and child processes
+    """`states` of those that answered, the head's first; `silent`: see `ClusterReplies`, and child processes
     that their node agents run and that have not answered: their lease may have ended, or not begun."""
 
     states: Sequence[SystemState]
@@ -103,7 +103,7 @@ class ClusterView:
 
     async def ask_everywhere(
         self, question: Message, *, expect: type[R], deadline_s: float = LOOK_S
-    ) -> Everywhere[R]:
+    ) -> ClusterReplies[R]:
         """Send a question to the runtime of every process at once; processes that do not answer by the
         deadline are named."""
 
@@ -116,7 +116,7 @@ class ClusterView:
         peers = await self.peers(deadline_s)
         answers = await asyncio.gather(*map(one, peers))
         silent = [held for held, answer in zip(peers.values(), answers, strict=True) if answer is None]
-        return Everywhere(
+        return ClusterReplies(
             [answer for answer in answers if answer is not None], [name for held in silent for name in held]
         )
 

@@ -29,9 +29,9 @@ async def status(state_dir: Path, *, as_json: bool) -> int:
     """Show the agent, its children and its host."""
     agent = find_agent(state_dir)
     if agent.role == STANDBY:
-        told = {"agent": msgspec.to_builtins(agent), "process": None}
+        report = {"agent": msgspec.to_builtins(agent), "process": None}
         print(
-            json.dumps(told) if as_json else f"{agent.node} (standby)  pid {agent.pid}  waits for the lease"
+            json.dumps(report) if as_json else f"{agent.node} (standby)  pid {agent.pid}  waits for the lease"
         )
         return OK
     try:

@@ -1,7 +1,7 @@
 """Departure: drains a host after a notice, keeps it if the notice is taken back.
 
 Owns the newest notice, the hand-over within the time that is left, and its undoing. An order to leave
-(`order`) is final: the host leaves as soon as it is empty. A cloud may take its notice (`heard`) back until
+(`order`) is final: the host leaves as soon as it is empty. A cloud may take its notice (`receive`) back until
 the end. So an empty host waits for that end, unless the cloud wants an early acknowledgement. The
 notification to the manager is repeated while it holds, because the manager and its workers may restart.
 """
@@ -69,7 +69,7 @@ class Departure:
         self._ends_s = min(ends_s, self._ends_s) if self._kind == "notice" else ends_s
         self._leave()
 
-    def heard(self, message: CloudNotice) -> None:
+    def receive(self, message: CloudNotice) -> None:
         """Apply the cloud's newest notice. Raises Refused for an invalid deadline."""
         if not message.deadline_s >= 0:
             raise Refused(f"deadline_s is {message.deadline_s}, expected a number of seconds from 0 up")
@@ -168,9 +168,9 @@ class Departure:
         """Whether the manager knows; it need not where no job runs."""
         if self._job() is None:
             return True
-        told = NewWork(instance=f"{self._ctx.node}/engine", allowed=allowed)
+        message = NewWork(instance=f"{self._ctx.node}/engine", allowed=allowed)
         try:
-            await self._ctx.ask(MANAGER, told, deadline_s=ASK_DEADLINE_S, expect=Done)
+            await self._ctx.ask(MANAGER, message, deadline_s=ASK_DEADLINE_S, expect=Done)
         except AskFailed as problem:
             if str(problem) != self._trouble:
                 self._trouble = str(problem)

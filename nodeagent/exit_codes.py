@@ -36,7 +36,7 @@ class CannotRun(Exception):
         self.code = code
 
 
-class Unfit(CannotRun):
+class UnmetRequirements(CannotRun):
     """This host lacks what its part of a job needs: it runs nothing of that job, and stays for the next."""
 
     def __init__(self, lacks: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from gleaner.actors.engine.servers.foreign_facts import EngineFacts
 from gleaner.actors.engine.servers.server_facts import NoServer, look
 from gleaner.actors.gateway.fleet import Failed
-from gleaner.actors.gateway.found_weights import FoundWeights
+from gleaner.actors.gateway.folder_weights import FolderWeights
 from gleaner.actors.gateway.model_check import ModelCheck
 from gleaner.actors.gateway.own_fleet import EngineAt
 from gleaner.configs.schema import Config
@@ -28,7 +28,7 @@ COMMIT_MS = 2.0  # a request passes the journal three times before that token
 
 
 class UrlEngines:
-    """`Hands`: each engine's worker is a child of the tree.
+    """`EngineControl`: each engine's worker is a child of the tree.
 
     Args:
         config: of the gateway.
@@ -47,7 +47,7 @@ class UrlEngines:
         return next((engine for engine in self.known.values() if engine.url == url), None)
 
     async def look(self, url: str, api_key: str) -> EngineFacts:
-        """See `Hands`."""
+        """See `EngineControl`."""
         return await looked_at(url, api_key)
 
     async def _check(self, engine: EngineAt, folder: str) -> str:
@@ -67,7 +67,7 @@ class UrlEngines:
         return why
 
     async def start(self, engine: EngineAt) -> None:
-        """See `Hands`."""
+        """See `EngineControl`."""
         assert self.tree is not None, "the gateway was started"
         try:
             await self.tree.add(child(engine.name, self._worker_of(engine)))
@@ -82,7 +82,7 @@ class UrlEngines:
         config, name = engine_config(self._config, engine), engine.name
         check = partial(self._check, engine)
         return one_for_one(
-            child(f"{name}/transfer", lambda: FoundWeights(engine.facts.vocabulary, check)),
+            child(f"{name}/transfer", lambda: FolderWeights(engine.facts.vocabulary, check)),
             child(
                 f"{name}/engine",
                 lambda: RolloutWorker(
@@ -94,7 +94,7 @@ class UrlEngines:
         )
 
     async def stop(self, name: str) -> None:
-        """See `Hands`."""
+        """See `EngineControl`."""
         if self.tree is not None:
             await self.tree.remove(name)
 

@@ -34,7 +34,7 @@ async def wait_for_lease(
     """
     loop = asyncio.get_running_loop()
     patience_s = loop.time() + lease.lease_s * 1.5
-    told = ""
+    last_reason = ""
     while not stop.is_set():
         try:
             since_s = loop.time()
@@ -49,8 +49,8 @@ async def wait_for_lease(
             why = str(problem)
         if not standby and loop.time() > patience_s:
             raise CannotRun(IN_USE, f"{why}: start this one with --standby, or stop that one first")
-        if why != told:
-            told = why
+        if why != last_reason:
+            last_reason = why
             waiting(why)
         try:
             async with asyncio.timeout(lease.lease_s / LOOKS):

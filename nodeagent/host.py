@@ -1,7 +1,7 @@
 """One OS process of a node: state directory, log, keys, journal, loop, signals.
 
-Owns the edge: what touches the machine is here and in `files`, behind `site`. Knows no actor by name.
-Whatever can be wrong with the machine ends the process with one clear line and an exit code.
+Owns the edge: what touches the machine is here and in `files`, behind `host_services`. Knows no actor by
+name. Whatever can be wrong with the machine ends the process with one clear line and an exit code.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from gleaner.nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, NoSpace, a
 from gleaner.nodeagent.shutdown import Shutdown
 from gleaner.supervisor import Limits, SqliteJournal
 from gleaner.supervisor.journal.group_commit import GroupCommit
-from gleaner.supervisor.journal.places import need_client
+from gleaner.supervisor.journal.store_choice import need_client
 from gleaner.transport.keys import Bulk, NodeKeys
 from gleaner.transport.wire import Peer
 
@@ -40,7 +40,7 @@ log = logging.getLogger("nodeagent")
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ProcessLocation:
     """Where a process sits: its names, its folder, its address, its keys, and the head that it belongs to.
 
     `listen` is "tcp://host:port" (port 0: any). `head` is None in the head's own node agent. `keys` is a key
@@ -137,13 +137,13 @@ def prepare_state_dir(state_dir: Path) -> None:
             log.debug("no probe to remove: %s", problem)
 
 
-def open_log(seat: Seat, log_bytes: int = LOG_BYTES) -> None:
+def open_log(location: ProcessLocation, log_bytes: int = LOG_BYTES) -> None:
     """Send every log record of this process to its rotating file. Raises CannotRun."""
     try:
-        seat.log_file.parent.mkdir(parents=True, exist_ok=True)
-        handler = RotatingFileHandler(seat.log_file, maxBytes=log_bytes, backupCount=1)
+        location.log_file.parent.mkdir(parents=True, exist_ok=True)
+        handler = RotatingFileHandler(location.log_file, maxBytes=log_bytes, backupCount=1)
     except OSError as problem:
-        raise CannotRun(NO_STATE, f"{seat.log_file}: {problem.strerror}; make it writable") from problem
+        raise CannotRun(NO_STATE, f"{location.log_file}: {problem.strerror}; make it writable") from problem
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
@@ -155,19 +155,21 @@ def load_keys(directory: Path | None) -> NodeKeys | None:
     return NodeKeys.load(directory) if directory is not None else None
 
 
-def open_journals(seat: Seat, commit_s: float) -> GroupCommit:
+def open_journals(location: ProcessLocation, commit_s: float) -> GroupCommit:
     """The journals of a process: a file of its own, or a space of its own in the head's database.
 
     Raises JournalError and its kinds.
     """
-    if not seat.database:
-        return SqliteJournal(seat.journal_file, commit_s=commit_s)
-    need_client(seat.database)
+    if not location.database:
+        return SqliteJournal(location.journal_file, commit_s=commit_s)
+    need_client(location.database)
     from gleaner.supervisor.journal.postgres import PostgresJournal
     from gleaner.supervisor.journal.postgres_layout import LeaseTerm
 
-    space = f"{seat.job or CLUSTER}/{seat.process}"
-    return PostgresJournal(seat.database, space=space, commit_s=commit_s, lease=LeaseTerm(LEASE, seat.term))
+    space = f"{location.job or CLUSTER}/{location.process}"
+    return PostgresJournal(
+        location.database, space=space, commit_s=commit_s, lease=LeaseTerm(LEASE, location.term)
+    )
 
 
 def process_figures() -> dict[str, float]:
@@ -202,8 +204,8 @@ def run_process(main: Callable[[Shutdown], Coroutine[object, object, int]], name
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(edge())
     except (Exception, asyncio.CancelledError, KeyboardInterrupt) as problem:  # noqa: BLE001 (the outermost edge)
-        code, said = end_of(problem, name)
-        print(said, file=sys.stderr)
+        code, message = end_of(problem, name)
+        print(message, file=sys.stderr)
         return code
 
 

@@ -1,4 +1,4 @@
-"""HeldMemory: shared memory of jobs on this host, held while used, then freed.
+"""JobMemoryHold: shared memory of jobs on this host, held while used, then freed.
 
 Owns the locks on folders `/dev/shm/gleaner-JOB-HOST`, and the search for orphans of dead runs. A run that was
 killed as a whole, agents too, leaves its folders there: images of weights, which are published and pulled
@@ -29,7 +29,7 @@ BLOCK_BYTES = 512  # of `st_blocks`
 log = logging.getLogger("nodeagent")
 
 
-class HeldMemory:
+class JobMemoryHold:
     """The memory of a job on this host; it is not freed until `release` or the end of this process."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +50,7 @@ class HeldMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JobFolder:
     """A folder of a job. `image_bytes`: of all but host copies, which have `state_bytes`. `used`: why it is
     left alone, "" if it has no user any more."""
 
@@ -60,18 +60,18 @@ class Found:
     used: str
 
 
-def hold(job: JobSpec, node: str) -> HeldMemory:
+def hold(job: JobSpec, node: str) -> JobMemoryHold:
     """Keep the memory of the job on this host from being freed, until its release. Raises OSError."""
-    return HeldMemory(memory_dir(job, node))
+    return JobMemoryHold(memory_dir(job, node))
 
 
-def found(root: Path, quiet_s: float) -> list[Found]:
+def found(root: Path, quiet_s: float) -> list[JobFolder]:
     """The folders of this user's jobs, used or not. quiet_s: a dead run's folder must be unchanged for so
     long."""
     folders = [path for path in sorted(root.glob("gleaner-*")) if _is_ours(path)]
     open_paths = tuple(_open_paths(root)) if folders else ()
     return [
-        Found(
+        JobFolder(
             path,
             _bytes_of(entry for entry in _entries(path) if STATE not in entry.relative_to(path).parts[:1]),
             _bytes_of(_entries(path / STATE)),
@@ -81,7 +81,7 @@ def found(root: Path, quiet_s: float) -> list[Found]:
     ]
 
 
-def free(one: Found, quiet_s: float, *, whole: bool) -> int:
+def free(one: JobFolder, quiet_s: float, *, whole: bool) -> int:
     """Remove a dead run's folder; with `whole` its host copies too. Returns the freed bytes, 0 if the folder
     is in use again."""
     if (fd := exclusive(one.path, os.O_RDONLY | os.O_DIRECTORY)) is None:

@@ -30,7 +30,7 @@ ACTOR = (*PROCESS, "actor")
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class MetricDescription:
     """Description of one metric for Prometheus."""
 
     name: str
@@ -40,7 +40,7 @@ class Described:
 
 
 METRICS = tuple(
-    Described(f"gleaner_{name}", kind, labels, text)
+    MetricDescription(f"gleaner_{name}", kind, labels, text)
     for name, kind, labels, text in (
         ("process_up", "gauge", PROCESS, "1 if the process answered in time, else 0"),
         ("process_cpu_seconds_total", "counter", PROCESS, "processor time, user and system"),
@@ -75,7 +75,7 @@ METRICS = tuple(
         ("figure", "gauge", (*ACTOR, "figure"), "numeric figures that an actor tells of itself"),
     )
 )
-BY_NAME: Mapping[str, Described] = {metric.name: metric for metric in METRICS}
+BY_NAME: Mapping[str, MetricDescription] = {metric.name: metric for metric in METRICS}
 
 Sample = tuple[tuple[str, ...], float]
 
@@ -94,7 +94,7 @@ def families(states: Sequence[SystemState], silent: Sequence[tuple[str, str]]) -
             yield _family(metric, samples[metric.name])
 
 
-def _family(metric: Described, samples: Iterable[Sample]) -> Metric:
+def _family(metric: MetricDescription, samples: Iterable[Sample]) -> Metric:
     family: CounterMetricFamily | GaugeMetricFamily
     if metric.kind == "counter":
         family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
@@ -105,7 +105,7 @@ def _family(metric: Described, samples: Iterable[Sample]) -> Metric:
     return family
 
 
-def _histogram(metric: Described, states: Iterable[SystemState]) -> Metric:
+def _histogram(metric: MetricDescription, states: Iterable[SystemState]) -> Metric:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     bounds = [*(format(bound, "g") for bound in ASK_BOUNDS_S), "+Inf"]
     for state in states:

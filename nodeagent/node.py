@@ -21,14 +21,14 @@ from gleaner.nodeagent.cluster_view import ClusterView
 from gleaner.nodeagent.defaults import GRACE_S
 from gleaner.nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
 from gleaner.nodeagent.files import AgentFile
-from gleaner.nodeagent.host import LEASE_S, Seat
-from gleaner.nodeagent.leading import leading
+from gleaner.nodeagent.host import LEASE_S, ProcessLocation
+from gleaner.nodeagent.host_services import Control, FleetHosts, HostServices
+from gleaner.nodeagent.leadership import leadership
 from gleaner.nodeagent.metrics_server import MetricsServer, Seen, look
 from gleaner.nodeagent.notices.cloud import FindCloud
 from gleaner.nodeagent.restarts import RestartReporter
 from gleaner.nodeagent.service_manager import READY, STOPPING, SignsOfLife
 from gleaner.nodeagent.shutdown import Shutdown
-from gleaner.nodeagent.site import Control, FleetHosts, Site
 from gleaner.nodeagent.system import open_system
 from gleaner.supervisor import (
     ActorSystem,
@@ -60,7 +60,7 @@ class Options:
     signal and the SIGKILL that follows it. `find_cloud`: finds the cloud whose notices are followed.
     """
 
-    seat: Seat
+    location: ProcessLocation
     role: str
     local_fleet: bool = False
     control: bool = False
@@ -72,29 +72,29 @@ class Options:
     find_cloud: FindCloud | None = None
 
 
-async def run_node(options: Options, stop: Shutdown, site: Site) -> int:
-    """Run the node agent on `site` until it leaves by itself or `stop` is set. The exit code.
+async def run_node(options: Options, stop: Shutdown, services: HostServices) -> int:
+    """Run the node agent on `services` until it leaves by itself or `stop` is set. The exit code.
 
     Raises CannotRun, BadKeys, RefusedToListen, CannotListen, JournalError.
     """
-    state_dir = options.seat.state_dir
-    site.prepare(state_dir)
-    lock = site.hold(state_dir)
+    state_dir = options.location.state_dir
+    services.prepare(state_dir)
+    lock = services.hold(state_dir)
     stop.at_once(lock.release)
-    stop.at_once(lambda: site.withdraw_agent(state_dir))
+    stop.at_once(lambda: services.withdraw_agent(state_dir))
     signs: SignsOfLife | None = None
     try:
-        site.open_log(options.seat)
-        signs = SignsOfLife(site.notify, site.watchdog_s())
-        site.notify(READY)
-        site.free_left_memory()
-        async with leading(
-            options.seat, standby=options.standby, lease_s=options.lease_s, stop=stop, site=site
-        ) as seat:
-            if seat is None:
+        services.open_log(options.location)
+        signs = SignsOfLife(services.notify, services.watchdog_s())
+        services.notify(READY)
+        services.free_left_memory()
+        async with leadership(
+            options.location, standby=options.standby, lease_s=options.lease_s, stop=stop, services=services
+        ) as location:
+            if location is None:
                 return OK  # stopped while it was a standby
-            async with open_system(seat, site=site) as system:
-                node = _Node(replace(options, seat=seat), system, stop, site)
+            async with open_system(location, services=services) as system:
+                node = _Node(replace(options, location=location), system, stop, services)
                 return await node.run()
     finally:
         if signs is not None:
@@ -105,10 +105,10 @@ async def run_node(options: Options, stop: Shutdown, site: Site) -> int:
 class _Node:
     """One run of a node agent."""
 
-    def __init__(self, options: Options, system: ActorSystem, stop: Shutdown, site: Site) -> None:
+    def __init__(self, options: Options, system: ActorSystem, stop: Shutdown, services: HostServices) -> None:
         self._system = system
         self._stop = stop
-        self._site = site
+        self._services = services
         self._role = options.role
         self._grace_s = options.grace_s
         self._find_cloud = options.find_cloud
@@ -120,22 +120,22 @@ class _Node:
         self._end: tuple[int, str] | None = None
         self._left = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
-        seat = options.seat
-        if seat.head is None:
-            seat = replace(seat, head=system.wire.local)
-        self._seat = seat
-        assert seat.head is not None
+        location = options.location
+        if location.head is None:
+            location = replace(location, head=system.wire.local)
+        self._location = location
+        assert location.head is not None
         self._reporter = RestartReporter(system)
-        self._children = Children(system, seat, options.role, site, self._gave_up, options.gateway)
+        self._children = Children(system, location, options.role, services, self._gave_up, options.gateway)
         stop.at_once(self._children.forget_memory)
         self._hosts: FleetHosts | None = None
         if options.local_fleet:
-            join = Join(seat.head, seat.interface, seat.keys, seat.bulk)
-            self._hosts = site.hosts(system, join, self._restarted)
+            join = Join(location.head, location.interface, location.keys, location.bulk)
+            self._hosts = services.hosts(system, join, self._restarted)
             stop.at_once(self._forget_hosts)
         self._tree = Supervisor(
             system,
-            one_for_one(*self._actors(), name=f"{seat.node}/actors"),
+            one_for_one(*self._actors(), name=f"{location.node}/actors"),
             on_failure=self._failed,
             on_restart=self._restarted,
         )
@@ -152,13 +152,13 @@ class _Node:
                 starting.result()
                 if self._wants_control:
                     view = ClusterView(self._system, [self._system.wire.local])
-                    self._control = await self._site.open_control(self._seat.state_dir, view)
+                    self._control = await self._services.open_control(self._location.state_dir, view)
                 self._publish()
             await stopping
         finally:
             stopping.cancel()
-        self._site.withdraw_agent(self._seat.state_dir)
-        self._site.notify(STOPPING)
+        self._services.withdraw_agent(self._location.state_dir)
+        self._services.notify(STOPPING)
         try:
             waits = self._system.waits
             async with waits.waiting("node agent", "its ordered end", self._agent_name, self._grace_s):
@@ -183,28 +183,28 @@ class _Node:
         preparing.cancel()
 
     def _publish(self) -> None:
-        seat, local = self._seat, self._system.wire.local
-        self._site.publish_agent(
-            seat.state_dir,
+        location, local = self._location, self._system.wire.local
+        self._services.publish_agent(
+            location.state_dir,
             AgentFile(
-                node=seat.node,
+                node=location.node,
                 role=self._role,
                 endpoint=local.endpoint,
                 public_key=local.public_key,
                 pid=self._system.state().pid,
-                keys=str(seat.keys.absolute()) if seat.keys is not None else "",
-                bulk=seat.bulk,
+                keys=str(location.keys.absolute()) if location.keys is not None else "",
+                bulk=location.bulk,
                 metrics=self._metrics.url if self._metrics is not None else "",
             ),
         )
-        log.info("node agent of %s (%s) listens at %s", seat.node, self._role, local.endpoint)
+        log.info("node agent of %s (%s) listens at %s", location.node, self._role, local.endpoint)
 
     async def _seen(self) -> Seen:
         """The processes of this host, for its metrics."""
-        site, state_dir, children = self._site, self._seat.state_dir, self._children.processes()
+        services, state_dir, children = self._services, self._location.state_dir, self._children.processes()
         return await look(
             self._system,
-            {kind: site.find_process(state_dir, kind, pid) for kind, pid in children.items()},
+            {kind: services.find_process(state_dir, kind, pid) for kind, pid in children.items()},
         )
 
     async def _close(self) -> None:
@@ -229,7 +229,7 @@ class _Node:
                 log.warning("could not stop the agent in order: %s", problem)
         await self._children.stop()
         # Again: a child that was starting may have written its address.
-        self._site.withdraw_agent(self._seat.state_dir)
+        self._services.withdraw_agent(self._location.state_dir)
         await self._tree.stop()
         self._reporter.close()
 
@@ -238,7 +238,7 @@ class _Node:
         assert self._hosts is not None
         self._hosts.forget_memory()
         for state_dir in self._hosts.state_dirs():
-            self._site.forget_agent(state_dir)
+            self._services.forget_agent(state_dir)
 
     def _failed(self, problem: Exception) -> None:
         """A supervisor of this process gave up."""
@@ -285,13 +285,13 @@ class _Node:
                     await asyncio.sleep(HEARD_AGAIN_S)
 
     def _actors(self) -> list[ChildSpec]:
-        boot = self._site.wall_ms()
+        boot = self._services.wall_ms()
         agent = child(self._agent_name, self._agent)
         if self._role != "head":
             return [agent, *self._watcher()]
         return [
             child("registry", lambda: Registry(lambda: self._system.limits.lease_s)),
-            child(PROVIDER, lambda: LocalProvider(self._hosts, boot, self._site.fittings.trace)),
+            child(PROVIDER, lambda: LocalProvider(self._hosts, boot, self._services.adapters.trace)),
             child(SCHEDULER, lambda: Scheduler(boot)),
             agent,
         ]
@@ -303,14 +303,16 @@ class _Node:
             return []
         from gleaner.nodeagent.notices.watcher import NoticeWatcher
 
-        return [child(f"{self._seat.node}/notices", lambda: NoticeWatcher(find))]
+        return [child(f"{self._location.node}/notices", lambda: NoticeWatcher(find))]
 
     def _agent(self) -> NodeAgent:
-        return NodeAgent(self._role, self._site.fittings.inventory(), self._children, self._leave, self._say)
+        return NodeAgent(
+            self._role, self._services.adapters.inventory(), self._children, self._leave, self._say
+        )
 
     @property
     def _agent_name(self) -> str:
-        return f"{self._seat.node}/agent"
+        return f"{self._location.node}/agent"
 
     def _say(self, text: str) -> None:
-        self._site.say(f"nodeagent {self._seat.node}: {text}")
+        self._services.say(f"nodeagent {self._location.node}: {text}")

@@ -3,7 +3,7 @@
 MODULES = (
     "gleaner.nodeagent.node",
     "gleaner.nodeagent.process",
-    "gleaner.nodeagent.site",
+    "gleaner.nodeagent.host_services",
     "gleaner.actors.cluster.state_manager",
     "gleaner.actors.engine.builtin.host",
     "gleaner.actors.engine.worker.worker",

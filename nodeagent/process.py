@@ -22,12 +22,12 @@ from gleaner.actors.cluster.job import config_of
 from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, NoSpace, as_cannot_run
 from gleaner.nodeagent.files import ProcessFile
 from gleaner.nodeagent.host import Bounds, run_process
-from gleaner.nodeagent.process_arguments import Order, parse
+from gleaner.nodeagent.host_services import HostServices, RealHostServices
+from gleaner.nodeagent.process_arguments import ChildCommand, parse
+from gleaner.nodeagent.process_trees import ProcessContext, tree_of
 from gleaner.nodeagent.restarts import RestartReporter
 from gleaner.nodeagent.shutdown import Shutdown
-from gleaner.nodeagent.site import RealSite, Site
 from gleaner.nodeagent.system import open_system
-from gleaner.nodeagent.trees import Place, tree_of
 from gleaner.supervisor import Supervisor
 
 LOOK_S = 1.0  # between two checks whether a full disk has space again
@@ -36,22 +36,22 @@ SAY_AGAIN_S = 60.0  # that it waits for that
 log = logging.getLogger("nodeagent")
 
 
-async def serve(order: Order, stop: Shutdown, site: Site) -> int:
+async def serve(order: ChildCommand, stop: Shutdown, services: HostServices) -> int:
     """Run the tree of a kind until `stop`, or until it gives up. The exit code.
 
     Raises CannotRun, ConfigError, BadKeys, RefusedToListen, CannotListen, JournalError.
     """
-    kind, seat = order.kind, order.seat
-    await _space(site, seat.state_dir, stop)
-    job = site.read_job(order.job_file)
-    seat = replace(seat, job=job.run_id)
+    kind, location = order.kind, order.location
+    await _space(services, location.state_dir, stop)
+    job = services.read_job(order.job_file)
+    location = replace(location, job=job.run_id)
     config = config_of(job)
     bounds = Bounds.of(config)
-    site.open_log(seat, bounds.log_bytes)
-    site.fittings.prepare(kind, config)
+    services.open_log(location, bounds.log_bytes)
+    services.adapters.prepare(kind, config)
     make_tree = tree_of(kind)
     assert make_tree is not None, "its command line was parsed"
-    spec = make_tree(Place(job, config, seat.node, site.fittings, seat.datacenter))
+    spec = make_tree(ProcessContext(job, config, location.node, services.adapters, location.datacenter))
     failures: list[Exception] = []
 
     def gave_up(problem: Exception) -> None:
@@ -63,12 +63,12 @@ async def serve(order: Order, stop: Shutdown, site: Site) -> int:
         if isinstance(problem, Exception):
             gave_up(problem)
 
-    tracer = site.open_tracer(config.traces, seat, bounds.log_bytes)
-    async with open_system(seat, bounds, site) as system:
+    tracer = services.open_tracer(config.traces, location, bounds.log_bytes)
+    async with open_system(location, bounds, services) as system:
         system.tracer = tracer
         local = system.wire.local
-        site.publish_process(
-            seat.state_dir,
+        services.publish_process(
+            location.state_dir,
             kind,
             ProcessFile(endpoint=local.endpoint, public_key=local.public_key, pid=system.machine.pid),
         )
@@ -89,7 +89,7 @@ async def serve(order: Order, stop: Shutdown, site: Site) -> int:
     return OK
 
 
-async def _space(site: Site, state_dir: Path, stop: Shutdown) -> None:
+async def _space(services: HostServices, state_dir: Path, stop: Shutdown) -> None:
     """Wait until the state directory is writable, or for `stop`. A process that starts while its disk is full
     waits here: an exit and a restart would only use up the restarts of its supervisor, and fail the job. It
     has no actors yet, so it reports the reason on standard error. Raises CannotRun where waiting does not
@@ -99,14 +99,14 @@ async def _space(site: Site, state_dir: Path, stop: Shutdown) -> None:
     told_s = -math.inf
     while True:
         try:
-            site.prepare(state_dir)
+            services.prepare(state_dir)
             return
         except NoSpace as full:
             if stop.is_set():
                 raise
             if loop.time() - told_s >= SAY_AGAIN_S:
                 told_s = loop.time()
-                site.say(f"waiting: {full}")
+                services.say(f"waiting: {full}")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_S):
                 await stop.wait()
@@ -115,8 +115,8 @@ async def _space(site: Site, state_dir: Path, stop: Shutdown) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     order = parse(argv, os.environ)
-    name = f"{order.seat.node}/{order.kind}"
-    return run_process(lambda stop: serve(order, stop, RealSite()), name)
+    name = f"{order.location.node}/{order.kind}"
+    return run_process(lambda stop: serve(order, stop, RealHostServices()), name)
 
 
 if __name__ == "__main__":

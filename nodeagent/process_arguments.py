@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import get_args
 
 from gleaner.nodeagent.exit_codes import MEANINGS
-from gleaner.nodeagent.host import LOOPBACK, Seat
-from gleaner.nodeagent.trees import TREES, tree_of
+from gleaner.nodeagent.host import LOOPBACK, ProcessLocation
+from gleaner.nodeagent.process_trees import TREES, tree_of
 from gleaner.transport.keys import Bulk
 from gleaner.transport.wire import Peer
 
@@ -22,29 +22,29 @@ DATABASE_VARIABLE = "GLEANER_DATABASE"  # its URL may hold a password
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ChildCommand:
     """A child process to start: which kind of tree, where it sits, and the file with its job."""
 
     kind: str
-    seat: Seat
+    location: ProcessLocation
     job_file: Path
 
 
-def arguments(kind: str, seat: Seat, job_file: Path) -> list[str]:
-    """The command line that starts a process of `kind` beside the node agent that sits at `seat`."""
-    assert seat.head is not None, "a child process needs to know the head"
-    argv = [sys.executable, "-m", MODULE, kind, "--node", seat.node]
-    argv += ["--state-dir", str(seat.state_dir), "--job", str(job_file)]
-    argv += [word for head in seat.heads for word in ("--head", format_peer(head))]
-    argv += ["--listen", f"{seat.interface}:0"]
-    argv += ["--bulk", seat.bulk, *(["--term", str(seat.term)] if seat.database else [])]
-    argv += ["--datacenter", seat.datacenter] if seat.datacenter else []
-    return argv if seat.keys is None else [*argv, "--keys", str(seat.keys)]
+def arguments(kind: str, location: ProcessLocation, job_file: Path) -> list[str]:
+    """The command line that starts a process of `kind` beside the node agent that sits at `location`."""
+    assert location.head is not None, "a child process needs to know the head"
+    argv = [sys.executable, "-m", MODULE, kind, "--node", location.node]
+    argv += ["--state-dir", str(location.state_dir), "--job", str(job_file)]
+    argv += [word for head in location.heads for word in ("--head", format_peer(head))]
+    argv += ["--listen", f"{location.interface}:0"]
+    argv += ["--bulk", location.bulk, *(["--term", str(location.term)] if location.database else [])]
+    argv += ["--datacenter", location.datacenter] if location.datacenter else []
+    return argv if location.keys is None else [*argv, "--keys", str(location.keys)]
 
 
-def environment(seat: Seat) -> dict[str, str]:
+def environment(location: ProcessLocation) -> dict[str, str]:
     """Environment of such a process: values that must not be visible in a list of processes."""
-    return {DATABASE_VARIABLE: seat.database} if seat.database else {}
+    return {DATABASE_VARIABLE: location.database} if location.database else {}
 
 
 def format_peer(peer: Peer) -> str:
@@ -64,7 +64,7 @@ def _kind(text: str) -> str:
     return text
 
 
-def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> Order:
+def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> ChildCommand:
     """Parse the arguments after the module's name; None: those of this process. `env`: its environment. Ends
     the process, as argparse does, on invalid ones."""
     parser = argparse.ArgumentParser(
@@ -88,7 +88,7 @@ def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> Order:
     parser.add_argument("--term", type=int, help="term of the head's lease; journals are in its database")
     args = parser.parse_args(argv)
     head, *others = args.head
-    seat = Seat(
+    location = ProcessLocation(
         args.node,
         args.kind,
         args.state_dir,
@@ -101,4 +101,4 @@ def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> Order:
         term=args.term or 0,
         datacenter=args.datacenter,
     )
-    return Order(args.kind, seat, args.job)
+    return ChildCommand(args.kind, location, args.job)

@@ -6,43 +6,43 @@ Owns the order: sockets, journals, then the actor system on both.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gleaner.nodeagent.host import Bounds, Seat
-from gleaner.nodeagent.site import RealSite, Site
+from gleaner.nodeagent.host import Bounds, ProcessLocation
+from gleaner.nodeagent.host_services import HostServices, RealHostServices
 from gleaner.supervisor import ActorSystem, Incarnations, ProcessIdentity, SystemPorts
 
 
 @asynccontextmanager
 async def open_system(
-    seat: Seat, bounds: Bounds | None = None, site: Site | None = None
+    location: ProcessLocation, bounds: Bounds | None = None, services: HostServices | None = None
 ) -> AsyncIterator[ActorSystem]:
     """The actor system of this process, receiving; closed in order at the end.
 
     Args:
-        seat: where it sits. bounds: its limits; None: those that hold until a job is known.
-        site: what it runs on; None: the machine that this process runs on.
+        location: where it sits. bounds: its limits; None: those that hold until a job is known.
+        services: what it runs on; None: the machine that this process runs on.
 
     Raises BadKeys, RefusedToListen, CannotListen, JournalError.
     """
-    bounds, site = bounds or Bounds(), site or RealSite()
-    incarnations = Incarnations(site.wall_ms)
-    sockets = site.open_sockets(seat, incarnations.mint())
+    bounds, services = bounds or Bounds(), services or RealHostServices()
+    incarnations = Incarnations(services.wall_ms)
+    sockets = services.open_sockets(location, incarnations.mint())
     try:
-        journals = site.open_journals(seat, bounds.commit_s)
+        journals = services.open_journals(location, bounds.commit_s)
         incarnations.at_least(await journals.newest_incarnation())  # even if this host's clock is behind
     except BaseException:
         sockets.close()
         await sockets.wire.close()
         raise
     system = ActorSystem(
-        ProcessIdentity(seat.node, seat.process, incarnations),
-        SystemPorts(wire=sockets.wire, journals=journals, network=sockets.network, machine=site.machine),
-        registry=seat.heads,
+        ProcessIdentity(location.node, location.process, incarnations),
+        SystemPorts(wire=sockets.wire, journals=journals, network=sockets.network, machine=services.machine),
+        registry=location.heads,
         seed=bounds.seed,
         limits=bounds.limits,
     )
-    system.inspection.vitals.machine = site.figures
+    system.inspection.vitals.machine = services.figures
     system.start()
-    site.opened(system)
+    services.opened(system)
     try:
         yield system
     finally:

@@ -13,7 +13,7 @@ from gleaner.actors.names import SCHEDULER
 from gleaner.nodeagent.cluster_view import Processes
 from gleaner.rlctl.columns import Column, Styled, fitted
 from gleaner.rlctl.process_table import mailbox
-from gleaner.rlctl.wording import age, size
+from gleaner.rlctl.quantity_format import age, size
 from gleaner.supervisor.system_messages import ActorState, SystemState
 
 LAG_SLOW_S = 0.1  # a loop held up so long delays every caller of its actors
@@ -186,7 +186,9 @@ def _plans(board: Board) -> Sequence[Text]:
         if line.actor.name == SCHEDULER and figures.get("state") == "running":
             facts = [f"T_seed {figures.get('t_seed_s')} s", f"N_prem {figures.get('n_prem')}"]
             facts += [f"last step {took} s" for took in (figures.get("measured_s"),) if took]
-            facts += [f"next step predicted {says} s" for says in (figures.get("predicted_s"),) if says]
+            facts += [
+                f"next step predicted {seconds} s" for seconds in (figures.get("predicted_s"),) if seconds
+            ]
             return [Text("   ".join(facts), overflow="ellipsis", no_wrap=True)]
     return []
 

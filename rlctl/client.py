@@ -37,15 +37,15 @@ from gleaner.supervisor import (
 )
 from gleaner.supervisor.journal.port import Replayed
 from gleaner.supervisor.network import Network
-from gleaner.supervisor.watch.health import Pulse
+from gleaner.supervisor.watch.health import ChildHealth
 from gleaner.transport.keys import NodeKeys
 from gleaner.transport.mesh import ZmqWire
 from gleaner.transport.wire import Peer
 
 if TYPE_CHECKING:  # most commands only look: the modules that generate and publish are imported on use
     from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady
-    from gleaner.rlctl.publishing import ModelConfig, Publication, Publishing, State
-    from gleaner.rlctl.publishing_parts import OwnParts, Ranks
+    from gleaner.rlctl.sharded_publisher import OwnParts, Ranks
+    from gleaner.rlctl.weight_publisher import ModelConfig, Publication, State, WeightPublisher
 
 R = TypeVar("R", bound=Message)
 
@@ -57,7 +57,7 @@ class Cluster(ClusterView):
 
     def __init__(self, system: ActorSystem, heads: Sequence[Peer]) -> None:
         super().__init__(system, heads)
-        self._publishing: Publishing | None = None
+        self._publishing: WeightPublisher | None = None
 
     async def find(self, name: str, deadline_s: float = DEADLINE_S) -> Address:
         """The address that holds `name`, with its incarnation. Raises AskTimeout where no actor holds it."""
@@ -109,10 +109,10 @@ class Cluster(ClusterView):
         Raises: CannotPublish, also where instances could not load an earlier version of this client's;
             AskTimeout, Unreachable or Overloaded where the cluster does not answer.
         """
-        from gleaner.rlctl.publishing import Publishing
+        from gleaner.rlctl.weight_publisher import WeightPublisher
 
         if self._publishing is None:
-            self._publishing = Publishing(self)
+            self._publishing = WeightPublisher(self)
         return await self._publishing.publish(
             weights,
             version,
@@ -140,7 +140,7 @@ class Cluster(ClusterView):
         """Check the health of the head's process as long as it is healthy; return the failure. `cpu_s`:
         processor seconds that the process has used."""
         links, clock = self._system.links, self._system.turn_clock
-        pulse, heard_s = Pulse(health, clock.now()), -math.inf
+        pulse, heard_s = ChildHealth(health, clock.now()), -math.inf
         while True:
             await asyncio.sleep(health.beat_s)
             newest_s = links.heard_s(self.head)

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from gleaner.nodeagent import words
+from gleaner.nodeagent import cli
 from gleaner.rlctl.__main__ import parser
 from gleaner.rlctl.command_list import COMMANDS
 from gleaner.rlctl.errors import MEANINGS
@@ -36,7 +36,7 @@ def page() -> str:
     parts.append(f"## rlctl\n\n{_prose(root.description or '')}")
     for name, group in _called():
         parts += _command(group, name, 3)
-    parts += _command(words.parser(), "nodeagent", 2)
+    parts += _command(cli.parser(), "nodeagent", 2)
     return "\n".join(f"{part.rstrip()}\n" for part in parts)
 
 

@@ -33,18 +33,18 @@ class NoControl(Exception):
     """The socket gives no greeting; no request was sent."""
 
 
-class Shown(NamedTuple):
+class ProcessSummaries(NamedTuple):
     """Summaries of processes (their fields as JSON has them), and the names of silent processes."""
 
     states: "Sequence[SystemState]"
     silent: "Sequence[str]"
 
 
-def look(state_dir: Path, deadline_s: float) -> Shown:
+def look(state_dir: Path, deadline_s: float) -> ProcessSummaries:
     """The summaries of all processes of the cluster. Raises NoControl, CommandError."""
     answer = _ask(state_dir, {"type": "Look", "deadline_s": deadline_s}, DEADLINE_S + 2 * deadline_s)
     states = [_shown(state) for state in cast("list[dict[str, object]]", answer["states"])]
-    return Shown(states, cast("list[str]", answer["silent"]))
+    return ProcessSummaries(states, cast("list[str]", answer["silent"]))
 
 
 def kill(state_dir: Path, node: str, process: str, signal: int) -> None:

@@ -46,7 +46,7 @@ NAMES = {
     "TransferAgent": "<node>/transfer",
     "RolloutWorker": "<node>/engine",
     "NoticeWatcher": "<node>/notices",
-    "FoundWeights": "<node>/transfer of an engine by URL",
+    "FolderWeights": "<node>/transfer of an engine by URL",
 }
 """Name under which an actor is reached, by class; in the order of the page."""
 
@@ -57,7 +57,7 @@ SPEAKERS = {
     "gleaner.actors.engine": "<node>/engine",
     "gleaner.actors.rollout": MANAGER,
     "gleaner.actors.gateway": GATEWAY,
-    "gleaner.actors.training.chronicle": CONTROLLER,
+    "gleaner.actors.training.history_recorder": CONTROLLER,
     "gleaner.actors.training.durability": CONTROLLER,
     "gleaner.actors.training.evaluation": CONTROLLER,
     "gleaner.actors.training.loop": CONTROLLER,
@@ -116,7 +116,7 @@ LATER = {
 """Answer of a handler that returns nothing but `Deferred`."""
 
 
-class Unsaid(Exception):
+class MissingFact(Exception):
     """A fact is missing from the tables of this module, or is not used."""
 
 
@@ -126,7 +126,7 @@ class Line:
 
     kind: type[Message]
     to: str
-    said_by: tuple[str, ...]
+    senders: tuple[str, ...]
     answer: str
     lane: Lane
 
@@ -144,7 +144,7 @@ class Conversations:
 
 
 def conversations() -> Conversations:
-    """All lines, answers and private messages. Raises `Unsaid`."""
+    """All lines, answers and private messages. Raises `MissingFact`."""
     kinds = vocabulary.kinds()
     speakers = _Speakers(kinds)
     lines = {
@@ -159,17 +159,17 @@ def conversations() -> Conversations:
     _same("NAMES", set(NAMES), set(found))
     for actor_name, name in NAMES.items():
         for kind, (handler, lane) in found[actor_name].handlers().items():
-            said_by = speakers.of(kind.__name__, name)
-            if said_by == (name,) and kind.__module__ == found[actor_name].__module__:
+            senders = speakers.of(kind.__name__, name)
+            if senders == (name,) and kind.__module__ == found[actor_name].__module__:
                 private.setdefault(name, []).append(kind.__name__)
             else:
-                lines.setdefault(name, []).append(Line(kind, name, said_by, _answer(kind, handler), lane))
-    said = {line.kind.__name__ for own in lines.values() for line in own}
-    said |= {kind for own in private.values() for kind in own}
+                lines.setdefault(name, []).append(Line(kind, name, senders, _answer(kind, handler), lane))
+    sent = {line.kind.__name__ for own in lines.values() for line in own}
+    sent |= {kind for own in private.values() for kind in own}
     answers_of = [line.answer.split(" or ") for own in lines.values() for line in own]
     answering = {answer for answers in answers_of for answer in answers} | {Failure.__name__}
-    answers = [cls for name, cls in kinds.items() if name in answering - said]
-    written = [cls for name, cls in kinds.items() if name not in answering | said]
+    answers = [cls for name, cls in kinds.items() if name in answering - sent]
+    written = [cls for name, cls in kinds.items() if name not in answering | sent]
     inside = {part for cls in kinds.values() for part in struct_table.inside(cls)}
     for cls in written:  # the journals of `supervisor` are the registry's alone
         if (
@@ -177,7 +177,9 @@ def conversations() -> Conversations:
             and cls.__module__ != Registry.__module__
             and cls not in inside
         ):
-            raise Unsaid(f"who answers {cls.__name__}, or with what? TO_SYSTEMS of rlctl/conversations.py")
+            raise MissingFact(
+                f"who answers {cls.__name__}, or with what? TO_SYSTEMS of rlctl/conversations.py"
+            )
     return Conversations(lines, answers, written, private)
 
 
@@ -189,7 +191,7 @@ def _answer(kind: type[Message], handler: Callable[..., object]) -> str:
     alternatives.discard(Deferred)
     if later and not alternatives:
         if kind.__name__ not in LATER:
-            raise Unsaid(
+            raise MissingFact(
                 f"{kind.__name__} is answered later: say with what in LATER of rlctl/conversations.py"
             )
         return LATER[kind.__name__]
@@ -221,7 +223,7 @@ class _Speakers:
     def _speaker(self, module: str) -> str:
         fitting = [it for it in self._prefixes if module == it or module.startswith(f"{it}.")]
         if not fitting:
-            raise Unsaid(
+            raise MissingFact(
                 f"{module} makes messages: say who speaks there in SPEAKERS of rlctl/conversations.py"
             )
         return self._prefixes[max(fitting, key=len)]
@@ -245,4 +247,4 @@ def _made(module: str, path: Path, kinds: Mapping[str, type[Message]]) -> set[st
 def _same(table: str, declared: set[str], found: set[str]) -> None:
     if declared != found:
         more, gone = sorted(found - declared), sorted(declared - found)
-        raise Unsaid(f"{table} of rlctl/conversations.py: add {more}, remove {gone}")
+        raise MissingFact(f"{table} of rlctl/conversations.py: add {more}, remove {gone}")

@@ -14,7 +14,7 @@ from gleaner.nodeagent.exit_codes import CannotRun
 from gleaner.nodeagent.files import AgentFile, find_agent
 from gleaner.rlctl.commands.terminal import run_async
 from gleaner.rlctl.doctor import Row
-from gleaner.rlctl.wording import duration
+from gleaner.rlctl.quantity_format import duration
 from gleaner.supervisor import AskFailed
 from gleaner.transport.keys import TRUSTED, BadKeys, NodeKeys, fingerprint, is_loopback
 from gleaner.transport.trusted import key_directories, listed

@@ -20,8 +20,8 @@ from gleaner.rlctl.audit.journal_faults import Shown, faults, known, streams
 from gleaner.rlctl.errors import nothing
 from gleaner.supervisor.journal.file import JournalView
 from gleaner.supervisor.journal.group_commit import MAX_TAIL
-from gleaner.supervisor.journal.places import is_url
 from gleaner.supervisor.journal.rows import Row, StreamRows, row_checksum
+from gleaner.supervisor.journal.store_choice import is_url
 
 __all__ = ["Shown", "describe", "faults", "known", "places", "plain", "record", "records", "streams"]
 

@@ -23,7 +23,7 @@ from gleaner.actors.reward.source import BadTask
 from gleaner.actors.reward.task import mixed_source, tasks_of
 from gleaner.configs.load import ConfigError, load
 from gleaner.configs.schema import Config
-from gleaner.rlctl.models import Made, Progress, Said, Unusable
+from gleaner.rlctl.models import MadeModel, ProcessLine, Progress, Unusable
 
 TRIED_PROBLEMS = 64
 """Problems whose prompts are checked against the engine's limit before a run begins; a later one that does
@@ -33,9 +33,9 @@ FLOAT32_BYTES = 4
 """Bytes of a parameter: the trainer holds its weights in this type."""
 
 
-def say(said: Said) -> None:
+def say(line: ProcessLine) -> None:
     """One line for the process that started this one."""
-    sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
     sys.stdout.flush()
 
 
@@ -54,11 +54,11 @@ def make(out_dir: Path, config: Config) -> None:
     new_model(out_dir, config.model, mixed_source(config), config.job.seed, report)
 
 
-def describe(directory: Path, example: str = "") -> Made:
+def describe(directory: Path, example: str = "") -> MadeModel:
     """Check a checkpoint and count it. Raises BadCheckpoint."""
     shape = checkpoint_files.check(directory)
     parameters = sum(map(math.prod, checkpoint_files.layout(shape).values()))
-    return Made(
+    return MadeModel(
         path=str(directory),
         parameters=parameters,
         layers=shape.num_hidden_layers,

@@ -20,11 +20,11 @@ MAX_SAID = 4096
 """Characters of an unforeseen failure that are shown, from its end."""
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+class ProcessLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
     """A line from the process."""
 
 
-class Progress(Said, frozen=True, kw_only=True):
+class Progress(ProcessLine, frozen=True, kw_only=True):
     """Progress of the warm start. loss: nats a token."""
 
     step: int
@@ -32,7 +32,7 @@ class Progress(Said, frozen=True, kw_only=True):
     loss: float
 
 
-class Made(Said, frozen=True, kw_only=True):
+class MadeModel(ProcessLine, frozen=True, kw_only=True):
     """Contents of a checkpoint directory that loads. example: a problem of the task, if one was requested."""
 
     path: str
@@ -47,13 +47,13 @@ class Made(Said, frozen=True, kw_only=True):
     example: str = ""
 
 
-class Unusable(Said, frozen=True, kw_only=True):
+class Unusable(ProcessLine, frozen=True, kw_only=True):
     """The model cannot be used. `text` contains the fault, its place and the next step."""
 
     text: str
 
 
-_decoder = msgspec.json.Decoder(Progress | Made | Unusable)
+_decoder = msgspec.json.Decoder(Progress | MadeModel | Unusable)
 OnProgress = Callable[[Progress], None]
 
 
@@ -80,7 +80,7 @@ class Preparation:
         self._process: subprocess.Popen[str] | None = None
         self._cancelled = False
 
-    def run(self) -> Made:
+    def run(self) -> MadeModel:
         """Do it; it takes seconds. Raises CommandError, also where it was cancelled."""
         return _ask(self._arguments, self._on_progress, self._began)
 
@@ -96,7 +96,7 @@ class Preparation:
             process.kill()
 
 
-def show(model_dir: Path) -> Made:
+def show(model_dir: Path) -> MadeModel:
     """Load a checkpoint and describe it. Raises CommandError."""
     return _ask(["show", str(model_dir)], lambda _: None)
 
@@ -105,23 +105,23 @@ def _ask(
     arguments: Sequence[str],
     on_progress: OnProgress,
     on_begin: "Callable[[subprocess.Popen[str]], None]" = lambda _: None,
-) -> Made:
-    made: Made | None = None
+) -> MadeModel:
+    made: MadeModel | None = None
     with _process(arguments) as process:
         on_begin(process)
-        for said in _lines(process):
-            if isinstance(said, Progress):
-                on_progress(said)
-            elif isinstance(said, Unusable):
-                raise usage(*said.text.splitlines())
+        for line in _lines(process):
+            if isinstance(line, Progress):
+                on_progress(line)
+            elif isinstance(line, Unusable):
+                raise usage(*line.text.splitlines())
             else:
-                made = said
+                made = line
     if made is None:
         raise failed(f"the process that handles models ended with {process.returncode} and no answer")
     return made
 
 
-def _lines(process: "subprocess.Popen[str]") -> Iterator[Progress | Made | Unusable]:
+def _lines(process: "subprocess.Popen[str]") -> Iterator[Progress | MadeModel | Unusable]:
     assert process.stdout is not None
     assert process.stderr is not None
     for line in process.stdout:
@@ -129,9 +129,9 @@ def _lines(process: "subprocess.Popen[str]") -> Iterator[Progress | Made | Unusa
             yield _decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue  # a library's own print
-    said = process.stderr.read()
+    errors = process.stderr.read()
     if process.wait() != 0:
-        lines = [line for line in said[-MAX_SAID:].splitlines() if last_words([line])]
+        lines = [line for line in errors[-MAX_SAID:].splitlines() if last_words([line])]
         raise failed("the process that handles models failed:", *lines[-6:])
 
 
@@ -160,11 +160,11 @@ def _process(arguments: Sequence[str]) -> "Iterator[subprocess.Popen[str]]":
 
 __all__ = [
     "CommandError",
-    "Made",
+    "MadeModel",
     "OnProgress",
     "Preparation",
+    "ProcessLine",
     "Progress",
-    "Said",
     "Unusable",
     "check",
     "make",

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.text import Text
 
 from gleaner.rlctl.preflight import size
+from gleaner.rlctl.quantity_format import duration
 from gleaner.rlctl.report.model import Report
 from gleaner.rlctl.report.verdict import Instances, findings, unchecked_only
 from gleaner.rlctl.runs import RunDir
-from gleaner.rlctl.wording import duration
 
 
 def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from gleaner.rlctl.columns import Column, Styled, Table, fitted
 
 if TYPE_CHECKING:  # their import takes longer than the whole command may
     from gleaner.nodeagent.cluster_view import Processes
-    from gleaner.rlctl.control import Shown
+    from gleaner.rlctl.control import ProcessSummaries
     from gleaner.supervisor.system_messages import ActorState, SystemState
 
 SHOWN_CELLS = 60
@@ -30,12 +30,12 @@ _COLUMNS = (
 )
 
 
-def table(seen: "Shown | Processes", width: int) -> Table:
+def table(seen: "ProcessSummaries | Processes", width: int) -> Table:
     """The table, with as many columns as `width` cells hold."""
     return fitted(_COLUMNS, rows(seen), width)
 
 
-def rows(seen: "Shown | Processes") -> list[Sequence[str]]:
+def rows(seen: "ProcessSummaries | Processes") -> list[Sequence[str]]:
     """One row for each actor and child process."""
     suspects = {endpoint for state in seen.states for endpoint in state.suspects}
     shown = [

@@ -1,7 +1,7 @@
 """Progress of a run, from its history records.
 
 Pure: records go in through `Progress.observe`, numbers and lines of text come out. Has no terminal and no
-clock (`gleaner.rlctl.live` does); its time is the time of the records.
+clock (`gleaner.rlctl.live_view` does); its time is the time of the records.
 """
 
 from collections import deque
@@ -23,10 +23,10 @@ from gleaner.actors.training.history import (
     Verifier,
 )
 from gleaner.configs.schema import Prices
-from gleaner.rlctl.accounting import Account, account
+from gleaner.rlctl.cost_account import Account, account
+from gleaner.rlctl.quantity_format import duration
 from gleaner.rlctl.report.model import PREEMPTIBLE
 from gleaner.rlctl.report.verdict import findings, unchecked_only
-from gleaner.rlctl.wording import duration
 
 RECENT_STEPS = 5
 """Steps whose mean time, without recovery, gives the time left; fewer would follow every outlier."""

@@ -35,16 +35,16 @@ def updated(text: str) -> str:
 
 def parts() -> dict[str, Callable[[], str]]:
     """Generators by the name of their slot."""
-    said = conversations()
+    talk = conversations()
     return {
         "envelope": lambda: struct_table.array(envelope.Envelope),
         "control link": lambda: _control_link(),
         "stream control": lambda: _stream_control(),
-        "overview": lambda: _overview(said),
-        "kinds": lambda: _kinds(said),
-        "answers": lambda: _plain(said.answers),
-        "written": lambda: _plain(said.written),
-        "shapes": lambda: _shapes(said),
+        "overview": lambda: _overview(talk),
+        "kinds": lambda: _kinds(talk),
+        "answers": lambda: _plain(talk.answers),
+        "written": lambda: _plain(talk.written),
+        "shapes": lambda: _shapes(talk),
     }
 
 
@@ -65,9 +65,9 @@ def _stream_control() -> str:
     return "\n".join(rows)
 
 
-def _overview(said: Conversations) -> str:
+def _overview(talk: Conversations) -> str:
     rows = ["| to | kinds, answered by |", "|---|---|"]
-    for to, lines in said.lines.items():
+    for to, lines in talk.lines.items():
         name = "every process, as `$system`" if to == SYSTEM else f"`{to}`"
         rows.append(f"| {name} | {', '.join(_answered(line) for line in lines)} |")
     return "\n".join(rows)
@@ -79,17 +79,17 @@ def _answered(line: Line) -> str:
     return line.kind.__name__ if line.answer == "Done" else f"{line.kind.__name__} → {line.answer}"
 
 
-def _kinds(said: Conversations) -> str:
+def _kinds(talk: Conversations) -> str:
     blocks = []
-    for to, lines in said.lines.items():
+    for to, lines in talk.lines.items():
         blocks.append(f"#### To `{to}`")
         for line in lines:
-            facts = [f"from {', '.join(f'`{it}`' for it in line.said_by)}"] if line.said_by else []
+            facts = [f"from {', '.join(f'`{it}`' for it in line.senders)}"] if line.senders else []
             facts.append(f"answered by {line.answer}" if line.answer else "told")
             facts.append(f"{line.lane.name.lower()} lane")
             blocks.append(f"**{line.kind.__name__}** ({'; '.join(facts)}). {struct_table.words(line.kind)}")
             blocks.extend(struct_table.map_(line.kind))
-    for name, kinds in said.private.items():
+    for name, kinds in talk.private.items():
         blocks.append(f"`{name}` also tells itself {', '.join(f'`{kind}`' for kind in kinds)}.")
     return "\n\n".join(blocks)
 
@@ -102,10 +102,10 @@ def _plain(classes: Iterable[type]) -> str:
     return "\n\n".join(blocks)
 
 
-def _shapes(said: Conversations) -> str:
-    told = [line.kind for lines in said.lines.values() for line in lines]
+def _shapes(talk: Conversations) -> str:
+    kinds = [line.kind for lines in talk.lines.values() for line in lines]
     found: dict[type, None] = {}
-    for cls in (*told, *said.answers, *said.written):
+    for cls in (*kinds, *talk.answers, *talk.written):
         found.update(dict.fromkeys(struct_table.inside(cls)))
     return _plain(cls for cls in found if not issubclass(cls, Message))
 

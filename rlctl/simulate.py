@@ -19,7 +19,7 @@ from gleaner.rlctl.what_if import Figures, figures_of, in_model_tokens
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.loop import SpinsForever
 from gleaner.sim.outcome import Outcome
-from gleaner.sim.setting import Setting
+from gleaner.sim.run_setup import RunSetup
 
 PIECE_WALL_S = 0.25
 """Wall seconds of one piece: the longest wait for a Ctrl-C, and between two updates."""
@@ -77,7 +77,7 @@ class Stop:
                 signal.signal(number, handler)
 
 
-def baseline_of(setting: Setting) -> Setting:
+def baseline_of(setting: RunSetup) -> RunSetup:
     """The same job, seed and reserved host, with no other host: rollout on the training host alone."""
     tree = msgspec.to_builtins(setting.config)
     tree["fleet"] |= {"n_prem_max": 0, "trace": ""}
@@ -85,7 +85,7 @@ def baseline_of(setting: Setting) -> Setting:
 
 
 def simulate_all(
-    settings: Mapping[str, Setting], stop: Stop, tell: Callable[[Progress], None]
+    settings: Mapping[str, RunSetup], stop: Stop, tell: Callable[[Progress], None]
 ) -> list[Simulated]:
     """Each run, in order; runs after a user's stop are left out."""
     done: list[Simulated] = []
@@ -97,7 +97,7 @@ def simulate_all(
 
 def simulate(
     name: str,
-    setting: Setting,
+    setting: RunSetup,
     stop: Stop,
     tell: Callable[[Progress], None],
     *,
@@ -121,7 +121,7 @@ def simulate(
     outcome = cluster.finish(stopped=bool(defect) or (stop.asked and not over))
     if defect:
         outcome = replace(outcome, ended="failed", reason=defect)
-    records = in_model_tokens(outcome.history, setting.plant.token_scale)
+    records = in_model_tokens(outcome.history, setting.job_model.token_scale)
     return Simulated(name, outcome, records, figures_of(records, setting.config))
 
 
@@ -129,9 +129,9 @@ def share_of_first_step(cluster: SimCluster) -> float:
     """Finished share of the first step's responses, and of the evaluation's before it; at most 1."""
     setting = cluster.setting
     looks = [record for record in cluster.history if isinstance(record, Sample)]
-    config, scale = setting.config, setting.plant.token_scale
+    config, scale = setting.config, setting.job_model.token_scale
     requests = config.rollout.prompts * config.rollout.samples + config.heldout_problems
-    tokens = requests * setting.plant.law.mean(config.rollout.max_new_tokens * scale) / scale
+    tokens = requests * setting.job_model.law.mean(config.rollout.max_new_tokens * scale) / scale
     return min(looks[-1].tokens_collected / tokens, 1.0) if looks else 0.0
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace
-from gleaner.rlctl.modelled import Words
 from gleaner.rlctl.page_templates import render
+from gleaner.rlctl.quantity_format import duration, short
 from gleaner.rlctl.report.model import PREEMPTIBLE, story_of
 from gleaner.rlctl.simulate import Simulated
 from gleaner.rlctl.what_if import Figures, begin_of, ratio
-from gleaner.rlctl.wording import duration, short
+from gleaner.rlctl.what_if_setup import WhatIfOptions
 
 Cell = Callable[[Figures], str]
 UNKNOWN = "–"
@@ -54,11 +54,11 @@ CAPTION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestText:
     """The request as text. notes: lines about the sources of the figures."""
 
     config: Config
-    words: Words
+    words: WhatIfOptions
     trace: Trace | None
     notes: Sequence[str] = ()
 
@@ -80,7 +80,7 @@ class Asked:
         return f"at most {most} of those that {Path(self.trace.name).name} offers"
 
 
-def rows_of(asked: Asked, done: Sequence[Simulated]) -> list[str]:
+def rows_of(asked: RequestText, done: Sequence[Simulated]) -> list[str]:
     """The table, line by line, and its conclusion."""
     sparks = _sparks(done)
     names = [*[name for name, _ in ROWS], *sparks]
@@ -98,7 +98,7 @@ def rows_of(asked: Asked, done: Sequence[Simulated]) -> list[str]:
     return lines
 
 
-def page_of(asked: Asked, done: Sequence[Simulated]) -> str:
+def page_of(asked: RequestText, done: Sequence[Simulated]) -> str:
     """The page."""
     # loads matplotlib, a second that other commands need not pay
     from gleaner.rlctl import what_if_plots as plots

@@ -1,23 +1,5 @@
-"""Evidence of a simulated run, read from the disks of the simulated cluster.
+"""`gleaner.rlctl.simulated_evidence` under its former name."""
 
-It has the form that every audit takes. Owns the translation from `gleaner.sim.outcome.Outcome`. Judges
-nothing (`gleaner.rlctl.audit.invariants` does).
-"""
+from gleaner.rlctl.simulated_evidence import evidence
 
-from gleaner.rlctl.audit.invariants import CheckpointSeen, Evidence
-from gleaner.rlctl.audit.journal_evidence import NEEDED_FOR, Testimony, evidence_of
-from gleaner.sim.outcome import Outcome
-
-
-def evidence(outcome: Outcome) -> Evidence:
-    """The evidence of a simulated run, for `gleaner.rlctl.audit.invariants.audit`."""
-    told = Testimony(missing=[("I2", text) for text in outcome.unreadable])
-    for stream in outcome.streams:
-        if stream.name in NEEDED_FOR:
-            told.add(stream.name, stream.content)
-    told.miss("of the simulated hosts")
-    checkpoints = [
-        CheckpointSeen(name=one.name, step=one.step, samples=one.samples, damage=one.damage)
-        for one in outcome.checkpoints
-    ]
-    return evidence_of(told, outcome.config, complete=outcome.complete, checkpoints=checkpoints)
+__all__ = ["evidence"]

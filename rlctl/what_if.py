@@ -9,7 +9,7 @@ import msgspec
 
 from gleaner.actors.training.records import AnyRecord, Sample, Step
 from gleaner.configs.schema import Config
-from gleaner.rlctl.accounting import Account, account_of
+from gleaner.rlctl.cost_account import Account, account_of
 from gleaner.rlctl.report.model import PREEMPTIBLE, Story, story_of
 from gleaner.rlctl.report.step_times import PARTS, step_times
 

@@ -15,11 +15,11 @@ from gleaner.actors.training.account import used_between
 from gleaner.actors.training.records import AnyRecord
 from gleaner.configs.schema import Config
 from gleaner.configs.trace import Availability, Event, Trace
+from gleaner.rlctl.quantity_format import short
 from gleaner.rlctl.report.model import PREEMPTIBLE, Story
 from gleaner.rlctl.report.plots import COLOURS, EVENTS, MAX_MARKS, step_bars, svg, thin
 from gleaner.rlctl.report.step_times import step_times
 from gleaner.rlctl.what_if import begin_of
-from gleaner.rlctl.wording import short
 
 RUN_COLOURS = ("accent", "reserved")
 """Of the job, and of its baseline."""

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from gleaner.actors.names import SCHEDULER
 from gleaner.actors.protocol.cluster import JobIs, JobSpec, JobStatus, SubmitJob
-from gleaner.nodeagent.site import Sockets
+from gleaner.nodeagent.host_services import Sockets
 from gleaner.sim.hosts import SimProcess
 from gleaner.supervisor import ActorSystem, AskFailed, Incarnations, Message, ProcessIdentity, SystemPorts
 from gleaner.supervisor.journal.memory import MemoryJournal

@@ -18,7 +18,7 @@ from gleaner.actors.cluster.local_hosts import ORDER_S, STOP_S
 from gleaner.actors.protocol.cluster import JobSpec, StopNode
 from gleaner.nodeagent.exit_codes import CUT_SHORT, DAMAGED, IN_USE, OK, USAGE
 from gleaner.sim.hosts import KILLED, Host, Main, SimProcess
-from gleaner.sim.setting import Paces
+from gleaner.sim.run_setup import Paces
 from gleaner.supervisor import ActorSystem, AskFailed, Done, ProcessExit
 
 LOOK_S = 0.2
@@ -105,7 +105,7 @@ class Cloud:
         self._agent = agent
         self._paces = paces
         self._rented: dict[str, Init] = {}
-        self._told: list[Callable[[str, ProcessExit], None]] = []
+        self._listeners: list[Callable[[str, ProcessExit], None]] = []
         self.on_withdrawn: Callable[[str], None] | None = None
         """Called for each running host that the head's provider took away, as its trace demanded."""
 
@@ -140,7 +140,7 @@ class Cloud:
         del self._rented[name]
         init.halt()
         self._hosts[name].power_off()
-        for tell in self._told:
+        for tell in self._listeners:
             tell(name, how)
         return True
 
@@ -150,13 +150,14 @@ class Cloud:
         while lease is not None and self.lease(name) is lease:  # noqa: ASYNC110 (a cloud is asked)
             await asyncio.sleep(LOOK_S)
 
-    def tell(self, told: Callable[[str, ProcessExit], None]) -> None:
+    def tell(self, on_exit: Callable[[str, ProcessExit], None]) -> None:
         """Call this, from now on, when a host has ended."""
-        self._told.append(told)
+        self._listeners.append(on_exit)
 
 
 class CloudHosts:
-    """`gleaner.nodeagent.site.FleetHosts` of one life of the head. The reserved host is there by itself."""
+    """`gleaner.nodeagent.host_services.FleetHosts` of one life of the head. The reserved host is there by
+    itself."""
 
     def __init__(self, cloud: Cloud, head: SimProcess, system: ActorSystem) -> None:
         self._cloud, self._head, self._system = cloud, head, system

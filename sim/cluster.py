@@ -1,8 +1,8 @@
 """SimCluster: hosts, network and disks under production node agents, and one job.
 
 Owns the assembly and the order of a run: power on, submit as `rlctl` does, run to the end, stop in order,
-collect the results. `breaking.Breaking` has the faults of a cluster; chaos decides which happens when, and to
-which target. The same settings and seed give the same history.
+collect the results. `fault_injector.Breaking` has the faults of a cluster; chaos decides which happens when,
+and to which target. The same settings and seed give the same history.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.cluster.local_hosts import Join
 from gleaner.actors.protocol.cluster import JobIs
 from gleaner.actors.training.records import AnyRecord
-from gleaner.nodeagent.host import Seat
-from gleaner.nodeagent.site import FleetHosts
+from gleaner.nodeagent.host import ProcessLocation
+from gleaner.nodeagent.host_services import FleetHosts
 from gleaner.sim.client import job_done, open_client
 from gleaner.sim.cloud import Cloud, CloudHosts, Init, void
 from gleaner.sim.commands import command_of
-from gleaner.sim.crowd import Crowd
-from gleaner.sim.fittings import HostFittings
+from gleaner.sim.host_adapters import HostAdapterFactory
+from gleaner.sim.host_services import ClusterContext, SimHostServices, sockets
 from gleaner.sim.hosts import SIGTERM, Host, HostSpec, Main, OnExit, SimProcess
 from gleaner.sim.loop import SimLoop
 from gleaner.sim.machine import SimMachine
+from gleaner.sim.message_hooks import Hook, Watcher
 from gleaner.sim.models.load_faults import LoadFaults
 from gleaner.sim.models.scorer import ScorerFaults
 from gleaner.sim.network import SimNet
 from gleaner.sim.outcome import Ended, Outcome, disk_counts, kept_streams, saved_steps
-from gleaner.sim.setting import CLIENT, HEAD, Setting
-from gleaner.sim.site import Around, SimSite, sockets
-from gleaner.sim.watching import Hook, Watcher
+from gleaner.sim.run_setup import CLIENT, HEAD, RunSetup
+from gleaner.sim.shared_cores import SharedCores
 from gleaner.supervisor import ActorSystem
 from gleaner.supervisor.machine import Child
 from gleaner.supervisor.process import HEARTBEAT_VARIABLE, ProcessSpec
@@ -58,7 +58,7 @@ class SimCluster:
         sink: gets the trace as text, line by line.
     """
 
-    def __init__(self, setting: Setting, sink: Callable[[str], None] | None = None) -> None:
+    def __init__(self, setting: RunSetup, sink: Callable[[str], None] | None = None) -> None:
         self.setting = setting
         self.job = setting.job()
         self.loop = SimLoop(sink)
@@ -78,22 +78,22 @@ class SimCluster:
         """Faults that verifiers must have."""
         self.load_faults = LoadFaults()
         """Loads of weights that must fail."""
-        self._said: list[tuple[float, str, str]] = []
+        self._printed: list[tuple[float, str, str]] = []
         self._histories: dict[Path, list[AnyRecord]] = {}
         self._hooks: list[Hook] = []
         self._ended_s = 0.0
-        self._crowd = Crowd(setting.crowding)
+        self._shared_cores = SharedCores(setting.crowding)
         self._began_wall_s = time.perf_counter()
-        self._around = Around(
+        self._around = ClusterContext(
             net=self.net,
             machine=self._machine,
-            fittings=lambda process: HostFittings(
+            adapters=lambda process: HostAdapterFactory(
                 process, setting, self.scorer_faults, self.load_faults, self._histories
             ),
             fleet=self._fleet,
             opened=self._opened,
-            said=lambda process, text: self._said.append((self.loop.now_s, process.name, text)),
-            wire_scale=setting.plant.wire_scale,
+            printed=lambda process, text: self._printed.append((self.loop.now_s, process.name, text)),
+            wire_scale=setting.job_model.wire_scale,
         )
         self.cloud = Cloud(
             self.hosts, self._preemptible, setting.paces, random.Random(f"{setting.seed}/cloud")
@@ -182,7 +182,7 @@ class SimCluster:
             unreadable=unreadable,
             checkpoints=list(saved_steps(hosts, self.job)),
             findings=list(self.loop.findings),
-            said=self._said,
+            printed=self._printed,
             counts={**disk_counts(hosts), **{f"net: {what}": n for what, n in self.net.counts.items()}},
         )
 
@@ -233,10 +233,10 @@ class SimCluster:
 
     def _preemptible(self, name: str, state_dir: Path) -> Main:
         words = ["--role", "preemptible", "--join", self.head.endpoint, "--notices", "none"]
-        return self._agent(name, state_dir, 0, words)  # the cloud's notices are sent by `Breaking`
+        return self._agent(name, state_dir, 0, words)  # the cloud's notices are sent by `FaultInjector`
 
-    def _site(self, process: SimProcess) -> SimSite:
-        return SimSite(process, self._around)
+    def _site(self, process: SimProcess) -> SimHostServices:
+        return SimHostServices(process, self._around)
 
     def _machine(self, process: SimProcess) -> SimMachine:
         def start(spec: ProcessSpec, on_exit: OnExit) -> Child:
@@ -246,9 +246,9 @@ class SimCluster:
                 command.name, command.main, start_s, process, on_exit, spec.env
             )
 
-        told = process.env.get(HEARTBEAT_VARIABLE, "")
-        parent = Parent.parse(told) if told else None
-        return SimMachine(process.loop, start, process.meter, self._crowd, parent)
+        heartbeat = process.env.get(HEARTBEAT_VARIABLE, "")
+        parent = Parent.parse(heartbeat) if heartbeat else None
+        return SimMachine(process.loop, start, process.meter, self._shared_cores, parent)
 
     def _fleet(self, process: SimProcess, system: ActorSystem, join: Join) -> FleetHosts:
         return CloudHosts(self.cloud, process, system)
@@ -271,7 +271,9 @@ class SimCluster:
 
     @asynccontextmanager
     async def _client(self, process: SimProcess) -> AsyncIterator[ActorSystem]:
-        seat = Seat(CLIENT, process.kind, STATE, f"tcp://{process.host.address}:0")
+        location = ProcessLocation(CLIENT, process.kind, STATE, f"tcp://{process.host.address}:0")
         machine = self._machine(process)
-        async with open_client(process, sockets(self._around, process, seat), self.head, machine) as system:
+        async with open_client(
+            process, sockets(self._around, process, location), self.head, machine
+        ) as system:
             yield system

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gleaner.sim.kept_streams import KeptStreams
 from gleaner.sim.process_loop import ProcessLoop
-from gleaner.sim.turns import TimerTurn
+from gleaner.sim.ready_queue import ReadyTimer
 from gleaner.supervisor.errors import JournalError, JournalFull, JournalUnable
 from gleaner.supervisor.journal.group_commit import FLUSH_SHARE, MAX_WAITING, Committed, NewRow, Write
 from gleaner.supervisor.journal.port import Replayed
@@ -81,7 +81,7 @@ class SimJournal:
         self._committed_s = 0.0
         self._closed = False
         self._idle: asyncio.Future[None] | None = None  # for a caller that closes it
-        self._in_flight: tuple[Group, TimerTurn] | None = None
+        self._in_flight: tuple[Group, ReadyTimer] | None = None
         self._unable = ""
         process.at_death(self._cut_off)
 

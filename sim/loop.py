@@ -20,10 +20,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
 
-from gleaner.sim.no_way_out import NotSimulated
+from gleaner.sim.forbidden_calls import NotSimulated
 from gleaner.sim.process_loop import Problem, ProcessLoop
+from gleaner.sim.ready_queue import AnyTurn, ReadyCallback, ReadyTimer
 from gleaner.sim.trace import Trace
-from gleaner.sim.turns import AnyTurn, TimerTurn, Turn
 
 __all__ = ["Finding", "NotSimulated", "ProcessLoop", "SimLoop", "SpinsForever", "Stalled"]
 
@@ -75,14 +75,14 @@ class SimLoop:
         """The process that has the turn."""
         # For the loops of the processes, which share them:
         self.ready: deque[AnyTurn] = deque()
-        self.timers: list[tuple[float, int, TimerTurn]] = []
+        self.timers: list[tuple[float, int, ReadyTimer]] = []
         self.age = 0
         self._cancelled = 0  # of the timers
         self._until_s = math.inf
         self._wall_offset_ms: dict[str, int] = {}
         self._closed = False
         self.world = ProcessLoop(self, "world", "", 0)  # type: ignore[abstract]  # the rest is refused
-        self._nothing = Turn(_nothing, (), self.world, contextvars.Context())
+        self._nothing = ReadyCallback(_nothing, (), self.world, contextvars.Context())
         self._nothing.cancel()
 
     # -- processes --
@@ -109,15 +109,15 @@ class SimLoop:
 
     # -- the world's own timers --
 
-    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> Turn:
+    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> ReadyCallback:
         """Run `callback`, of no process, in turn."""
         return self.world.call_soon(callback, *args)
 
-    def call_later(self, delay_s: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> TimerTurn:
+    def call_later(self, delay_s: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> ReadyTimer:
         """The same in `delay_s`."""
         return self.world.call_at(self.now_s + delay_s, callback, *args)
 
-    def call_at(self, when_s: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> TimerTurn:
+    def call_at(self, when_s: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> ReadyTimer:
         """The same at `when_s`."""
         return self.world.call_at(when_s, callback, *args)
 
@@ -169,7 +169,7 @@ class SimLoop:
                         {"message": "nobody has seen its end", "task": task, "exception": task.exception()}
                     )
         self._closed = True
-        heard = logging.root.manager.disable
+        disabled = logging.root.manager.disable
         logging.disable()  # log lines of a `finally` in here are not part of the history
         try:
             for process in [*self.processes, self.world]:
@@ -179,7 +179,7 @@ class SimLoop:
         finally:
             self.current = None
             asyncio._set_running_loop(None)
-            logging.disable(heard)
+            logging.disable(disabled)
         self.ready.clear()
         self.timers.clear()
 
@@ -241,18 +241,18 @@ class SimLoop:
 
     def timer_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """One of the timers will do nothing when it is due."""
-        if isinstance(handle, TimerTurn) and handle._scheduled:
+        if isinstance(handle, ReadyTimer) and handle._scheduled:
             self._cancelled += 1
 
     def found(self, process: ProcessLoop, context: Problem) -> None:
         """An unexpected error occurred."""
         problem = context.get("exception")
         task = context.get("task") or context.get("future")
-        who = f" ({task.get_name()})" if isinstance(task, asyncio.Task) else ""
+        task_name = f" ({task.get_name()})" if isinstance(task, asyncio.Task) else ""
         finding = Finding(
             self.now_s,
             process.name,
-            f"{context.get('message', 'an exception')}{who}",
+            f"{context.get('message', 'an exception')}{task_name}",
             problem if isinstance(problem, BaseException) else None,
         )
         self.findings.append(finding)

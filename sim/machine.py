@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from gleaner.actors.names import TRAINER
-from gleaner.sim.crowd import Crowd
 from gleaner.sim.meter import Bill, Meter
 from gleaner.sim.process_loop import ProcessLoop
+from gleaner.sim.shared_cores import SharedCores
 from gleaner.supervisor.machine import Child, OnExit, Worker
 from gleaner.supervisor.process import ProcessSpec
 from gleaner.supervisor.watch.health import Parent
@@ -34,7 +34,7 @@ class SimMachine:
         process: whose machine it is.
         start: starts its child processes.
         meter: what the models in this process spend.
-        crowd: the processes that share its cores.
+        shared_cores: the processes that share its cores.
         parent: the process that expects its heartbeats.
     """
 
@@ -43,12 +43,12 @@ class SimMachine:
         process: ProcessLoop,
         start: Start,
         meter: Meter,
-        crowd: Crowd | None = None,
+        shared_cores: SharedCores | None = None,
         parent: Parent | None = None,
     ) -> None:
         self.meter = meter
         self.parent = parent
-        self._crowd = crowd or Crowd()
+        self._shared_cores = shared_cores or SharedCores()
         self._process = process
         self._start = start
 
@@ -66,7 +66,7 @@ class SimMachine:
 
     def thread(self, name: str) -> Worker:
         """See `Machine`."""
-        return SimWorker(self._process, self.meter, self._crowd, name)
+        return SimWorker(self._process, self.meter, self._shared_cores, name)
 
 
 class SimWorker:
@@ -77,9 +77,9 @@ class SimWorker:
     before that, there is no result and no effect; while it is frozen the work makes no progress.
     """
 
-    def __init__(self, process: ProcessLoop, meter: Meter, crowd: Crowd, name: str) -> None:
+    def __init__(self, process: ProcessLoop, meter: Meter, shared_cores: SharedCores, name: str) -> None:
         self._process, self._meter, self._name = process, meter, name
-        self._crowd = crowd
+        self._shared_cores = shared_cores
         self._trains = name.startswith(TRAINER)
         self._crowds = False  # a piece of ours is among those that are under way
         process.at_death(self._leave)
@@ -115,7 +115,9 @@ class SimWorker:
             bill = self._meter.end()
             if bill.seconds > 0:
                 self._crowds = True
-                seconds = bill.seconds * self._process.slowness * self._crowd.enter(trains=self._trains)
+                seconds = (
+                    bill.seconds * self._process.slowness * self._shared_cores.enter(trains=self._trains)
+                )
                 until_s = self._process.awake_s() + seconds
                 self._process.call_later(seconds, self._over, piece, bill, until_s)
             else:
@@ -133,7 +135,7 @@ class SimWorker:
     def _leave(self) -> None:
         if self._crowds:
             self._crowds = False
-            self._crowd.leave(trains=self._trains)
+            self._shared_cores.leave(trains=self._trains)
 
 
 class _Piece(Protocol):

@@ -163,11 +163,11 @@ class Pipe(Generic[T]):
         """See `Flow`."""
         if self._silence is None or self.shut_off:
             return
-        heard = not self._path.blocked and not self._source.frozen
-        if heard and self._timer is not None:
+        reachable = not self._path.blocked and not self._source.frozen
+        if reachable and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        elif not heard and self._timer is None:
+        elif not reachable and self._timer is None:
             delay_s = self._path.rng.uniform(*self._silence)
             self._timer = self._process.call_later(delay_s, self._silent)
 

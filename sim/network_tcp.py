@@ -56,7 +56,7 @@ class SimConnection:
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         into.on_end = self._on_end
-        into.on_free = self._heard
+        into.on_free = self._on_receive
         into.read_into(self._on_piece)
         station.sockets[self] = None
 
@@ -164,9 +164,9 @@ class SimConnection:
         later.)"""
         self._unheard_bytes += count
         if not self._into.blocked:
-            self._heard()
+            self._on_receive()
 
-    def _heard(self) -> None:
+    def _on_receive(self) -> None:
         self._unread_bytes -= self._unheard_bytes
         self._unheard_bytes = 0.0
         _wake(self._writer)

@@ -171,7 +171,7 @@ class SimWire:
         elif event is Dialling.LOST:
             link.lost()
         elif event is Dialling.REFUSED:
-            link.nobody_there()
+            link.no_listener()
         else:
             self._rejections.rejected(link.peer, asyncio.get_running_loop().time())
             self._refusals.count(link.peer.endpoint, "rejected", "it does not admit us")

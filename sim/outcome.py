@@ -1,7 +1,7 @@
 """Outcome: a simulated run's end, history, disk contents and findings.
 
-Owns their collection from the hosts after the run. Judges nothing: `gleaner.rlctl.simulated` makes of it the
-evidence that every run is audited with, and chaos checks more.
+Owns their collection from the hosts after the run. Judges nothing: `gleaner.rlctl.simulated_evidence` makes
+of it the evidence that every run is audited with, and chaos checks more.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Outcome:
         wall_s: seconds that the simulation took.
         turns, notes: callbacks that ran, and facts in the trace; equal for equal histories.
         unreadable: journals that could not be replayed, in words.
-        said: virtual time, process, and its output on standard error.
+        printed: virtual time, process, and its output on standard error.
         counts: how often each event happened: to disks ("disk: ..."), on the network ("net: ...").
     """
 
@@ -80,7 +80,7 @@ class Outcome:
     unreadable: list[str] = field(default_factory=list)
     checkpoints: list[SavedStep] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    said: list[tuple[float, str, str]] = field(default_factory=list)
+    printed: list[tuple[float, str, str]] = field(default_factory=list)
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @property

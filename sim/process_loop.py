@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
-from gleaner.sim.no_way_out import REFUSED, refusing
-from gleaner.sim.turns import AnyTurn, Queue, SlowLane, TimerTurn, Turn
+from gleaner.sim.forbidden_calls import REFUSED, refusing
+from gleaner.sim.ready_queue import AnyTurn, Queue, ReadyCallback, ReadyTimer, SlowQueue
 
 if TYPE_CHECKING:
     from gleaner.sim.loop import SimLoop
@@ -72,9 +72,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         callback: Callable[[Unpack[Ts]], object],
         *args: *Ts,
         context: contextvars.Context | None = None,
-    ) -> Turn:
+    ) -> ReadyCallback:
         """Run `callback` after everything scheduled before."""
-        turn = Turn(callback, args, self, context if context is not None else self._context())
+        turn = ReadyCallback(callback, args, self, context if context is not None else self._context())
         self._queue.append(turn)
         return turn
 
@@ -84,11 +84,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         callback: Callable[[Unpack[Ts]], object],
         *args: *Ts,
         context: contextvars.Context | None = None,
-    ) -> TimerTurn:
+    ) -> ReadyTimer:
         """Run it in `delay` seconds."""
         master = self._master  # as `call_at`, whose call would cost as much as its work
         when = master.now_s + delay
-        turn = TimerTurn(when, callback, args, self, context if context is not None else self._context())
+        turn = ReadyTimer(when, callback, args, self, context if context is not None else self._context())
         if self.alive:
             master.age += 1
             heapq.heappush(master.timers, (when, master.age, turn))
@@ -100,9 +100,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         callback: Callable[[Unpack[Ts]], object],
         *args: *Ts,
         context: contextvars.Context | None = None,
-    ) -> TimerTurn:
+    ) -> ReadyTimer:
         """Run it at the time `when`; of several that are due at once, the first scheduled one runs first."""
-        turn = TimerTurn(when, callback, args, self, context if context is not None else self._context())
+        turn = ReadyTimer(when, callback, args, self, context if context is not None else self._context())
         if self.alive:
             master = self._master
             master.age += 1
@@ -203,10 +203,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.slowness = factor
         self._lane = master.ready
         if factor > 1:
-            self._lane = SlowLane((factor - 1) * TURN_S, master.call_later, self._let_out)
+            self._lane = SlowQueue((factor - 1) * TURN_S, master.call_later, self._let_out)
         if self._parked is None:
             self._queue = self._lane
-        if isinstance(before, SlowLane):
+        if isinstance(before, SlowQueue):
             before.let_out()
 
     def kill(self) -> None:

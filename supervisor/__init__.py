@@ -5,6 +5,7 @@ The names imported here are the whole public interface of this layer.
 
 from gleaner.supervisor.actor import Actor, Suspected, Terminated, handles
 from gleaner.supervisor.address import Address, Incarnations
+from gleaner.supervisor.child_lifecycle import Restarted
 from gleaner.supervisor.child_spec import (
     BRUTAL_KILL,
     INFINITY,
@@ -50,7 +51,6 @@ from gleaner.supervisor.errors import (
 from gleaner.supervisor.journal.port import Journal, JournalStore
 from gleaner.supervisor.journal.sqlite import SqliteJournal
 from gleaner.supervisor.limits import Limits
-from gleaner.supervisor.lives import Restarted
 from gleaner.supervisor.mailbox import Lane
 from gleaner.supervisor.message import Done, Message
 from gleaner.supervisor.names.registry import Registry

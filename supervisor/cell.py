@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, cast
 
 from gleaner.supervisor.actor import Actor, Handler, Suspected, Terminated
 from gleaner.supervisor.address import Address
-from gleaner.supervisor.belongings import IN_HAND, Belongings
 from gleaner.supervisor.context import Context
 from gleaner.supervisor.delivery import Deferred, Delivery, Exit, Leave
 from gleaner.supervisor.errors import Crashed, JournalUnable, Overloaded, Refused, Suspended, Unreachable
 from gleaner.supervisor.mailbox import Lane, Mailbox
 from gleaner.supervisor.message import Done, Message, kind_of
+from gleaner.supervisor.owned_resources import IN_HAND, OwnedResources
 
 if TYPE_CHECKING:
     from gleaner.supervisor.journal.port import JournalStore
@@ -46,13 +46,13 @@ class Cell:
     """Runs one actor until it stops or crashes; then answers what still waited and reports its exit once."""
 
     __slots__ = (
-        "_belongings",
         "_deferred",
         "_ended",
         "_handlers",
         "_idle",
         "_main",
         "_on_exit",
+        "_owned",
         "_prune_at",
         "_started",
         "_stopping",
@@ -95,7 +95,7 @@ class Cell:
         self.factory = spec.factory
         self._on_exit = on_exit
         self._started: asyncio.Future[None] | None = None
-        self._belongings: Belongings | None = None
+        self._owned: OwnedResources | None = None
         self._deferred: list[Deferred] | None = None
         self._prune_at = FEWEST_DEFERRED
         self._main: asyncio.Task[None] | None = None
@@ -123,11 +123,11 @@ class Cell:
         return not self._ended
 
     @property
-    def belongings(self) -> Belongings:
+    def owned(self) -> OwnedResources:
         """Its background tasks, timers and resources to close."""
-        if self._belongings is None:
-            self._belongings = Belongings(self)
-        return self._belongings
+        if self._owned is None:
+            self._owned = OwnedResources(self)
+        return self._owned
 
     @property
     def started(self) -> asyncio.Future[None]:
@@ -344,8 +344,8 @@ class Cell:
         if self._ended:
             return
         self._ended = True
-        if self._belongings is not None:
-            self._belongings.release(self._system.finish)
+        if self._owned is not None:
+            self._owned.release(self._system.finish)
         self.ctx.close()
         if self._started is not None and not self._started.done():
             self._started.set_exception(problem or Unreachable(f"{self.address} was stopped"))

@@ -216,19 +216,19 @@ class Context:
 
     def background(self, work: Coroutine[object, object, None], what: str) -> asyncio.Task[None]:
         """Run `work` beside the handlers; its failure crashes the actor, its task ends with the actor."""
-        return self._cell.belongings.background(work, what)
+        return self._cell.owned.background(work, what)
 
     def every(self, period_s: float, message: Message) -> None:
         """Send `message` to oneself every `period_s`, skipping beats that found the mailbox full."""
-        self._cell.belongings.every(period_s, message)
+        self._cell.owned.every(period_s, message)
 
     def after(self, delay_s: float, message: Message, lane: Lane = Lane.USER) -> asyncio.TimerHandle:
         """Send `message` to oneself once, `delay_s` from now."""
-        return self._cell.belongings.after(delay_s, message, lane)
+        return self._cell.owned.after(delay_s, message, lane)
 
     def at_end(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
         """Run `close` when this incarnation ends in any way: its resources must not outlive it."""
-        self._cell.belongings.at_end(close)
+        self._cell.owned.at_end(close)
 
     async def offload(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking `work` on this actor's own single thread, in the order of the calls."""

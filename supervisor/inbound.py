@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gleaner.supervisor.address import ANY_INCARNATION
-from gleaner.supervisor.asks import Asker, Outcome, ServedAsks
 from gleaner.supervisor.cell import Cell, lane_of
 from gleaner.supervisor.delivery import Delivery
 from gleaner.supervisor.errors import (
@@ -28,6 +27,7 @@ from gleaner.supervisor.errors import (
 )
 from gleaner.supervisor.inspection.vitals import Recovery
 from gleaner.supervisor.message import Message, decode_body, encode_body, kind_of
+from gleaner.supervisor.pending_asks import Asker, Outcome, ServedAsks
 from gleaner.supervisor.system_messages import SYSTEM, Ended, Failure, Heartbeat, LinkActors, Watch
 from gleaner.transport.envelope import Envelope, Lane, Mode, encode
 from gleaner.transport.wire import Link, Peer, Route, Sent

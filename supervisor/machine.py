@@ -88,8 +88,8 @@ class RealMachine:
     def __init__(self, forks: ForkServer | None = None) -> None:
         self._forks = forks
         # Taken out of the environment: it is meant for this process, not for those that it starts.
-        told = os.environ.pop(HEARTBEAT_VARIABLE, "")
-        self._parent = Parent.parse(told) if told else None
+        heartbeat = os.environ.pop(HEARTBEAT_VARIABLE, "")
+        self._parent = Parent.parse(heartbeat) if heartbeat else None
 
     @property
     def parent(self) -> Parent | None:

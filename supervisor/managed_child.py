@@ -1,4 +1,4 @@
-"""Running: one interface for a running child (actor, process or subtree).
+"""RunningChild: one interface for a running child (actor, process or subtree).
 
 Owns how each kind is started, stopped in order, killed, and how its end is reported. `tree` decides when.
 """
@@ -22,7 +22,7 @@ from gleaner.supervisor.errors import (
     Killed,
     SupervisorFailed,
 )
-from gleaner.supervisor.journal.outage import LOOK_S, SUSPENDED_LATE_S, StandIn
+from gleaner.supervisor.journal.outage import LOOK_S, SUSPENDED_LATE_S, StorageOutageProxy
 from gleaner.supervisor.process import ProcessExit, ProcessSpec
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ KILLED_S = 1.0  # for a killed subtree to end; an actor that ignores the kill en
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ChildEnd:
     """How a child ended by itself, or why it did not start. `problem` is the exception that it raised, if
     any."""
 
@@ -66,19 +66,19 @@ class Ended:
         return self.problem.first if isinstance(self.problem, SupervisorFailed) else self.problem
 
     @classmethod
-    def of(cls, problem: Exception, what: str, how: str = "") -> Ended:
+    def of(cls, problem: Exception, what: str, how: str = "") -> ChildEnd:
         """An end by an exception."""
         text = how or f"{type(problem).__name__}: {problem}"
         return cls(text, what, hopeless=isinstance(problem, Hopeless), problem=problem)
 
 
-OnEnd = Callable[[Ended], None]
+OnEnd = Callable[[ChildEnd], None]
 
 
-class Running(Protocol):
+class RunningChild(Protocol):
     """A child that was begun. `on_end` is called at most once, when it ends by itself after its start."""
 
-    async def start(self, halted: asyncio.Future[None]) -> Ended | None:
+    async def start(self, halted: asyncio.Future[None]) -> ChildEnd | None:
         """Wait until it is up, or `halted` is done; returns how it failed, if it did."""
 
     async def stop(self, within_s: float, *, again: bool = False) -> None:
@@ -102,8 +102,8 @@ class Running(Protocol):
 class RunningActor:
     """An actor; it is up when its `on_start` returned.
 
-    An actor whose journal takes nothing for now has not ended: its heir, or else a `StandIn`, has its name
-    until it can go on.
+    An actor whose journal takes nothing for now has not ended: its heir, or else a `StorageOutageProxy`, has
+    its name until it can go on.
     """
 
     pid = 0
@@ -138,7 +138,7 @@ class RunningActor:
         return self._system.spawn(spec.name, spec.start, self._exited, self._journals, keep=keep)
 
     def heir(self) -> Cell | None:
-        """See `Running`."""
+        """See `RunningChild`."""
         return self._cell.heir
 
     @property
@@ -146,8 +146,8 @@ class RunningActor:
         """Incarnation of the actor."""
         return self._cell.address.incarnation
 
-    async def start(self, halted: asyncio.Future[None]) -> Ended | None:
-        """See `Running`."""
+    async def start(self, halted: asyncio.Future[None]) -> ChildEnd | None:
+        """See `RunningChild`."""
         for _ in range(FENCED_STARTS):
             started = self._cell.started
             await asyncio.wait([started, halted], return_when=asyncio.FIRST_COMPLETED)
@@ -161,12 +161,12 @@ class RunningActor:
             log.warning("new life under a higher incarnation: %s: %s", self._spec.name, problem)
             self._cell = self._again(self._cell.heir)
         if isinstance(problem, Exception) and not isinstance(problem, JournalUnable):
-            return Ended.of(problem, self._what)
+            return ChildEnd.of(problem, self._what)
         self._up = True
         return None
 
     async def stop(self, within_s: float, *, again: bool = False) -> None:
-        """See `Running`."""
+        """See `RunningChild`."""
         self._let_go()
         self._cell.keep = self._cell.keep and again
         if within_s == BRUTAL_KILL:
@@ -175,7 +175,7 @@ class RunningActor:
             await self._cell.stop(min(within_s, LONGEST_S))
 
     def kill(self) -> None:
-        """See `Running`."""
+        """See `RunningChild`."""
         self._let_go()
         self._cell.keep = False
         self._cell.crash(Killed(f"{self._cell.address.name} was killed by its supervisor"))
@@ -187,9 +187,9 @@ class RunningActor:
         if self._on_end is None or not self._up:
             return  # stopped on purpose, or its start reports it
         if exit_.problem is None:
-            self._on_end(Ended(exit_.cause, self._what, abnormal=False))
+            self._on_end(ChildEnd(exit_.cause, self._what, abnormal=False))
         else:
-            self._on_end(Ended.of(exit_.problem, self._what, exit_.cause))
+            self._on_end(ChildEnd.of(exit_.problem, self._what, exit_.cause))
 
     # -- while its journal takes nothing --
 
@@ -200,7 +200,9 @@ class RunningActor:
         if heir is not None:
             self._cell = heir
         else:
-            self._cell = self._system.spawn(self._spec.name, lambda: StandIn(reason), None, self._journals)
+            self._cell = self._system.spawn(
+                self._spec.name, lambda: StorageOutageProxy(reason), None, self._journals
+            )
         self._waiting = asyncio.get_running_loop().create_task(self._until_journal_works())
 
     async def _until_journal_works(self) -> None:
@@ -211,7 +213,7 @@ class RunningActor:
                 with contextlib.suppress(JournalError):
                     await self._cell.ctx.journal.probe()
                     break
-        if isinstance(self._cell.actor, StandIn):
+        if isinstance(self._cell.actor, StorageOutageProxy):
             await self._cell.stop(KILLED_S)
             self._cell = self._spawned()
         else:
@@ -246,23 +248,23 @@ class RunningProcess:
         """Process id of the process."""
         return self.process.pid if self.process is not None else 0
 
-    async def start(self, halted: asyncio.Future[None]) -> Ended | None:
-        """See `Running`."""
+    async def start(self, halted: asyncio.Future[None]) -> ChildEnd | None:
+        """See `RunningChild`."""
         try:
             self.process = self._system.start_process(self._spec, self._exited)
         except OSError as problem:
-            return Ended.of(problem, self._what, f"{self._spec.argv[0]}: {problem}")
+            return ChildEnd.of(problem, self._what, f"{self._spec.argv[0]}: {problem}")
         return None
 
     async def stop(self, within_s: float, *, again: bool = False) -> None:
-        """See `Running`."""
+        """See `RunningChild`."""
         self._on_end = None
         if self.process is not None:
             self._system.health.forget(self.process)
             await self.process.stop(min(within_s, LONGEST_S))
 
     def kill(self) -> None:
-        """See `Running`."""
+        """See `RunningChild`."""
         self._on_end = None
         if self.process is not None:
             self.process.kill()
@@ -271,7 +273,7 @@ class RunningProcess:
         if self._on_end is not None:
             hopeless = exit_.code in self._spec.hopeless
             what = f"process {self.pid}{self._what.removeprefix('process')}"
-            self._on_end(Ended(exit_.cause, what, exit_.abnormal, hopeless, code=exit_.code))
+            self._on_end(ChildEnd(exit_.cause, what, exit_.abnormal, hopeless, code=exit_.code))
 
 
 class RunningTree:
@@ -287,13 +289,13 @@ class RunningTree:
         self._on_end: OnEnd | None = on_end
         self.tree = make(self._ended)
 
-    async def start(self, halted: asyncio.Future[None]) -> Ended | None:
-        """See `Running`."""
+    async def start(self, halted: asyncio.Future[None]) -> ChildEnd | None:
+        """See `RunningChild`."""
         halted.add_done_callback(self._halt)
         try:
             await self.tree.start()
         except SupervisorFailed as problem:
-            return Ended.of(problem, "supervisor")
+            return ChildEnd.of(problem, "supervisor")
         finally:
             halted.remove_done_callback(self._halt)
         return None
@@ -302,7 +304,7 @@ class RunningTree:
         self.tree.halt()
 
     async def stop(self, within_s: float, *, again: bool = False) -> None:
-        """See `Running`."""
+        """See `RunningChild`."""
         self._on_end = None
         stopping = asyncio.get_running_loop().create_task(self.tree.stop())
         done, _ = await asyncio.wait([stopping], timeout=min(within_s, LONGEST_S))
@@ -312,7 +314,7 @@ class RunningTree:
             stopping.cancel()
 
     def kill(self) -> None:
-        """See `Running`."""
+        """See `RunningChild`."""
         self._on_end = None
         self.tree.kill()
 
@@ -320,6 +322,6 @@ class RunningTree:
         if self._on_end is None:
             return
         if problem is None:
-            self._on_end(Ended("shut down, its work is done", "supervisor", abnormal=False))
+            self._on_end(ChildEnd("shut down, its work is done", "supervisor", abnormal=False))
         else:
-            self._on_end(Ended.of(problem, "supervisor"))
+            self._on_end(ChildEnd.of(problem, "supervisor"))

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from gleaner.supervisor.address import Address
-from gleaner.supervisor.asks import Outcome, PendingAsk, PendingAsks
 from gleaner.supervisor.cell import IN_HAND, Cell, lane_of
 from gleaner.supervisor.delivery import Delivery
 from gleaner.supervisor.errors import AskTimeout, Crashed, NotAdmitted, Suspended, Unreachable, WaitTimeout
 from gleaner.supervisor.inspection.vitals import Recovery
 from gleaner.supervisor.message import Message, encode_body, kind_of
 from gleaner.supervisor.names.client import MAX_RETRY_S, RETRY_S
+from gleaner.supervisor.pending_asks import Outcome, PendingAsk, PendingAsks
 from gleaner.supervisor.system_messages import SYSTEM
 from gleaner.supervisor.tracing import Tracer
 from gleaner.transport.envelope import Lane, Mode, encode
@@ -296,7 +296,7 @@ class Outbound:
                 self._system.links.send(peer, packed)
                 outcome = await self._answer(pending, min(deadline, now() + resend), named)
                 if outcome is None and named and (left := deadline - now()) > 0:
-                    await self._look_who_holds(pending, min(resend, left))
+                    await self._look_up_holder(pending, min(resend, left))
                     outcome = pending.outcome
                 if outcome is not None:
                     return self._result(pending, outcome)
@@ -314,11 +314,11 @@ class Outbound:
             outcome = await pending.wait(now() + look_s)
             if outcome is not None:
                 return outcome
-            await self._look_who_holds(pending, max(0.0, until - now()))
+            await self._look_up_holder(pending, max(0.0, until - now()))
             look_s = min(2 * look_s, MAX_LOOK_S)
         return await pending.wait(until)
 
-    async def _look_who_holds(self, pending: PendingAsk, within_s: float) -> None:
+    async def _look_up_holder(self, pending: PendingAsk, within_s: float) -> None:
         """Raises Unreachable if the registry names another holder, and no answer arrived meanwhile."""
         held = await self._system.names.still_held(pending.to, within_s)
         if not held and pending.outcome is None:

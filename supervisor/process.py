@@ -196,8 +196,8 @@ def _start(
 def last_words(lines: Sequence[str]) -> str:
     """The last printed line that may explain why a process ended: not a debug or info record of its log. ""
     for none."""
-    said = (line.strip() for line in reversed(lines))
-    return next((line for line in said if line and not _AT_WORK.match(line)), "")
+    nonempty = (line.strip() for line in reversed(lines))
+    return next((line for line in nonempty if line and not _AT_WORK.match(line)), "")
 
 
 def _dumped_core(pidfd: int) -> bool:

@@ -2,7 +2,8 @@
 
 It starts, stops and restarts actors, processes and subtrees. Owns the order of actions, one at a time: a
 batch of stops and starts is over before the next end of a child is handled (as in OTP, whose supervisor is
-one process). Only a stop of the supervisor itself cuts a start short. The children's lives are `lives`.
+one process). Only a stop of the supervisor itself cuts a start short. The children's lives are
+`child_lifecycle`.
 """
 
 from __future__ import annotations
@@ -15,16 +16,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gleaner.supervisor.cell import Cell
+from gleaner.supervisor.child_lifecycle import ChildExit, ChildLifecycle, Restarted
 from gleaner.supervisor.child_spec import ChildSpec, Strategy, TreeSpec
 from gleaner.supervisor.errors import CannotGoOn, RestartIntensityReached, StartFailed, SupervisorFailed
 from gleaner.supervisor.journal.port import JournalStore
-from gleaner.supervisor.lives import Exited, Lives, Restarted
 from gleaner.supervisor.machine import Child
-from gleaner.supervisor.managed_child import Ended, OnEnd, Running, RunningActor, RunningProcess, RunningTree
+from gleaner.supervisor.managed_child import (
+    ChildEnd,
+    OnEnd,
+    RunningActor,
+    RunningChild,
+    RunningProcess,
+    RunningTree,
+)
 from gleaner.supervisor.process import ProcessSpec
 from gleaner.supervisor.system import ActorSystem
 from gleaner.supervisor.system_messages import ActorState
-from gleaner.supervisor.tree import Action, Counts, End, Later, Start, Status, Stop, TreeState, Why
+from gleaner.supervisor.tree import (
+    Action,
+    Counts,
+    End,
+    EndReason,
+    RestartLater,
+    Start,
+    Status,
+    Stop,
+    TreeState,
+)
 
 log = logging.getLogger("supervisor")
 
@@ -63,8 +81,8 @@ class Supervisor:
         self._spec = spec
         self._state = TreeState(spec, random.Random(f"{system.seed}/{spec.name}"))
         # bounded: one exit a life, one ticket a child that waits
-        self._events: asyncio.Queue[Exited | _Due] = asyncio.Queue()
-        self._lives = Lives(
+        self._events: asyncio.Queue[ChildExit | _Due] = asyncio.Queue()
+        self._lives = ChildLifecycle(
             spec.name,
             self._begin,
             self._events.put_nowait,
@@ -180,7 +198,7 @@ class Supervisor:
         for action in actions:
             ended = await self._start(action)
             if ended is not None:
-                raise self._failure(Why.START, action.name, f"{action.name} did not start")
+                raise self._failure(EndReason.START, action.name, f"{action.name} did not start")
 
     # -- looking --
 
@@ -229,7 +247,7 @@ class Supervisor:
                     self._on_shutdown()
                 return
 
-    def _decide(self, event: Exited | _Due) -> Sequence[Action]:
+    def _decide(self, event: ChildExit | _Due) -> Sequence[Action]:
         if isinstance(event, _Due):
             self._timers.pop(event.name, None)
             return self._state.again(event.name, event.ticket)
@@ -248,12 +266,12 @@ class Supervisor:
                 within_s = self._state.children[action.name].shutdown_s
                 await self._lives.stop(action.name, within_s, again=action.again)
                 self._state.stopped(action.name, again=action.again)
-            elif isinstance(action, Later):
+            elif isinstance(action, RestartLater):
                 put, due = self._events.put_nowait, _Due(action.name, action.ticket)
                 self._timers[action.name] = loop.call_later(action.delay_s, put, due)
             elif isinstance(action, End):
                 self.halt()
-                if action.why is not Why.SIGNIFICANT:
+                if action.why is not EndReason.SIGNIFICANT:
                     return self._failure(action.why, action.name, action.text)
                 log.info("%s shuts down: %s", self.name, action.text)
             elif not self._halted.done():
@@ -263,16 +281,18 @@ class Supervisor:
                     todo = deque(self._state.start_failed(action.name, now_s=now_s, hopeless=hopeless))
         return None
 
-    async def _start(self, action: Start) -> Ended | None:
+    async def _start(self, action: Start) -> ChildEnd | None:
         """Start a child; returns how that failed, if it did."""
         ended = await self._lives.start(action, self._state.children[action.name], self._halted)
         if ended is None:
             self._state.started(action.name)
         return ended
 
-    def _failure(self, why: Why, name: str, text: str) -> SupervisorFailed:
+    def _failure(self, why: EndReason, name: str, text: str) -> SupervisorFailed:
         ended = self._lives.last(name)
-        kind = {Why.INTENSITY: RestartIntensityReached, Why.START: StartFailed}.get(why, CannotGoOn)
+        kind = {EndReason.INTENSITY: RestartIntensityReached, EndReason.START: StartFailed}.get(
+            why, CannotGoOn
+        )
         if ended.hopeless:
             kind = CannotGoOn
         failure = kind(self.name, text, ended.causes(name, self.name), ended.first)
@@ -281,7 +301,7 @@ class Supervisor:
 
     # -- what the kinds of children need --
 
-    def _begin(self, spec: ChildSpec, on_end: OnEnd, heir: Cell | None) -> Running:
+    def _begin(self, spec: ChildSpec, on_end: OnEnd, heir: Cell | None) -> RunningChild:
         if isinstance(spec.start, TreeSpec):
             tree = spec.start
             return RunningTree(lambda ended: self._subtree(tree, ended), on_end)

@@ -35,9 +35,9 @@ from gleaner.supervisor.system_messages import ActorState, SystemState
 from gleaner.supervisor.system_ports import ProcessIdentity, SystemPorts
 from gleaner.supervisor.tracing import Tracer
 from gleaner.supervisor.waits import Waits
-from gleaner.supervisor.watch.actor_links import Linking
+from gleaner.supervisor.watch.actor_links import ActorLinks
 from gleaner.supervisor.watch.health import Parent
-from gleaner.supervisor.watch.heartbeats import HealthChecks, Heart
+from gleaner.supervisor.watch.heartbeats import HealthChecks, HeartbeatSender
 from gleaner.supervisor.watch.turn_clock import TurnClock
 from gleaner.supervisor.watch.watches import Watches
 from gleaner.transport.links import Links
@@ -92,8 +92,8 @@ class ActorSystem:
         self.inspection = Inspection(self)
         self.watches = Watches(self)
         self.health = HealthChecks(self)
-        self._heart = Heart(self)
-        self.linking = Linking(self)
+        self._heart = HeartbeatSender(self)
+        self.linking = ActorLinks(self)
         self.names = Names(self, registry)
         self.outbound = Outbound(self)
         self.inbound = Inbound(self)

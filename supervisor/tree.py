@@ -33,7 +33,7 @@ class Status(enum.Enum):
     RESTARTING = "restarting"  # it failed and its next start waits
 
 
-class Why(enum.Enum):
+class EndReason(enum.Enum):
     """Why a supervisor ends."""
 
     INTENSITY = "intensity"  # more restarts than it may do: fails upward
@@ -59,7 +59,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class RestartLater:
     """Call `again` with this ticket after `delay_s`."""
 
     name: str
@@ -71,12 +71,12 @@ class Later:
 class End:
     """The supervisor ends, after the stops before this. `name` is the child that led to it."""
 
-    why: Why
+    why: EndReason
     name: str
     text: str
 
 
-Action = Stop | Start | Later | End
+Action = Stop | Start | RestartLater | End
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class TreeState:
     def start_failed(self, name: str, *, now_s: float, hopeless: bool = False) -> list[Action]:
         """It could not be started: the end of a supervisor that was just starting, else one more restart."""
         if self._starting:
-            return [*self.stop(), End(Why.START, name, f"{name} did not start")]
+            return [*self.stop(), End(EndReason.START, name, f"{name} did not start")]
         return self._restart(name, now_s, hopeless)
 
     def exited(self, name: str, *, abnormal: bool, now_s: float, hopeless: bool = False) -> list[Action]:
@@ -229,7 +229,7 @@ class TreeState:
         return self._auto_shutdown(name) if significant else []
 
     def again(self, name: str, ticket: int) -> list[Start]:
-        """The delay of `Later` is over."""
+        """The delay of `RestartLater` is over."""
         if self._tickets.get(name) != ticket:
             return []  # it was stopped, or started with others, meanwhile
         running = self.running()  # started by hand meanwhile
@@ -243,13 +243,13 @@ class TreeState:
         ]
         if self.spec.auto_shutdown is AutoShutdown.ALL_SIGNIFICANT and left:
             return []
-        return [*self.stop(), End(Why.SIGNIFICANT, name, f"its significant child {name} is done")]
+        return [*self.stop(), End(EndReason.SIGNIFICANT, name, f"its significant child {name} is done")]
 
     def _restart(self, name: str, now_s: float, hopeless: bool) -> list[Action]:
         self.status[name] = Status.DOWN
         if hopeless:
             text = f"{name} cannot go on here, and starting it again would not help"
-            return [*self.stop(), End(Why.HOPELESS, name, text)]
+            return [*self.stop(), End(EndReason.HOPELESS, name, text)]
         intensity = self.spec.intensity
         self.restarts.append(now_s)
         while now_s - self.restarts[0] > intensity.within_s:
@@ -258,7 +258,7 @@ class TreeState:
             text = f"{name} failed again and the limit of {intensity} is reached"
             if not intensity.restarts:
                 text = f"{name} failed, and here nothing is started again"
-            return [*self.stop(), End(Why.INTENSITY, name, text)]
+            return [*self.stop(), End(EndReason.INTENSITY, name, text)]
         affected = self._affected(name)
         for other in affected:
             self._tickets.pop(other, None)
@@ -269,7 +269,7 @@ class TreeState:
         self._tickets[name] = self._ticket
         delay_s = self._backoff(name, now_s)
         if delay_s > 0:
-            return [*stops, Later(name, delay_s, self._ticket)]
+            return [*stops, RestartLater(name, delay_s, self._ticket)]
         return [*stops, *self._starts(name)]
 
     def _affected(self, name: str) -> list[str]:

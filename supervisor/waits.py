@@ -100,8 +100,8 @@ class Waits:
         self._timer: asyncio.TimerHandle | None = None  # of the next sweep; none while nothing waits
         self._sweep_s = math.inf
         self._closed = False
-        self._said_at_s = 0.0
-        self._said = 0
+        self._logged_at_s = 0.0
+        self._logged = 0
         self._unsaid = 0
 
     def __len__(self) -> int:
@@ -145,12 +145,12 @@ class Waits:
         self.expired.append(
             ExpiredWait(who=who, what=what, on=on, waited_s=waited_s, reason=reason, at_s=now)
         )
-        if now - self._said_at_s >= 1.0:
+        if now - self._logged_at_s >= 1.0:
             if self._unsaid:
                 log.warning("%d more waits passed their deadline", self._unsaid)
-            self._said_at_s, self._said, self._unsaid = now, 0, 0
-        if self._said < LINES_PER_S:
-            self._said += 1
+            self._logged_at_s, self._logged, self._unsaid = now, 0, 0
+        if self._logged < LINES_PER_S:
+            self._logged += 1
             log.warning("%s waited %.3f s for %s on %s: %s", who, waited_s, what, on, reason)
         else:
             self._unsaid += 1

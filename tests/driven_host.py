@@ -7,7 +7,7 @@ import asyncio
 import threading
 
 from gleaner.actors.engine.servers.host import RemoteHost
-from gleaner.actors.engine.worker.port import Orders, Turn
+from gleaner.actors.engine.worker.port import StepCommands, StepResult
 
 TURN_S = 120.0
 
@@ -21,7 +21,7 @@ class DrivenHost:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
-    def turn(self, orders: Orders) -> Turn:
+    def turn(self, orders: StepCommands) -> StepResult:
         """The result of one turn; raises its exception."""
         return asyncio.run_coroutine_threadsafe(self.host.awaited_turn(orders), self._loop).result(TURN_S)
 

@@ -31,7 +31,7 @@ PIECE_BYTES = 4 << 20  # read, then hashed: each turn releases the interpreter l
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PullProgress:
     """State that all connections of one pull share. All of them take chunks from `wanted`. `on_landed`,
     `on_not_yet` and `pace` (`bulk_pull.Pace.pass_by`; None: no limit) run on the loop. A source that sends
     nothing for `stall_s` is given up."""
@@ -50,7 +50,7 @@ class Order:
 class Exchange:
     """See the module."""
 
-    def __init__(self, order: Order, connection: Connection) -> None:
+    def __init__(self, order: PullProgress, connection: Connection) -> None:
         self.failures: Counter[Chunk] = Counter()
         self._order = order
         self._connection = connection

@@ -19,33 +19,33 @@ class News:
         self.failed: Exception | None = None
         self._loop = loop
         self._on_failed = on_failed
-        self._told: deque[Callable[[], None]] = deque()  # at most the reports of one LOOK_S
+        self._callbacks: deque[Callable[[], None]] = deque()  # at most the reports of one LOOK_S
         self._looking = False
 
     def tell(self, callback: Callable[[], None]) -> None:
         """Called by the thread: add a callback for the loop."""
-        self._told.append(callback)
+        self._callbacks.append(callback)
         if not self._looking:
             self._looking = True
             self._loop.call_soon_threadsafe(self._look)
 
     def hear(self) -> bool:
         """On the loop: call back all that there is; whether there was anything."""
-        heard = bool(self._told)
-        while self._told and self.failed is None:
+        pending = bool(self._callbacks)
+        while self._callbacks and self.failed is None:
             try:
-                self._told.popleft()()
+                self._callbacks.popleft()()
             except Exception as problem:  # noqa: BLE001 (the owner of the talk raises it)
                 self.failed = problem
                 self._on_failed()
-        self._told.clear()
-        return heard
+        self._callbacks.clear()
+        return pending
 
     def _look(self) -> None:
         if self.hear():
             self._loop.call_later(LOOK_S, self._look)
             return
         self._looking = False
-        if self._told:  # reported since, while `_looking` was still set
+        if self._callbacks:  # reported since, while `_looking` was still set
             self._looking = True
             self._loop.call_soon(self._look)

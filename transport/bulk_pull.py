@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gleaner.transport.bulk_errors import PullError, PullTimeout, SourceGone, SourceLags
-from gleaner.transport.bulk_exchange import Exchange, Order
+from gleaner.transport.bulk_exchange import Exchange, PullProgress
 from gleaner.transport.bulk_frames import MAX_CHUNK_BYTES, SECRET_BYTES, TOKEN_ID_BYTES, BulkSource, Chunk
 from gleaner.transport.carrier import Carrier, Connection
 from gleaner.transport.keys import NodeKeys
@@ -134,7 +134,7 @@ class _Pull:
         self._source = wanted.source
         self._on_chunk = on_chunk
         self._carrier = carrier
-        self._order = Order(
+        self._order = PullProgress(
             wanted.source,
             wanted.version,
             wanted.into,

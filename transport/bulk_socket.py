@@ -63,23 +63,23 @@ class TcpConnection:
     async def run(self, talk: Coroutine[object, object, T]) -> T:
         ended: concurrent.futures.Future[T] = concurrent.futures.Future()
         ended.set_running_or_notify_cancel()  # it cannot be cancelled, only hung up
-        heard = asyncio.wrap_future(ended)
+        waiter = asyncio.wrap_future(ended)
         threading.Thread(target=_run, args=(talk, ended), name="bulk", daemon=True).start()
         try:
-            await asyncio.wait([heard])
+            await asyncio.wait([waiter])
         except asyncio.CancelledError:
             self.hang_up()
-            while not heard.done():  # the memory that it uses is the caller's
+            while not waiter.done():  # the memory that it uses is the caller's
                 with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([heard])
-            heard.exception()  # that it broke off is known
+                    await asyncio.wait([waiter])
+            waiter.exception()  # that it broke off is known
             self._news.hear()
             raise
         self._news.hear()
         if self._news.failed is not None:
-            heard.exception()  # that it broke off was our doing
+            waiter.exception()  # that it broke off was our doing
             raise self._news.failed
-        return heard.result()
+        return waiter.result()
 
     async def receive(self, place: memoryview, stall_s: float, least_bytes: int = 1) -> int:
         self._endure(socket.SO_RCVTIMEO, stall_s)

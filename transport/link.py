@@ -1,7 +1,7 @@
 """The state of one dialled link, shared by every carrier.
 
 Owns the order of `Link` events, the bounded hold before the peer answers, and the two deadlines (answer and
-grace). Does not own the connection: the carrier reports `up`, `lost`, `nobody_there` and `rejected`, and
+grace). Does not own the connection: the carrier reports `up`, `lost`, `no_listener` and `rejected`, and
 gives `transmit`.
 """
 
@@ -90,7 +90,7 @@ class DialledLink:
         self._give_up_in(self._grace_s)
         self._on_link(self.peer, Link.SUSPECT)
 
-    def nobody_there(self) -> None:
+    def no_listener(self) -> None:
         """The connection broke and no process listens at the other end any longer: waiting is useless."""
         if not self._closed and self.state is Link.SUSPECT:
             self._down()

@@ -64,9 +64,30 @@ class LinkEnd:
     """See the module. `transmit` is `Wire.send`; `life` was never used before, in this process or another."""
 
     __slots__ = (
-        "_limits", "_told_ack", "_told_limit", "_transmit", "acked_at_probe", "asked_at_s", "connected",
-        "heard_at_s", "hello_held", "into", "life", "out", "owed_by_s", "owing", "peer", "peer_life",
-        "process", "ready", "route", "since_s", "state", "to", "untold_bytes", "waiters",
+        "_limits",
+        "_sent_ack",
+        "_sent_limit",
+        "_transmit",
+        "ack_by_s",
+        "acked_at_probe",
+        "asked_at_s",
+        "connected",
+        "heard_at_s",
+        "hello_held",
+        "into",
+        "life",
+        "out",
+        "owing",
+        "peer",
+        "peer_life",
+        "process",
+        "ready",
+        "route",
+        "since_s",
+        "state",
+        "to",
+        "untold_bytes",
+        "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -92,15 +113,15 @@ class LinkEnd:
         self.acked_at_probe = 0
         self.process = 0  # the process whose session was lost: WELCOME must be from that one; 0: from any
         self.owing = False  # it is in the list of ends with a timed acknowledgement
-        self.owed_by_s = math.inf  # deadline of the acknowledgement of received messages
+        self.ack_by_s = math.inf  # deadline of the acknowledgement of received messages
         self.untold_bytes = 0  # received and not acknowledged
         self.out = SendWindow(limits.max_unacked, limits.max_unacked_bytes)
         self.into = ReceiveWindow(limits.window)
         self.waiters: deque[asyncio.Future[None]] = deque()
         self._limits = limits
         self._transmit = transmit
-        self._told_ack = 0
-        self._told_limit = START_LIMIT
+        self._sent_ack = 0
+        self._sent_limit = START_LIMIT
 
     def greet(self, now_s: float) -> Sent:
         """HELLO: open the session, or continue it on a new connection."""
@@ -144,7 +165,7 @@ class LinkEnd:
             if sent is Sent.NO_CREDIT:
                 return False
             out.sent()
-            self._told()
+            self._ack_sent()
         return True
 
     def acknowledge(self, *, again: bool = False, ask: bool = False) -> Sent:
@@ -160,18 +181,18 @@ class LinkEnd:
         return self.ready and not self.out.in_flight and not self.waiters
 
     @property
-    def owes(self) -> bool:
+    def ack_due(self) -> bool:
         """Whether something was received or consumed that is not acknowledged yet."""
-        return self.into.received != self._told_ack or self.into.limit != self._told_limit
+        return self.into.received != self._sent_ack or self.into.limit != self._sent_limit
 
     @property
-    def owes_much(self) -> bool:
+    def ack_overdue(self) -> bool:
         """The same, and it may be waiting for it."""
         into = self.into
         return (
-            into.received - self._told_ack >= self._limits.ack_after
+            into.received - self._sent_ack >= self._limits.ack_after
             or self.untold_bytes >= self._limits.ack_bytes
-            or into.limit - self._told_limit >= self._limits.window // 4
+            or into.limit - self._sent_limit >= self._limits.window // 4
         )
 
     def wake(self) -> bool:
@@ -204,11 +225,11 @@ class LinkEnd:
     def _tell(self, frame: bytes) -> Sent:
         sent = self._transmit(self.to, [frame])
         if sent is Sent.OK:
-            self._told()
+            self._ack_sent()
         return sent
 
-    def _told(self) -> None:
-        self._told_ack = self.into.received
-        self._told_limit = self.into.limit
-        self.owed_by_s = math.inf
+    def _ack_sent(self) -> None:
+        self._sent_ack = self.into.received
+        self._sent_limit = self.into.limit
+        self.ack_by_s = math.inf
         self.untold_bytes = 0

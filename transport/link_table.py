@@ -70,11 +70,11 @@ class LinkTable:
         are counted."""
         peer, process = end.peer, end.peer_life >> LIFE_BITS
         assert peer is not None
-        told = end.state
+        state = end.state
         self._forget(end, reason)
         new = self.open(peer)
         new.process, new.connected, new.state = process, True, Link.SUSPECT
-        if told is Link.UP:
+        if state is Link.UP:
             self.on_link(peer, Link.SUSPECT)
         if self.ends.get(peer) is new:
             new.greet(self._loop.time())

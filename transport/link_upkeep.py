@@ -113,12 +113,12 @@ class Upkeep:
     def owe(self, end: LinkEnd, within_s: float) -> None:
         """Something was received or consumed: acknowledge it now if it is much, else with the next frame in
         that direction `within_s`, or by itself."""
-        if end.owes_much:
+        if end.ack_overdue:
             end.acknowledge()
-        elif end.owes:
+        elif end.ack_due:
             by_s = self._loop.time() + within_s
-            if by_s < end.owed_by_s:
-                end.owed_by_s = by_s
+            if by_s < end.ack_by_s:
+                end.ack_by_s = by_s
                 if not end.owing:
                     end.owing = True
                     self._owing.append(end)
@@ -127,7 +127,7 @@ class Upkeep:
     def pay(self) -> None:
         """Acknowledge everything: nothing more will go that way."""
         for end in self._table.each():
-            if end.ready and end.owes:
+            if end.ready and end.ack_due:
                 end.acknowledge()
 
     def _acknowledge_by(self, at_s: float) -> None:
@@ -145,14 +145,14 @@ class Upkeep:
             end.owing = False
             if self._table.ends.get(end.to) is not end:
                 continue  # it has ended: a frame would dial its peer anew, or go to the next link
-            if end.owed_by_s > now_s:
-                if end.owes:  # acknowledged meanwhile, and due again
+            if end.ack_by_s > now_s:
+                if end.ack_due:  # acknowledged meanwhile, and due again
                     end.owing = True
                     self._owing.append(end)
-                    self._acknowledge_by(end.owed_by_s)
+                    self._acknowledge_by(end.ack_by_s)
                 continue
-            end.owed_by_s = math.inf
-            if end.owes and end.acknowledge() is Sent.NO_CREDIT:
+            end.ack_by_s = math.inf
+            if end.ack_due and end.acknowledge() is Sent.NO_CREDIT:
                 self.owe(end, self._limits.ack_delay_s)
 
     # -- overdue messages --

@@ -1,7 +1,7 @@
 """Links: control links with the delivery guarantees of the actor runtime.
 
 They work over any `Wire`, whatever it drops. Owns the interface to the layer above. The ends of all links are
-in `link_table`, received frames are handled in `link_hearing`, and timers in `link_upkeep`.
+in `link_table`, received frames are handled in `link_receiver`, and timers in `link_upkeep`.
 
 - Each message of a link is delivered at most once and in order, in both directions; a connection that breaks
   and is restored loses nothing. A link that ends (`Link.DOWN`, `Link.REJECTED`) drops
@@ -22,7 +22,7 @@ from collections import Counter
 import msgspec
 
 from gleaner.transport.link_end import LinkLimits
-from gleaner.transport.link_hearing import Hearing, OnEnvelope
+from gleaner.transport.link_receiver import FrameReceiver, OnEnvelope
 from gleaner.transport.link_table import LinkTable, OnLink
 from gleaner.transport.link_upkeep import RETRY_S, Upkeep
 from gleaner.transport.wire import Peer, Route, Sent, Wire
@@ -93,9 +93,9 @@ class Links:
     def listen(self, on_envelope: OnEnvelope, on_link: OnLink) -> None:
         """Begin to deliver. `on_envelope` returns whether the message is consumed; on False the layer above
         holds it and calls `consumed` later. `on_link` reports dialled peers. Called once."""
-        hearing = Hearing(self._table, self._upkeep, on_envelope)
+        receiver = FrameReceiver(self._table, self._upkeep, on_envelope)
         self._table.on_link = on_link
-        self._wire.listen(hearing.on_frames, hearing.on_wire)
+        self._wire.listen(receiver.on_frames, receiver.on_wire)
 
     def send(self, to: Peer | Route, envelope: bytes, *, tell: bool = False, answer: bool = False) -> Sent:
         """Send one packed envelope. A `tell` obeys the peer's limit; an `answer` may be acknowledged late.

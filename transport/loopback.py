@@ -202,7 +202,7 @@ class LoopbackWire:
             if peer.endpoint == endpoint:
                 dial.link.lost()
                 if not self._network.listens(endpoint):
-                    dial.link.nobody_there()
+                    dial.link.no_listener()
 
     def _dial(self, peer: Peer) -> _Dial:
         number = b"%d" % next(self._network.numbers)

@@ -73,7 +73,7 @@ class _Dial:
         )
         self._monitor = MonitorPort(sock, _DIAL_EVENTS, self._on_event)
         self._port = Port(sock, self._on_frames)
-        self._probe = ListenerProbe(peer.endpoint, self.link.nobody_there)
+        self._probe = ListenerProbe(peer.endpoint, self.link.no_listener)
 
     def close(self) -> None:
         self.link.close()

@@ -40,7 +40,7 @@ class SendWindow:
 
     __slots__ = (
         "_acked", "_cursor", "_cut_to", "_flight", "_flight_bytes", "_limit", "_max_bytes", "_max_messages",
-        "_next", "_open", "_open_to_tells", "_pending", "_pending_bytes", "_unanswering", "resent",
+        "_next", "_open", "_open_to_new", "_pending", "_pending_bytes", "_unanswering", "resent",
     )  # fmt: skip
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
@@ -52,7 +52,7 @@ class SendWindow:
         self._unanswering = 0  # the last number that is no answer
         self._acked = 0
         self._limit = START_LIMIT  # the last number that the peer grants to `tell` messages
-        self._open = self._open_to_tells = 0  # the last number that is taken now
+        self._open = self._open_to_new = 0  # the last number that is taken now
         self._pending: list[bytes] = []  # in no batch yet
         self._pending_bytes = 0
         self._flight: deque[Batch] = deque()
@@ -92,20 +92,20 @@ class SendWindow:
 
     def room(self) -> int:
         """How many `tell` messages would be accepted now."""
-        return max(0, self._open_to_tells - self._next + 1)
+        return max(0, self._open_to_new - self._next + 1)
 
     def offer(self, envelope: bytes, tell: bool, answer: bool = False) -> int:
         """Take a message: how many messages wait to be sent now, negative when a batch is full; 0 when it was
         not taken. Raises `Oversize` beyond `MAX_ENVELOPE_BYTES`."""
         number = self._next
-        if number > (self._open_to_tells if tell else self._open):
+        if number > (self._open_to_new if tell else self._open):
             return 0
         size = self._pending_bytes + len(envelope)
         if size >= BATCH_BYTES:
             if len(envelope) > MAX_ENVELOPE_BYTES:
                 raise Oversize(f"envelope of {len(envelope)} bytes, the limit is {MAX_ENVELOPE_BYTES}")
             if self._flight_bytes + size >= self._max_bytes:
-                self._open = self._open_to_tells = number  # until something is acknowledged
+                self._open = self._open_to_new = number  # until something is acknowledged
         self._pending.append(envelope)
         self._pending_bytes = size
         self._next = number + 1
@@ -181,14 +181,14 @@ class SendWindow:
     def _reopen(self) -> None:
         full = self._flight_bytes + self._pending_bytes >= self._max_bytes
         self._open = self._next - 1 if full else self._acked + self._max_messages
-        self._open_to_tells = min(self._open, self._limit)
+        self._open_to_new = min(self._open, self._limit)
 
 
 class ReceiveWindow:
     """What this end received: the next number that it delivers, and up to which number it accepts `tell`
     messages."""
 
-    __slots__ = ("_told_gap", "duplicates", "expected", "gaps", "held", "window")
+    __slots__ = ("_reported_gap", "duplicates", "expected", "gaps", "held", "window")
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -196,7 +196,7 @@ class ReceiveWindow:
         self.held = 0  # received, but not consumed by the layer above
         self.duplicates = 0
         self.gaps = 0
-        self._told_gap = False
+        self._reported_gap = False
 
     @property
     def received(self) -> int:
@@ -219,13 +219,13 @@ class ReceiveWindow:
         if known >= count:
             return count
         self.expected = first + count
-        self._told_gap = False
+        self._reported_gap = False
         return known
 
     def ask_again(self) -> bool:
         """Whether to report a gap to the sender: once, until the gap is closed."""
-        told, self._told_gap = self._told_gap, True
-        return not told
+        reported, self._reported_gap = self._reported_gap, True
+        return not reported
 
     def consumed(self, count: int) -> None:
         """The layer above took `count` messages that it had held."""

@@ -66,7 +66,7 @@ class Authenticator:
         if len(frames) < 8:
             return  # not a ZAP request
         asker, empty, version, request_id, domain, address, _identity, mechanism, *credentials = frames
-        admits, on_stranger = self._domains.get(domain, (_nobody, _ignore))
+        admits, on_stranger = self._domains.get(domain, (_deny_all, _ignore))
         key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and credentials else ""
         if key and admits(key):
             answer = [asker, empty, version, request_id, b"200", b"OK", key.encode(), b""]
@@ -76,7 +76,7 @@ class Authenticator:
         self._port.send(answer)
 
 
-def _nobody(_key: str) -> bool:
+def _deny_all(_key: str) -> bool:
     return False
 
 

@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from gleaner.actors.cluster import sealed
-from gleaner.actors.cluster.saved_state import Damaged, FileInfo, Latest, Note, Sealed
-from gleaner.actors.cluster.sealed import Content, Contents
+from gleaner.actors.cluster import sealed_folder
+from gleaner.actors.cluster.saved_state import Damaged, FileInfo, Latest, Note, SealedState
+from gleaner.actors.cluster.sealed_folder import Content, Contents
 
 _STEP = re.compile(r"step-(\d{6,})")
 _UNFINISHED = ".unfinished"
@@ -41,7 +41,7 @@ class CheckpointStore:
         found = (_STEP.fullmatch(path.name) for path in self.directory.iterdir())
         return sorted(int(match[1]) for match in found if match)
 
-    def write(self, step: int, files: Contents, meta: Mapping[str, Note]) -> Sealed:
+    def write(self, step: int, files: Contents, meta: Mapping[str, Note]) -> SealedState:
         """Make a checkpoint durable, then drop all but the last `keep`.
 
         A whole checkpoint of this step stays as it is: writing it again changes nothing. Raises
@@ -49,20 +49,20 @@ class CheckpointStore:
         """
         return self._write(step, files, meta, {})
 
-    def adopt(self, source: Sealed) -> Sealed:
+    def adopt(self, source: SealedState) -> SealedState:
         """Make another sealed directory (a host copy) durable, under the same step.
 
         Raises `StateDirFull`, or `Damaged` when the source changed while it was copied.
         """
-        files: dict[str, Content] = {name: sealed.copier(source.path / name) for name in source.files}
+        files: dict[str, Content] = {name: sealed_folder.copier(source.path / name) for name in source.files}
         try:
             return self._write(source.step, files, source.meta, source.files)
         except FileNotFoundError as error:
             raise Damaged(f"{source.path} vanished while it was copied: {error}") from error
 
-    def load(self, step: int) -> Sealed:
+    def load(self, step: int) -> SealedState:
         """A checkpoint, verified. Raises `Damaged`."""
-        found = sealed.verify(self.path(step))
+        found = sealed_folder.verify(self.path(step))
         if found.step != step:
             raise Damaged(f"{found.path} holds the state after step {found.step}: it was renamed")
         return found
@@ -83,26 +83,26 @@ class CheckpointStore:
         files: Contents,
         meta: Mapping[str, Note],
         expected: Mapping[str, FileInfo],
-    ) -> Sealed:
+    ) -> SealedState:
         final = self.path(step)
         with contextlib.suppress(Damaged):  # absent or damaged: it is written (again)
             return self.load(step)
         self._remove_unfinished()
         temporary = self.directory / f"{final.name}{_UNFINISHED}"
         try:
-            written = sealed.write(temporary, step, files, meta, durable=True, expected=expected)
-            sealed.remove(final)
+            written = sealed_folder.write(temporary, step, files, meta, durable=True, expected=expected)
+            sealed_folder.remove(final)
             temporary.rename(final)
         except BaseException:
-            sealed.remove(temporary)
+            sealed_folder.remove(temporary)
             raise
-        sealed.sync_directory(self.directory)
+        sealed_folder.sync_directory(self.directory)
         for old in self.steps()[: -self.keep]:
-            sealed.remove(self.path(old))
-        return Sealed(step, final, written.meta, written.files)
+            sealed_folder.remove(self.path(old))
+        return SealedState(step, final, written.meta, written.files)
 
     def _remove_unfinished(self) -> None:
         """Remove the unfinished checkpoints of a killed writer."""
         if self.directory.is_dir():
             for path in self.directory.glob(f"*{_UNFINISHED}"):
-                sealed.remove(path)
+                sealed_folder.remove(path)

@@ -8,9 +8,9 @@ host (`checkpoint_store.CheckpointStore.adopt` copies a slot, and detects a chan
 from collections.abc import Mapping
 from pathlib import Path
 
-from gleaner.actors.cluster import sealed
-from gleaner.actors.cluster.saved_state import Damaged, Note, Sealed
-from gleaner.actors.cluster.sealed import Contents
+from gleaner.actors.cluster import sealed_folder
+from gleaner.actors.cluster.saved_state import Damaged, Note, SealedState
+from gleaner.actors.cluster.sealed_folder import Contents
 
 
 class HostCopies:
@@ -20,21 +20,21 @@ class HostCopies:
         self.directory = Path(directory)
         self.slots = (self.directory / "slot-0", self.directory / "slot-1")
 
-    def write(self, step: int, files: Contents, meta: Mapping[str, Note] | None = None) -> Sealed:
+    def write(self, step: int, files: Contents, meta: Mapping[str, Note] | None = None) -> SealedState:
         """Write and seal the state after `step` steps. Raises `StateDirFull`; the newest state stays."""
         slot = min(self.slots, key=_sealed_step)
-        sealed.remove(slot)
+        sealed_folder.remove(slot)
         try:
-            return sealed.write(slot, step, files, meta or {}, durable=False)
+            return sealed_folder.write(slot, step, files, meta or {}, durable=False)
         except BaseException:
-            sealed.remove(slot)
+            sealed_folder.remove(slot)
             raise
 
-    def newest(self) -> Sealed | None:
+    def newest(self) -> SealedState | None:
         """The newest state that verifies."""
         for slot in sorted(self.slots, key=_sealed_step, reverse=True):
             try:
-                return sealed.verify(slot)
+                return sealed_folder.verify(slot)
             except Damaged:
                 continue
         return None
@@ -43,6 +43,6 @@ class HostCopies:
 def _sealed_step(slot: Path) -> int:
     """The step in a slot; -1 when nothing whole can be in it."""
     try:
-        return sealed.read_seal(slot).step
+        return sealed_folder.read_seal(slot).step
     except Damaged:
         return -1

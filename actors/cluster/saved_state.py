@@ -1,7 +1,7 @@
 """`Copies`, `Checkpoints`: ports of the StateManager to the saved state.
 
 The state is the trainer's. Owns the types and the ports. Pure: `host_copy` and `checkpoint_store` keep them
-in directories under a seal (`sealed`).
+in directories under a seal (`sealed_folder`).
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class FileInfo(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedState:
     """A whole directory: the state after `step` finished steps, its files, and the note with it."""
 
     step: int
@@ -51,14 +51,14 @@ class Sealed:
 class Latest:
     """The newest whole checkpoint, if any, and why newer ones were skipped."""
 
-    checkpoint: Sealed | None
+    checkpoint: SealedState | None
     skipped: tuple[str, ...]
 
 
 class Copies(Protocol):
     """Host copies: they outlive the trainer's process, not its host. Calls block."""
 
-    def newest(self) -> Sealed | None:
+    def newest(self) -> SealedState | None:
         """The newest state that is whole."""
 
 
@@ -78,6 +78,6 @@ class Checkpoints(Protocol):
     def latest(self) -> Latest:
         """The newest checkpoint that is whole."""
 
-    def adopt(self, source: Sealed) -> Sealed:
+    def adopt(self, source: SealedState) -> SealedState:
         """Make a host copy durable, under the same step. Raises StateDirFull, or Damaged where the source
         changed meanwhile."""

@@ -258,7 +258,7 @@ class Scheduler(Actor):
         self._tell_later([message])
 
     @handles(WhoIsUp, lane=Lane.SYSTEM)
-    async def who_is_up(self, message: WhoIsUp) -> HostsUp:
+    async def list_hosts(self, message: WhoIsUp) -> HostsUp:
         members = self._members.by_name.items()
         return HostsUp(
             boot=self._boot,

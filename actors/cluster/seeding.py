@@ -12,7 +12,7 @@ import math
 
 import msgspec
 
-from gleaner.actors.cluster.learnt import Learnt
+from gleaner.actors.cluster.step_statistics import StepStatistics
 from gleaner.actors.protocol.step_times import StepTimes, finite
 from gleaner.configs.schema import Seeding
 
@@ -33,7 +33,7 @@ class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     memory: dict[int, float] = {}
     rule_s: float | None = None
     predicted_s: float = 0.0
-    learnt: Learnt | None = None
+    learnt: StepStatistics | None = None
     measured_s: float = 0.0
 
 

@@ -21,9 +21,9 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from gleaner.actors.cluster.learnt import Learnt, learn, ready
 from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
 from gleaner.actors.cluster.step_model import Floats, Machines, Work, predict
+from gleaner.actors.cluster.step_statistics import StepStatistics, learn, ready
 from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.configs.schema import Prices, Seeding
 
@@ -53,7 +53,7 @@ class ModelPolicy:
         """The settings of the next step."""
         rule_s = state.t_seed_s if state.rule_s is None else state.rule_s
         after = self.fallback.next(msgspec.structs.replace(state, t_seed_s=rule_s), times)
-        learnt = learn(state.learnt or Learnt(), times, self.fallback.n_reserved)
+        learnt = learn(state.learnt or StepStatistics(), times, self.fallback.n_reserved)
         planned = self._planned(learnt, times, state.n_prem)
         if planned is None:
             return msgspec.structs.replace(after, rule_s=None, predicted_s=0.0, learnt=learnt)
@@ -68,7 +68,9 @@ class ModelPolicy:
             measured_s=after.measured_s,
         )
 
-    def _planned(self, learnt: Learnt, times: StepTimes, n_prem: int) -> tuple[float, float, int] | None:
+    def _planned(
+        self, learnt: StepStatistics, times: StepTimes, n_prem: int
+    ) -> tuple[float, float, int] | None:
         """Window, predicted step, instances wanted; None while data are missing."""
         model = ready(learnt)
         if model is None or times.seen is None or times.seen.step_s < LEAST_STEP_S:

@@ -34,7 +34,7 @@ DEADLINE_HEADER = "X-Request-Deadline-S"
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """What is served: the model's name, the longest prompt and the longest response in tokens, and the run
     that the versions belong to. `info`: more keys of `/server_info`. `routed_experts`: whether the engines
     report which experts tokens are routed to; `experts_shape`: the layers of such a row and experts in each,
@@ -84,27 +84,28 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class HandlerContext:
     """The objects that handlers use. vocabulary: None if the model has no tokenizer."""
 
     requests: Requests
     fleet: Fleet
     settings: Gateway
-    served: Served
+    served: ServedModel
     vocabulary: Vocabulary | None = None
     figures: Figures = field(default_factory=Figures)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A row of the table of routes. `says` is one line of the OpenAPI document. `body`, `query` and `answer`
-    (None: an empty one) are the structs that it is generated from, and that are read. many: the answer is a
-    list of such structs. status: of the answer. down: the body of a 503, if that is not a problem."""
+    """A row of the table of routes. `description` is one line of the OpenAPI document. `body`, `query` and
+    `answer` (None: an empty one) are the structs that it is generated from, and that are read. many: the
+    answer is a list of such structs. status: of the answer. down: the body of a 503, if that is not a
+    problem."""
 
     method: str
     path: str
     does: "Callable[[Call], Awaitable[web.StreamResponse]]"
-    says: str
+    description: str
     body: type[msgspec.Struct] | None = None
     query: type[msgspec.Struct] | None = None
     answer: type[msgspec.Struct] | None = None
@@ -127,7 +128,7 @@ NO_GATE = VersionGate()
 class Call:
     """See the module."""
 
-    def __init__(self, desk: Desk, request: web.Request) -> None:
+    def __init__(self, desk: HandlerContext, request: web.Request) -> None:
         self.desk = desk
         self.request = request
 
@@ -195,8 +196,9 @@ class Call:
         whole: bool = False,
         names: tuple[str, str] = ("input_ids", "sampling_params.max_new_tokens"),
     ) -> Ask:
-        """The request, checked. max_new_tokens, usual: see `Served.response_tokens`; 0: the prompt is read,
-        and no token is returned. names: the wire's names of the prompt and that limit. Raises BadAsk."""
+        """The request, checked. max_new_tokens, usual: see `ServedModel.response_tokens`; 0: the prompt is
+        read, and no token is returned. names: the wire's names of the prompt and that limit. Raises
+        BadAsk."""
         served, gate = self.desk.served, gate or NO_GATE
         if not 1 <= len(prompt) <= served.max_prompt_tokens:
             raise BadAsk(f"expected 1 to {served.max_prompt_tokens} tokens, got {len(prompt)}", names[0])

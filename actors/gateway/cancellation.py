@@ -1,11 +1,11 @@
-"""Cancelling: reports requests without a waiting client to the manager.
+"""Cancellation: reports requests without a waiting client to the manager.
 
 A report is repeated until the manager answers it. Owns the ids still to be reported, the newest
 `MAX_REMEMBERED` of them."""
 
 import asyncio
 
-from gleaner.actors.gateway.newest import Newest
+from gleaner.actors.gateway.recent_names import RecentNames
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.requests import Cancel
 from gleaner.supervisor import AskFailed, Context, Done
@@ -16,12 +16,12 @@ CANCEL_S = 10.0
 RETRY_S = 0.2
 
 
-class Cancelling:
+class Cancellation:
     """See the module; `run` it."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._ids = Newest(MAX_REMEMBERED)
+        self._ids = RecentNames(MAX_REMEMBERED)
         self._wake = asyncio.Event()
 
     def add(self, id: str) -> None:

@@ -61,8 +61,8 @@ async def follow(
     if len(asks) == 1:
         one = _follow_one(requests, 0, asks[0], readers[0])
         try:
-            async for told in one:
-                yield told
+            async for item in one:
+                yield item
         finally:
             await one.aclose()
         return
@@ -71,8 +71,8 @@ async def follow(
     async def pump(index: int) -> None:
         source = _follow_one(requests, index, asks[index], readers[index])
         try:
-            async for told in source:
-                await queue.put(told)
+            async for item in source:
+                await queue.put(item)
         except Exception as error:  # noqa: BLE001  # raised below, where it is awaited
             await queue.put(error)
         finally:

@@ -1,4 +1,4 @@
-"""ExpertAsking: collects requested experts of a request, complete at its end.
+"""ExpertCollection: collects requested experts of a request, complete at its end.
 
 Owns the held rows, their limit, and the requests for missing rows at the end. For these an available engine
 reads prompt and response once more, and one token is discarded. The death of an engine, worker, manager or
@@ -28,7 +28,7 @@ AGAIN_S = 60.0
 TRIES = 3
 
 
-class ExpertAsking:
+class ExpertCollection:
     """See the module. let_go: called with a request of the manager that is no longer needed."""
 
     def __init__(self, ctx: Context, let_go: Callable[[str], None]) -> None:
@@ -46,13 +46,13 @@ class ExpertAsking:
         """Drop the rows of this request."""
         self._rows.pop(id, None)
 
-    def heard(self, message: ExpertRows) -> None:
+    def receive(self, message: ExpertRows) -> None:
         """Add a part; a part of a request without a waiting client is ignored."""
         again = self._readings.get(message.id)
         held = self._rows.get(message.id if again is None else again)
         if held is None or self.held_bytes + len(message.rows) > MAX_HELD_BYTES:
             return
-        held.heard(message, None if again is None else AFTERWARDS)
+        held.receive(message, None if again is None else AFTERWARDS)
         self._came.set()
 
     @property

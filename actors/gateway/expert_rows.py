@@ -26,7 +26,7 @@ AFTERWARDS = 1 << 30
 
 
 @dataclass(slots=True)
-class _Told:
+class _AttemptRows:
     total: int
     parts: list[NDArray[np.generic]] = field(default_factory=list)
     count: int = 0
@@ -36,10 +36,10 @@ class ExpertRowsOf:
     """The rows of one request. See the module."""
 
     def __init__(self) -> None:
-        self._told: dict[int, _Told] = {}
+        self._rows_by_attempt: dict[int, _AttemptRows] = {}
         self.held_bytes = 0
 
-    def heard(self, message: ExpertRows, attempt: int | None = None) -> None:
+    def receive(self, message: ExpertRows, attempt: int | None = None) -> None:
         """Add a part; `attempt` replaces the message's own. A malformed part, or one that does not continue
         the part before, is ignored: its rows are missing, and are computed again."""
         number = message.attempt if attempt is None else attempt
@@ -50,15 +50,19 @@ class ExpertRowsOf:
             return
         if message.first == 0:
             self._forget(number)
-            self._told[number] = _Told(message.total)
-        told = self._told.get(number)
-        if told is None or told.count != message.first or told.total != message.total:
+            self._rows_by_attempt[number] = _AttemptRows(message.total)
+        rows_by_attempt = self._rows_by_attempt.get(number)
+        if (
+            rows_by_attempt is None
+            or rows_by_attempt.count != message.first
+            or rows_by_attempt.total != message.total
+        ):
             return
-        if told.parts and told.parts[0].shape[1] != message.width:
+        if rows_by_attempt.parts and rows_by_attempt.parts[0].shape[1] != message.width:
             return
         part = np.frombuffer(message.rows, dtype).reshape(message.count, message.width)
-        told.parts.append(part)
-        told.count += message.count
+        rows_by_attempt.parts.append(part)
+        rows_by_attempt.count += message.count
         self.held_bytes += part.nbytes
 
     def joined(self, spans: Sequence[Span], prompt: int, tokens: int) -> Routed | None:
@@ -68,9 +72,9 @@ class ExpertRowsOf:
         spans: which attempt made which of the response's `tokens`.
         """
         whole = {
-            number: np.concatenate(told.parts)
-            for number, told in self._told.items()
-            if told.parts and told.count == told.total
+            number: np.concatenate(rows_by_attempt.parts)
+            for number, rows_by_attempt in self._rows_by_attempt.items()
+            if rows_by_attempt.parts and rows_by_attempt.count == rows_by_attempt.total
         }
         found: list[NDArray[np.generic]] = []
         for begin, end, attempt in owned(spans, prompt, tokens):
@@ -84,9 +88,9 @@ class ExpertRowsOf:
         return Routed(np.concatenate(found))
 
     def _forget(self, attempt: int) -> None:
-        told = self._told.pop(attempt, None)
-        if told is not None:
-            self.held_bytes -= sum(part.nbytes for part in told.parts)
+        rows_by_attempt = self._rows_by_attempt.pop(attempt, None)
+        if rows_by_attempt is not None:
+            self.held_bytes -= sum(part.nbytes for part in rows_by_attempt.parts)
 
 
 def owned(spans: Sequence[Span], prompt: int, tokens: int) -> list[tuple[int, int, int]]:

@@ -28,7 +28,7 @@ from gleaner.actors.protocol.requests import Generated, ProgressItem, VersionNot
 from gleaner.actors.protocol.sampling_params import CANNOT_CONTINUE
 from gleaner.supervisor import Message
 
-Heard = Literal["fits", "gap", "full"]
+Received = Literal["fits", "gap", "full"]
 MAX_LIVES = 5
 """Number of starts of a request that no engine can continue."""
 OTHERWISE = (
@@ -101,7 +101,7 @@ class Follow:
         """Of the tokens so far: identifies them to the manager."""
         return hashlib.sha256(self._tokens.tobytes()).digest()
 
-    def heard(self, item: ProgressItem) -> Heard:
+    def receive(self, item: ProgressItem) -> Received:
         """Add progress. gap: tokens before it are missing. full: it is not kept, since the rest is unread."""
         if item.start > len(self):
             return "gap"
@@ -115,7 +115,7 @@ class Follow:
         self._wake()
         return "fits"
 
-    def told(self, answer: Message) -> None:
+    def receive_reply(self, answer: Message) -> None:
         """Handle the manager's answer: the end, with all missing tokens, or a reason why nothing was
         started."""
         if isinstance(answer, Generated):

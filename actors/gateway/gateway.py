@@ -4,7 +4,7 @@ Owns the followed requests, their limit, and the clients that still wait for the
 is a single request of the manager (docs/versions.md): the id names it, and tokens are forwarded once they are
 in the manager's journal. So when an engine or the manager dies, a client sees a pause. The gateway sends the
 same request again, with the tokens that it has already, until the request's own deadline. The HTTP server is
-an adapter behind `Door`; the simulator has no HTTP and does not run this actor.
+an adapter behind `HttpEntry`; the simulator has no HTTP and does not run this actor.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Protocol
 
 from gleaner.actors.gateway.ask import Ask, BadAsk, Busy, End, Piece, Requests
-from gleaner.actors.gateway.cancellation import Cancelling
-from gleaner.actors.gateway.expert_collection import ExpertAsking
+from gleaner.actors.gateway.cancellation import Cancellation
+from gleaner.actors.gateway.expert_collection import ExpertCollection
 from gleaner.actors.gateway.fleet import Fleet
 from gleaner.actors.gateway.follow import Follow
-from gleaner.actors.gateway.job_fleet import Holding, JobFleet
-from gleaner.actors.gateway.newest import Newest
+from gleaner.actors.gateway.job_fleet import HoldableRequests, JobFleet
+from gleaner.actors.gateway.recent_names import RecentNames
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.experts import ExpertRows
 from gleaner.actors.protocol.requests import Generate, Progress
@@ -37,7 +37,7 @@ MAX_REMEMBERED = 4096
 """Limit of remembered ids, each for: aborted requests, and requests left by clients that may return."""
 
 
-class Door(Protocol):
+class HttpEntry(Protocol):
     """The HTTP entry; closed when created."""
 
     async def start(self) -> str:
@@ -47,9 +47,9 @@ class Door(Protocol):
         """Close the door; streams end."""
 
 
-MakeDoor = Callable[[Requests, Fleet], Door]
+MakeHttpEntry = Callable[[Requests, Fleet], HttpEntry]
 """A door in front of these requests and that fleet."""
-MakeFleet = Callable[[Context, Holding], Fleet]
+MakeFleet = Callable[[Context, HoldableRequests], Fleet]
 """Makes the fleet that the control routes call, on the context of a gateway, with its requests."""
 
 
@@ -66,11 +66,13 @@ class Gateway(Actor):
         make_fleet: a job's fleet, or one of its own.
     """
 
-    def __init__(self, settings: Settings, make_door: MakeDoor, make_fleet: MakeFleet = JobFleet) -> None:
+    def __init__(
+        self, settings: Settings, make_door: MakeHttpEntry, make_fleet: MakeFleet = JobFleet
+    ) -> None:
         self._settings, self._make_door, self._make_fleet = settings, make_door, make_fleet
         self._follows: dict[str, Follow] = {}
-        self._left = Newest(MAX_REMEMBERED)
-        self._aborted = Newest(MAX_REMEMBERED)
+        self._left = RecentNames(MAX_REMEMBERED)
+        self._aborted = RecentNames(MAX_REMEMBERED)
         self._open = asyncio.Event()
         self._open.set()
         self._url = ""
@@ -81,8 +83,8 @@ class Gateway(Actor):
         self.ctx.at_end(door.close)
         self._url = await door.start()
         self.ctx.log.info("serves HTTP at %s", self._url)
-        self._cancelling = Cancelling(self.ctx)
-        self._experts = ExpertAsking(self.ctx, self._cancelling.add)
+        self._cancelling = Cancellation(self.ctx)
+        self._experts = ExpertCollection(self.ctx, self._cancelling.add)
         self.ctx.every(SWEEP_S, _LookAround())
         self.ctx.background(self._cancelling.run(), "cancel")
 
@@ -150,12 +152,12 @@ class Gateway(Actor):
     async def progress(self, message: Progress) -> None:
         for item in message.items:
             follow = self._follows.get(item.id)
-            if follow is not None and follow.heard(item) == "gap":
+            if follow is not None and follow.receive(item) == "gap":
                 self._again(follow)
 
     @handles(ExpertRows)
     async def expert_rows(self, message: ExpertRows) -> None:
-        self._experts.heard(message)
+        self._experts.receive(message)
 
     @handles(_LookAround)
     async def look_around(self, message: _LookAround) -> None:
@@ -268,7 +270,7 @@ class Gateway(Actor):
             except AskFailed:  # timeouts too: one that fails at once must not block the event loop
                 await asyncio.sleep(RETRY_S)
             else:
-                follow.told(answer)
+                follow.receive_reply(answer)
             if follow.unrouted is not None:
                 await self._experts.complete(follow)
             follow.attempt += 1

@@ -32,7 +32,7 @@ WAIT_S = 250.0
 OURS = "a job's engines and weights are its own: they are not changed through its gateway"
 
 
-class Holding(Requests, Protocol):
+class HoldableRequests(Requests, Protocol):
     """Requests that can be held back; implemented by the gateway."""
 
     @property
@@ -49,7 +49,7 @@ class Holding(Requests, Protocol):
 class JobFleet:
     """See the module, and `fleet.Fleet`."""
 
-    def __init__(self, ctx: Context, requests: Holding) -> None:
+    def __init__(self, ctx: Context, requests: HoldableRequests) -> None:
         self._ctx, self._requests = ctx, requests
         self._probes = 0
 

@@ -6,7 +6,7 @@ A response that starts on one engine may continue on any other, so all of them m
 from dataclasses import replace
 
 from gleaner.actors.engine.servers.foreign_facts import EngineFacts, differences
-from gleaner.actors.gateway.newest import Newest
+from gleaner.actors.gateway.recent_names import RecentNames
 
 MAX_REFUSED = 1024
 MAX_FOLDERS = 256
@@ -22,7 +22,7 @@ class ModelCheck:
     def __init__(self, expected: EngineFacts) -> None:
         self.expected = expected
         self._refused: dict[str, str] = {}
-        self._folders = Newest(MAX_FOLDERS)
+        self._folders = RecentNames(MAX_FOLDERS)
 
     @property
     def refused(self) -> dict[str, str]:

@@ -53,7 +53,7 @@ def document(routes: Sequence[Route], title: str = "Gleaner gateway") -> Json:
     read = _structs(one for route in routes for one in (route.body, route.query) if one is not None)
     for kind in _structs(route.answer for route in routes if route.answer is not None):
         if kind not in read and kind.__name__ in schemas:
-            schemas[kind.__name__]["required"] = _always_said(kind)
+            schemas[kind.__name__]["required"] = _always_present(kind)
     paths: dict[str, Json] = {}
     for route in routes:
         path = _PARAMETER.sub(r"{\1}", route.path)
@@ -102,7 +102,7 @@ def _structs(roots: Iterable[type[msgspec.Struct]]) -> set[type[msgspec.Struct]]
     return found
 
 
-def _always_said(kind: type[msgspec.Struct]) -> list[str]:
+def _always_present(kind: type[msgspec.Struct]) -> list[str]:
     """Fields that are in every answer: those with a default are sent as well, unless it is UNSET."""
     hints = get_type_hints(kind)
     return [
@@ -126,7 +126,7 @@ def _operation(route: Route, of: dict[type[msgspec.Struct], Json], schemas: dict
             parameters.append(one)
     operation: Json = {
         "operationId": _id(route),
-        "summary": route.says,
+        "summary": route.description,
         "responses": {str(route.status): _answer(route, of), **_errors(route, of)},
     }
     if parameters:
@@ -152,8 +152,8 @@ def _answer(route: Route, of: dict[type[msgspec.Struct], Json]) -> Json:
 
 def _errors(route: Route, of: dict[type[msgspec.Struct], Json]) -> Json:
     errors: Json = {
-        status: {"description": says, "content": _json(of[ProblemBody])}
-        for status, says in ERRORS.items()
+        status: {"description": text, "content": _json(of[ProblemBody])}
+        for status, text in ERRORS.items()
         if (status not in ("401", "403") or route.kind != "open")
         and (status != "413" or route.body is not None)
     }

@@ -1,7 +1,7 @@
 """OwnFleet: engines by URL, added and removed by hand, as are their weights.
 
-Owns the list of engines, the pause, and the newest version; refuses engines of another model. `Hands` drives
-the engines. Every call is idempotent.
+Owns the list of engines, the pause, and the newest version; refuses engines of another model. `EngineControl`
+drives the engines. Every call is idempotent.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from gleaner.actors.gateway.fleet import (
     VersionTaken,
     Worker,
 )
-from gleaner.actors.gateway.found_weights import as_found, in_folder
-from gleaner.actors.gateway.job_fleet import Holding, JobFleet
+from gleaner.actors.gateway.folder_weights import as_found, in_folder
+from gleaner.actors.gateway.job_fleet import HoldableRequests, JobFleet
 from gleaner.actors.gateway.model_check import ModelCheck
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.rollout import HoldBack, NotPublished, PublishVersion
@@ -43,7 +43,7 @@ class EngineAt:
     facts: EngineFacts
 
 
-class Hands(Protocol):
+class EngineControl(Protocol):
     """Drives engines, and outlives the fleet that selects them."""
 
     @property
@@ -67,7 +67,7 @@ class Hands(Protocol):
 class OwnFleet(JobFleet):
     """See the module, and `fleet.Fleet`."""
 
-    def __init__(self, ctx: Context, requests: Holding, hands: Hands) -> None:
+    def __init__(self, ctx: Context, requests: HoldableRequests, hands: EngineControl) -> None:
         super().__init__(ctx, requests)
         self._hands = hands
         self._engines, self._models = hands.known, hands.models

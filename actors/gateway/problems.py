@@ -96,8 +96,8 @@ def problem_of(error: Exception) -> Problem:
             name = type_.get(error.status, "BadRequest")
             return Problem(type=name, message=error.text or error.reason, code=error.status, retryable=False)
         case _:
-            said = f"{type(error).__name__}; the gateway's log has it"
-            return Problem(type="InternalError", message=said, retryable=True, code=500)
+            text = f"{type(error).__name__}; the gateway's log has it"
+            return Problem(type="InternalError", message=text, retryable=True, code=500)
 
 
 def body_of(problem: Problem) -> bytes:

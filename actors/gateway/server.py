@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gleaner.actors.gateway.access import OPEN, Access
 from gleaner.actors.gateway.ask import Busy
-from gleaner.actors.gateway.calls import Call, Desk, Route
+from gleaner.actors.gateway.calls import Call, HandlerContext, Route
 from gleaner.actors.gateway.connections import IDLE_S, LINGER_S, UNREAD_S, UnreadWatch
 from gleaner.actors.gateway.middlewares import counting, methods
 from gleaner.actors.gateway.problems import TOLD, body_of, problem_of, refusal
@@ -108,7 +108,7 @@ class _Stream:
                     await self._response.write(ALIVE)
 
 
-def application(desk: Desk, routes: Sequence[Route], access: Access) -> web.Application:
+def application(desk: HandlerContext, routes: Sequence[Route], access: Access) -> web.Application:
     """All routes behind keys and limits."""
     settings = desk.settings
     most = CALLS * settings.max_concurrent
@@ -141,7 +141,7 @@ def application(desk: Desk, routes: Sequence[Route], access: Access) -> web.Appl
     return app
 
 
-def _handler(desk: Desk, route: Route) -> Handler:
+def _handler(desk: HandlerContext, route: Route) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         return await route.does(Call(desk, request))
 
@@ -153,7 +153,7 @@ class HttpServer:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: HandlerContext,
         routes: Sequence[Route],
         access: Access = OPEN,
         *,

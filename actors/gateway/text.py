@@ -41,7 +41,7 @@ class Detokenizer:
         self._window: list[int] = []
         self._context = ""  # text of those tokens of the window that were returned as a whole
         self._new = 0  # tokens of the window after those
-        self._told = 0  # characters of the window's text that were returned
+        self._shown_chars = 0  # characters of the window's text that were returned
 
     def step(self, token: int) -> str:
         """The text that this token adds, or completes; any integer is accepted, unknown ones add nothing."""
@@ -52,28 +52,28 @@ class Detokenizer:
         text = self._text()
         if not text.startswith(self._context):  # some decoders decode adjacent bytes together
             self._window = self._window[-self._new :]
-            self._told, self._context = self._told - len(self._context), ""
+            self._shown_chars, self._context = self._shown_chars - len(self._context), ""
             text = self._text()
         tail = len(text) - len(text.rstrip(UNFINISHED))
         # Up to this many tokens may be one character; some decoders decode it together with the bytes before
         # it.
         held = tail if self._new <= HELD_CHARACTERS else min(tail, HELD_CHARACTERS)
         safe = len(text) - held
-        new = text[self._told : safe]
-        self._told = max(self._told, safe)
+        new = text[self._shown_chars : safe]
+        self._shown_chars = max(self._shown_chars, safe)
         if held == 0:
             self._window, self._new = self._window[-self._new :], 0
             self._context = self._text()
-            self._told = len(self._context)
+            self._shown_chars = len(self._context)
         elif len(self._window) > WINDOW:
             self._window, self._new, self._context = self._window[-OVERLAP:], OVERLAP, ""
-            self._told = len(self._text()) - held
+            self._shown_chars = len(self._text()) - held
         return new
 
     def flush(self) -> str:
         """The text that was held back: the response has ended in the middle of a character."""
-        text = self._text()[self._told :]
-        self._window, self._context, self._new, self._told = [], "", 0, 0
+        text = self._text()[self._shown_chars :]
+        self._window, self._context, self._new, self._shown_chars = [], "", 0, 0
         return text
 
     def _text(self) -> str:

@@ -13,11 +13,11 @@ def hub_settings(model_config: bytes, dtype: str) -> bytes:
     one. Raises BadCheckpoint."""
     values = of_checkpoint(model_config)
     if values is None:
-        return _told(qwen3(model_config), dtype)
+        return _encoded(qwen3(model_config), dtype)
     return json.dumps({**values, "dtype": dtype, "torch_dtype": dtype}, indent=2).encode()
 
 
-def _told(model: Qwen3Config, dtype: str) -> bytes:
+def _encoded(model: Qwen3Config, dtype: str) -> bytes:
     """The settings as transformers 5 writes them."""
     same = (
         "vocab_size",

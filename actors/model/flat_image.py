@@ -46,9 +46,9 @@ def weight_layout(model: nn.Module, dtype: torch.dtype | None = None) -> list[Te
     specs: list[TensorSpec] = []
     offset = 0
     for name, parameter in _in_order(model):
-        told = dtype if dtype is not None else parameter.dtype
-        size = parameter.numel() * told.itemsize
-        specs.append(TensorSpec(name, _name(told), tuple(parameter.shape), offset, size))
+        stored_dtype = dtype if dtype is not None else parameter.dtype
+        size = parameter.numel() * stored_dtype.itemsize
+        specs.append(TensorSpec(name, _name(stored_dtype), tuple(parameter.shape), offset, size))
         offset += size
     return specs
 
@@ -65,8 +65,8 @@ def write_weights(model: nn.Module, into: memoryview, dtype: torch.dtype | None 
         )
     target = np.frombuffer(into, dtype=np.uint8)
     for spec, (_, parameter) in zip(specs, _in_order(model), strict=True):
-        told = parameter.detach().to(dtype if dtype is not None else parameter.dtype)
-        target[spec.offset : spec.offset + spec.nbytes] = bytes_of(told.contiguous())
+        stored = parameter.detach().to(dtype if dtype is not None else parameter.dtype)
+        target[spec.offset : spec.offset + spec.nbytes] = bytes_of(stored.contiguous())
 
 
 def read_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpec]) -> None:

@@ -28,10 +28,10 @@ class _Undrawn(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        told = dict(kwargs or {})
+        options = dict(kwargs or {})
         if func in _DRAWS:
-            return told["tensor"] if "tensor" in told else args[0]
-        return func(*args, **told)
+            return options["tensor"] if "tensor" in options else args[0]
+        return func(*args, **options)
 
 
 def unmade(config: Qwen3Config) -> Qwen3:

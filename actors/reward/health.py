@@ -50,7 +50,7 @@ class VerifierHealth:
         """It is sick by so many verdicts that another response to the same problem would not help."""
         return self.sick and len(self._window) >= LEAST
 
-    def heard(self, status: str, detail: str, now_s: float) -> None:
+    def observe(self, status: str, detail: str, now_s: float) -> None:
         """Add a verdict."""
         self._window.append(status)
         if self.fails(status):

@@ -24,7 +24,7 @@ from gleaner.supervisor.process import die_with_parent
 MAX_DETAIL = 500  # characters of an error that travel
 
 
-class Posed(Protocol):
+class PosedProblem(Protocol):
     """A problem from a scorer."""
 
     @property
@@ -36,7 +36,7 @@ class Posed(Protocol):
 class Scorer(Protocol):
     """What a worker runs. `gleaner.actors.reward.task.Task` is one."""
 
-    def problem(self, split: str, index: int) -> Posed: ...
+    def problem(self, split: str, index: int) -> PosedProblem: ...
     def score(self, split: str, index: int, tokens: Sequence[int]) -> float | Judgement: ...
 
 

@@ -44,10 +44,10 @@ from gleaner.actors.protocol.rollout import (
 )
 from gleaner.actors.rollout.batches.group_delivery import MAX_WAIT_S
 from gleaner.actors.rollout.fleet.instance_table import Instances
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.rollout.status import fates_of, figures_of, instances_of
-from gleaner.actors.rollout.wiring import Parts
+from gleaner.actors.rollout.wiring import ManagerParts
 from gleaner.supervisor import Actor, Deferred, Done, Lane, Message, Refused, Suspected, Terminated, handles
 
 SWEEP_S = 1.0
@@ -71,12 +71,12 @@ class RolloutManager(Actor):
 
     async def on_start(self) -> None:
         limits = self._settings.limits
-        self._books = Books(
+        self._journaled = JournaledState(
             self.ctx.journal, self.ctx.stream("ledger"), limits.journal_events, limits.journal_bytes
         )
-        await self._books.replay()
-        self._state = self._books.state
-        parts = self._parts = Parts(self.ctx, self._books, self._instances, self._settings)
+        await self._journaled.replay()
+        self._state = self._journaled.state
+        parts = self._parts = ManagerParts(self.ctx, self._journaled, self._instances, self._settings)
         self._act = parts.reactions.committed
         await self.ctx.tell(BALANCER, ForgetAll())
         parts.start()
@@ -98,7 +98,7 @@ class RolloutManager(Actor):
 
     @handles(NotLoaded)
     async def not_loaded(self, message: NotLoaded) -> ServeNow:
-        return await self._parts.loading.not_loaded(message)
+        return await self._parts.weight_trials.not_loaded(message)
 
     @handles(KeepRequests)
     async def keep(self, message: KeepRequests) -> RequestsKept:
@@ -114,7 +114,7 @@ class RolloutManager(Actor):
 
     @handles(CannotTake)
     async def cannot_take(self, message: CannotTake) -> None:
-        await self._parts.singles.cannot_be(message)
+        await self._parts.request_service.cannot_be(message)
         await self._parts.members.cannot_take(message)
 
     async def on_suspected(self, event: Suspected) -> None:
@@ -127,31 +127,31 @@ class RolloutManager(Actor):
     async def sweep(self, message: _Sweep) -> None:
         """Check every deadline."""
         await self._parts.members.look_for_silence()
-        self._parts.takers.look()
-        self._parts.selecting.abort()
-        self._parts.owed.look(self.ctx.turn_time())
+        self._parts.group_readers.look()
+        self._parts.group_selection.abort()
+        self._parts.overdue.look(self.ctx.turn_time())
         due = await self._parts.deadlines.look()
         if due is not None:
             self._act(due)
-        await self._parts.singles.look()
-        await self._parts.loading.look()
+        await self._parts.request_service.look()
+        await self._parts.weight_trials.look()
 
     # -- the controller and the trainer --
 
     @handles(SubmitBatch)
     async def submit(self, message: SubmitBatch) -> Done:
-        await self._parts.opening.submit(message)
+        await self._parts.batch_submission.submit(message)
         return Done()
 
     @handles(Generate)
     async def generate(self, message: Generate) -> Deferred:
-        deferred = self._parts.singles.ask(message)
+        deferred = self._parts.request_service.ask(message)
         self.ctx.after(message.deadline_s, _Sweep())
         return deferred
 
     @handles(Cancel)
     async def cancel(self, message: Cancel) -> Done:
-        await self._parts.singles.cancel(message.ids)
+        await self._parts.request_service.cancel(message.ids)
         due = await self._parts.deadlines.look()
         if due is not None:
             self._act(due)
@@ -161,30 +161,30 @@ class RolloutManager(Actor):
     async def hold(self, message: HoldBack) -> Done:
         if not 0 <= message.for_s <= MAX_HOLD_S:
             raise Refused(f"for_s is {message.for_s}, expected a number from 0 to {MAX_HOLD_S:g}")
-        self._parts.dispatching.hold(message.for_s)
+        self._parts.dispatcher.hold(message.for_s)
         if message.take_back:
             await self._parts.members.take_back()
         return Done()
 
     @handles(PublishVersion)
     async def publish(self, message: PublishVersion) -> Done | Deferred:
-        if message.tried and not self._parts.opening.known(message.weights):
-            return self._parts.loading.begin(message.weights)
-        await self._parts.opening.publish(message.weights, ascending=message.ascending)
+        if message.tried and not self._parts.batch_submission.known(message.weights):
+            return self._parts.weight_trials.begin(message.weights)
+        await self._parts.batch_submission.publish(message.weights, ascending=message.ascending)
         return Done()
 
     @handles(TakeGroups)
     async def take(self, message: TakeGroups) -> Deferred:
         if message.batch not in self._state.log.batches:
             raise Refused(f"batch {message.batch} is not open")
-        deferred = self._parts.takers.add(message)  # looks at `wait_s` first
+        deferred = self._parts.group_readers.add(message)  # looks at `wait_s` first
         self.ctx.after(min(message.wait_s, MAX_WAIT_S), _Sweep())
-        self._parts.takers.look()
+        self._parts.group_readers.look()
         return deferred
 
     @handles(StepEnded)
     async def step_ended(self, message: StepEnded) -> None:
-        self._parts.measuring.step_ended(message.batch)
+        self._parts.step_metrics.step_ended(message.batch)
 
     @handles(GroupFates)
     async def fates(self, message: GroupFates) -> GroupFatesAre:
@@ -195,11 +195,11 @@ class RolloutManager(Actor):
 
     @handles(BatchReport)
     async def report(self, message: BatchReport) -> BatchTimes:
-        return self._parts.measuring.report(message.batch)
+        return self._parts.step_metrics.report(message.batch)
 
     @handles(ReleaseBatch)
     async def release(self, message: ReleaseBatch) -> Done:
-        await self._parts.opening.close([message.batch])
+        await self._parts.batch_submission.close([message.batch])
         return Done()
 
     @handles(RolloutStatus)
@@ -231,7 +231,7 @@ class RolloutManager(Actor):
             "moved": counters.requests_moved,
             "weights_by_deltas": self._instances.pulled["delta_versions"],
             "weights_whole": self._instances.pulled["whole_versions"],
-            "groups_read_back": self._parts.takers.read_back,
+            "groups_read_back": self._parts.group_readers.read_back,
             "frames_twice": self._parts.receiver.duplicates,
             "frames_missing": self._parts.receiver.gaps,
             "streams_fenced": self._parts.intake.fenced + self._parts.receiver.refused["fenced"],

@@ -4,7 +4,7 @@
 |---|---|
 | an event is committed | `committed` |
 | requests are sent to an instance | `sent` |
-| a frame arrives from an instance | `heard` |
+| a frame arrives from an instance | `touch` |
 | an instance serves other weights | `serving` |
 | an instance takes no dispatch | `unresponsive` |
 | requests kill every engine that takes them | `deadly` |
@@ -16,22 +16,22 @@ reports an occurrence by one of these methods, and knows none of the other parts
 
 from typing import Protocol
 
-from gleaner.actors.rollout.batches.group_delivery import Takers
-from gleaner.actors.rollout.batches.group_selection import Selecting
+from gleaner.actors.rollout.batches.group_delivery import GroupReaders
+from gleaner.actors.rollout.batches.group_selection import GroupSelection
 from gleaner.actors.rollout.batches.scoring import Scoring
-from gleaner.actors.rollout.dispatch.dispatcher import Dispatching
-from gleaner.actors.rollout.dispatch.migration import Moving
+from gleaner.actors.rollout.dispatch.dispatcher import Dispatcher
+from gleaner.actors.rollout.dispatch.migration import Migration
 from gleaner.actors.rollout.dispatch.quarantine import Quarantine
-from gleaner.actors.rollout.fleet.drain import Withdrawals
+from gleaner.actors.rollout.fleet.drain import Drains
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
 from gleaner.actors.rollout.fleet.membership import Membership
-from gleaner.actors.rollout.fleet.overdue import Owed
-from gleaner.actors.rollout.fleet.step_metrics import Measuring
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.fleet.overdue import OverdueWork
+from gleaner.actors.rollout.fleet.step_metrics import StepMetrics
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.requests.deadlines import Deadlines
-from gleaner.actors.rollout.requests.service import Singles
-from gleaner.actors.rollout.requests.version_gate import Gates
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.requests.service import RequestService
+from gleaner.actors.rollout.requests.version_gate import VersionGates
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import SampleAgain, Scored
 from gleaner.actors.rollout.state.group_policy import made_again
 from gleaner.actors.rollout.state.request_log import RequestLog
@@ -41,19 +41,19 @@ from gleaner.supervisor import Context
 class ReactingParts(Protocol):
     """The parts of the manager that act on an occurrence in another part."""
 
-    dispatching: Dispatching
-    moving: Moving
+    dispatcher: Dispatcher
+    migration: Migration
     quarantine: Quarantine
-    measuring: Measuring
-    owed: Owed
+    step_metrics: StepMetrics
+    overdue: OverdueWork
     members: Membership
-    withdrawals: Withdrawals
+    drains: Drains
     scoring: Scoring
-    selecting: Selecting
-    takers: Takers
-    singles: Singles
+    group_selection: GroupSelection
+    group_readers: GroupReaders
+    request_service: RequestService
     deadlines: Deadlines
-    gates: Gates
+    version_gates: VersionGates
 
 
 class Reactions:
@@ -61,15 +61,15 @@ class Reactions:
 
     parts: ReactingParts
 
-    def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
-        self._ctx, self._books, self._instances = ctx, books, instances
+    def __init__(self, ctx: Context, journaled: JournaledState, instances: Instances) -> None:
+        self._ctx, self._journaled, self._instances = ctx, journaled, instances
 
-    def committed(self, changes: Changes) -> None:
+    def committed(self, changes: Effects) -> None:
         """An event is in the journal, and the state has these changes."""
-        parts, log = self.parts, self._books.state.log
-        parts.dispatching.note(changes)  # the balancer gets the load before the next placement
-        parts.measuring.note(changes)  # times of the batch and of its instances, for the plan of a step
-        parts.moving.note(changes)  # a moved request is queued again; loads changed
+        parts, log = self.parts, self._journaled.state.log
+        parts.dispatcher.note(changes)  # the balancer gets the load before the next placement
+        parts.step_metrics.note(changes)  # times of the batch and of its instances, for the plan of a step
+        parts.migration.note(changes)  # a moved request is queued again; loads changed
         for request in changes.finished:
             finished = log.requests.get(request)
             if finished is None:
@@ -77,37 +77,39 @@ class Reactions:
             if log.batches[finished.batch].submitted.scored:
                 parts.scoring.add(request)  # a sample of a group: it needs a verdict
             else:
-                parts.singles.finished(finished)  # a caller waits for the response
+                parts.request_service.finished(finished)  # a caller waits for the response
                 parts.quarantine.forget(finished.id)  # it is no suspect any more
         if changes.completed:
             for name in dict.fromkeys(batch for batch, _ in changes.completed):
                 batch = log.batches.get(name)
                 if batch is not None and batch.selects:
-                    parts.selecting.look(batch)  # before groups are handed out: it may drop some of them
-            parts.takers.look()  # the trainer may wait for these groups
+                    parts.group_selection.look(
+                        batch
+                    )  # before groups are handed out: it may drop some of them
+            parts.group_readers.look()  # the trainer may wait for these groups
         if changes.ended or changes.queued or changes.started:
-            parts.dispatching.wake()  # there is free capacity, or a request waits
-            parts.withdrawals.look()  # an instance that drains may hold nothing any more
+            parts.dispatcher.wake()  # there is free capacity, or a request waits
+            parts.drains.look()  # an instance that drains may hold nothing any more
 
     def sent(self, instance: Instance, logs: list[RequestLog]) -> None:
         """These requests were sent to this instance."""
         parts = self.parts
         instance.heard_s = self._ctx.turn_time()  # its silence counts from here
-        parts.owed.moved()  # requests found free capacity
-        parts.measuring.sent(instance, logs)  # the instance has work from here on
-        parts.moving.sent(logs)  # those that move have arrived, and rest now
+        parts.overdue.moved()  # requests found free capacity
+        parts.step_metrics.sent(instance, logs)  # the instance has work from here on
+        parts.migration.sent(logs)  # those that move have arrived, and rest now
         parts.deadlines.sent(logs)  # their time runs from the first dispatch on
         parts.quarantine.sent(logs)  # if the instance dies at once, they are suspects
 
-    def heard(self, name: str) -> None:
+    def touch(self, name: str) -> None:
         """A frame arrived from the instance."""
-        self._instances.heard(name, self._ctx.turn_time())  # it is not silent
+        self._instances.touch(name, self._ctx.turn_time())  # it is not silent
 
     def serving(self) -> None:
         """An instance serves other weights than before, or serves again."""
-        self.parts.gates.changed()  # requests wait for a version that an instance serves
-        self.parts.moving.wake()  # it may take requests of others
-        self.parts.takers.look()  # a taker may wait until its batch is served
+        self.parts.version_gates.changed()  # requests wait for a version that an instance serves
+        self.parts.migration.wake()  # it may take requests of others
+        self.parts.group_readers.look()  # a taker may wait until its batch is served
 
     async def unresponsive(self, name: str, incarnation: int, cause: str) -> None:
         """The instance takes no dispatch."""
@@ -116,18 +118,18 @@ class Reactions:
     async def deadly(self, requests: list[str]) -> None:
         """Every engine that took these requests died at once."""
         for request in requests:
-            await self.parts.singles.deadly(request)  # refused, and its prompt from now on
+            await self.parts.request_service.deadly(request)  # refused, and its prompt from now on
             self.parts.quarantine.forget(request)  # it is over
 
     async def verdict(self, event: Scored) -> None:
         """Record a verdict. If it does not judge the sample, that sample alone is generated again."""
-        state = self._books.state
+        state = self._journaled.state
         log = state.log.requests.get(event.request)
         if log is not None:
             batch = state.log.batches[log.batch]
             if not log.due and made_again(event.status, log.again, batch.submitted.again):
                 self._ctx.log.info("sample generated again: request=%s: %s", log.id, event.status)
                 again = SampleAgain(request=log.id, why=event.status, detail=event.detail)
-                self.committed(await self._books.record(again))
+                self.committed(await self._journaled.record(again))
                 return
-        self.committed(await self._books.record(event))
+        self.committed(await self._journaled.record(event))

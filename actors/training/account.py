@@ -16,7 +16,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from gleaner.actors.training.records import AnyRecord, End, Node, Run, Sample, Step
-from gleaner.actors.training.usage import Used
+from gleaner.actors.training.usage import ResourceUsage
 
 PARTS = ("seeding", "waiting", "training", "weights", "recovery", "evaluation")
 
@@ -39,7 +39,7 @@ class Meter:
     """
 
     reserved: int = 1
-    used: Used = field(default_factory=Used)
+    used: ResourceUsage = field(default_factory=ResourceUsage)
     _hosts: dict[str, _Host] = field(default_factory=dict)
     _reserved_devices: dict[str, int] = field(default_factory=dict)
     _look: Sample | None = None
@@ -123,11 +123,11 @@ class Meter:
         self.used.preemptible_devices_s += span_s * host.devices
 
 
-def used_between(records: Sequence[AnyRecord], spans: Sequence[tuple[float, float]]) -> list[Used]:
+def used_between(records: Sequence[AnyRecord], spans: Sequence[tuple[float, float]]) -> list[ResourceUsage]:
     """The use in each span of time (start and end, s): a record counts at its own moment, so a step counts in
     the span that ends with it."""
     marks = dict.fromkeys(sorted({t_s for span in spans for t_s in span}))
-    found: dict[float, Used] = {}
+    found: dict[float, ResourceUsage] = {}
     meter, rest = Meter(), iter(sorted(records, key=lambda record: record.t_s))
     record = next(rest, None)
     for mark in marks:

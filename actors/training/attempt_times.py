@@ -6,7 +6,7 @@ which those are.
 
 from collections.abc import Callable
 
-from gleaner.actors.training.step_clock import Laps, Spent
+from gleaner.actors.training.step_clock import Laps, StepSeconds
 
 NEEDS_MANAGER = frozenset({"seeding", "waiting"})
 """While it trains or publishes, the trainer does not wait for the manager, whether it lives or not."""
@@ -31,6 +31,6 @@ class AttemptTimes:
         return self._laps.lap(what, self._now(), away_s)
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> StepSeconds:
         """Seconds by use so far."""
-        return Spent(**{f"{what}_s": seconds for what, seconds in self._laps.spent.items()})
+        return StepSeconds(**{f"{what}_s": seconds for what, seconds in self._laps.spent.items()})

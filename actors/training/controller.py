@@ -31,15 +31,15 @@ from gleaner.actors.protocol.rollout import (
     WeightsFailed,
 )
 from gleaner.actors.protocol.training import StepDone
-from gleaner.actors.training.chronicle import Chronicle
 from gleaner.actors.training.durability import Durability
 from gleaner.actors.training.evaluation import Evaluation
 from gleaner.actors.training.first_instance import FirstInstance
+from gleaner.actors.training.history_recorder import HistoryRecorder
 from gleaner.actors.training.job_journal import BeganIn, JobOver, standing_of
 from gleaner.actors.training.loop import JobLoop, LoopParts
-from gleaner.actors.training.patient_ask import Asking
-from gleaner.actors.training.problem_order import Draws
+from gleaner.actors.training.problem_order import ProblemOrder
 from gleaner.actors.training.records import History
+from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.actors.training.settings import LoopSettings
 from gleaner.actors.training.submission import NothingFits, Submission
 from gleaner.configs.schema import Config
@@ -70,29 +70,29 @@ class RLController(Actor):
         self._sample_s = max(SAMPLE_S, config.liveness.beat_s)
 
     async def on_start(self) -> None:
-        draws = Draws(self._config.train_problems, self._config.rollout.prompts)
+        draws = ProblemOrder(self._config.train_problems, self._config.rollout.prompts)
         self._standing = await standing_of(self.ctx.journal.replay(), draws)
-        self._asking = Asking(self.ctx, self._config.liveness.successor_s)
-        up = await self._asking.ask(SCHEDULER, WhoIsUp(), HostsUp)
+        self._retrying_ask = RetryingAsk(self.ctx, self._config.liveness.successor_s)
+        up = await self._retrying_ask.ask(SCHEDULER, WhoIsUp(), HostsUp)
         if up.boot == self._standing.boot:  # this actor alone was restarted; the run never stopped
-            self._chronicle = Chronicle(self._writer, self.ctx.now(), up.roles)
+            self._recorder = HistoryRecorder(self._writer, self.ctx.now(), up.roles)
         else:
-            self._chronicle = Chronicle(self._writer, self.ctx.now(), {})
-            self._chronicle.begin(self._job.run_id, self._config, up, self.ctx.now())
+            self._recorder = HistoryRecorder(self._writer, self.ctx.now(), {})
+            self._recorder.begin(self._job.run_id, self._config, up, self.ctx.now())
             await self.ctx.journal.append(BeganIn(boot=up.boot))
-        self._first = FirstInstance(self._config.fleet, served=self._chronicle.served)
+        self._first = FirstInstance(self._config.fleet, served=self._recorder.served)
         self._settled = asyncio.Event()  # set once there is a first instance, or it is late
-        self._durability = Durability(self.ctx, self._asking, self._standing)
-        self._submission = Submission(self.ctx, self._asking, self._config, self._standing)
+        self._durability = Durability(self.ctx, self._retrying_ask, self._standing)
+        self._submission = Submission(self.ctx, self._retrying_ask, self._config, self._standing)
         evaluation = Evaluation(
-            self.ctx, self._asking, self._config, self._submission, self._standing, self._chronicle
+            self.ctx, self._retrying_ask, self._config, self._submission, self._standing, self._recorder
         )
         self._loop = JobLoop(
             self.ctx,
-            self._asking,
+            self._retrying_ask,
             LoopSettings.of(self._config),
             self._standing,
-            LoopParts(self._submission, evaluation, self._durability, self._chronicle),
+            LoopParts(self._submission, evaluation, self._durability, self._recorder),
             self._first_instance,
         )
         self.ctx.every(self._sample_s, _TakeSample())
@@ -112,7 +112,7 @@ class RLController(Actor):
                 True  # before any notification: its receiver writes the end into the history
             )
             await self.ctx.journal.append(JobOver())
-        await self._asking.ask(SCHEDULER, JobEnded(ok=True), Done)
+        await self._retrying_ask.ask(SCHEDULER, JobEnded(ok=True), Done)
 
     async def _only_serve(self) -> None:
         """Allow all instances; an external trainer supplies the weights and ends the job."""
@@ -122,7 +122,7 @@ class RLController(Actor):
     async def _fail(self, reason: str, cause: str = "") -> None:
         self._failed = True
         self.ctx.log.error("the job failed: %s", reason)
-        await self._asking.ask(SCHEDULER, JobEnded(ok=False, reason=reason, cause=cause), Done)
+        await self._retrying_ask.ask(SCHEDULER, JobEnded(ok=False, reason=reason, cause=cause), Done)
 
     # -- the first preemptible instance --
 
@@ -142,7 +142,7 @@ class RLController(Actor):
         verdict = self._first.look(now_s, weights=figures.newest is not None, serves=serves)
         if not verdict:
             return
-        why = self._chronicle.first_instance(self._first, verdict == "served", now_s)
+        why = self._recorder.first_instance(self._first, verdict == "served", now_s)
         self._settled.set()
         if verdict == "served":
             self.ctx.log.info("the first preemptible instance serves after %.1f s", self._first.waited_s)
@@ -160,7 +160,7 @@ class RLController(Actor):
         sick = figures.sick
         if self._sick != (sick is not None):
             self._sick = sick is not None
-            self._chronicle.verifier(sick, self.ctx.now())
+            self._recorder.verifier(sick, self.ctx.now())
         if sick is not None and sick.over and not self._failed:
             text = f"the verifier has been sick for {sick.for_s:.0f} s (reward.sick_s): {sick.words}"
             self.ctx.background(self._fail(text, UNSCORED), "end of the job")
@@ -212,15 +212,15 @@ class RLController(Actor):
         if message.event == "unfit":
             self._first.ended(message.node, message.cause)
         if not self._standing.over:
-            self._chronicle.node(message, self.ctx.now())
+            self._recorder.node(message, self.ctx.now())
 
     @handles(RestartSeen, lane=Lane.SYSTEM)
     async def restart_seen(self, message: RestartSeen) -> None:
         node, _, what = message.actor.partition("/")
-        if what == "engine" and self._chronicle.role(node) == "preemptible":
+        if what == "engine" and self._recorder.role(node) == "preemptible":
             self._first.ended(message.actor, message.cause)
         if not self._standing.over:
-            self._chronicle.restart(message, self.ctx.now())
+            self._recorder.restart(message, self.ctx.now())
 
     @handles(_TakeSample)
     async def take_sample(self, message: _TakeSample) -> None:
@@ -231,7 +231,7 @@ class RLController(Actor):
         except AskFailed:
             return  # the manager restarts; the next sample will show it
         if not self._standing.over:
-            self._chronicle.sample(self._standing.finished + 1, figures, self.ctx.now())
+            self._recorder.sample(self._standing.finished + 1, figures, self.ctx.now())
             self._look_for_first(figures)
             self._look_at_verifier(figures)
 
@@ -239,9 +239,9 @@ class RLController(Actor):
         figures: dict[str, str | int | float] = {
             "step": self._standing.finished,
             "durable": self._durability.step,
-            **self._chronicle.account(self._config.prices),
+            **self._recorder.account(self._config.prices),
         }
         if self._first.missing:
             figures["unserved_s"] = round(self._first.waited_s, 1)
-        waits_for = self._asking.waits_for or ("a verifier that scores" if self._sick else "")
+        waits_for = self._retrying_ask.waits_for or ("a verifier that scores" if self._sick else "")
         return {**figures, "suspended": waits_for} if waits_for else figures

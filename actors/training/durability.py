@@ -10,8 +10,8 @@ import asyncio
 from gleaner.actors.names import MANAGER, STATE
 from gleaner.actors.protocol.cluster import LatestState, StateIs
 from gleaner.actors.protocol.rollout import ReleaseBatch
-from gleaner.actors.training.job_journal import Standing
-from gleaner.actors.training.patient_ask import Asking
+from gleaner.actors.training.job_journal import JobProgress
+from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.supervisor import Context, Done, WorkDeadlines
 
 MAX_UNDURABLE = 4  # steps ahead of the newest durable checkpoint; then the loop waits for the disk
@@ -23,8 +23,8 @@ LOOK_S = 2.0  # polling period for a lost durability message of the StateManager
 class Durability:
     """See the module."""
 
-    def __init__(self, ctx: Context, asking: Asking, standing: Standing) -> None:
-        self._ctx, self._asking, self._standing = ctx, asking, standing
+    def __init__(self, ctx: Context, retrying_ask: RetryingAsk, standing: JobProgress) -> None:
+        self._ctx, self._retrying_ask, self._standing = ctx, retrying_ask, standing
         self.step = 0
         self._released = 0  # batches of all steps up to it are released
         self._releasing = asyncio.Lock()
@@ -40,11 +40,11 @@ class Durability:
         """Drop batches whose step is recorded here and in a checkpoint before the newest. A damaged newest
         checkpoint then costs one step, which is done again from the samples of its batch."""
         async with self._releasing:
-            state = await self._asking.ask(STATE, LatestState(), StateIs)
+            state = await self._retrying_ask.ask(STATE, LatestState(), StateIs)
             self.step = max(self.step, state.durable_step)
             last = min(state.kept_step, self._standing.finished)
             for step in range(max(1, last - 2 * MAX_UNDURABLE, self._released + 1), last + 1):
-                await self._asking.ask(MANAGER, ReleaseBatch(batch=f"step-{step}"), Done)
+                await self._retrying_ask.ask(MANAGER, ReleaseBatch(batch=f"step-{step}"), Done)
                 self._released = step
 
     async def until(self, step: int) -> None:
@@ -55,7 +55,7 @@ class Durability:
         async with self._ctx.wait("a checkpoint", on=STATE, deadline_s=late_s, go_on=True) as wait:
             while self.step < step:
                 self._saved.clear()
-                state = await self._asking.ask(STATE, LatestState(), StateIs)
+                state = await self._retrying_ask.ask(STATE, LatestState(), StateIs)
                 self.step = max(self.step, state.durable_step)
                 if self.step < step:
                     await wait.look(self._saved, LOOK_S)

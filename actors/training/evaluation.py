@@ -12,9 +12,9 @@ from gleaner.actors.protocol.rollout import Groups, ReleaseBatch, TakeGroups
 from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainerIs, TrainerStatus
 from gleaner.actors.reward.mixture import Mixture
 from gleaner.actors.training import records
-from gleaner.actors.training.chronicle import Chronicle
-from gleaner.actors.training.job_journal import EvalDone, Standing
-from gleaner.actors.training.patient_ask import Asking
+from gleaner.actors.training.history_recorder import HistoryRecorder
+from gleaner.actors.training.job_journal import EvalDone, JobProgress
+from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.actors.training.submission import Submission
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Context, Done
@@ -41,14 +41,14 @@ class Evaluation:
     def __init__(
         self,
         ctx: Context,
-        asking: Asking,
+        retrying_ask: RetryingAsk,
         config: Config,
         submission: Submission,
-        standing: Standing,
-        chronicle: Chronicle,
+        standing: JobProgress,
+        recorder: HistoryRecorder,
     ) -> None:
-        self._ctx, self._asking, self._config = ctx, asking, config
-        self._submission, self._standing, self._chronicle = submission, standing, chronicle
+        self._ctx, self._retrying_ask, self._config = ctx, retrying_ask, config
+        self._submission, self._standing, self._recorder = submission, standing, recorder
 
     async def run(self, when: Literal["first", "during", "last"], trainer: TrainerIs) -> bool:
         """Compute and record the mean reward on the held-out problems, one sample each, if it is not on
@@ -64,10 +64,10 @@ class Evaluation:
             return False
         found = [score for score in scores.values() if score is not None]
         tasks = rewards_by_task(self._config, scores)
-        self._chronicle.evaluation(when, trainer.step, found, tasks, self._ctx.now())
+        self._recorder.evaluation(when, trainer.step, found, tasks, self._ctx.now())
         await self._ctx.journal.append(EvalDone(when=name))
         self._standing.evals.add(name)
-        await self._asking.ask(MANAGER, ReleaseBatch(batch=batch), Done)
+        await self._retrying_ask.ask(MANAGER, ReleaseBatch(batch=batch), Done)
         return True
 
     async def _scores(self, batch: str, trainer: TrainerIs) -> dict[int, float | None] | None:
@@ -76,7 +76,7 @@ class Evaluation:
         count = self._config.heldout_problems
         engine = trainer.source.rsplit("/", 1)[0] + "/engine"
         opened = OpenSeeding(version=trainer.step, root=trainer.root)
-        await self._asking.ask(engine, opened, Done)
+        await self._retrying_ask.ask(engine, opened, Done)
         scores: dict[int, float | None] = {}
         collected = 0
         async with self._ctx.wait(
@@ -90,20 +90,20 @@ class Evaluation:
                     min_groups=count - len(scores),
                     wait_s=LOOK_S,
                 )
-                groups = await self._asking.ask(MANAGER, take, Groups)
+                groups = await self._retrying_ask.ask(MANAGER, take, Groups)
                 scores |= {group.group: group.samples[0].score for group in groups.groups}
                 if groups.groups or groups.collected != collected:
                     wait.progress()
                     collected = groups.collected
                 if not groups.groups and await self._went_back(trainer):
                     self._ctx.log.warning("the trainer went back before %s was done", batch)
-                    await self._asking.ask(engine, CloseSeeding(), Done)
+                    await self._retrying_ask.ask(engine, CloseSeeding(), Done)
                     return None
                 if len(scores) < count:  # a restarted trainer has a new engine without requests
-                    await self._asking.ask(engine, opened, Done)
-        await self._asking.ask(engine, CloseSeeding(), Done)
+                    await self._retrying_ask.ask(engine, opened, Done)
+        await self._retrying_ask.ask(engine, CloseSeeding(), Done)
         return scores
 
     async def _went_back(self, trainer: TrainerIs) -> bool:
-        now = await self._asking.ask(TRAINER, TrainerStatus(), TrainerIs)
+        now = await self._retrying_ask.ask(TRAINER, TrainerStatus(), TrainerIs)
         return now.step < trainer.step

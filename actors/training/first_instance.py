@@ -58,10 +58,10 @@ class FirstInstance:
             return "overdue"
         return ""
 
-    def ended(self, who: str, cause: str) -> None:
+    def ended(self, name: str, cause: str) -> None:
         """An engine, or the process of one, ended, or a host cannot run one."""
         self._ends += 1
-        self._cause = f"{who}: {in_a_line(cause, MAX_CAUSE)}"
+        self._cause = f"{name}: {in_a_line(cause, MAX_CAUSE)}"
 
     def why(self, hosts: int) -> str:
         """The known reason; hosts: preemptible ones that are up."""

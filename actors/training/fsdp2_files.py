@@ -66,7 +66,7 @@ class GangFiles:
         self._ranks = settings.training.processes
         self._gang = Gang(gang_dir, self._ranks, settings.training.exchange_s)
         self._sums: list[Sums] = []  # of each rank, of the step so far
-        self._said: list[Sums] = []  # reports of the other ranks for their last order
+        self._reports: list[Sums] = []  # reports of the other ranks for their last order
 
     def load(self, path: str) -> Commit | None:
         """See `TrainerWork`; first the ranks meet. Raises GangBroken, BadCheckpoint, BadState."""
@@ -92,7 +92,7 @@ class GangFiles:
         most = max(map(passes, dealt))
         orders = [Add(tuple(map(Row.of, share)), most) for share in dealt[1:]]
         own = self._together(orders, lambda: self.shard.compute.add_share(dealt[0], most))
-        self._sums = [own, *self._said]
+        self._sums = [own, *self._reports]
         after = _added(self._sums)
         return MicroBatchStats(
             samples=len(samples),
@@ -145,7 +145,7 @@ class GangFiles:
             raise
         except RuntimeError as problem:  # an error of torch in an exchange: find the rank that is gone
             raise self._gang.blame(problem) from problem
-        self._said = [report.sums for report in self._gang.gather(extra_s)]
+        self._reports = [report.sums for report in self._gang.gather(extra_s)]
         return done
 
 

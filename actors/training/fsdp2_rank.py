@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gleaner.actors.training.fsdp2_compute import join_group
 from gleaner.actors.training.fsdp2_shard import Shard
-from gleaner.actors.training.gang import GangBroken, Membership
+from gleaner.actors.training.gang import GangBroken, RankMembership
 from gleaner.actors.training.gang_orders import (
     Add,
     Begin,
@@ -44,7 +44,7 @@ class GangRank:
     def __init__(self, settings: ComputeSettings, rank: int, model_dir: Path, gang_dir: Path) -> None:
         self._settings = settings
         self._model_dir = model_dir
-        self._link = Membership(gang_dir, rank, settings.training.exchange_s)
+        self._link = RankMembership(gang_dir, rank, settings.training.exchange_s)
         self._joined = False
         self.doing = "waits for rank 0"
 

@@ -109,8 +109,8 @@ class Gang:
             except GangBroken as broken:
                 return broken
         if silent:  # those that failed have waited for them too
-            who = ", ".join(map(str, silent))
-            return RankSilent(f"rank {who} did not answer: it is frozen or overloaded ({problem})")
+            ranks = ", ".join(map(str, silent))
+            return RankSilent(f"rank {ranks} did not answer: it is frozen or overloaded ({problem})")
         return failed[0] if failed else GangBroken(f"rank 0: {type(problem).__name__}: {problem}")
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class Gang:
         return frame
 
 
-class Membership:
+class RankMembership:
     """The side of another rank.
 
     Args:
@@ -158,13 +158,13 @@ class Membership:
         self._directory = directory
         self._deadline_s = deadline_s
         self._rank_0 = socket.socket(socket.AF_UNIX)
-        self._said_hello = False
+        self._greeted = False
 
     def join(self, within_s: float) -> Welcome | None:
         """Connect, and wait for the others; None if that takes longer, and can be retried. Raises
         GangBroken."""
         until_s = time.monotonic() + within_s
-        while not self._said_hello:
+        while not self._greeted:
             try:
                 with _near(self._directory) as near:
                     self._rank_0.connect(str(near / SOCKET))
@@ -174,7 +174,7 @@ class Membership:
                 time.sleep(CONNECT_AGAIN_S)
             else:
                 _send(self._rank_0, Hello(self.rank), self._deadline_s, "rank 0")
-                self._said_hello = True
+                self._greeted = True
         frame = self._next(until_s - time.monotonic())
         if frame is not None and not isinstance(frame, Welcome):
             raise GangBroken(f"rank 0 began with {type(frame).__name__}")
@@ -201,26 +201,26 @@ class Membership:
         return _receive(self._rank_0, time.monotonic() + self._deadline_s, "rank 0")
 
 
-def _send(to: socket.socket, frame: Frame, deadline_s: float, whom: str) -> None:
+def _send(to: socket.socket, frame: Frame, deadline_s: float, peer: str) -> None:
     data = pack(frame)
     to.settimeout(deadline_s)
     try:
         to.sendall(data)
     except TimeoutError:
-        raise RankSilent(f"{whom} takes no {type(frame).__name__}: it is frozen or overloaded") from None
+        raise RankSilent(f"{peer} takes no {type(frame).__name__}: it is frozen or overloaded") from None
     except OSError as problem:
-        raise GangBroken(f"{whom} is gone: {problem}") from problem
+        raise GangBroken(f"{peer} is gone: {problem}") from problem
 
 
-def _receive(source: socket.socket, until_s: float, whom: str) -> Frame:
+def _receive(source: socket.socket, until_s: float, peer: str) -> Frame:
     try:
-        size = length(_exactly(source, PREFIX.size, until_s, whom))
-        return unpack(_exactly(source, size, until_s, whom))
+        size = length(_exactly(source, PREFIX.size, until_s, peer))
+        return unpack(_exactly(source, size, until_s, peer))
     except BadFrame as problem:
-        raise GangBroken(f"{whom}: {problem}") from problem
+        raise GangBroken(f"{peer}: {problem}") from problem
 
 
-def _exactly(source: socket.socket, size: int, until_s: float, whom: str) -> bytes:
+def _exactly(source: socket.socket, size: int, until_s: float, peer: str) -> bytes:
     data = bytearray(size)
     view = memoryview(data)
     while view:
@@ -228,11 +228,11 @@ def _exactly(source: socket.socket, size: int, until_s: float, whom: str) -> byt
         try:
             got = source.recv_into(view)
         except TimeoutError:
-            raise RankSilent(f"{whom} did not answer in time: it is frozen or overloaded") from None
+            raise RankSilent(f"{peer} did not answer in time: it is frozen or overloaded") from None
         except OSError as problem:
-            raise GangBroken(f"{whom} is gone: {problem}") from problem
+            raise GangBroken(f"{peer} is gone: {problem}") from problem
         if not got:
-            raise GangBroken(f"{whom} is gone")
+            raise GangBroken(f"{peer} is gone")
         view = view[got:]
     return bytes(data)
 

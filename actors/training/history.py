@@ -32,7 +32,7 @@ from gleaner.actors.training.records import (
     began_s,
     served_after,
 )
-from gleaner.actors.training.usage import Used
+from gleaner.actors.training.usage import ResourceUsage
 from gleaner.supervisor import JournalFull
 
 __all__ = [
@@ -98,7 +98,7 @@ class HistoryWriter:
         self._file.truncate(end)  # drop a torn last line
 
     @property
-    def used(self) -> Used:
+    def used(self) -> ResourceUsage:
         """The account of the run up to its last record."""
         return self._meter.used
 

@@ -1,4 +1,4 @@
-"""`Standing`: progress of a job, and the events that the controller journals.
+"""`JobProgress`: progress of a job, and the events that the controller journals.
 
 Owns the events and their replay.
 """
@@ -6,7 +6,7 @@ Owns the events and their replay.
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from gleaner.actors.training.problem_order import Drawn, Draws, Redrawn, Returned
+from gleaner.actors.training.problem_order import Drawn, ProblemOrder, Redrawn, Returned
 from gleaner.supervisor import Message
 
 
@@ -33,20 +33,20 @@ class StepFinished(Message, frozen=True):
 
 
 @dataclass(slots=True)
-class Standing:
+class JobProgress:
     """Progress of the job: the last step on record, the finished evaluations, the life of the head in which
     it began (None: in none yet), whether it is over, and the problems drawn."""
 
-    draws: Draws
+    draws: ProblemOrder
     finished: int = 0
     evals: set[str] = field(default_factory=set)
     boot: int | None = None
     over: bool = False
 
 
-async def standing_of(events: AsyncIterator[Message], draws: Draws) -> Standing:
+async def standing_of(events: AsyncIterator[Message], draws: ProblemOrder) -> JobProgress:
     """The replay of these events, in their order. draws: of a job that has not begun."""
-    standing = Standing(draws)
+    standing = JobProgress(draws)
     async for event in events:
         match event:
             case BeganIn():

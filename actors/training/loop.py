@@ -14,15 +14,15 @@ from gleaner.actors.protocol.cluster import StartTrace
 from gleaner.actors.protocol.rollout import RolloutStatus
 from gleaner.actors.protocol.training import StepResult, TrainerIs, TrainerStatus, TrainState, TrainStep
 from gleaner.actors.training.absence import Absence
-from gleaner.actors.training.chronicle import Chronicle
 from gleaner.actors.training.durability import MAX_UNDURABLE, Durability
 from gleaner.actors.training.evaluation import Evaluation
-from gleaner.actors.training.job_journal import Standing, StepFinished
-from gleaner.actors.training.patient_ask import Asking
+from gleaner.actors.training.history_recorder import HistoryRecorder
+from gleaner.actors.training.job_journal import JobProgress, StepFinished
 from gleaner.actors.training.records import PhaseName
+from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.actors.training.settings import LoopSettings
-from gleaner.actors.training.step_clock import Spent, StepClock
-from gleaner.actors.training.step_plan import Planning
+from gleaner.actors.training.step_clock import StepClock, StepSeconds
+from gleaner.actors.training.step_plan import StepPlanner
 from gleaner.actors.training.submission import Submission
 from gleaner.supervisor import Context, Refused, Terminated, WorkDeadlines
 
@@ -38,7 +38,7 @@ class LoopParts:
     submission: Submission
     evaluation: Evaluation
     durability: Durability
-    chronicle: Chronicle
+    recorder: HistoryRecorder
 
 
 class JobLoop:
@@ -52,18 +52,18 @@ class JobLoop:
     def __init__(
         self,
         ctx: Context,
-        asking: Asking,
+        retrying_ask: RetryingAsk,
         settings: LoopSettings,
-        standing: Standing,
+        standing: JobProgress,
         parts: LoopParts,
         first_instance: Callable[[], Awaitable[None]],
     ) -> None:
-        self._ctx, self._asking, self._settings = ctx, asking, settings
-        self._standing, self._durability, self._chronicle = standing, parts.durability, parts.chronicle
+        self._ctx, self._retrying_ask, self._settings = ctx, retrying_ask, settings
+        self._standing, self._durability, self._recorder = standing, parts.durability, parts.recorder
         self._first_instance = first_instance
         self._submission, self._evaluation = parts.submission, parts.evaluation
-        self._planning = Planning(ctx, asking)
-        begun_s = parts.chronicle.step_began_s  # by an earlier life of this actor
+        self._planner = StepPlanner(ctx, retrying_ask)
+        begun_s = parts.recorder.step_began_s  # by an earlier life of this actor
         self._manager = Absence(ctx, MANAGER, RolloutStatus(), away=begun_s is not None)
         self._trainer_away = Absence(ctx, TRAINER, TrainerStatus(), away=begun_s is not None)
         self._clock = StepClock(ctx.now() if begun_s is None else begun_s)
@@ -110,7 +110,7 @@ class JobLoop:
                 self._release()
                 await self._evaluation.run("last", trainer)
             elif not self._evaluates(trainer.step) or await self._evaluate_between(trainer):
-                first = self._chronicle.step_began_s is None
+                first = self._recorder.step_began_s is None
                 self._phase("steps")
                 if first:
                     self._clock = StepClock(self._ctx.now())
@@ -132,7 +132,7 @@ class JobLoop:
         return whole
 
     def _phase(self, phase: PhaseName) -> None:
-        self._chronicle.phase(phase, self._ctx.now())
+        self._recorder.phase(phase, self._ctx.now())
 
     def _evaluates(self, version: int) -> bool:
         """Whether this version is due for an evaluation."""
@@ -145,13 +145,13 @@ class JobLoop:
         self._clock.lap(what, self._ctx.now(), self._away_s - before_s)
 
     async def _trainer(self) -> TrainerIs:
-        trainer = await self._asking.ask(TRAINER, TrainerStatus(), TrainerIs, START_DEADLINE_S)
+        trainer = await self._retrying_ask.ask(TRAINER, TrainerStatus(), TrainerIs, START_DEADLINE_S)
         self._life = trainer.life
         return trainer
 
     async def _one_step(self, step: int, trainer: TrainerIs) -> None:
         batch = f"step-{step}"
-        plan, _ = await asyncio.gather(self._planning.plan(step), self._submit(step, trainer))
+        plan, _ = await asyncio.gather(self._planner.plan(step), self._submit(step, trainer))
         self._lap("other")
         self._release()
         due = step + 1 + self._settings.rollout.staleness
@@ -165,14 +165,14 @@ class JobLoop:
             return  # the trainer went back: so does the loop
         if step > self._standing.finished:
             await self._submission.settle(step)
-            ahead, path = await self._planning.next(step, batch, result, plan)
+            ahead, path = await self._planner.next(step, batch, result, plan)
             self._lap("other")
-            if step > self._chronicle.last_step:  # otherwise this actor was killed after the record
+            if step > self._recorder.last_step:  # otherwise this actor was killed after the record
                 now = self._ctx.now()
                 spent = self._clock.end(now)
-                self._chronicle.step(result, ahead, spent, now, plan.predicted_s or None)
+                self._recorder.step(result, ahead, spent, now, plan.predicted_s or None)
                 if path is not None:
-                    self._chronicle.path(result, path, spent, now)
+                    self._recorder.path(result, path, spent, now)
             else:
                 self._clock.void(self._ctx.now())
             await self._ctx.journal.append(StepFinished(step=step))
@@ -215,9 +215,9 @@ class JobLoop:
             while True:
                 self._step_done.clear()
                 try:
-                    state = await self._asking.ask(TRAINER, order, TrainState)
+                    state = await self._retrying_ask.ask(TRAINER, order, TrainState)
                 except Refused:
-                    trainer = await self._asking.ask(TRAINER, TrainerStatus(), TrainerIs)
+                    trainer = await self._retrying_ask.ask(TRAINER, TrainerStatus(), TrainerIs)
                     if trainer.step < order.step - 1:
                         self._ctx.log.warning("the trainer went back to step %d", trainer.step)
                         return None
@@ -232,8 +232,8 @@ class JobLoop:
                 await wait.look(self._step_done, STEP_POLL_S)
 
 
-def _spent(result: StepResult) -> Spent:
-    return Spent(
+def _spent(result: StepResult) -> StepSeconds:
+    return StepSeconds(
         seeding_s=result.seeding_s,
         waiting_s=result.waiting_s,
         training_s=result.training_s,

@@ -1,4 +1,4 @@
-"""`Draws`: order of the training problems, reproducible after a restart.
+"""`ProblemOrder`: order of the training problems, reproducible after a restart.
 
 Owns the order: the problems of the training split one after the other, and again from the first when all were
 drawn. Problems that a step drew and aborted are drawn again before new ones. Pure: a draw is an event in the
@@ -44,7 +44,7 @@ class Returned(Message, frozen=True):
     indices: tuple[int, ...]
 
 
-class Draws:
+class ProblemOrder:
     """See the module.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from gleaner.actors.training.usage import Used
+from gleaner.actors.training.usage import ResourceUsage
 
 PhaseName = Literal["model", "head", "trainer", "evaluation", "instance", "steps", "checkpoint", "audit"]
 
@@ -217,7 +217,7 @@ class History(Protocol):
         before that."""
 
     @property
-    def used(self) -> Used:
+    def used(self) -> ResourceUsage:
         """The account of the run up to its last record."""
 
     def write(self, record: AnyRecord) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class StepSeconds:
     """Seconds of one step by use. They do not overlap; `step_s` is their sum."""
 
     seeding_s: float = 0.0
@@ -70,7 +70,7 @@ class StepClock:
         """See `Laps.lap`; `what` is "recovery", "evaluation" or "other"."""
         self._laps.lap(what, now_s, away_s)
 
-    def attempt(self, parts: Spent, now_s: float, *, again: bool) -> None:
+    def attempt(self, parts: StepSeconds, now_s: float, *, again: bool) -> None:
         """Count the time from the order of the step to its result, of which the last attempt took `parts`.
         again: there was an attempt before it."""
         spent = self._laps.spent
@@ -87,12 +87,12 @@ class StepClock:
         self._laps.spent.clear()
         self._laps.spent["recovery"] = lost_s
 
-    def end(self, now_s: float) -> Spent:
+    def end(self, now_s: float) -> StepSeconds:
         """The step has ended, and the next one begins."""
         self._laps.lap("other", now_s)
         parts = _not_negative(dict(self._laps.spent))
         self._begin(now_s)
-        return Spent(**{f"{what}_s": seconds for what, seconds in parts.items()})
+        return StepSeconds(**{f"{what}_s": seconds for what, seconds in parts.items()})
 
 
 def _not_negative(parts: dict[str, float]) -> dict[str, float]:

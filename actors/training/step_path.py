@@ -7,7 +7,7 @@ clock. The cost of a death is in the stage that waited for it.
 
 from gleaner.actors.protocol.critical_path import CriticalPath
 from gleaner.actors.protocol.training import StepResult
-from gleaner.actors.training.step_clock import Spent
+from gleaner.actors.training.step_clock import StepSeconds
 
 STAGES = {
     "control": "planning and submission, and the news that the step is done",
@@ -28,7 +28,7 @@ STAGES = {
 """The stages in their order, with their meanings."""
 
 
-def stages_of(path: CriticalPath, result: StepResult, spent: Spent) -> dict[str, float]:
+def stages_of(path: CriticalPath, result: StepResult, spent: StepSeconds) -> dict[str, float]:
     """Seconds of each stage; together the whole step, where the clocks agree. spent: of the whole step."""
     rollout = {
         "weights": path.weights_s,

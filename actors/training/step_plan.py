@@ -1,4 +1,4 @@
-"""`Planning`: sends a step's measurements to the Scheduler and gets the next plan.
+"""`StepPlanner`: sends a step's measurements to the Scheduler and gets the next plan.
 
 Owns no state. Algorithm 1 itself is `gleaner.actors.cluster.seeding`.
 """
@@ -12,17 +12,17 @@ from gleaner.actors.protocol.rollout import BatchReport, BatchTimes, RolloutFigu
 from gleaner.actors.protocol.step_times import Seen, StepTimes
 from gleaner.actors.protocol.throughput import EnginePace, Paces, PacesAre, engine_pace
 from gleaner.actors.protocol.training import StepResult
-from gleaner.actors.training.patient_ask import Asking
+from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.supervisor import AskFailed, Context
 
 TIMES_DEADLINE_S = 5.0  # the times of a batch; without them in that time the plan stays
 
 
-class Planning:
+class StepPlanner:
     """See the module."""
 
-    def __init__(self, ctx: Context, asking: Asking) -> None:
-        self._ctx, self._asking = ctx, asking
+    def __init__(self, ctx: Context, retrying_ask: RetryingAsk) -> None:
+        self._ctx, self._retrying_ask = ctx, retrying_ask
 
     async def plan(self, step: int) -> Plan:
         """The plan of `step`, without a new measurement."""
@@ -35,7 +35,7 @@ class Planning:
         except AskFailed as problem:
             self._ctx.log.info("reserved engine count lookup failed: %s", problem)
         ask = PlanNext(step=step, times=None, reserved_engines=engines)
-        return await self._asking.ask(SCHEDULER, ask, Plan)
+        return await self._retrying_ask.ask(SCHEDULER, ask, Plan)
 
     async def next(
         self, step: int, batch: str, result: StepResult, plan: Plan
@@ -46,7 +46,7 @@ class Planning:
         if times is None:
             return plan, None
         measured = measured_times(result, times, paces)
-        ahead = await self._asking.ask(SCHEDULER, PlanNext(step=step + 1, times=measured), Plan)
+        ahead = await self._retrying_ask.ask(SCHEDULER, PlanNext(step=step + 1, times=measured), Plan)
         return ahead, times.path
 
     async def _times(self, batch: str) -> BatchTimes | None:

@@ -1,4 +1,4 @@
-"""`Gathered`: contents of a running step so far, with samples of complete groups.
+"""`StepContents`: contents of a running step so far, with samples of complete groups.
 
 Pure.
 """
@@ -15,7 +15,7 @@ from gleaner.actors.training.staleness import Staleness
 
 
 @dataclass(slots=True)
-class Gathered:
+class StepContents:
     """Contents of the running step so far. scores, samples: without unscored samples, whose number is
     `unscored`."""
 

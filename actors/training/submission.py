@@ -18,8 +18,8 @@ from gleaner.actors.protocol.reward import GetProblems, Problems
 from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, PublishVersion, SubmitBatch, Weights
 from gleaner.actors.protocol.training import TrainerIs
 from gleaner.actors.rollout.state.group_policy import launched
-from gleaner.actors.training.job_journal import Standing
-from gleaner.actors.training.patient_ask import Asking
+from gleaner.actors.training.job_journal import JobProgress
+from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.actors.training.seeds import request_seed
 from gleaner.configs.schema import Config
 from gleaner.supervisor import AskFailed, Context, Done, Refused
@@ -35,15 +35,17 @@ class NothingFits(Refused):
 class Submission:
     """See the module."""
 
-    def __init__(self, ctx: Context, asking: Asking, config: Config, standing: Standing) -> None:
-        self._ctx, self._asking, self._config = ctx, asking, config
+    def __init__(
+        self, ctx: Context, retrying_ask: RetryingAsk, config: Config, standing: JobProgress
+    ) -> None:
+        self._ctx, self._retrying_ask, self._config = ctx, retrying_ask, config
         self._draws = standing.draws
         self._order = asyncio.Lock()  # of draws: one is in the journal before the next is made
         self._prepared: dict[int, tuple[Prompt, ...]] = {}  # by step; of one step at most
 
     async def publish(self, trainer: TrainerIs) -> None:
         """The weights of `trainer` are the newest."""
-        await self._asking.ask(MANAGER, PublishVersion(weights=_weights(trainer)), Done)
+        await self._retrying_ask.ask(MANAGER, PublishVersion(weights=_weights(trainer)), Done)
 
     async def prepare(self, step: int) -> None:
         """Draw and word the problems of a step while the previous one is trained. Not if a batch draws again
@@ -104,7 +106,7 @@ class Submission:
         """The step is trained: the problems of its aborted groups are drawn again later."""
         if self._config.rollout.over_sampling > 1:
             batch = f"step-{step}"
-            fates = await self._asking.ask(MANAGER, GroupFates(batch=batch), GroupFatesAre)
+            fates = await self._retrying_ask.ask(MANAGER, GroupFates(batch=batch), GroupFatesAre)
             async with self._order:
                 event = self._draws.give_back(batch, fates.aborted)
                 if event is not None:
@@ -162,7 +164,7 @@ class Submission:
     async def _prompts(
         self, batch: str, split: str, indices: list[int], samples: int, first: int = 0
     ) -> tuple[Prompt, ...]:
-        problems = await self._asking.ask(REWARD, GetProblems(split=split, indices=indices), Problems)
+        problems = await self._retrying_ask.ask(REWARD, GetProblems(split=split, indices=indices), Problems)
         seed = self._config.job.seed
         return tuple(
             Prompt(
@@ -175,7 +177,7 @@ class Submission:
         )
 
     async def _submit(self, event: BatchSubmitted, trainer: TrainerIs) -> None:
-        await self._asking.ask(MANAGER, SubmitBatch(batch=event, weights=_weights(trainer)), Done)
+        await self._retrying_ask.ask(MANAGER, SubmitBatch(batch=event, weights=_weights(trainer)), Done)
 
 
 def _weights(trainer: TrainerIs) -> Weights:

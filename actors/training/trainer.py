@@ -30,10 +30,10 @@ from gleaner.actors.protocol.weights import Publish, Published
 from gleaner.actors.training.absence import Absence
 from gleaner.actors.training.attempt_times import AttemptTimes
 from gleaner.actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
-from gleaner.actors.training.patient_ask import ask_patiently
+from gleaner.actors.training.retrying_ask import ask_patiently
 from gleaner.actors.training.settings import TrainerSettings
 from gleaner.actors.training.staleness import Staleness
-from gleaner.actors.training.step_samples import Gathered, samples_of
+from gleaner.actors.training.step_samples import StepContents, samples_of
 from gleaner.actors.training.work import Commit, TrainerWork
 from gleaner.supervisor import Actor, Done, Refused, Terminated, Waiting, WorkDeadlines, handles
 
@@ -104,7 +104,7 @@ class Trainer(Actor):
         times = AttemptTimes(self.ctx.now, self._manager.total_s)
         await self.ctx.offload_within(self._deadlines, self._work.begin_step)
         times.lap("training")
-        done = Gathered(Staleness(order.step - 1, self._settings.rollout.staleness))
+        done = StepContents(Staleness(order.step - 1, self._settings.rollout.staleness))
         for groups in await self._as_before(order):
             await self._train(groups, done, times)
         coming = self._micro_batches(order)
@@ -169,14 +169,14 @@ class Trainer(Actor):
         policy = InOrder if self._settings.job.exact else AsTheyCome
         return policy(size, order.groups)
 
-    async def _train_due(self, due: list[list[GroupOut]], done: Gathered, times: AttemptTimes) -> float:
+    async def _train_due(self, due: list[list[GroupOut]], done: StepContents, times: AttemptTimes) -> float:
         """Train the micro-batches that are due; returns the seconds."""
         began_s = self.ctx.now()
         for groups in due:
             await self._train(groups, done, times)
         return self.ctx.now() - began_s
 
-    async def _train(self, groups: list[GroupOut], done: Gathered, times: AttemptTimes) -> None:
+    async def _train(self, groups: list[GroupOut], done: StepContents, times: AttemptTimes) -> None:
         """Train one micro-batch."""
         done.add(groups)  # first: samples older than the bound are not trained on
         samples = samples_of(groups)

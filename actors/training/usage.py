@@ -1,4 +1,4 @@
-"""`Used`: host and device seconds of a run by price class, tokens, and price.
+"""`ResourceUsage`: host and device seconds of a run by price class, tokens, and price.
 
 Owns the fields and their arithmetic; `account` makes them from records. Pure.
 """
@@ -10,7 +10,7 @@ from gleaner.configs.schema import Prices
 HOUR_S = 3600.0
 
 
-class Used(msgspec.Struct, kw_only=True):
+class ResourceUsage(msgspec.Struct, kw_only=True):
     """Use up to one moment, or between two. Seconds; `*_devices_s` are of GPUs, and of whole hosts that have
     none.
 
@@ -33,13 +33,13 @@ class Used(msgspec.Struct, kw_only=True):
     twice: int = 0
     wasted: dict[str, int] = {}
 
-    def copy(self) -> "Used":
+    def copy(self) -> "ResourceUsage":
         """A copy."""
         return msgspec.structs.replace(self, parts_s=dict(self.parts_s), wasted=dict(self.wasted))
 
-    def since(self, then: "Used") -> "Used":
+    def since(self, then: "ResourceUsage") -> "ResourceUsage":
         """The use since an earlier moment of the same run."""
-        return Used(
+        return ResourceUsage(
             elapsed_s=self.elapsed_s - then.elapsed_s,
             reserved_s=self.reserved_s - then.reserved_s,
             reserved_devices_s=self.reserved_devices_s - then.reserved_devices_s,

@@ -45,16 +45,16 @@ from gleaner.actors.weights.disk.publication import DiskVersions
 from gleaner.actors.weights.image.manifest import Manifest
 from gleaner.actors.weights.image.port import Images
 from gleaner.actors.weights.settings import TransferSettings
-from gleaner.actors.weights.shards.assembly import Completing
-from gleaner.actors.weights.shards.sharded_publication import Parts
+from gleaner.actors.weights.shards.assembly import VersionAssembly
+from gleaner.actors.weights.shards.sharded_publication import ShardedPublication
 from gleaner.actors.weights.shards.subset import tensors_of
 from gleaner.actors.weights.transfer.departure import Publishers
-from gleaner.actors.weights.transfer.fetch import FETCH_LATE_S, Fetching, FetchTarget
+from gleaner.actors.weights.transfer.fetch import FETCH_LATE_S, FetchTarget, VersionFetch
 from gleaner.actors.weights.transfer.host_versions import HostVersions
-from gleaner.actors.weights.transfer.offers import Offering
-from gleaner.actors.weights.transfer.publication import Publishing
-from gleaner.actors.weights.transfer.tracker import Tracking
-from gleaner.actors.weights.transfer.version_index import Served
+from gleaner.actors.weights.transfer.offers import OfferService
+from gleaner.actors.weights.transfer.publication import VersionPublisher
+from gleaner.actors.weights.transfer.tracker import SourceTracker
+from gleaner.actors.weights.transfer.version_index import VersionIndex
 from gleaner.supervisor import Actor, Deferred, Done, Refused, Terminated, handles
 
 MANIFEST_LATE_S = 50.0  # from the request for a version that is being fetched until its first bytes
@@ -87,7 +87,7 @@ class TransferAgent(Actor):
         self._open_disk = disk
         self._each = each
         self._fetching: dict[tuple[int, bytes], list[Deferred]] = {}
-        self._coming: dict[tuple[int, bytes], Fetching] = {}
+        self._coming: dict[tuple[int, bytes], VersionFetch] = {}
         self._down_bytes_s = 0.0
         self._pulled_bytes = 0
         self._applied = 0
@@ -101,13 +101,13 @@ class TransferAgent(Actor):
         self.ctx.at_end(self._server.close)
         self._deltas = ServedDeltas(self.ctx, self._store, self._server, self._settings, self._each)
         self._publishers = Publishers(self.ctx)
-        self._tracking = Tracking(self.ctx, self._deltas, self._settings, self._site)
-        self._served = Served(self.ctx, self._store, self._server, self._tracking.forget)
-        self._offering = Offering(self.ctx, self._server, self._served, self._deltas, self._coming)
+        self._tracker = SourceTracker(self.ctx, self._deltas, self._settings, self._site)
+        self._served = VersionIndex(self.ctx, self._store, self._server, self._tracker.forget)
+        self._offers = OfferService(self.ctx, self._server, self._served, self._deltas, self._coming)
         versions = HostVersions(self._store, self._served, self._deltas)
-        self._publishing = Publishing(self.ctx, versions, self._sections, self._open_disk)
-        completing = Completing(self.ctx, versions, self._publishing, self._settings, self._each)
-        self._parts = Parts(self.ctx, versions, self._publishing, completing, self._settings)
+        self._publisher = VersionPublisher(self.ctx, versions, self._sections, self._open_disk)
+        assembly = VersionAssembly(self.ctx, versions, self._publisher, self._settings, self._each)
+        self._parts = ShardedPublication(self.ctx, versions, self._publisher, assembly, self._settings)
         self._target = FetchTarget(self._store, self._served, self._server, self._site, self._each)
         self._delta_parts = DeltaParts(self.ctx, self._served)
         await self._served.find_again()
@@ -136,16 +136,16 @@ class TransferAgent(Actor):
 
     @handles(FindStore)
     async def find_store(self, message: FindStore) -> StoreIs:
-        return self._publishing.store(message)
+        return self._publisher.store(message)
 
     @handles(MayPublish)
     async def may_publish(self, message: MayPublish) -> Done:
-        self._publishing.may(message)
+        self._publisher.may(message)
         return Done()
 
     @handles(Publish)
     async def publish(self, message: Publish) -> Published | Deferred:
-        return await self._publishing.publish(message)
+        return await self._publisher.publish(message)
 
     # -- requests of other actors --
 
@@ -167,10 +167,10 @@ class TransferAgent(Actor):
             deferred.answer(refusal)
 
     def _source_for(self, message: FindSource) -> SourceFound:
-        return self._tracking.source_for(message, self._served.require(message.version, message.root)[0])
+        return self._tracker.source_for(message, self._served.require(message.version, message.root)[0])
 
     async def on_terminated(self, event: Terminated) -> None:
-        self._tracking.ended(event)
+        self._tracker.ended(event)
 
     @handles(HostLeaves)
     async def host_leaves(self, message: HostLeaves) -> None:
@@ -178,11 +178,11 @@ class TransferAgent(Actor):
 
     @handles(ReceiverLeaves)
     async def receiver_leaves(self, message: ReceiverLeaves) -> None:
-        self._tracking.leaves(message)
+        self._tracker.leaves(message)
 
     @handles(Offer)
     async def offer(self, message: Offer) -> Offered | Deferred:
-        return self._offering.answer(message)
+        return self._offers.answer(message)
 
     # -- fetching --
 
@@ -205,7 +205,7 @@ class TransferAgent(Actor):
     async def _fetch(self, message: Fetch) -> None:
         key = (message.version, message.root)
         self._publishers.remember(message.sources[0])
-        fetching = self._coming[key] = Fetching(
+        fetching = self._coming[key] = VersionFetch(
             self.ctx, message, self._target, self._settings, self._down_bytes_s
         )
         on = message.sources[0]
@@ -244,7 +244,7 @@ class TransferAgent(Actor):
         except Refused as refusal:
             deferred.answer(refusal)
 
-    def _take(self, fetching: Fetching) -> None:
+    def _take(self, fetching: VersionFetch) -> None:
         """The version is whole: serve it, and the deltas that led to it."""
         manifest = fetching.manifest
         assert manifest is not None
@@ -262,7 +262,7 @@ class TransferAgent(Actor):
         for delta in fetching.applied:
             self._deltas.keep(delta)
 
-    def _fetched(self, message: Fetch, fetching: Fetching) -> Fetched:
+    def _fetched(self, message: Fetch, fetching: VersionFetch) -> Fetched:
         self._pulled_bytes += fetching.pulled_bytes
         self._applied += len(fetching.applied)
         self._resumed += fetching.pulls.resumed
@@ -295,7 +295,7 @@ class TransferAgent(Actor):
             "pulled_bytes": self._pulled_bytes,
             "deltas_applied": self._applied,
             "deltas_kept": len(self._deltas),
-            "on_disk": self._publishing.disk_state,
+            "on_disk": self._publisher.disk_state,
             "pulls_resumed": self._resumed,
             "chunks_pulled_again": self._bad_chunks,
             "pulls_from_relays": self._relayed,

@@ -29,18 +29,18 @@ from gleaner.configs import trace
 from gleaner.configs.load import load
 from gleaner.configs.schema import Config
 from gleaner.rlctl.audit.run_files import gather
-from gleaner.rlctl.modelled import VOCABULARY
+from gleaner.rlctl.what_if_setup import VOCABULARY
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.disk import SYNC_S
 from gleaner.sim.models.fit import fit_lengths
+from gleaner.sim.models.host_devices import HostDevices
+from gleaner.sim.models.job_model import JobModel, Measured
 from gleaner.sim.models.lengths import LengthLaw
-from gleaner.sim.models.plant import Measured, Plant
-from gleaner.sim.models.rig import Rig
 from gleaner.sim.models.scorer import ScorerLaw
 from gleaner.sim.models.shapes import ModelShape
 from gleaner.sim.models.training_cost import training_cost
 from gleaner.sim.network_path import WITHIN_HOST
-from gleaner.sim.setting import Paces, Setting
+from gleaner.sim.run_setup import Paces, RunSetup
 
 GOAL = 0.2
 STEPS, REHEARSED = 16, 8
@@ -95,7 +95,7 @@ def lengths_of(run: Path, config: Config) -> Recorded:
 
 def predicted(config: Config, machine: Machine, lengths: Recorded) -> list[Step]:
     """The steps of the same job on a simulated cluster."""
-    plant = Plant(
+    job_model = JobModel(
         ModelShape.of(config.model, VOCABULARY),
         lengths,
         scorer=ScorerLaw(
@@ -103,10 +103,10 @@ def predicted(config: Config, machine: Machine, lengths: Recorded) -> list[Step]
         ),
         measured=Measured(machine.engine, machine.trainer),
     )
-    setting = Setting(
-        plant.settings(config),
+    setting = RunSetup(
+        job_model.settings(config),
         seed=config.job.seed,
-        plant=plant,
+        job_model=job_model,
         trace=trace.read(config.fleet.trace) if config.fleet.trace else None,
         link=WITHIN_HOST,
         paces=Paces(boot_s=0.0, start_s=machine.start_s, prepare_s=machine.prepare_s),
@@ -158,7 +158,7 @@ def main() -> None:
             print(f"{name}: a rehearsal of {REHEARSED} steps", flush=True)
             run = real(Path(folder), (*sets, *REHEARSAL))
             if machine is None:
-                start = training_cost(ModelShape.of(rehearsal.model, VOCABULARY), Rig("cpu_core"))
+                start = training_cost(ModelShape.of(rehearsal.model, VOCABULARY), HostDevices("cpu_core"))
                 machine = measure(rehearsal, run / "model", start, lambda what: print(f"measuring {what}"))
                 print(_of(machine), flush=True)
             past = steps_of(read_history(run / "history.jsonl"))
@@ -186,11 +186,11 @@ def main() -> None:
         }
     assert machine is not None
     print("within the goal" if met else "NOT within the goal")
-    told = {"machine": asdict(machine), "runs": found, "goal": GOAL, "met": met}
+    result = {"machine": asdict(machine), "runs": found, "goal": GOAL, "met": met}
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(told, indent=1) + "\n")
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
     if arguments.write_docs:
-        put(ROOT / "docs" / "evaluation.md", "crosscheck", crosscheck_text(told, _of(machine)))
+        put(ROOT / "docs" / "evaluation.md", "crosscheck", crosscheck_text(result, _of(machine)))
     sys.exit(0 if met else 1)
 
 

@@ -56,8 +56,8 @@ def claims_text(claims: Sequence[Claim], reasons: Mapping[str, str]) -> str:
         found.append(
             f"| {claim.id} | {claim.what} | {paper} | {shown(claim.mean, claim.unit)} | {spread} | {text} |"
         )
-    told = [f"- **{name}**: {' '.join(reasons.get(name, 'not explained yet').split())}" for name in far]
-    return "\n".join([*found, "", *(["Why figures are more than 15 % off:", "", *told] if told else [])])
+    lines = [f"- **{name}**: {' '.join(reasons.get(name, 'not explained yet').split())}" for name in far]
+    return "\n".join([*found, "", *(["Why figures are more than 15 % off:", "", *lines] if lines else [])])
 
 
 def shown(value: float, unit: str) -> str:
@@ -221,5 +221,5 @@ def crosscheck_text(found: Mapping[str, Any], machine: str) -> str:
         for what in ("measured", "predicted"):
             cells = " | ".join(f"{value:.2f}" for value in run[f"parts_{what}"].values())
             parts.append(f"| {name}, {what} | {cells} |")
-    told = ["Measured of the machine:", "", "```", machine, "```"]
-    return "\n".join([*rows, "", *parts, "", *lines, "", *told])
+    shown = ["Measured of the machine:", "", "```", machine, "```"]
+    return "\n".join([*rows, "", *parts, "", *lines, "", *shown])

@@ -22,12 +22,12 @@ def run(
     is run. After a Ctrl-C only the finished ones."""
     there = {} if fresh else {cell: found for cell in wanted if (found := store.read(cell)) is not None}
     missing = [] if show else [cell for cell in wanted if cell not in there]
-    told = _Told(len(there), len(missing), workers)
+    progress = _CellProgress(len(there), len(missing), workers)
 
     def finished(result: CellResult) -> None:
         store.write(result)
         there[result.cell] = result
-        told.finished(result)
+        progress.finished(result)
 
     try:
         pool.run(missing, around, store.code, workers, finished)
@@ -36,7 +36,7 @@ def run(
     return [there[cell] for cell in wanted if cell in there]
 
 
-class _Told:
+class _CellProgress:
     """A line for each cell, with the time left: the next cells are assumed to take as long as the last."""
 
     def __init__(self, there: int, missing: int, workers: int) -> None:

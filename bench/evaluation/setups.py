@@ -14,10 +14,10 @@ from bench.evaluation import scenarios, segments
 from bench.evaluation.cells import Cell
 from gleaner.configs.load import load
 from gleaner.configs.trace import Trace
-from gleaner.rlctl.modelled import Words, setting_of
+from gleaner.rlctl.what_if_setup import WhatIfOptions, setting_of
 from gleaner.sim.models.lengths import RLBOOST_8B, RLBOOST_14B, LengthLaw
 from gleaner.sim.models.training_cost import Passes
-from gleaner.sim.setting import Paces, Setting
+from gleaner.sim.run_setup import Paces, RunSetup
 
 RESERVED_PER_HOUR, PREEMPTIBLE_PER_HOUR = 83.79, 5.32
 """Paper, table 2: an hour of eight H100 on demand, and of two on the spot market."""
@@ -95,7 +95,7 @@ class Around:
         return {**VARIANTS, **dict(self.extra)}[name]
 
 
-def setting(cell: Cell, around: Around) -> Setting:
+def setting(cell: Cell, around: Around) -> RunSetup:
     """The setting of a cell. Raises TraceError where a segment cannot be read."""
     model = MODELS[cell.model]
     scale = cell.token_scale or model.scale
@@ -109,7 +109,7 @@ def setting(cell: Cell, around: Around) -> Setting:
     if cell.kind in ("static", "chosen"):
         sets.append(f"fleet.n_prem_max={cell.hosts}")
     law = model.law
-    words = Words(
+    words = WhatIfOptions(
         model=model.shape,
         reserved=f"h100x{8 * nodes}:tp2",
         preemptible="h100x2:tp2",
@@ -120,9 +120,9 @@ def setting(cell: Cell, around: Around) -> Setting:
     )
     made = setting_of(load(BASE, sets), words)
     rows = max(1, round(PROMPT_TOKENS / scale))
-    plant = replace(
-        made.plant,
-        scorer=replace(made.plant.scorer, prompt_rows=(rows, rows)),
+    job_model = replace(
+        made.job_model,
+        scorer=replace(made.job_model.scorer, prompt_rows=(rows, rows)),
         passes=Passes(recompute=True, old_logprobs=True, reference=True),  # artifact
         offload=True,  # artifact: the optimizer, not the parameters
     )
@@ -137,7 +137,7 @@ def setting(cell: Cell, around: Around) -> Setting:
     return replace(
         made,
         config=config,
-        plant=plant,
+        job_model=job_model,
         reserved=replace(made.reserved, assumed=memory),
         preemptible=replace(made.preemptible, assumed=memory),
         trace=trace,

@@ -1,6 +1,6 @@
 """Measures the slowdown of engines and a trainer that share this machine's cores.
 
-Owns the measuring; `gleaner.sim.crowd` uses the result.
+Owns the measuring; `gleaner.sim.shared_cores` uses the result.
 """
 
 import random
@@ -19,7 +19,7 @@ from gleaner.actors.training.sample import Sample
 from gleaner.actors.training.settings import ComputeSettings
 from gleaner.actors.training.trainer_files import TrainerFiles
 from gleaner.configs.schema import Config
-from gleaner.sim.crowd import Crowding
+from gleaner.sim.shared_cores import CoreSharing
 
 GROUPS = 4  # of the micro-batch that is trained again and again
 LEAST = 8  # of them
@@ -28,7 +28,7 @@ ALONE_S = 3.0
 T = TypeVar("T")
 
 
-def crowding(engines: Engines, config: Config, model_dir: Path, prompt: int) -> Crowding:
+def crowding(engines: Engines, config: Config, model_dir: Path, prompt: int) -> CoreSharing:
     """The factors; prompts of so many tokens. Raises TimeoutError where a process does not answer."""
     alone_s = statistics.median(engines.turns(1))
     turns = [statistics.median(engines.turns(count)) / alone_s for count in range(1, CROWD + 1)]
@@ -44,7 +44,7 @@ def crowding(engines: Engines, config: Config, model_dir: Path, prompt: int) -> 
     finally:
         process.terminate()
         process.join(5.0)
-    return Crowding(tuple(_never_less(turns)), tuple(_never_less(beside)), tuple(_never_less(trains)))
+    return CoreSharing(tuple(_never_less(turns)), tuple(_never_less(beside)), tuple(_never_less(trains)))
 
 
 def _never_less(factors: Sequence[float]) -> list[float]:

@@ -19,7 +19,7 @@ from gleaner.configs.load import dump
 from gleaner.rlctl.report.model import PREEMPTIBLE, Story, story_of
 from gleaner.rlctl.what_if import begin_of, in_model_tokens
 from gleaner.sim.cluster import SimCluster
-from gleaner.sim.setting import Setting
+from gleaner.sim.run_setup import RunSetup
 
 PIECE_S = 30.0  # virtual, between two checks whether it is over
 MOST_S = 50_000.0  # virtual: no cell takes as long
@@ -93,13 +93,13 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
         return sum(step.hosts * step.step_s for step in self.steps) / sum(s.step_s for s in self.steps)
 
 
-def settings_hash(cell: Cell, made: Setting) -> str:
+def settings_hash(cell: Cell, made: RunSetup) -> str:
     """Changes with the code of the simulated cluster."""
     trace = [(event.t_s, event.event, event.instance) for event in made.trace.events] if made.trace else None
-    plant = {key: repr(value) for key, value in vars(made.plant).items() if key != "pool"}
+    job_model = {key: repr(value) for key, value in vars(made.job_model).items() if key != "pool"}
     rigs = [asdict(made.reserved), asdict(made.preemptible)]
     around = [repr(made.link), made.egress_bytes_s, made.preemptible_bytes_s, repr(made.paces), made.seed]
-    parts = [cell, dump(made.config), trace, plant, rigs, repr(made.reserved.assumptions), around]
+    parts = [cell, dump(made.config), trace, job_model, rigs, repr(made.reserved.assumptions), around]
     return hashlib.blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()
 
 
@@ -130,7 +130,7 @@ def simulate(cell: Cell, around: Around, code: str) -> CellResult:
         over = cluster.advance(cluster.loop.now_s + PIECE_S)
         cut = not cell.steps and lasted(cluster.history) >= LONG_S[cell.kind]
     outcome = cluster.finish(stopped=not over)
-    story = story_of(in_model_tokens(outcome.history, made.plant.token_scale))
+    story = story_of(in_model_tokens(outcome.history, made.job_model.token_scale))
     return CellResult(
         cell=cell,
         settings=settings,

@@ -22,10 +22,10 @@ from gleaner.actors.rollout.state.events import BatchReleased
 from gleaner.actors.training.settings import ComputeSettings
 from gleaner.actors.training.trainer_files import TrainerFiles
 from gleaner.configs.schema import Config
-from gleaner.sim.crowd import Crowding
 from gleaner.sim.models.engine_cost import EngineCost
 from gleaner.sim.models.fit import FitError, TrainingStep, fit_engine, fit_training
 from gleaner.sim.models.training_cost import TrainingCost
+from gleaner.sim.shared_cores import CoreSharing
 from gleaner.supervisor.journal.sqlite import SqliteJournal
 
 SHAPES = ((1, 32), (8, 4), (4, 8), (2, 16), (1, 8), (3, 4))
@@ -39,8 +39,8 @@ PROBLEMS = 64  # problems whose prompts and scores are measured
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Results. engine_off, trainer_off: errors on measurements outside the fit. crowding: see
-    `gleaner.sim.crowd`. start_s, prepare_s: from the start of a process to its first line, and the additional
-    time with torch.
+    `gleaner.sim.shared_cores`. start_s, prepare_s: from the start of a process to its first line, and the
+    additional time with torch.
     score_s: of one answer. prompt_tokens: shortest and longest. sync_s: of one commit of a journal, without
     the time that a group gathers."""
 
@@ -48,7 +48,7 @@ class Machine:
     engine_off: FitError
     trainer: TrainingCost
     trainer_off: FitError
-    crowding: Crowding
+    crowding: CoreSharing
     start_s: float
     prepare_s: float
     score_s: float

@@ -31,7 +31,7 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Seen:
+class LoadResult:
     """tokens that arrived; seconds from the first request to the last token; ttft_s of each request; errors:
     one line for each failed request; broken: streams that ended without their last event."""
 
@@ -51,9 +51,9 @@ class _Event(msgspec.Struct):
     meta_info: _Meta
 
 
-async def load(orders: Orders) -> Seen:
+async def load(orders: Orders) -> LoadResult:
     """Run the load and return the result."""
-    seen = Seen()
+    seen = LoadResult()
     numbers = iter(range(orders.requests))
     timeout = aiohttp.ClientTimeout(total=orders.limit_s)
     connector = aiohttp.TCPConnector(limit=0)
@@ -67,7 +67,7 @@ async def load(orders: Orders) -> Seen:
 
 
 async def _one_after_the_other(
-    session: aiohttp.ClientSession, orders: Orders, numbers: Iterator[int], seen: Seen
+    session: aiohttp.ClientSession, orders: Orders, numbers: Iterator[int], seen: LoadResult
 ) -> None:
     for number in numbers:
         try:
@@ -76,7 +76,7 @@ async def _one_after_the_other(
             seen.errors.append(repr(problem)[:200])
 
 
-async def _one(session: aiohttp.ClientSession, orders: Orders, number: int, seen: Seen) -> None:
+async def _one(session: aiohttp.ClientSession, orders: Orders, number: int, seen: LoadResult) -> None:
     body = {
         "input_ids": [7 + number % 1000, *range(20, 83)],
         "sampling_params": {"max_new_tokens": orders.tokens, "temperature": 0.0, "ignore_eos": True},
@@ -86,8 +86,8 @@ async def _one(session: aiohttp.ClientSession, orders: Orders, number: int, seen
     sent_s = time.monotonic()
     async with session.post(f"{orders.url}/generate", json=body) as response:
         if response.status != 200:
-            said = (await body_start(response, 160)).decode(errors="replace")
-            seen.errors.append(f"{response.status}: {said}")
+            reply_body = (await body_start(response, 160)).decode(errors="replace")
+            seen.errors.append(f"{response.status}: {reply_body}")
             return
         last = b""
         async for line in response.content:

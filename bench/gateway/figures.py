@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import dataclass
 
-from bench.gateway.client import Seen
+from bench.gateway.client import LoadResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,9 @@ class Figures:
     killed: bool
 
 
-def figures(servers: str, front: str, together: int, seen: Seen, cpu_s: float, *, killed: bool) -> Figures:
+def figures(
+    servers: str, front: str, together: int, seen: LoadResult, cpu_s: float, *, killed: bool
+) -> Figures:
     """Figures from the client's result, and the processor seconds of the front meanwhile."""
     ttft_s = sorted(seen.ttft_s) or [float("nan")]
     return Figures(

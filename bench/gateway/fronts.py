@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from bench.gateway.client import Seen
+from bench.gateway.client import LoadResult
 from bench.runtime.harness import ROOT
 
 READY_S = 300.0
@@ -93,14 +93,14 @@ def front(name: str, python: Path, urls: Sequence[str], scratch: Path) -> Iterat
         yield Front(name, url, found[0][1])
 
 
-def put_load(url: str, *, requests: int, together: int, tokens: int, limit_s: float) -> Seen:
+def put_load(url: str, *, requests: int, together: int, tokens: int, limit_s: float) -> LoadResult:
     """The client's result."""
     orders = {"url": url, "requests": requests, "together": together, "tokens": tokens, "limit_s": limit_s}
     argv = [sys.executable, "-m", "bench.gateway.client", json.dumps(orders)]
     done = subprocess.run(argv, cwd=ROOT, env=_env(), capture_output=True, timeout=limit_s + 60, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.decode()[-2000:])
-    return msgspec.json.decode(done.stdout, type=Seen)
+    return msgspec.json.decode(done.stdout, type=LoadResult)
 
 
 def _serves(url: str) -> None:

@@ -20,12 +20,12 @@ def goals(found: Sequence[Figures]) -> list[tuple[str, str, str]]:
         lost, others = at[servers, OURS, True].lost, at[servers, ROUTER, True].lost
         cpu, ttft = ours.cpu_s_per_m / router.cpu_s_per_m, ours.ttft_p50_s / router.ttft_p50_s
         speed = ours.tokens_per_s / router.tokens_per_s
-        where, told = f"{servers}, {most} streams: ", f"{lost} lost (router: {others})"
+        where, summary = f"{servers}, {most} streams: ", f"{lost} lost (router: {others})"
         lines += [
             _line(f"{where}at most {MOST_CPU:g}x the router's CPU", f"{cpu:.2f}x", cpu <= MOST_CPU),
             _line(f"{where}at least the router's tokens/s", f"{speed:.2f}x", speed >= 1),
             _line(f"{where}first token p50 at most {MOST_TTFT:g}x", f"{ttft:.2f}x", ttft <= MOST_TTFT),
-            _line(f"{where}a server is killed, nothing is lost", told, lost == 0),
+            _line(f"{where}a server is killed, nothing is lost", summary, lost == 0),
         ]
     return lines
 

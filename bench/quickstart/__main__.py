@@ -17,8 +17,8 @@ from rich.console import Console
 from safetensors import safe_open
 
 from bench.quickstart import page, problems
-from bench.quickstart.measured import environment
-from bench.quickstart.sides import SIDES, TRL, CommandFailed, Job
+from bench.quickstart.command_cost import environment
+from bench.quickstart.contenders import SIDES, TRL, CommandFailed, Job
 from bench.runtime.harness import ROOT
 from bench.runtime.machine import machine
 from gleaner.configs.load import load

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from bench import page_sections
-from bench.quickstart.sides import Outcome
+from bench.quickstart.contenders import Outcome
 from bench.runtime.table import VERDICTS
 
 NAME = "quickstart"

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.recovery import deaths, page, returns
+from bench.recovery import engine_deaths, manager_deaths, page
 from bench.recovery.goals import goals
 from bench.runtime.harness import ROOT
 from bench.runtime.machine import machine
@@ -52,11 +52,11 @@ def main() -> None:
     died, came = None, []
     with tempfile.TemporaryDirectory(prefix="gleaner-bench-") as folder:
         if arguments.returns:
-            came = returns.measure(
+            came = manager_deaths.measure(
                 Path(folder), arguments.requests, arguments.returns, arguments.step_s, APART_S, say
             )
         if arguments.kills or arguments.stops:
-            died = deaths.measure(Path(folder), arguments.kills, arguments.stops, arguments.set, say)
+            died = engine_deaths.measure(Path(folder), arguments.kills, arguments.stops, arguments.set, say)
     table = Table("what", "measured", "at most", "verdict", title="Recoveries")
     for goal in goals(died, came):
         table.add_row(goal.what, f"{figure(goal.value)} {goal.unit}", f"{goal.bound:g}", VERDICTS[goal.met])

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.recovery.deaths import Deaths
-from bench.recovery.returns import Return
+from bench.recovery.engine_deaths import Deaths
+from bench.recovery.manager_deaths import Return
 from bench.runtime.task import percentile
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from gleaner.chaos.procs import Proc, find
 from gleaner.chaos.real.node import tied_to_us
+from gleaner.chaos.run_processes import Proc, find
 from gleaner.rlctl.head import remains
 from gleaner.rlctl.runs import RunDir, every
 
@@ -46,8 +46,8 @@ class RunningJob:
         until_s = time.monotonic() + limit_s
         while not condition():
             if self._process.poll() is not None or time.monotonic() > until_s:
-                said = self._output.read_text(errors="replace").splitlines()[-10:]
-                raise JobFailed(f"{what}: not within {limit_s:.0f} s\n" + "\n".join(said))
+                output = self._output.read_text(errors="replace").splitlines()[-10:]
+                raise JobFailed(f"{what}: not within {limit_s:.0f} s\n" + "\n".join(output))
             time.sleep(poll_s)
 
     def engine(self, node: str) -> Proc | None:

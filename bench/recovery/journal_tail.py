@@ -74,7 +74,7 @@ class JournalTail:
 
 
 @dataclass(slots=True)
-class Held:
+class InstanceTickets:
     """The tickets of one incarnation of an instance: their requests, and which of them have begun."""
 
     incarnation: int
@@ -103,7 +103,7 @@ class Resumption:
     """Follows the events; watches one instance at a time."""
 
     def __init__(self) -> None:
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, InstanceTickets] = {}
         self.resumed: Resumed | None = None
         self._victim = ""
 
@@ -128,7 +128,7 @@ class Resumption:
                 known = self.held.get(event.instance)
                 if known is None or known.incarnation < event.incarnation:
                     self._ended(event.instance, now)
-                    self.held[event.instance] = Held(event.incarnation)
+                    self.held[event.instance] = InstanceTickets(event.incarnation)
             case InstanceGone():
                 self._ended(event.instance, now)
                 self.held.pop(event.instance, None)
@@ -151,7 +151,7 @@ class Resumption:
             held.begun.discard(ticket)
 
     def _dispatched(self, event: Dispatched, now_s: float) -> None:
-        held = self.held.setdefault(event.instance, Held(event.incarnation))
+        held = self.held.setdefault(event.instance, InstanceTickets(event.incarnation))
         held.requests |= dict(zip(event.tickets, event.requests, strict=True))
         resumed = self.resumed
         if resumed is None or resumed.gone is None or resumed.dispatched is not None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import page_sections
-from bench.recovery.deaths import Death, Deaths
+from bench.recovery.engine_deaths import Death, Deaths
 from bench.recovery.goals import goals
-from bench.recovery.returns import Return
+from bench.recovery.manager_deaths import Return
 from bench.runtime.table import VERDICTS, figure
 from bench.runtime.task import percentile
 
@@ -23,11 +23,11 @@ def write(results: Mapping[str, Any], directory: Path) -> None:
 
 def read(results: Mapping[str, Any]) -> tuple[Deaths | None, list[Return]]:
     """Contents of a results file."""
-    told, returns = results["deaths"], [Return(**one) for one in results["returns"]]
-    if told is None:
+    deaths, returns = results["deaths"], [Return(**one) for one in results["returns"]]
+    if deaths is None:
         return None, returns
-    killed, stopped = ([Death(**one) for one in told[how]] for how in ("killed", "stopped"))
-    return Deaths(**{**told, "killed": killed, "stopped": stopped}), returns
+    killed, stopped = ([Death(**one) for one in deaths[how]] for how in ("killed", "stopped"))
+    return Deaths(**{**deaths, "killed": killed, "stopped": stopped}), returns
 
 
 def text(results: Mapping[str, Any]) -> str:
@@ -85,8 +85,8 @@ def lines(deaths: Deaths | None, returns: Sequence[Return]) -> list[str]:
         every = percentile([one.all_s for one in returns], 0.5)
         times = (percentile(first, 0.5), percentile(first, 0.99), max(first), every)
         what = f"manager, SIGKILL, {returns[0].requests:,} requests in flight"
-        told = " | ".join(f"{figure(time_s)} s" for time_s in times)
-        found.append(f"| {what} | {len(returns)} | - | - | {told} |")
+        shown = " | ".join(f"{figure(time_s)} s" for time_s in times)
+        found.append(f"| {what} | {len(returns)} | - | - | {shown} |")
         cost = max(one.cpu_s for one in returns)
         found += ["", f"The new manager had used at most {figure(cost)} s of processor time by then."]
     return found

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gleaner.actors.engine.worker.engine_port import StepOutput
-from gleaner.actors.engine.worker.port import Orders, Refusal, Turn
+from gleaner.actors.engine.worker.port import Refusal, StepCommands, StepResult
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.protocol.weights import Fetch, Fetched
@@ -38,7 +38,7 @@ class PacedHost:
     def stage(self, fetched: Fetched) -> None:
         """See `EngineHost`: there is nothing to prepare."""
 
-    def turn(self, orders: Orders) -> Turn:
+    def turn(self, orders: StepCommands) -> StepResult:
         """See `EngineHost`."""
         if orders.load is not None:
             self._version, self._root = orders.load.version, orders.load.root
@@ -52,7 +52,7 @@ class PacedHost:
             else:
                 self._tickets |= dict.fromkeys(given)
         output = self._step(orders.aborts) if self._tickets or orders.aborts else None
-        return Turn(output, refusals, self._version, self._root, not self._tickets)
+        return StepResult(output, refusals, self._version, self._root, not self._tickets)
 
     def hurry(self) -> None:
         """See `EngineHost`: a turn of this one waits for no other."""

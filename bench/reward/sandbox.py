@@ -106,14 +106,14 @@ def started(asked: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class CallCost:
     """One call of a way: processor seconds, and the median on the clock."""
 
     cpu_s: float
     wall_s: float
 
 
-def each(ways: dict[str, Runs], asked: bytes, rounds: int) -> dict[str, Took]:
+def each(ways: dict[str, Runs], asked: bytes, rounds: int) -> dict[str, CallCost]:
     """Cost of a call of each way; the first round warms up."""
     kept = {child.pid for child in psutil.Process().children()}
     cpu_s = dict.fromkeys(ways, 0.0)
@@ -126,7 +126,9 @@ def each(ways: dict[str, Runs], asked: bytes, rounds: int) -> dict[str, Took]:
                 runs(asked)
                 walls_s[name] += [time.perf_counter() - began_s] if turn else []
             cpu_s[name] += used_s(kept) - before_s if turn else 0.0
-    return {name: Took(cpu_s[name] / (rounds * IN_A_ROW), statistics.median(walls_s[name])) for name in ways}
+    return {
+        name: CallCost(cpu_s[name] / (rounds * IN_A_ROW), statistics.median(walls_s[name])) for name in ways
+    }
 
 
 def used_s(kept: set[int]) -> float:

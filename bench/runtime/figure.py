@@ -58,8 +58,8 @@ def _panel(axis: Axes, spec: RowSpec, samples: Samples, notes: Mapping[str, str]
     for place, system in enumerate(spec.systems):
         value = medians[system]
         if value is None or math.isnan(value):
-            said = "never noticed" if value is not None else _absent(notes.get(system, ""))
-            axis.text(0.02, place, said, transform=axis.get_yaxis_transform(), va="center", **_SMALL)
+            label = "never noticed" if value is not None else _absent(notes.get(system, ""))
+            axis.text(0.02, place, label, transform=axis.get_yaxis_transform(), va="center", **_SMALL)
             continue
         axis.barh(place, value, color=_COLOURS.get(system, _PEER), height=0.7)
         rounds = [one for one in samples[spec.name][system][metric.name] if not math.isnan(one)]

@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 
-from bench.runtime.asking import asks
+from bench.runtime.ask_load import asks
 from bench.runtime.task import Effort, Sink, payload
 from gleaner.supervisor import (
     Actor,

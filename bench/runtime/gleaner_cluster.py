@@ -11,7 +11,7 @@ from typing import TypeVar
 import uvloop
 
 from bench.runtime.task import Task
-from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.host import ProcessLocation
 from gleaner.nodeagent.system import open_system
 from gleaner.supervisor import ActorSystem, Registry
 from gleaner.supervisor.names.client import REGISTRY
@@ -23,7 +23,7 @@ START_S = 30.0  # a process of the comparison is up by then
 @asynccontextmanager
 async def head(task: Task) -> AsyncIterator[ActorSystem]:
     """The first process of the cluster: it holds the registry."""
-    async with open_system(Seat("bench", "head", task.scratch / "head")) as system:
+    async with open_system(ProcessLocation("bench", "head", task.scratch / "head")) as system:
         system.spawn(REGISTRY, lambda: Registry(lambda: system.limits.lease_s))
         yield system
 

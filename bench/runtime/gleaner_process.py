@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.runtime.gleaner_cast import Counter, Echo
 from bench.runtime.gleaner_storm import StormActor, StormScribe
 from bench.runtime.task import Storm
-from gleaner.nodeagent.host import Seat, run_process
+from gleaner.nodeagent.host import ProcessLocation, run_process
 from gleaner.nodeagent.system import open_system
 from gleaner.supervisor import ActorSystem, Intensity, Supervisor, child, one_for_one
 from gleaner.transport.wire import Peer
@@ -46,8 +46,10 @@ async def _perform(
 async def _main(stop: asyncio.Event) -> int:
     orders = json.loads(sys.argv[1])
     scratch = Path(orders["scratch"])
-    seat = Seat("bench", orders["process"], scratch / orders["process"], head=Peer(orders["head"]))
-    async with open_system(seat) as system:
+    location = ProcessLocation(
+        "bench", orders["process"], scratch / orders["process"], head=Peer(orders["head"])
+    )
+    async with open_system(location) as system:
         await _perform(system, orders, scratch, stop)
     return 0
 

@@ -4,7 +4,7 @@ import random
 from functools import partial
 from pathlib import Path
 
-from bench.runtime.asking import Ask, ask_around, drained
+from bench.runtime.ask_load import Ask, ask_around, drained
 from bench.runtime.gleaner_cast import MINUTE_S, BenchPing, BenchPong
 from bench.runtime.task import Storm
 from gleaner.supervisor import Actor, Address, Done, Message, handles

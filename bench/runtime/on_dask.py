@@ -19,10 +19,10 @@ from typing import Any
 import distributed
 from distributed import Client, LocalCluster
 
-from bench.runtime.asking import ask_around, asks, drained
+from bench.runtime.ask_load import ask_around, asks, drained
 from bench.runtime.task import (
     OUTSTANDING,
-    Asked,
+    AskResult,
     Storm,
     Task,
     idle_percent,
@@ -138,7 +138,7 @@ async def _local(task: Task) -> None:
         asker, echo = await _on(client, Echo, count=2)
         latencies = array("d")
         latencies.frombytes(await asker.ask(echo, task.sizes.warm_up_s, task.sizes.seconds))
-        task.report("ask_local", **Asked(latencies, 0, 0).latency())
+        task.report("ask_local", **AskResult(latencies, 0, 0).latency())
 
 
 async def _storm(task: Task) -> None:

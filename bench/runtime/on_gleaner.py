@@ -33,9 +33,9 @@ from bench.runtime.gleaner_process import MANY_RESTARTS
 from bench.runtime.gleaner_storm import BenchMeet, BenchStorm, BenchStormOver
 from bench.runtime.task import (
     OUTSTANDING,
-    Asked,
+    AskResult,
     Task,
-    Told,
+    TellResult,
     idle_percent,
     main,
     payload,
@@ -70,13 +70,13 @@ def pair(task: Task) -> None:
                 task.report("ask_64", **found.rate())
             if task.wants("tell"):
                 for seconds in (task.sizes.warm_up_s, task.sizes.seconds):
-                    told = await system.ask(
+                    reply = await system.ask(
                         asker,
                         BenchMeasureTells(to=counter, seconds=seconds),
                         deadline_s=MINUTE_S,
                         expect=BenchTold,
                     )
-                found_told = Told(told.sent, told.came, told.disordered, told.seconds, told.cpu_s)
+                found_told = TellResult(reply.sent, reply.came, reply.disordered, reply.seconds, reply.cpu_s)
                 task.report("tell", **found_told.figures())
 
     run(measure)
@@ -95,7 +95,9 @@ def local(task: Task) -> None:
     run(measure)
 
 
-async def _asks(system: ActorSystem, asker: Address, echo: Address, task: Task, outstanding: int) -> Asked:
+async def _asks(
+    system: ActorSystem, asker: Address, echo: Address, task: Task, outstanding: int
+) -> AskResult:
     sizes = task.sizes
     order = BenchMeasureAsks(
         to=echo, seconds=sizes.seconds, warm_up_s=sizes.warm_up_s, outstanding=outstanding
@@ -103,7 +105,7 @@ async def _asks(system: ActorSystem, asker: Address, echo: Address, task: Task, 
     found = await system.ask(asker, order, deadline_s=MINUTE_S, expect=BenchAsked)
     latencies = array("d")
     latencies.frombytes(found.latencies)
-    return Asked(latencies, found.seconds, found.cpu_s)
+    return AskResult(latencies, found.seconds, found.cpu_s)
 
 
 def storm(task: Task) -> None:

@@ -19,15 +19,15 @@ from typing import Any
 import monarch.actor
 from monarch.actor import Actor, endpoint, this_host
 
-from bench.runtime.asking import ask_around, asks, drained
+from bench.runtime.ask_load import ask_around, asks, drained
 from bench.runtime.task import (
     OUTSTANDING,
-    Asked,
+    AskResult,
     Effort,
     Sink,
     Storm,
     Task,
-    Told,
+    TellResult,
     idle_percent,
     main,
     payload,
@@ -125,7 +125,7 @@ class Scribe(Actor):  # type: ignore[misc]
         _here.save(Path(scratch), str(os.getpid()))
 
 
-async def _tells(counter: Any, seconds: float) -> Told:
+async def _tells(counter: Any, seconds: float) -> TellResult:
     effort = Effort()
     clock = time.perf_counter
     began = clock()
@@ -136,7 +136,7 @@ async def _tells(counter: Any, seconds: float) -> Told:
             counter.told.broadcast(payload(sent))
             sent += 1
     count, disordered = await counter.counted.call_one()
-    return Told(sent, count, disordered, clock() - began, effort.spent_s())
+    return TellResult(sent, count, disordered, clock() - began, effort.spent_s())
 
 
 async def _pair(task: Task) -> None:
@@ -161,7 +161,7 @@ async def _local(task: Task) -> None:
     asker, echo = procs.spawn("asker", Echo), procs.spawn("echo", Echo)
     latencies = array("d")
     latencies.frombytes(await asker.ask.call_one(echo, task.sizes.warm_up_s, task.sizes.seconds))
-    task.report("ask_local", **Asked(latencies, 0, 0).latency())
+    task.report("ask_local", **AskResult(latencies, 0, 0).latency())
 
 
 async def _storm(task: Task) -> None:

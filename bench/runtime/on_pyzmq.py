@@ -11,7 +11,17 @@ from multiprocessing.connection import Connection
 
 import zmq
 
-from bench.runtime.task import OUTSTANDING, Asked, Effort, Sink, Task, Told, main, number_of, payload
+from bench.runtime.task import (
+    OUTSTANDING,
+    AskResult,
+    Effort,
+    Sink,
+    Task,
+    TellResult,
+    main,
+    number_of,
+    payload,
+)
 
 COUNT = b"count"
 TELL = b"tell"
@@ -33,7 +43,7 @@ def _answer(ready: Connection) -> None:
             sock.send_multipart([parts[0], b"%d %d" % (sink.count, sink.disordered)])
 
 
-def _ask(sock: "zmq.Socket[bytes]", seconds: float, outstanding: int) -> Asked:
+def _ask(sock: "zmq.Socket[bytes]", seconds: float, outstanding: int) -> AskResult:
     """Ask for so long; with more than one outstanding a latency is that of a turn."""
     effort = Effort()
     clock = time.perf_counter
@@ -51,13 +61,13 @@ def _ask(sock: "zmq.Socket[bytes]", seconds: float, outstanding: int) -> Asked:
             raise AssertionError("another answer than awaited")
         number += 1
         awaited += 1
-    asked = Asked(latencies, clock() - began, effort.spent_s())
+    asked = AskResult(latencies, clock() - began, effort.spent_s())
     for _ in range(outstanding - 1):
         sock.recv()
     return asked
 
 
-def _tell(sock: "zmq.Socket[bytes]", seconds: float) -> Told:
+def _tell(sock: "zmq.Socket[bytes]", seconds: float) -> TellResult:
     effort = Effort()
     clock = time.perf_counter
     sock.send(TELL)
@@ -70,7 +80,7 @@ def _tell(sock: "zmq.Socket[bytes]", seconds: float) -> Told:
             sent += 1
     sock.send(COUNT)
     count, disordered = map(int, sock.recv().split())
-    return Told(sent, count, disordered, clock() - began, effort.spent_s())
+    return TellResult(sent, count, disordered, clock() - began, effort.spent_s())
 
 
 def pair(task: Task) -> None:

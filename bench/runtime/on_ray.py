@@ -20,15 +20,15 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
-from bench.runtime.asking import Ask, ask_around
+from bench.runtime.ask_load import Ask, ask_around
 from bench.runtime.task import (
     OUTSTANDING,
-    Asked,
+    AskResult,
     Effort,
     Sink,
     Storm,
     Task,
-    Told,
+    TellResult,
     idle_percent,
     main,
     payload,
@@ -114,7 +114,7 @@ def _up(task: Task) -> None:
     )
 
 
-def _asks(echo: Any, seconds: float, outstanding: int) -> Asked:
+def _asks(echo: Any, seconds: float, outstanding: int) -> AskResult:
     """Batches of asks; a latency is that of a batch."""
     effort = Effort()
     clock = time.perf_counter
@@ -127,10 +127,10 @@ def _asks(echo: Any, seconds: float, outstanding: int) -> Asked:
         latencies.append(clock() - sent)
         if replies != contents:
             raise AssertionError("other bytes came back")
-    return Asked(latencies, clock() - began, effort.spent_s(), outstanding)
+    return AskResult(latencies, clock() - began, effort.spent_s(), outstanding)
 
 
-def _tells(counter: Any, seconds: float) -> Told:
+def _tells(counter: Any, seconds: float) -> TellResult:
     effort = Effort()
     clock = time.perf_counter
     began = clock()
@@ -141,7 +141,7 @@ def _tells(counter: Any, seconds: float) -> Told:
             counter.told.remote(payload(sent))
             sent += 1
     count, disordered = ray.get(counter.counted.remote())
-    return Told(sent, count, disordered, clock() - began, effort.spent_s())
+    return TellResult(sent, count, disordered, clock() - began, effort.spent_s())
 
 
 def pair(task: Task) -> None:

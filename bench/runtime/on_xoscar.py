@@ -19,15 +19,15 @@ from typing import Any
 import uvloop
 import xoscar
 
-from bench.runtime.asking import ask_around, asks, drained
+from bench.runtime.ask_load import ask_around, asks, drained
 from bench.runtime.task import (
     OUTSTANDING,
-    Asked,
+    AskResult,
     Effort,
     Sink,
     Storm,
     Task,
-    Told,
+    TellResult,
     idle_percent,
     main,
     payload,
@@ -113,7 +113,7 @@ class Scribe(xoscar.StatelessActor):  # type: ignore[misc]
         _here.save(Path(scratch), str(os.getpid()))
 
 
-async def _tells(counter: Any, seconds: float) -> Told:
+async def _tells(counter: Any, seconds: float) -> TellResult:
     effort = Effort()
     clock = time.perf_counter
     began = clock()
@@ -128,7 +128,7 @@ async def _tells(counter: Any, seconds: float) -> Told:
         await asyncio.sleep(0.001)
         more, out = await counter.counted()
         count, disordered = count + more, disordered + out
-    return Told(sent, count, disordered, clock() - began, effort.spent_s())
+    return TellResult(sent, count, disordered, clock() - began, effort.spent_s())
 
 
 async def _pool(processes: int, recover: "str | bool" = False) -> Any:
@@ -169,7 +169,7 @@ async def _local(task: Task) -> None:
     echo = await _on(pool, Echo, process=1)
     latencies = array("d")
     latencies.frombytes(await asker.ask(echo, task.sizes.warm_up_s, task.sizes.seconds))
-    task.report("ask_local", **Asked(latencies, 0, 0).latency())
+    task.report("ask_local", **AskResult(latencies, 0, 0).latency())
 
 
 async def _storm(task: Task) -> None:

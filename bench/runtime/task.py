@@ -116,7 +116,7 @@ def percentile(samples: "array[float] | list[float]", share: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskResult:
     """Answered asks: the seconds of each, the seconds of all, and the CPU seconds of all processes. `each` is
     the number of asks in one latency."""
 
@@ -139,7 +139,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TellResult:
     """One-way messages: counts of sent, received and out-of-order ones; seconds and CPU seconds until all had
     arrived."""
 

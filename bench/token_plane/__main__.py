@@ -16,28 +16,29 @@ from rich.table import Table
 from bench.runtime.harness import ROOT
 from bench.runtime.machine import machine
 from bench.runtime.table import VERDICTS, figure
-from bench.token_plane import drawing, memory, ours, page, router
+from bench.token_plane import figure as drawing
+from bench.token_plane import manager_rate, memory, page, router
 from bench.token_plane.goals import goals
-from bench.token_plane.memory import Held
-from bench.token_plane.sizes import Found, Sizes
+from bench.token_plane.memory import MemoryUse
+from bench.token_plane.sizes import Sizes, SystemResult
 
 RESULTS = ROOT / "docs" / "token_plane.json"
 
 
-def measure(sizes: Sizes, console: Console) -> tuple[list[Found], list[Held]]:
+def measure(sizes: Sizes, console: Console) -> tuple[list[SystemResult], list[MemoryUse]]:
     """Everything, in one run."""
     python = router.environment()
     if python is None:
         console.print("SKIPPED: the router has no environment here; `make bench-peers` makes it")
-    found: list[Found] = []
+    found: list[SystemResult] = []
     with tempfile.TemporaryDirectory(prefix="gleaner-bench-") as folder:
-        found += ours.measure(sizes, Path(folder))
+        found += manager_rate.measure(sizes, Path(folder))
         if python is not None:
             found += router.measure(python, sizes, Path(folder))
     return found, [memory.measure(requests) for requests in sizes.requests]
 
 
-def show(found: list[Found], held: list[Held], console: Console) -> None:
+def show(found: list[SystemResult], held: list[MemoryUse], console: Console) -> None:
     """The tables."""
     table = Table("rows", "system", title="Tokens into one process")
     for column in ("tokens/s", "CPU s / M", "router's", "p50 ms", "p99 ms", "full p50", "full p99"):

@@ -77,8 +77,8 @@ class Worker(asyncio.Protocol):
             pace_s = float(paced[1]) / 1e3 if paced else 0.0
             self._writing = asyncio.get_running_loop().create_task(self._write(pace_s))
         else:
-            said = b'{"status":"ok","model_path":"none","is_generation":true}'
-            self._transport.write(_JSON % (len(said), said))
+            reply_body = b'{"status":"ok","model_path":"none","is_generation":true}'
+            self._transport.write(_JSON % (len(reply_body), reply_body))
 
     async def _write(self, pace_s: float) -> None:
         events = [event(variant) for variant in range(VARIANTS)]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.token_plane.sizes import Found
+from bench.token_plane.sizes import SystemResult
 
 OURS = "gleaner"
 PARSED = "router, parsed by one Python client"
@@ -26,7 +26,7 @@ class Goal:
         return None if self.bound is None else self.ours >= self.bound
 
 
-def goals(found: Sequence[Found]) -> list[Goal]:
+def goals(found: Sequence[SystemResult]) -> list[Goal]:
     """Goals with the needed measurements; none without our own figure at that width."""
     rates = {one.system: one.tokens_per_s for one in found if one.rows == AT_ROWS}
     if OURS not in rates:

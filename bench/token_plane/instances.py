@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from bench.token_plane.firehose import Firehose
-from gleaner.nodeagent.host import Seat, run_process
+from gleaner.nodeagent.host import ProcessLocation, run_process
 from gleaner.nodeagent.system import open_system
 from gleaner.transport.wire import Peer
 
@@ -16,8 +16,8 @@ async def _main(stop: asyncio.Event) -> int:
     orders = json.loads(sys.argv[1])
     if orders["cores"]:
         os.sched_setaffinity(0, orders["cores"])
-    seat = Seat("bench", orders["process"], Path(orders["scratch"]), head=Peer(orders["head"]))
-    async with open_system(seat) as system:
+    location = ProcessLocation("bench", orders["process"], Path(orders["scratch"]), head=Peer(orders["head"]))
+    async with open_system(location) as system:
         for name in orders["names"]:
             system.spawn(name, lambda: Firehose(orders["slots"], orders["ring_frames"]))
         await stop.wait()

@@ -21,7 +21,7 @@ ANSWER_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MemoryUse:
     """Bytes: of `requests` in flight without an answer, and of each token that is then collected. `refused`:
     why so many requests are refused, "" where they are accepted."""
 
@@ -31,8 +31,8 @@ class Held:
     refused: str = ""
 
 
-def measure(requests: int) -> Held:
-    """See `Held`."""
+def measure(requests: int) -> MemoryUse:
+    """See `MemoryUse`."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -40,14 +40,14 @@ def measure(requests: int) -> Held:
         state = RolloutState()
         refused = _submit(state, requests)
         if refused:
-            return Held(requests, refused=refused)
+            return MemoryUse(requests, refused=refused)
         instances = _dispatch(state)
         empty = _now()
         tokens = _collect(state, instances)
         full = _now()
     finally:
         tracemalloc.stop()
-    return Held(requests, (empty - before) / requests, (full - empty) / tokens)
+    return MemoryUse(requests, (empty - before) / requests, (full - empty) / tokens)
 
 
 def _now() -> int:

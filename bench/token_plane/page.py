@@ -6,10 +6,10 @@ from typing import Any
 
 from bench import page_sections
 from bench.runtime.table import VERDICTS, figure
-from bench.token_plane import drawing
+from bench.token_plane import figure as drawing
 from bench.token_plane.goals import goals
-from bench.token_plane.memory import Held
-from bench.token_plane.sizes import Found
+from bench.token_plane.memory import MemoryUse
+from bench.token_plane.sizes import SystemResult
 
 NAME = "token plane"
 BUSY = 1.0
@@ -24,12 +24,12 @@ def write(results: Mapping[str, Any], directory: Path) -> None:
 
 def text(results: Mapping[str, Any]) -> str:
     """The section."""
-    found = [Found(**one) for one in results["found"]]
-    held = [Held(**one) for one in results["memory"]]
+    found = [SystemResult(**one) for one in results["found"]]
+    held = [MemoryUse(**one) for one in results["memory"]]
     return "\n".join([*_opening(results), *_figures(found), *_goals(found), *_memory(held)])
 
 
-def figures(one: Found) -> list[str]:
+def figures(one: SystemResult) -> list[str]:
     """The cells of one line of the table."""
     values = (one.tokens_per_s, one.cpu_s_per_m, one.router_cpu_s_per_m or None)
     times = (one.p50_ms, one.p99_ms, one.full_p50_ms, one.full_p99_ms)
@@ -61,7 +61,7 @@ def _opening(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _figures(found: list[Found]) -> list[str]:
+def _figures(found: list[SystemResult]) -> list[str]:
     heads = ("rows", "system", "tokens/s", "CPU s a million, receiver", "CPU s a million, router")
     times = ("p50, ms", "p99, ms", "p50 at full speed", "p99 at full speed")
     lines = [f"| {' | '.join((*heads, *times))} |", "|---:|---|" + "---:|" * 7]
@@ -70,14 +70,14 @@ def _figures(found: list[Found]) -> list[str]:
     return [*lines, ""]
 
 
-def _goals(found: list[Found]) -> list[str]:
+def _goals(found: list[SystemResult]) -> list[str]:
     lines = ["| goal, at 64 rows | tokens/s | goal | verdict |", "|---|---:|---:|---|"]
     for goal in goals(found):
         lines.append(f"| {goal.what} | {figure(goal.ours)} | {figure(goal.bound)} | {VERDICTS[goal.met]} |")
     return [*lines, ""]
 
 
-def _memory(held: list[Held]) -> list[str]:
+def _memory(held: list[MemoryUse]) -> list[str]:
     lines = [
         "What the manager's state holds (allocations, prompts of 64 tokens for 8 samples included):",
         "",

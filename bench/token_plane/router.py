@@ -20,7 +20,7 @@ import psutil
 from bench.runtime.harness import ENVIRONMENTS, ROOT
 from bench.runtime.task import percentile
 from bench.token_plane.goals import PARSED, PASSED
-from bench.token_plane.sizes import Found, Sizes
+from bench.token_plane.sizes import Sizes, SystemResult
 
 READY_S = 30.0
 LIMIT_S = 60.0  # for one client: 1000 streams take seconds to open
@@ -33,7 +33,7 @@ def environment() -> Path | None:
     return python if python.exists() else None
 
 
-def measure(python: Path, sizes: Sizes, scratch: Path) -> list[Found]:
+def measure(python: Path, sizes: Sizes, scratch: Path) -> list[SystemResult]:
     """The parsed path and the pass-through, for each number of rows."""
     found = []
     with _router(python, sizes, scratch) as (url, router):
@@ -63,10 +63,10 @@ class _Run:
         self.times = times
 
 
-def _found(system: str, rows: int, runs: Sequence[_Run], paced: _Run | None) -> Found:
+def _found(system: str, rows: int, runs: Sequence[_Run], paced: _Run | None) -> SystemResult:
     best = max(runs, key=lambda run: run.rate)
     times, full = (paced.times if paced is not None else []), best.times
-    return Found(
+    return SystemResult(
         system,
         rows,
         tokens_per_s=best.rate,

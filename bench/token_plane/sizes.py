@@ -40,7 +40,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SystemResult:
     """Result of one system at one width: `cpu_s_per_m` are processor seconds of the receiver for a million
     tokens, `router_cpu_s_per_m` of the router; `p50_ms` from sent to visible at the pace of an engine,
     `full_p50_ms` at full speed; `waited`: share of the time in which senders had to wait; `runs`: tokens/s of

@@ -28,9 +28,9 @@ from gleaner.actors.engine.servers.factory import sglang_command
 from gleaner.actors.engine.servers.http import HttpWire
 from gleaner.actors.engine.servers.server_process import ServerProcess, free_port
 from gleaner.actors.engine.servers.sglang import environment
-from gleaner.actors.engine.servers.sglang_messages import ModelInfo, Nothing, Pause, ServerInfo, Updated
+from gleaner.actors.engine.servers.sglang_messages import EmptyBody, ModelInfo, Pause, ServerInfo, Updated
 from gleaner.actors.engine.servers.sglang_weights import PLUGIN, SglangWeights
-from gleaner.actors.engine.servers.supervised_server import OwnServer
+from gleaner.actors.engine.servers.supervised_server import SupervisedServer
 from gleaner.actors.model.flat_image import image_bytes, weight_layout, write_weights
 from gleaner.actors.model.qwen3 import Qwen3
 from gleaner.actors.model.qwen3_config import Qwen3Config
@@ -61,7 +61,7 @@ Load = Callable[[Fetched, str], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Took:
+class FlipTimes:
     """Times of one flip."""
 
     stage_s: float
@@ -83,26 +83,26 @@ async def with_tensors(http: HttpWire, fetched: Fetched, name: str) -> None:
         flat = torch.from_numpy(np.array(image[spec.offset : spec.offset + spec.nbytes]))
         pairs.append((spec.name, flat.view(getattr(torch, spec.dtype)).view(spec.shape)))
     body = WithTensors([base64.b64encode(pickle.dumps(pairs)).decode()], name)
-    await http.tell("/begin_weight_update", Nothing(), LOAD_S)
-    said = await http.post("/update_weights_from_tensor", body, Updated, LOAD_S)
-    await http.tell("/end_weight_update", Nothing(), LOAD_S)
-    if not said.success:
-        raise RuntimeError(f"the server did not take the tensors: {said.message}")
+    await http.tell("/begin_weight_update", EmptyBody(), LOAD_S)
+    reply = await http.post("/update_weights_from_tensor", body, Updated, LOAD_S)
+    await http.tell("/end_weight_update", EmptyBody(), LOAD_S)
+    if not reply.success:
+        raise RuntimeError(f"the server did not take the tensors: {reply.message}")
 
 
-async def seconds_of(http: HttpWire, stage: Stage, load: Load, fetched: Fetched, name: str) -> Took:
+async def seconds_of(http: HttpWire, stage: Stage, load: Load, fetched: Fetched, name: str) -> FlipTimes:
     """Raises RuntimeError where the server does not serve the version afterwards."""
     began_s = time.perf_counter()
     await stage(fetched)
     staged_s = time.perf_counter()
     await http.tell("/pause_generation", Pause(mode="retract"), LOAD_S)
     await load(fetched, name)
-    await http.tell("/continue_generation", Nothing(), LOAD_S)
+    await http.tell("/continue_generation", EmptyBody(), LOAD_S)
     done_s = time.perf_counter()
     serves = (await http.get("/model_info", ModelInfo)).weight_version
     if serves != name:
         raise RuntimeError(f"the server serves {serves}, not {name}")
-    return Took(staged_s - began_s, done_s - staged_s)
+    return FlipTimes(staged_s - began_s, done_s - staged_s)
 
 
 async def nothing(fetched: Fetched) -> None:
@@ -140,14 +140,14 @@ async def measured(fetched: Fetched) -> list[Row]:
     def start(folder: Path, first: Fetched, log: Path) -> ServerProcess:
         return ServerProcess(sglang_command(config, url, folder, "first"), environment(), log, PLUGIN)
 
-    server = OwnServer(http, start, health_s=30.0)
+    server = SupervisedServer(http, start, health_s=30.0)
     try:
         async with asyncio.timeout(START_S):
             await server.begin(fetched, weights=True)
         server.folder.forget(fetched)
         mapped, copied = SglangWeights(http, server.folder), SglangWeights(http, server.folder)
         mapped.look(await http.get("/server_info", ServerInfo))
-        found: dict[str, list[Took]] = {way: [] for way in (LOADER, FOLDER, TENSORS)}
+        found: dict[str, list[FlipTimes]] = {way: [] for way in (LOADER, FOLDER, TENSORS)}
         for number in range(ROUNDS):
             found[LOADER].append(
                 await seconds_of(http, mapped.stage, mapped.load, fetched, f"mapped-{number}")
@@ -162,7 +162,7 @@ async def measured(fetched: Fetched) -> list[Row]:
     return rows(found, statistics.median(copy_s(fetched) for _ in range(ROUNDS)))
 
 
-def rows(found: dict[str, list[Took]], limit_s: float) -> list[Row]:
+def rows(found: dict[str, list[FlipTimes]], limit_s: float) -> list[Row]:
     """Each way against the folder, and its pause against one copy."""
 
     def median(way: str, what: str) -> float:

@@ -13,7 +13,7 @@ from rich.table import Table
 from bench.page_sections import put
 from bench.runtime.harness import ROOT
 from bench.weights import fan_out_picture
-from bench.weights.wave_cases import Told, cases, tell
+from bench.weights.wave_cases import CaseResult, cases, tell
 
 HEADS = (
     "receivers",
@@ -40,31 +40,31 @@ before; one millisecond until a chunk that came can be served. *Longest*: of all
 """
 
 
-def row(told: Told) -> tuple[str, ...]:
+def row(result: CaseResult) -> tuple[str, ...]:
     """The cells of one case."""
-    outcome, case = told.outcome, told.case
+    outcome, case = result.outcome, result.case
     crossed = sum(outcome.crossed_bytes.values())
     return (
         case.name,
-        f"{told.judged_s:.2f}",
-        f"{told.times_alone:.2f}",
+        f"{result.judged_s:.2f}",
+        f"{result.times_alone:.2f}",
         f"{case.at_most:g}" if case.at_most else "",
-        f"{told.star_s:.2f}" if told.star_s else "",
+        f"{result.star_s:.2f}" if result.star_s else "",
         f"{outcome.served_bytes['origin'] / 1e9:.1f}",
         f"{crossed / 1e9:.1f}" if crossed else "",
         f"{outcome.wasted_bytes / 1e6:.0f}" if outcome.wasted_bytes else "",
-        ("yes" if told.met else "NO") if case.at_most else "",
+        ("yes" if result.met else "NO") if case.at_most else "",
     )
 
 
-def page(some: Sequence[Told]) -> str:
+def page(some: Sequence[CaseResult]) -> str:
     """The section of docs/benchmarks.md."""
     world = some[0].case.world
     lines = [
         INTRODUCTION.format(world=world),
         f"| {' | '.join(HEADS)} |",
         "|---" + "|---:" * (len(HEADS) - 1) + "|",
-        *(f"| {' | '.join(row(told))} |" for told in some),
+        *(f"| {' | '.join(row(result))} |" for result in some),
     ]
     return "\n".join(lines)
 
@@ -78,13 +78,13 @@ def main() -> None:
     arguments = parser.parse_args()
     found = [tell(case) for case in cases()]
     table = Table(*HEADS, title="Weights to many receivers, modelled")
-    for told in found:
-        table.add_row(*row(told))
+    for result in found:
+        table.add_row(*row(result))
     Console(width=150).print(table)
     if arguments.write_docs:
         put(ROOT / "docs" / "benchmarks.md", "weights to many", page(found))
         (ROOT / "docs" / "images" / fan_out_picture.NAME).write_text(fan_out_picture.picture())
-    if not all(told.met for told in found):
+    if not all(result.met for result in found):
         raise SystemExit("a wave took longer than it may")
 
 

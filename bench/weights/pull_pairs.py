@@ -139,10 +139,10 @@ class Iperf:
             timeout=TRANSFER_S,
             check=False,
         )
-        told = json.loads(client.stdout)
-        if "error" in told:
-            raise CannotRun(f"iperf3: {told['error']}")
-        received, share = told["end"]["sum_received"], told["end"]["cpu_utilization_percent"]
+        report = json.loads(client.stdout)
+        if "error" in report:
+            raise CannotRun(f"iperf3: {report['error']}")
+        received, share = report["end"]["sum_received"], report["end"]["cpu_utilization_percent"]
         ours_s = share["host_total"] / 100 * received["seconds"]
         cpu_s = _cpu_s([self._server]) - before + ours_s
         return Cost(received["bytes"], received["seconds"], cpu_s)

@@ -30,7 +30,7 @@ from bench.weights.relay_process import Orders
 from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.protocol.weights import Fetch, Fetched, Publish, Published
 from gleaner.actors.weights.image.store import ImageStore
-from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.host import ProcessLocation
 from gleaner.nodeagent.system import open_system
 from gleaner.supervisor import ActorSystem, Registry
 from gleaner.supervisor.names.client import REGISTRY
@@ -134,8 +134,8 @@ async def house() -> AsyncIterator[House]:
         tempfile.TemporaryDirectory(prefix="relay-") as directory,
         tempfile.TemporaryDirectory(prefix="gleaner-bench-", dir="/dev/shm") as memory,
     ):
-        seat = Seat("head", "head", Path(directory) / "head", listen=f"tcp://{PUBLISHER}:0")
-        async with open_system(seat) as system:
+        location = ProcessLocation("head", "head", Path(directory) / "head", listen=f"tcp://{PUBLISHER}:0")
+        async with open_system(location) as system:
             system.spawn(REGISTRY, lambda: Registry(lambda: system.limits.lease_s))
             made = House(system, Path(directory), Path(memory))
             try:
@@ -254,8 +254,8 @@ def main() -> None:
         table.add_row(*row)
     Console(width=120).print(table)
     if arguments.json is not None:
-        told = {"waves": [asdict(wave) for wave in waves], "medians": [asdict(wave) for wave in found]}
-        arguments.json.write_text(json.dumps(told, indent=2) + "\n")
+        report = {"waves": [asdict(wave) for wave in waves], "medians": [asdict(wave) for wave in found]}
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     if arguments.write_docs:
         put(ROOT / "docs" / "benchmarks.md", "weights to a few", page(found, arguments.rounds, began))
         text = relay_picture.picture(

@@ -14,7 +14,7 @@ from gleaner.actors.weights.image.store import ImageStore
 from gleaner.actors.weights.settings import TransferSettings
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
-from gleaner.nodeagent.host import Seat, run_process
+from gleaner.nodeagent.host import ProcessLocation, run_process
 from gleaner.nodeagent.system import open_system
 from gleaner.transport.wire import Peer
 
@@ -43,14 +43,14 @@ class Orders(msgspec.Struct, frozen=True):
 
 async def _main(stop: asyncio.Event) -> int:
     orders = msgspec.json.decode(sys.argv[1], type=Orders)
-    seat = Seat(
+    location = ProcessLocation(
         orders.name,
         "transfer",
         Path(orders.directory) / orders.name,
         listen=f"tcp://{orders.address}:0",
         head=Peer(orders.head),
     )
-    async with open_system(seat) as system:
+    async with open_system(location) as system:
         system.spawn(f"{orders.name}/transfer", orders.agent)
         await stop.wait()
     return 0

@@ -35,7 +35,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CaseResult:
     """Result of a case. `judged_s`: the longest time of the judged receivers; `star_s`: when the last one has
     everything where all pull from the origin, 0: not modelled."""
 
@@ -121,12 +121,12 @@ def cases() -> tuple[Case, ...]:
     )
 
 
-def tell(case: Case) -> Told:
+def tell(case: Case) -> CaseResult:
     """Run the case."""
     outcome = spread(case.world, case.events)
     judged = max(took_s for name, took_s in outcome.took_s.items() if name.startswith(case.judged))
     star_s = spread(replace(case.world, star=True), case.events).last_s if case.starred else 0.0
-    return Told(case, outcome, judged, star_s)
+    return CaseResult(case, outcome, judged, star_s)
 
 
 def coarse(some: Sequence[Case], chunk_bytes: int) -> tuple[Case, ...]:

@@ -50,7 +50,7 @@ class _Host:
     chunk: int = -1  # under way; -1: none
     left_bytes: float = 0.0
     bytes_s: float = 0.0
-    lies: bool = False
+    sends_bad_bytes: bool = False
     alive: bool = True
 
 
@@ -124,7 +124,7 @@ class _Model:
             self._outcome.curves[name] = [(self._now_s, 0.0)]
             self._after(world.ask_s, partial(self._ask, name))
         elif event.kind == "lie":
-            self._hosts[name].lies = True
+            self._hosts[name].sends_bad_bytes = True
         elif event.kind == "drain":
             self._wave.drain(name)
             self._leaving.add(name)
@@ -242,7 +242,7 @@ class _Model:
         self._outcome.served_bytes[parent.name] += nbytes
         if parent.site != host.site:
             self._outcome.crossed_bytes[host.site] += nbytes
-        if parent.lies:
+        if parent.sends_bad_bytes:
             self._outcome.wasted_bytes += nbytes
             self._wave.lied(parent.name, host.name)
             self._failed(host)

@@ -21,7 +21,7 @@ from gleaner.rlctl.errors import FAILED, INTERRUPTED, OK, CommandError, failed, 
 
 if TYPE_CHECKING:
     from gleaner.chaos.real.campaign import Campaign
-    from gleaner.chaos.real.told import CampaignTold
+    from gleaner.chaos.real.report_schema import CampaignReport
 
 _DESCRIPTION = """\
 Inject faults into a cluster of real processes and check recovery. A head, a reserved and some preemptible
@@ -95,9 +95,9 @@ def chaos_list(args: argparse.Namespace) -> int:
 def chaos_run(args: argparse.Namespace) -> int:
     """Run the command."""
     from gleaner.chaos.netns import NoNamespaces, why_not
-    from gleaner.chaos.real import abilities
     from gleaner.chaos.real import campaign as campaigns
-    from gleaner.chaos.real.campaigning import run as run_campaign
+    from gleaner.chaos.real import unsupported_faults
+    from gleaner.chaos.real.campaign_run import run as run_campaign
     from gleaner.chaos.real.cluster import ClusterFailed
     from gleaner.chaos.real.job import JobsFailed
     from gleaner.chaos.real.view import LiveView, PlainView
@@ -110,14 +110,16 @@ def chaos_run(args: argparse.Namespace) -> int:
         campaign = campaigns.load(args.campaign).leaving_out(kind for kind in without if kind != IMPOSSIBLE)
         if reason := why_not():
             raise failed(f"chaos on real processes is not possible here: {reason}")
-        lacking = {kind: why for kind, why in abilities.impossible().items() if kind in campaign.drawn}
+        lacking = {
+            kind: why for kind, why in unsupported_faults.impossible().items() if kind in campaign.drawn
+        }
         if lacking and IMPOSSIBLE not in without:
             raise failed(
-                f"{campaign.name} cannot be done here: {abilities.told(lacking)}",
+                f"{campaign.name} cannot be done here: {unsupported_faults.description(lacking)}",
                 f"what can be done: --without {','.join(lacking)}, or --without {IMPOSSIBLE}",
             )
         if lacking:
-            sys.stderr.write(f"left out: {abilities.told(lacking)}\n")
+            sys.stderr.write(f"left out: {unsupported_faults.description(lacking)}\n")
             campaign = campaign.leaving_out(lacking)
     except campaigns.BadCampaign as problem:
         raise usage(str(problem)) from problem
@@ -130,16 +132,16 @@ def chaos_run(args: argparse.Namespace) -> int:
     live = not args.plain and out.isatty()
     try:
         with _stoppable(), LiveView(campaign, args.seed, out) if live else PlainView(out) as view:
-            told = run_campaign(campaign, args.seed, root, view)
+            report = run_campaign(campaign, args.seed, root, view)
     except KeyboardInterrupt:
         sys.stderr.write(f"stopped on request; the cluster is gone, what it left to read is in {root}\n")
         return INTERRUPTED
     except (NoNamespaces, ClusterFailed, JobsFailed, ConfigError) as problem:
         raise failed(f"{campaign.name} could not be run: {problem}", f"logs are in {root}") from problem
-    _keep(told, root, args.json)
+    _keep(report, root, args.json)
     if not to_stdout:
-        _print(told, root)
-    return OK if told.ok else FAILED
+        _print(report, root)
+    return OK if report.ok else FAILED
 
 
 def _folder(out: Path | None, campaign: "Campaign", seed: int) -> Path:
@@ -186,14 +188,14 @@ def _stoppable() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _keep(told: "CampaignTold", root: Path, json_file: Path | None) -> None:
+def _keep(report: "CampaignReport", root: Path, json_file: Path | None) -> None:
     import msgspec
 
     from gleaner.chaos.real.page import page_of
 
-    text = msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n"
+    text = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
     (root / "chaos.json").write_bytes(text)
-    (root / "chaos.html").write_text(page_of(told), encoding="utf-8")
+    (root / "chaos.html").write_text(page_of(report), encoding="utf-8")
     if json_file is None:
         return
     if str(json_file) == "-":
@@ -202,29 +204,30 @@ def _keep(told: "CampaignTold", root: Path, json_file: Path | None) -> None:
         json_file.write_bytes(text)
 
 
-def _print(told: "CampaignTold", root: Path) -> None:
+def _print(report: "CampaignReport", root: Path) -> None:
     """The closing table."""
     out = console()
     out.print(
         f"{'fault':14} {'fired':>5} {'missed':>6} {'recovered':>9} {'p50':>8} {'p95':>8} {'longest':>8}"
     )
-    for one in told.recovery:
+    for one in report.recovery:
         times = (one.recovered_p50_s, one.recovered_p95_s, one.recovered_max_s)
         shown = " ".join(f"{'-' if value is None else f'{value:.1f} s':>8}" for value in times)
         out.print(f"{one.kind:14} {one.fired:>5} {one.missed:>6} {one.recovered:>9} {shown}", markup=False)
-    if told.without:
-        out.print(f"left out: {', '.join(told.without)}", markup=False)
-    taken = ", ".join(f"{name} {count}" for name, count in told.paths.items() if count)
+    if report.without:
+        out.print(f"left out: {', '.join(report.without)}", markup=False)
+    taken = ", ".join(f"{name} {count}" for name, count in report.paths.items() if count)
     out.print(f"recovery paths: {taken or 'none'}", markup=False)
-    for text in told.violations:
+    for text in report.violations:
         out.print(f"VIOLATED  {text}", markup=False)
-    for text in told.invalid:
+    for text in report.invalid:
         out.print(f"INVALID   {text}", markup=False)
-    word = "every invariant held" if told.ok else "FAILED"
-    steps = sum(job.steps for job in told.jobs)
+    word = "every invariant held" if report.ok else "FAILED"
+    steps = sum(job.steps for job in report.jobs)
     out.print(
-        f"{told.campaign}, seed {told.seed}: {word}; {sum(told.fired.values())} faults of {len(told.fired)} "
-        f"kinds, {steps} steps, {told.seconds:.0f} s", markup=False,
+        f"{report.campaign}, seed {report.seed}: {word}; {sum(report.fired.values())} faults "
+        f"of {len(report.fired)} "
+        f"kinds, {steps} steps, {report.seconds:.0f} s", markup=False,
     )  # fmt: skip
     out.print(f"report: {root / 'chaos.html'}", markup=False)
 

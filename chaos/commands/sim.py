@@ -17,7 +17,7 @@ from gleaner.rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, failed, usag
 if TYPE_CHECKING:
     from gleaner.chaos.campaign import Minimal
     from gleaner.chaos.plan import Loaded
-    from gleaner.chaos.tally import CampaignTold, RunTold
+    from gleaner.chaos.tally import CampaignReport, RunReport
 
 _DESCRIPTION = """\
 Run fault-injection campaigns against a simulated cluster, in thousands of runs, and check its guarantees.
@@ -168,7 +168,7 @@ def _loaded(args: argparse.Namespace) -> "Loaded":
 def _run(args: argparse.Namespace) -> int:
     """`rlctl sim run`."""
     from gleaner.chaos.campaign import campaign, first_broken, minimal, span
-    from gleaner.chaos.commands.sim_text import Progress, minimal_lines, told_lines
+    from gleaner.chaos.commands.sim_text import Progress, minimal_lines, report_lines
     from gleaner.chaos.plan import BadCampaign, parse_seeds
     from gleaner.chaos.tally import tally
 
@@ -180,22 +180,22 @@ def _run(args: argparse.Namespace) -> int:
     if args.jobs < 0:
         raise usage(f"--jobs {args.jobs}: expected a number of processes ≥ 1")
     workers = args.jobs or len(os.sched_getaffinity(0))
-    runs: list[RunTold] = []
+    runs: list[RunReport] = []
     progress = Progress(sys.stderr)
     code, whole = OK, True
     try:
-        told = asyncio.run(
+        report = asyncio.run(
             campaign(loaded, args.campaign, seeds, workers=workers, on_run=progress.run, runs=runs)
         )
     except KeyboardInterrupt:
-        told = tally(loaded, span(seeds), runs, progress.passed_s, whole=False)
+        report = tally(loaded, span(seeds), runs, progress.passed_s, whole=False)
         code, whole = INTERRUPTED, False
     except (OSError, ValueError) as problem:
         raise failed(f"the campaign could not be run: {problem}") from problem
     progress.end()
     out = console()
     again = " ".join([args.campaign, *(f"--availability {quote(path)}" for path in args.availability)])
-    for line in told_lines(told, again):  # before the search: a user who ends the search has the report
+    for line in report_lines(report, again):  # before the search: a user who ends the search has the report
         out.print(line, markup=False)
     shrunk = []
     if whole and not args.no_shrink:
@@ -210,18 +210,18 @@ def _run(args: argparse.Namespace) -> int:
                 continue
             for line in minimal_lines(shrunk[-1], again, args.minimal):
                 out.print(line, markup=False)
-    _write(args, told, shrunk)
-    if told.violations or not told.valid:
+    _write(args, report, shrunk)
+    if report.violations or not report.valid:
         return FAILED
     return code
 
 
-def _write(args: argparse.Namespace, told: "CampaignTold", shrunk: "list[Minimal]") -> None:
+def _write(args: argparse.Namespace, report: "CampaignReport", shrunk: "list[Minimal]") -> None:
     from gleaner.chaos.campaign import as_json
     from gleaner.chaos.schedule import dump
 
     if args.json is not None:
-        args.json.write_bytes(as_json(told, shrunk) + b"\n")
+        args.json.write_bytes(as_json(report, shrunk) + b"\n")
     for found in shrunk:
         (args.minimal / f"seed-{found.seed}.toml").write_text(dump(found.schedule))
 
@@ -249,11 +249,11 @@ def _replay(args: argparse.Namespace) -> int:
             f"--trace {args.trace}: is an availability trace, and would be written over; name it with "
             "--availability, and a new file for the messages"
         )
-    told = replay(loaded, args.seed, schedule, trace=args.trace, tail=args.tail, go_on=args.on)
+    replayed = replay(loaded, args.seed, schedule, trace=args.trace, tail=args.tail, go_on=args.on)
     out = console()
-    for line in replay_lines(told, args.trace):
+    for line in replay_lines(replayed, args.trace):
         out.print(line, markup=False)
-    return FAILED if told.run.broken else OK
+    return FAILED if replayed.run.broken else OK
 
 
 def _is_availability(file: Path) -> bool:

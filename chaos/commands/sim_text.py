@@ -14,8 +14,8 @@ from gleaner.chaos.coverage import PATHS
 from gleaner.chaos.invariants.catalogue import CHECKS, explanation
 from gleaner.chaos.plan import load, names
 from gleaner.chaos.replay import Replayed
-from gleaner.chaos.tally import CampaignTold, RunTold
-from gleaner.rlctl.wording import duration
+from gleaner.chaos.tally import CampaignReport, RunReport
+from gleaner.rlctl.quantity_format import duration
 
 SHOWN = 5
 """Failing seeds printed in full; the others are counted, and are in the JSON."""
@@ -38,10 +38,10 @@ class Progress:
         """Wall seconds since the beginning."""
         return time.monotonic() - self._began_s
 
-    def run(self, told: RunTold, done: int, total: int) -> None:
+    def run(self, result: RunReport, done: int, total: int) -> None:
         """See `campaign.OnRun`."""
-        self._broken += not told.ok
-        self._virtual_s += told.virtual_s
+        self._broken += not result.ok
+        self._virtual_s += result.virtual_s
         now_s = time.monotonic()
         if now_s - self._told_s < self._every_s and done < total:
             return
@@ -62,22 +62,23 @@ class Progress:
             self._out.flush()
 
 
-def told_lines(told: CampaignTold, source: str) -> Iterator[str]:
+def report_lines(report: CampaignReport, source: str) -> Iterator[str]:
     """Report of a campaign. source: the value of `--campaign`, and the other options that a replay needs."""
     yield (
-        f"{told.campaign}: {told.runs} runs of seeds {told.seeds}, {told.virtual_s / 3600:.1f} simulated "
+        f"{report.campaign}: {report.runs} runs of seeds {report.seeds}, {report.virtual_s / 3600:.1f} "
+        "simulated "
         f"hours in "
-        f"{duration(told.wall_s)}; trace {told.trace_hash}"
+        f"{duration(report.wall_s)}; trace {report.trace_hash}"
     )
-    yield from _faults(told)
-    taken = ", ".join(f"{name} {count}" for name, count in told.paths.items() if count) or "none"
+    yield from _faults(report)
+    taken = ", ".join(f"{name} {count}" for name, count in report.paths.items() if count) or "none"
     yield f"  recovery paths   {taken}"
-    if told.never_fired:
-        yield f"  INVALID          never fired: {', '.join(told.never_fired)}"
-    if told.never_taken:
-        yield f"  INVALID          never taken: {', '.join(told.never_taken)}"
-    yield f"  violations       {'none' if not told.violations else f'in {told.violations} runs'}"
-    broken = [run for run in told.results if run.broken]
+    if report.never_fired:
+        yield f"  INVALID          never fired: {', '.join(report.never_fired)}"
+    if report.never_taken:
+        yield f"  INVALID          never taken: {', '.join(report.never_taken)}"
+    yield f"  violations       {'none' if not report.violations else f'in {report.violations} runs'}"
+    broken = [run for run in report.results if run.broken]
     explained: set[str] = set()
     for run in broken[:SHOWN]:
         yield from _violation(run, explained)
@@ -118,17 +119,17 @@ def list_lines() -> Iterator[str]:
         yield f"  {path.name:<16} {path.meaning}"
 
 
-def _faults(told: CampaignTold | RunTold) -> Iterator[str]:
-    fired = ", ".join(f"{kind} {count}" for kind, count in told.fired.items()) or "none"
+def _faults(report: CampaignReport | RunReport) -> Iterator[str]:
+    fired = ", ".join(f"{kind} {count}" for kind, count in report.fired.items()) or "none"
     yield f"  faults fired     {fired}"
-    if told.shapes:
-        yield f"  of these         {', '.join(f'{shape} {count}' for shape, count in told.shapes.items())}"
-    if told.missed:
-        missed = ", ".join(f"{kind} {count}" for kind, count in told.missed.items())
+    if report.shapes:
+        yield f"  of these         {', '.join(f'{shape} {count}' for shape, count in report.shapes.items())}"
+    if report.missed:
+        missed = ", ".join(f"{kind} {count}" for kind, count in report.missed.items())
         yield f"  missed           {missed} (their target was not there)"
 
 
-def _violation(run: RunTold, explained: set[str]) -> Iterator[str]:
+def _violation(run: RunReport, explained: set[str]) -> Iterator[str]:
     first = run.broken[0]
     yield f"  seed {run.seed}: {first.check} at {first.at_s:.3f} s: {first.text}"
     if len(run.broken) > 1:
@@ -146,7 +147,7 @@ def minimal_lines(found: Minimal, source: str, folder: Path) -> Iterator[str]:
     head = f"  seed {found.seed}, fewest faults that still break {found.check}"
     yield f"{head}: {count} ({what}; {found.runs} runs)"
     for fault in found.schedule.faults:
-        yield f"      {faults.told(fault)}"
+        yield f"      {faults.description(fault)}"
     file = folder / f"seed-{found.seed}.toml"
     yield f"      again: rlctl sim replay {found.seed} --campaign {source} --schedule {file}"
 

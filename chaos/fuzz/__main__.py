@@ -83,8 +83,8 @@ def _command(target: str, work: Path, seconds: int) -> list[str]:
     return [sys.executable, "-m", "gleaner.chaos.fuzz.guided", target, str(work), *options]
 
 
-def _runs(said: str) -> str:
-    lines = [line for line in said.splitlines() if line.startswith("stat::number_of_executed_units:")]
+def _runs(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.startswith("stat::number_of_executed_units:")]
     return lines[-1].rpartition(" ")[2] if lines else "?"
 
 

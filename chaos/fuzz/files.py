@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from gleaner.actors.cluster.saved_state import Damaged
-from gleaner.actors.cluster.sealed import SEAL, Seal, read_seal
+from gleaner.actors.cluster.sealed_folder import SEAL, Seal, read_seal
 from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.actors.rollout.state.events import FrameLogged, GroupsTaken, Scored

@@ -72,7 +72,7 @@ def _repeat(data: bytearray, rng: random.Random, _all: Sequence[bytes]) -> None:
     data[at:at] = part * rng.choice((1, 2, 100, 2000))
 
 
-def _lie(data: bytearray, rng: random.Random, _all: Sequence[bytes]) -> None:
+def _false_length(data: bytearray, rng: random.Random, _all: Sequence[bytes]) -> None:
     length = rng.choice(LENGTHS)
     at = rng.randrange(len(data) + 1)
     data[at : at + len(length)] = length
@@ -83,4 +83,4 @@ def _splice(data: bytearray, rng: random.Random, originals: Sequence[bytes]) -> 
     data[rng.randrange(len(data) + 1) :] = other[rng.randrange(len(other) + 1) :]
 
 
-_CHANGES: list[Change] = [_flip, _flip, _mark, _mark, _cut, _drop, _insert, _repeat, _lie, _splice]
+_CHANGES: list[Change] = [_flip, _flip, _mark, _mark, _cut, _drop, _insert, _repeat, _false_length, _splice]

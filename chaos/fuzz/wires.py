@@ -227,13 +227,13 @@ def _tool_calls(data: bytes) -> None:
 
 def _calls_in(form: Form, parts: list[str]) -> list[str | ToolCall]:
     reader = ToolText(form, ["f"])
-    told: list[str | ToolCall] = []
+    found: list[str | ToolCall] = []
     for one in [*(each for part in parts for each in reader.feed(part)), *reader.end()]:
-        if told and isinstance(one, str) and isinstance(told[-1], str):
-            told[-1] += one
+        if found and isinstance(one, str) and isinstance(found[-1], str):
+            found[-1] += one
         else:
-            told.append(one)
-    return told
+            found.append(one)
+    return found
 
 
 def _tool_texts() -> list[bytes]:

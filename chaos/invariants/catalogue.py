@@ -12,17 +12,17 @@ from gleaner.actors.names import MANAGER
 from gleaner.actors.rollout.dispatch.placement import MOST_SPEED
 from gleaner.chaos.invariants.check import Check, Found
 from gleaner.chaos.invariants.conservation import WorkConserved
-from gleaner.chaos.invariants.facts import Committed, Ending, Fact, Said
+from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed, RunEnd
+from gleaner.chaos.invariants.failed_versions import GivenUpRightly
 from gleaner.chaos.invariants.fences import OldIncarnationsSilent
+from gleaner.chaos.invariants.frozen_processes import HungIsEnded, NoInventedDeath
 from gleaner.chaos.invariants.links import OnceAndInOrder
-from gleaner.chaos.invariants.loads import GivenUpRightly
 from gleaner.chaos.invariants.progress import EveryStepEnds, NoSilentWait, NoStrayFailure, NothingGrows
 from gleaner.chaos.invariants.rewards import RewardsOnce
 from gleaner.chaos.invariants.samples import EachRequestOnce, NothingLostOrTwice, OnPolicy, ResponseOf
 from gleaner.chaos.invariants.seeding import SeedingEnds
 from gleaner.chaos.invariants.shadow import Shadow
-from gleaner.chaos.invariants.singles import SingleRequests
-from gleaner.chaos.invariants.standing import HungIsEnded, NoInventedDeath
+from gleaner.chaos.invariants.single_requests import SingleRequests
 from gleaner.chaos.invariants.steps import EachStepOnce, ServedIsPublished
 from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Message
@@ -65,7 +65,7 @@ class Jury:
             return
         self._shown(fact)
 
-    def close(self, evidence: Evidence, ending: Ending) -> list[Found]:
+    def close(self, evidence: Evidence, ending: RunEnd) -> list[Found]:
         """The run is over; return all violations. Standstills come first, because missing results of a job
         that did not end follow from them."""
         for check in sorted(self._checks, key=lambda it: it.name != EveryStepEnds.name):
@@ -74,7 +74,7 @@ class Jury:
         return self.found
 
     def _shown(self, fact: Fact) -> None:
-        kind = type(fact.message) if isinstance(fact, Said) else type(fact)
+        kind = type(fact.message) if isinstance(fact, MessagePassed) else type(fact)
         seeing = self._seeing.get(kind)
         if seeing is None:
             seeing = self._seeing[kind] = [check for check in self._checks if check.wants(fact)]

@@ -6,7 +6,7 @@ Owns the shape that every check of `catalogue` has. To write a new one, see docs
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gleaner.chaos.invariants.facts import Ending, Fact, Said
+from gleaner.chaos.invariants.facts import Fact, MessagePassed, RunEnd
 from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Message
 
@@ -30,25 +30,25 @@ class Check:
     A text names the objects, with the numbers of both sides, because its reader has no other source.
     """
 
-    sees: tuple[type[Fact], ...] = (Fact,)
+    fact_kinds: tuple[type[Fact], ...] = (Fact,)
     """The kinds of facts that `see` is called with."""
-    hears: tuple[type[Message], ...] = (Message,)
-    """Kinds of `Said` messages with which `see` is called: most facts are such messages."""
+    message_kinds: tuple[type[Message], ...] = (Message,)
+    """Kinds of `MessagePassed` messages with which `see` is called: most facts are such messages."""
     name = ""
     promise = ""
     meaning = ""
 
     def wants(self, fact: Fact) -> bool:
         """Whether `see` is called with facts like this one."""
-        heard = not isinstance(fact, Said) or isinstance(fact.message, self.hears)
-        return heard and isinstance(fact, self.sees)
+        heard = not isinstance(fact, MessagePassed) or isinstance(fact.message, self.message_kinds)
+        return heard and isinstance(fact, self.fact_kinds)
 
     def see(self, fact: Fact) -> Iterable[str]:
         """Take a fact. Called in the order of events; must not keep data that grows with the run, except open
         items."""
         return ()
 
-    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+    def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
         """The run is over; `evidence` is from its journals and checkpoints."""
         return ()
 

@@ -22,7 +22,7 @@ from gleaner.actors.protocol.requests import BATCH
 from gleaner.actors.protocol.rollout import HoldBack
 from gleaner.actors.rollout.state.events import Dispatched
 from gleaner.chaos.invariants.check import Check
-from gleaner.chaos.invariants.facts import Committed, Fact, Said
+from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed
 from gleaner.chaos.invariants.shadow import Shadow, ShadowRequest
 
 LOOK_S = 0.25
@@ -48,7 +48,7 @@ class _Instance:
 class WorkConserved(Check):
     """See `promise`. max_pending: Θ; speed: the most by which the balancer multiplies it."""
 
-    sees = (Committed, Said)
+    fact_kinds = (Committed, MessagePassed)
     name = "work conservation"
     promise = (
         "no instance has a free slot and nothing on its way to it while a request waits that it may decode, "
@@ -69,8 +69,8 @@ class WorkConserved(Check):
         self._runs = False  # it has sent something since the last look
 
     def see(self, fact: Fact) -> Iterable[str]:
-        if isinstance(fact, Said):
-            self._heard(fact)
+        if isinstance(fact, MessagePassed):
+            self._observe(fact)
         elif isinstance(fact, Committed):
             for message in fact.messages:
                 if isinstance(message, Dispatched) and (known := self._instances.get(message.instance)):
@@ -78,7 +78,7 @@ class WorkConserved(Check):
         if fact.at_s - self._looked_s >= LOOK_S:
             yield from self._look(fact.at_s)
 
-    def _heard(self, fact: Said) -> None:
+    def _observe(self, fact: MessagePassed) -> None:
         if fact.process == self._process and fact.direction == "out":
             self._runs = True
         if fact.to == MANAGER and isinstance(message := fact.message, HoldBack):

@@ -30,7 +30,7 @@ class Committed(Fact, frozen=True):
     snapshot: bool = False
 
 
-class Said(Fact, frozen=True):
+class MessagePassed(Fact, frozen=True):
     """A message passed a process. direction: `in` or `out` of it, or `local`; mode: tell, ask, reply, error.
     process: `host/kind`."""
 
@@ -50,7 +50,7 @@ class FramesAcknowledged(Fact, frozen=True):
     seq: int
 
 
-class HandedUp(Fact, frozen=True):
+class FrameDelivered(Fact, frozen=True):
     """A process delivered envelopes of one frame of a control link to its actors. session: of two lives, with
     numbers from 1; first, count: the numbers that the frame covers; numbers: of the delivered envelopes, in
     order."""
@@ -62,7 +62,7 @@ class HandedUp(Fact, frozen=True):
     numbers: Sequence[int]
 
 
-class PutOnRecord(Fact, frozen=True):
+class RecordWritten(Fact, frozen=True):
     """A trainer requests that a step be recorded. newest: the step of the newest whole state on its host
     then, in memory or on disk, by the bytes that are there; -1: there is none."""
 
@@ -92,7 +92,7 @@ class LateWait(Fact, frozen=True):
     late_s: float
 
 
-class StoodStill(Fact, frozen=True):
+class ProcessFrozen(Fact, frozen=True):
     """A process has been frozen for `for_s`, measured in the running time of the process that must end it
     within a limit. ended: how the process ended, "" while it lives. others: another cause of that end, if
     there is one (a fault, the end of its parent or host, an order to stop)."""
@@ -130,14 +130,14 @@ class Failed(Fact, frozen=True):
     text: str
 
 
-class Asked(Fact, frozen=True):
+class RequestAsked(Fact, frozen=True):
     """A program outside of the cluster asks for a single request. caller: its name."""
 
     caller: str
     request: Generate
 
 
-class Answered(Fact, frozen=True):
+class RequestAnswered(Fact, frozen=True):
     """The result of that ask of `asked_s`: its answer, or the text of its refusal; neither: it was lost."""
 
     caller: str
@@ -148,7 +148,7 @@ class Answered(Fact, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunEnd:
     """How a run ended. ended: the job reported that it is done and succeeded. waits: the oldest waits when it
     was cut off. quiet_s: virtual seconds between the end of the last fault and the end of the run."""
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 
 from gleaner.chaos.invariants.check import Check
-from gleaner.chaos.invariants.facts import Committed, Ending, Fact, Said
+from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed, RunEnd
 from gleaner.chaos.invariants.samples import audited
 from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor.names.registry import Fences, NameFenced
@@ -17,7 +17,7 @@ GRANT_S = 1.0
 class OldIncarnationsSilent(Check):
     """See the module."""
 
-    sees, hears = (Committed, Said), (Found,)
+    fact_kinds, message_kinds = (Committed, MessagePassed), (Found,)
     name = "I4"
     promise = "an older incarnation changes nothing"
     meaning = (
@@ -48,10 +48,10 @@ class OldIncarnationsSilent(Check):
                     self._held.update(message.highest)
                     for name in message.highest:
                         self._since_s.setdefault(name, fact.at_s)
-        elif isinstance(fact, Said) and fact.direction == "out" and isinstance(fact.message, Found):
+        elif isinstance(fact, MessagePassed) and fact.direction == "out" and isinstance(fact.message, Found):
             yield from self._found(fact.at_s, fact.message)
 
-    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+    def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
         return audited(self.name, evidence)
 
     def _found(self, at_s: float, found: Found) -> Iterable[str]:

@@ -7,7 +7,7 @@ Owns the count by session. The envelopes already known are counted here anew, fr
 from collections.abc import Iterable
 
 from gleaner.chaos.invariants.check import Check
-from gleaner.chaos.invariants.facts import Fact, HandedUp
+from gleaner.chaos.invariants.facts import Fact, FrameDelivered
 
 MAX_SESSIONS = 4096
 """Sessions that are remembered, the newest: a run has hundreds."""
@@ -16,7 +16,7 @@ MAX_SESSIONS = 4096
 class OnceAndInOrder(Check):
     """See the module."""
 
-    sees = (HandedUp,)
+    fact_kinds = (FrameDelivered,)
     name = "once and in order"
     promise = "a control link hands up each message once, in the order in which it was sent, none left out"
     meaning = (
@@ -28,7 +28,7 @@ class OnceAndInOrder(Check):
         self._due: dict[tuple[int, ...], int] = {}
 
     def see(self, fact: Fact) -> Iterable[str]:
-        if isinstance(fact, HandedUp):
+        if isinstance(fact, FrameDelivered):
             due = self._due.pop(fact.session, 1)
             self._due[fact.session] = max(due, fact.first + fact.count)
             if len(self._due) > MAX_SESSIONS:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from gleaner.actors.training.job_journal import StepFinished
 from gleaner.chaos.invariants.check import Check
-from gleaner.chaos.invariants.facts import Committed, Ending, Fact, Failed, LateWait, Measured
+from gleaner.chaos.invariants.facts import Committed, Fact, Failed, LateWait, Measured, RunEnd
 from gleaner.rlctl.audit.invariants import Evidence
 
 SHOWN_WAITS = 5
@@ -17,7 +17,7 @@ SHOWN_WAITS = 5
 class EveryStepEnds(Check):
     """I8."""
 
-    sees = (Committed,)
+    fact_kinds = (Committed,)
     name = "I8"
     promise = "while the reserved hosts live, every step ends"
     meaning = (
@@ -37,7 +37,7 @@ class EveryStepEnds(Check):
                     self._finished, self._at_s = message.step, fact.at_s
         return ()
 
-    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+    def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
         if not ending.ended:
             waits = "; ".join(ending.waits[:SHOWN_WAITS]) or "nobody waits for anything"
             yield (
@@ -52,7 +52,7 @@ class EveryStepEnds(Check):
 class NothingGrows(Check):
     """I9."""
 
-    sees = (Measured,)
+    fact_kinds = (Measured,)
     name = "I9"
     promise = "mailboxes, rings, links, journals and caches stay within their stated limits"
     meaning = (
@@ -62,20 +62,20 @@ class NothingGrows(Check):
     )
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, Measured) and fact.value > fact.limit:
             place = (fact.process, fact.what)
-            if place not in self._told:
-                self._told.add(place)
+            if place not in self._reported:
+                self._reported.add(place)
                 yield f"{fact.what} of {fact.process}: {fact.value:g}, the limit is {fact.limit:g}"
 
 
 class NoSilentWait(Check):
     """No wait passes its deadline without an action."""
 
-    sees = (LateWait,)
+    fact_kinds = (LateWait,)
     name = "no silent wait"
     promise = "whoever waits for something outside itself has a deadline, and acts when it passes"
     meaning = (
@@ -94,7 +94,7 @@ class NoSilentWait(Check):
 class NoStrayFailure(Check):
     """No exception is left uncaught."""
 
-    sees = (Failed,)
+    fact_kinds = (Failed,)
     name = "no stray failure"
     promise = "every exception is caught by somebody who knows what to do"
     meaning = "If this fails, a task died and took with it what it was to do; nobody supervises it."

@@ -12,14 +12,14 @@ from gleaner.actors.protocol.rollout import BatchLedger, GroupOut, Groups
 from gleaner.actors.reward.verdicts import OURS
 from gleaner.actors.rollout.state.events import Scored
 from gleaner.chaos.invariants.check import Check, some
-from gleaner.chaos.invariants.facts import Committed, Fact, Said
+from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed
 from gleaner.chaos.invariants.shadow import Shadow
 
 
 class RewardsOnce(Check):
     """See the module."""
 
-    sees, hears = (Committed, Said), (Groups,)
+    fact_kinds, message_kinds = (Committed, MessagePassed), (Groups,)
     name = "I7"
     promise = (
         "every reward counts once, and is the one of its response; no step trains on a sample without one"
@@ -42,7 +42,7 @@ class RewardsOnce(Check):
                     yield from some(self._trained(message))
                 elif isinstance(message, BatchLedger):
                     yield from some(self._ledger(message))
-        elif isinstance(fact, Said) and fact.direction == "out" and isinstance(fact.message, Groups):
+        elif isinstance(fact, MessagePassed) and fact.direction == "out" and isinstance(fact.message, Groups):
             for group in fact.message.groups:
                 yield from some(self._handed_out(group))
 

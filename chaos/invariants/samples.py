@@ -13,9 +13,9 @@ from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.protocol.instances import Dispatch, Work
 from gleaner.actors.protocol.rollout import BatchLedger, GroupOut, Groups
 from gleaner.chaos.invariants.check import Check, some
-from gleaner.chaos.invariants.facts import Committed, Ending, Fact, FramesAcknowledged, Said
+from gleaner.chaos.invariants.facts import Committed, Fact, FramesAcknowledged, MessagePassed, RunEnd
+from gleaner.chaos.invariants.problem_turns import ProblemTurns
 from gleaner.chaos.invariants.shadow import Shadow, ShadowRequest
-from gleaner.chaos.invariants.turns import Turns
 from gleaner.rlctl.audit.invariants import Evidence, audit, step_of
 
 ResponseOf = Callable[[int, bytes, int], bytes | None]
@@ -37,7 +37,7 @@ def audited(name: str, evidence: Evidence) -> Iterator[str]:
 class EachRequestOnce(Check):
     """I1."""
 
-    sees, hears = (Committed, Said), (Groups,)
+    fact_kinds, message_kinds = (Committed, MessagePassed), (Groups,)
     name = "I1"
     promise = "each request reaches the trainer exactly once, its tokens are its spans joined"
     meaning = (
@@ -49,7 +49,7 @@ class EachRequestOnce(Check):
     def __init__(self, shadow: Shadow, response_of: ResponseOf | None, problems: int | None = None) -> None:
         self._shadow = shadow
         self._response_of = response_of
-        self._turns = Turns(problems)
+        self._turns = ProblemTurns(problems)
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, Committed):
@@ -61,11 +61,11 @@ class EachRequestOnce(Check):
                     yield from some(self._turns.trained(message.step, self._problems(message)))
                 elif isinstance(message, Rewound):
                     self._turns.rewound(message.step)
-        elif isinstance(fact, Said) and fact.direction == "out" and isinstance(fact.message, Groups):
+        elif isinstance(fact, MessagePassed) and fact.direction == "out" and isinstance(fact.message, Groups):
             for group in fact.message.groups:
                 yield from some(self._handed_out(group))
 
-    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+    def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
         yield from audited(self.name, evidence)
         for ledger in still_open(evidence, self._shadow):
             yield from some(self._ledger(ledger))
@@ -131,7 +131,7 @@ def wrong_token(known: ShadowRequest, response_of: ResponseOf | None) -> int | N
 class NothingLostOrTwice(Check):
     """I2."""
 
-    sees, hears = (FramesAcknowledged, Said), (Dispatch,)
+    fact_kinds, message_kinds = (FramesAcknowledged, MessagePassed), (Dispatch,)
     name = "I2"
     promise = "a collected token is never lost and never generated again"
     meaning = (
@@ -151,13 +151,15 @@ class NothingLostOrTwice(Check):
                     f"{fact.stream}#{fact.incarnation} was told that frame {fact.seq} is journaled; the "
                     f"journal ends at {have}"
                 )
-        elif isinstance(fact, Said) and fact.direction == "out" and isinstance(fact.message, Dispatch):
+        elif (
+            isinstance(fact, MessagePassed) and fact.direction == "out" and isinstance(fact.message, Dispatch)
+        ):
             yield from some(text for work in fact.message.work for text in self._goes_on(fact, work))
 
-    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+    def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
         return audited(self.name, evidence)
 
-    def _goes_on(self, fact: Said, work: Work) -> Iterator[str]:
+    def _goes_on(self, fact: MessagePassed, work: Work) -> Iterator[str]:
         stream = self._shadow.streams.get(fact.to)
         name = stream.tickets.get(work.ticket) if stream is not None else None
         if name is None:
@@ -177,7 +179,7 @@ class NothingLostOrTwice(Check):
 class OnPolicy(Check):
     """I3."""
 
-    sees = (Committed,)
+    fact_kinds = (Committed,)
     name = "I3"
     promise = "every token of a trained sample was made under the step's version, or within the bound"
     meaning = (
@@ -197,7 +199,7 @@ class OnPolicy(Check):
                 elif isinstance(message, BatchLedger):
                     yield from some(self._ledger(message))
 
-    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+    def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
         yield from audited(self.name, evidence)
         for ledger in still_open(evidence, self._shadow):
             yield from some(self._ledger(ledger))

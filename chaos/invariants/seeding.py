@@ -11,7 +11,7 @@ from gleaner.actors.protocol.balancer import ForgetAll, InstanceDown, InstanceSe
 from gleaner.actors.protocol.rollout import Groups, TakeGroups
 from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainStep
 from gleaner.chaos.invariants.check import Check
-from gleaner.chaos.invariants.facts import Fact, Said
+from gleaner.chaos.invariants.facts import Fact, MessagePassed
 from gleaner.supervisor import Message
 
 LATE_S = 0.5
@@ -22,8 +22,8 @@ actor. The time of the manager's answer beyond its budget is not counted."""
 class SeedingEnds(Check):
     """See `promise`."""
 
-    sees = (Said,)
-    hears = (
+    fact_kinds = (MessagePassed,)
+    message_kinds = (
         TrainStep, OpenSeeding, CloseSeeding, TakeGroups, Groups,
         ForgetAll, InstanceUp, InstanceDown, InstanceServes,
     )  # fmt: skip
@@ -45,7 +45,7 @@ class SeedingEnds(Check):
         self._served_s: float | None = None  # since when an instance serves the window's version
 
     def see(self, fact: Fact) -> Iterable[str]:
-        if not isinstance(fact, Said):
+        if not isinstance(fact, MessagePassed):
             return
         message = fact.message
         if fact.to == BALANCER:
@@ -65,7 +65,7 @@ class SeedingEnds(Check):
         elif self._served_s is None:
             self._served_s = fact.at_s
 
-    def _sent(self, fact: Said) -> Iterable[str]:
+    def _sent(self, fact: MessagePassed) -> Iterable[str]:
         """A message from the trainer."""
         message = fact.message
         if isinstance(message, TakeGroups):

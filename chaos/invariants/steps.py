@@ -11,7 +11,7 @@ from gleaner.actors.protocol.instances import Serving
 from gleaner.actors.protocol.weights import Published
 from gleaner.actors.training.job_journal import StepFinished
 from gleaner.chaos.invariants.check import Check
-from gleaner.chaos.invariants.facts import Committed, Ending, Fact, PutOnRecord, Said, ServedImage
+from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed, RecordWritten, RunEnd, ServedImage
 from gleaner.chaos.invariants.samples import audited
 from gleaner.rlctl.audit.invariants import Evidence
 
@@ -22,7 +22,7 @@ MicroBatches = tuple[tuple[int, ...], ...]
 class EachStepOnce(Check):
     """I5."""
 
-    sees = (Committed, PutOnRecord)
+    fact_kinds = (Committed, RecordWritten)
     name = "I5"
     promise = "no step is skipped or done twice, and one done again gives the same bits"
     meaning = (
@@ -40,7 +40,7 @@ class EachStepOnce(Check):
         self._finished = 0
 
     def see(self, fact: Fact) -> Iterable[str]:
-        if isinstance(fact, PutOnRecord) and fact.newest < fact.step:
+        if isinstance(fact, RecordWritten) and fact.newest < fact.step:
             yield (
                 f"step {fact.step} was put on record while the newest whole state on {fact.host} was of step "
                 f"{fact.newest}: with the trainer the step would die that is on record"
@@ -58,7 +58,7 @@ class EachStepOnce(Check):
                         yield f"step {message.step} was recorded after step {self._finished}"
                     self._finished = message.step
 
-    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+    def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
         return audited(self.name, evidence)
 
     def _trained(self, event: StepTrained) -> Iterator[str]:
@@ -83,7 +83,7 @@ class EachStepOnce(Check):
 class ServedIsPublished(Check):
     """I6."""
 
-    sees, hears = (ServedImage, Said), (Published, Serving)
+    fact_kinds, message_kinds = (ServedImage, MessagePassed), (Published, Serving)
     name = "I6"
     promise = "weights served are bit-identical to weights published"
     meaning = (
@@ -106,10 +106,10 @@ class ServedIsPublished(Check):
                     f"{fact.digest.hex()[:12]}; "
                     f"published were {fact.published.hex()[:12]}"
                 )
-        elif isinstance(fact, Said):
-            yield from self._said(fact)
+        elif isinstance(fact, MessagePassed):
+            yield from self._observe(fact)
 
-    def _said(self, fact: Said) -> Iterator[str]:
+    def _observe(self, fact: MessagePassed) -> Iterator[str]:
         message = fact.message
         if isinstance(message, Published):
             roots = self._published.setdefault(message.version, [])

@@ -51,8 +51,8 @@ def report_faults(report: Report, evidence: Evidence) -> Iterator[str]:
     """report.json against the journals."""
     collected = evidence.counters.tokens_collected if evidence.counters is not None else None
     wanted = (True, True, evidence.steps, collected, evidence.tokens_lost)
-    told = (report.finished, report.ok, report.steps, report.tokens.collected, report.tokens.lost)
-    if told != wanted:
-        yield f"report: finished, ok, steps, tokens collected and lost are {told}, should be {wanted}"
+    reported = (report.finished, report.ok, report.steps, report.tokens.collected, report.tokens.lost)
+    if reported != wanted:
+        yield f"report: finished, ok, steps, tokens collected and lost are {reported}, should be {wanted}"
     if report.violations:
         yield f"report: {report.violations}"

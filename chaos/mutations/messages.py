@@ -71,7 +71,7 @@ MESSAGES: tuple[Mutation, ...] = (
                 "        self.ready = True\n",
             ),
             Edit(
-                "gleaner.transport.link_hearing",
+                "gleaner.transport.link_receiver",
                 "        if frame.again and end.ready:\n",
                 "        if False:\n",
             ),
@@ -148,7 +148,7 @@ MESSAGES: tuple[Mutation, ...] = (
                 "        return now_s\n",
             ),
             Edit(
-                "gleaner.transport.link_hearing",
+                "gleaner.transport.link_receiver",
                 '            self._table.anew(end, "session dropped")\n',
                 '            self._table.over(end, Link.DOWN, "peer restarted")\n',
             ),

@@ -17,10 +17,10 @@ class Mutation:
         safeguard: what is removed, as text.
         edits: where. Where several safeguards protect the same property, all are removed: one alone
             would rightly change nothing.
-        caught_by: the checks that may notice; which one did is measured (`gleaner.chaos.caught`).
+        caught_by: the checks that may notice; which one did is measured (`gleaner.chaos.hunt_results`).
         faults: kinds that lead there; a hunt has only these on, where any are named.
         campaign: the one that hunts it.
-        lead: a schedule that leads there (`gleaner.chaos.leads`), where chance alone is too rare.
+        lead: a schedule that leads there (`gleaner.chaos.guided_schedules`), where chance alone is too rare.
     """
 
     name: str

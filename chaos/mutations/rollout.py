@@ -13,8 +13,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "gleaner.actors.rollout.journal.frame_intake",
-                "                await committed\n                self._following.committed(marks)\n",
-                "                self._following.committed(marks)\n",
+                "                await committed\n                self._token_followers.committed(marks)\n",
+                "                self._token_followers.committed(marks)\n",
             ),
         ),
         ("I2",),
@@ -120,8 +120,8 @@ ROLLOUT: tuple[Mutation, ...] = (
             ),
             Edit(
                 "gleaner.actors.engine.worker.worker",
-                "self._orders.adds.append((message.version, message.work))",
-                "self._orders.adds.append((self._weights.served[0] or 0, message.work))",
+                "self._commands.adds.append((message.version, message.work))",
+                "self._commands.adds.append((self._weights.served[0] or 0, message.work))",
             ),
         ),
         ("I1", "I3"),
@@ -132,7 +132,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "gleaner.actors.rollout.dispatch.dispatcher",
-                "        targets = tuple(self._moving.moved_to(one) for one in moved)\n",
+                "        targets = tuple(self._migration.moved_to(one) for one in moved)\n",
                 "        targets = ()\n",
             ),
             Edit(

@@ -1,6 +1,7 @@
 """Bad links between hosts: the processes that carry their packets, and the routes.
 
-Owns those processes. `packets` defines the effect on packets; `gleaner.chaos.wires` makes cuts and rates.
+Owns those processes. `packets` defines the effect on packets; `gleaner.chaos.wire_faults` makes cuts and
+rates.
 """
 
 import contextlib
@@ -40,8 +41,8 @@ class BadWire:
         )
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != UP:
-            _, said = self._process.communicate()
-            raise NoBadWire(f"no device between {one.name} and {other.name}: {said.strip()[-300:]}")
+            _, output = self._process.communicate()
+            raise NoBadWire(f"no device between {one.name} and {other.name}: {output.strip()[-300:]}")
         try:
             for here, there in ((one, other), (other, one)):
                 here.ip("link", "set", device, "up", "txqueuelen", str(QUEUE_PACKETS))
@@ -55,11 +56,11 @@ class BadWire:
         if self._process.poll() is not None:
             return {}
         try:
-            said, _ = self._process.communicate(input="", timeout=END_S)
+            output, _ = self._process.communicate(input="", timeout=END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            said, _ = self._process.communicate()
-        lines = said.strip().splitlines()
+            output, _ = self._process.communicate()
+        lines = output.strip().splitlines()
         with contextlib.suppress(ValueError, IndexError):
             return {str(key): int(count) for key, count in json.loads(lines[-1]).items()}
         return {}

@@ -17,9 +17,9 @@ from typing import Self
 import psutil
 
 from gleaner.chaos.netns import SHARED_MEMORY, Host, Switch
-from gleaner.chaos.procs import Proc, end_now, identify
 from gleaner.chaos.real.bad_wires import BadWires
 from gleaner.chaos.real.node import HEAD, RESERVED, Node, how
+from gleaner.chaos.run_processes import Proc, end_now, identify
 from gleaner.nodeagent.exit_codes import CannotRun
 from gleaner.nodeagent.files import find_agent
 
@@ -113,7 +113,7 @@ class Cluster:
 
     def tend(self) -> list[str]:
         """Restart agents that ended by themselves; return the actions as text."""
-        return [told for node in self.nodes.values() if (told := node.tend())]
+        return [event for node in self.nodes.values() if (event := node.tend())]
 
     def listening(self, name: str) -> bool:
         """Whether a node agent can be found, as its neighbours would."""

@@ -129,16 +129,16 @@ def words(fault: AnyRealFault) -> str:
 
 
 def _quality(fault: BadLink) -> str:
-    said = []
+    parts = []
     if fault.delay_s or fault.jitter_s:
-        said.append(f"{1000 * fault.delay_s:.0f} ms ± {1000 * fault.jitter_s:.0f}")
+        parts.append(f"{1000 * fault.delay_s:.0f} ms ± {1000 * fault.jitter_s:.0f}")
     if fault.loss:
-        said.append(f"{100 * fault.loss:.0f} % lost")
+        parts.append(f"{100 * fault.loss:.0f} % lost")
     if fault.duplicate:
-        said.append(f"{100 * fault.duplicate:.0f} % twice")
+        parts.append(f"{100 * fault.duplicate:.0f} % twice")
     if fault.bytes_per_s:
-        said.append(f"{fault.bytes_per_s / 1e6:.2f} MB/s")
-    return ", ".join(said)
+        parts.append(f"{fault.bytes_per_s / 1e6:.2f} MB/s")
+    return ", ".join(parts)
 
 
 def kind_of(fault: AnyRealFault) -> str:

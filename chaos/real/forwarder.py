@@ -47,15 +47,15 @@ def tun(pid: int, name: str) -> int:
     return device
 
 
-def carry(there: int, back: int, wires: tuple[Wire, Wire], told: int) -> None:
+def carry(there: int, back: int, wires: tuple[Wire, Wire], report_fd: int) -> None:
     """Carry packets until the input `told` ends."""
     devices = (there, back)
     while True:
         now_s = time.monotonic()
         times = [wire.next_s() for wire in wires]
         due_s = min((at_s for at_s in times if at_s is not None), default=now_s + LONGEST_S)
-        ready, _, _ = select.select([*devices, told], [], [], min(max(due_s - now_s, 0.0), LONGEST_S))
-        if told in ready and not os.read(told, 64):
+        ready, _, _ = select.select([*devices, report_fd], [], [], min(max(due_s - now_s, 0.0), LONGEST_S))
+        if report_fd in ready and not os.read(report_fd, 64):
             return
         now_s = time.monotonic()
         for device, wire in zip(devices, wires, strict=True):

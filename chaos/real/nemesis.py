@@ -1,8 +1,8 @@
 """Nemesis: injects faults one by one, each after the recovery from the last.
 
 Owns the order: a sound cluster, an injection, the mending, the recovery or its deadline, a pause. `plan`
-chooses the faults, `breaker` injects them, `recovery` decides when a cluster is sound. Time is seconds since
-the campaign began.
+chooses the faults, `fault_injector` injects them, `recovery` decides when a cluster is sound. Time is seconds
+since the campaign began.
 """
 
 import contextlib
@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 import psutil
 
 from gleaner.chaos.netns import NoNamespaces
+from gleaner.chaos.real.active_fault import ActiveFault, Evidence, NoEffect
 from gleaner.chaos.real.bad_wires import NoBadWire
-from gleaner.chaos.real.breaker import Breaker
 from gleaner.chaos.real.campaign import Campaign
 from gleaner.chaos.real.cluster import HEAD, Cluster
+from gleaner.chaos.real.fault_injector import FaultInjector
 from gleaner.chaos.real.faults import AnyRealFault, kind_of, struck_at, words
+from gleaner.chaos.real.health_recorder import HealthRecord
+from gleaner.chaos.real.health_recording import HealthRecording
 from gleaner.chaos.real.images import strange_images
 from gleaner.chaos.real.job import Jobs
 from gleaner.chaos.real.plan import Plan
-from gleaner.chaos.real.recovery import Seen, Sound, absent, missing
-from gleaner.chaos.real.strike import Evidence, Missed, Strike
-from gleaner.chaos.real.testimony import Witness
-from gleaner.chaos.real.witness import Testimony
+from gleaner.chaos.real.recovery import ClusterObservation, SoundCluster, absent, missing
 
 POLL_S = 0.2
 FIRST_SOUND_S = 180.0  # until the first job has its hosts and finished a step: a dozen processes load torch
@@ -39,7 +39,7 @@ class Ended(Exception):
 
 
 @dataclass(slots=True)
-class Struck:
+class FaultOutcome:
     """Result of a fault. Times are of the campaign.
 
     missed: why it had no effect. mended_s: when its effect was removed. back_s, recovered_s: seconds from
@@ -66,11 +66,11 @@ class Struck:
 class Account:
     """State of a campaign so far. `doing`: now, for people. `pace`: (time, tokens so far)."""
 
-    struck: list[Struck] = field(default_factory=list)
+    struck: list[FaultOutcome] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     doing: str = "starting"
     lacking: tuple[str, ...] = ()
-    seen: Seen = field(default_factory=Seen)
+    seen: ClusterObservation = field(default_factory=ClusterObservation)
     pace: list[tuple[float, int]] = field(default_factory=list)
     restarts: list[str] = field(default_factory=list)
 
@@ -89,13 +89,13 @@ class Nemesis:
         self._jobs = jobs
         self._campaign = campaign
         self._plan = Plan(campaign, seed, cluster.spots)
-        self._breaker = Breaker(cluster, lambda: self.account.seen.steps, seed)
+        self._breaker = FaultInjector(cluster, lambda: self.account.seen.steps, seed)
         self._tell = tell
-        self._witness = Witness(cluster)
-        self._told: set[str] = set()
+        self._witness = HealthRecording(cluster)
+        self._reported: set[str] = set()
         self._began = time.monotonic()
         gateway = [f"{HEAD}/gateway"] if campaign.gateway else []
-        self._sound = Sound(
+        self._sound = SoundCluster(
             [*gateway, *(f"{node.name}/{kind}" for node in cluster.nodes.values() for kind in node.kinds)],
             preemptible=len(cluster.spots),
         )
@@ -141,14 +141,14 @@ class Nemesis:
 
     def _one(self, fault: AnyRealFault) -> None:
         began_s = self._now()
-        one = Struck(struck_at(fault, round(began_s, 2)), began_s)
+        one = FaultOutcome(struck_at(fault, round(began_s, 2)), began_s)
         self.account.struck.append(one)
         self._doing(words(one.fault))
         try:
             strike = self._breaker.strike(fault)
             self._last(strike, one)
             one.evidence = strike.mend()
-        except Missed as why:
+        except NoEffect as why:
             one.missed = str(why)
             self._doing(f"missed: {why}")
             return
@@ -156,18 +156,18 @@ class Nemesis:
             raise Ended(f"{words(one.fault)}: this machine could not do it: {problem}") from problem
         self._recover(one, strike)
 
-    def _last(self, strike: Strike, one: Struck) -> None:
+    def _last(self, strike: ActiveFault, one: FaultOutcome) -> None:
         """Wait while the fault lasts; where the campaign cannot go on, the fault is mended all the same."""
         until_s = self._now() + strike.lasts_s
         try:
             while self._now() < until_s and not strike.over():
                 self._look()
         except Ended:
-            with contextlib.suppress(Missed):
+            with contextlib.suppress(NoEffect):
                 one.evidence = strike.mend()
             raise
 
-    def _recover(self, one: Struck, strike: Strike) -> None:
+    def _recover(self, one: FaultOutcome, strike: ActiveFault) -> None:
         since = self._look()
         one.mended_s = since.at_s
         deadline_s = self._campaign.deadline_s(one.kind)
@@ -205,7 +205,7 @@ class Nemesis:
     def _until_sound(self, within_s: float, steps_left: int = 1) -> None:
         """Wait for a complete cluster, and a job with so many steps left."""
         until_s = self._now() + within_s
-        since = Seen()
+        since = ClusterObservation()
         while True:
             seen = self._look()
             lacking = missing(self._sound, seen, since)
@@ -233,7 +233,7 @@ class Nemesis:
         if self._jobs.now is None:
             self._jobs.begin()
 
-    def _look(self) -> Seen:
+    def _look(self) -> ClusterObservation:
         """Poll, restart, report, and rest a moment. Raises Ended where a job failed, or there are too many
         violations."""
         time.sleep(POLL_S)
@@ -245,7 +245,7 @@ class Nemesis:
         testimony = self._witness.newest
         procs = self._cluster.processes()
         self._weigh(testimony, {f"{proc.node}/{proc.kind}": proc.pid for proc in procs})
-        seen = Seen(
+        seen = ClusterObservation(
             at_s=self._now(),
             processes={f"{proc.node}/{proc.kind}": proc.pid for proc in procs},
             stopped=[f"{proc.node}/{proc.kind}" for proc in procs if proc.stopped()],
@@ -268,7 +268,7 @@ class Nemesis:
         self._tell(self.account)
         return seen
 
-    def _weigh(self, testimony: Testimony, pids: Mapping[str, int]) -> None:
+    def _weigh(self, testimony: HealthRecord, pids: Mapping[str, int]) -> None:
         """Invariants of any time, from the witness's report of running processes; each violation is reported
         once."""
         present = {
@@ -279,8 +279,8 @@ class Nemesis:
         found = [f"I6: {text}" for text in strange_images(self._cluster, present)]
         found += [f"no silent wait: {text.rpartition(',')[0]}" for text in testimony.overdue]
         for text in found:
-            if text not in self._told:
-                self._told.add(text)
+            if text not in self._reported:
+                self._reported.add(text)
                 self._violate(text)
 
     def _now(self) -> float:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gleaner.chaos.netns import Host
-from gleaner.chaos.procs import AGENT
 from gleaner.chaos.real.watchdog import Watchdog
+from gleaner.chaos.run_processes import AGENT
 from gleaner.supervisor.process import PARENT_VARIABLE
 
 HEAD, RESERVED = "head", "reserved-1"
@@ -65,21 +65,21 @@ class Node:
 
     def tend(self) -> str:
         """Restart it where it ended by itself a while ago; return the event as text, "" for none."""
-        told = ""
+        event = ""
         if self.process is not None and self.watchdog is not None and (why := self.watchdog.late()):
             self.process.kill()
             self.process.wait(GONE_S)
             self.hung += 1
-            told = f"the node agent of {self.name} was killed: {why}"
+            event = f"the node agent of {self.name} was killed: {why}"
         if self.process is not None and (code := self.process.poll()) is not None:
             self.process, self.ended_at = None, time.monotonic()
             self.exits.append(code)
-            if self.wanted and not told:
-                told = f"the node agent of {self.name} ended ({how(code)})"
+            if self.wanted and not event:
+                event = f"the node agent of {self.name} ended ({how(code)})"
         late = self.ended_at is not None and time.monotonic() - self.ended_at >= AGAIN_S
         if self.process is None and self.wanted and late:
             self.start()
-        return told
+        return event
 
 
 def tied_to_us() -> dict[str, str]:

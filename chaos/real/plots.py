@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gleaner.chaos.real.told import CampaignTold
+from gleaner.chaos.real.report_schema import CampaignReport
 from gleaner.rlctl.report.plots import COLOURS, svg
 
 MIN_S = 0.1
@@ -12,14 +12,14 @@ WINDOW_S = 3.0  # over which the rate of tokens is taken
 SILENCE_S = 3 * WINDOW_S  # a longer time without any token is drawn as silence
 
 
-def recovery_plot(told: CampaignTold) -> str:
+def recovery_plot(report: CampaignReport) -> str:
     """Every recovery as a dot, on a row for its kind; median and 95th percentile as marks."""
-    kinds = [one for one in told.recovery if one.fired]
+    kinds = [one for one in report.recovery if one.fired]
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
         for row, kind in enumerate(kinds):
-            seconds = [one.recovered_s for one in told.faults if one.kind == kind.kind and not one.missed]
+            seconds = [one.recovered_s for one in report.faults if one.kind == kind.kind and not one.missed]
             times = [max(value, MIN_S) for value in seconds if value is not None]
             axes.scatter(times, [row] * len(times), s=26, color=COLOURS["accent"], alpha=0.6, linewidth=0)
             for value, colour in ((kind.recovered_p50_s, "join"), (kind.recovered_p95_s, "notice")):
@@ -41,13 +41,13 @@ def recovery_plot(told: CampaignTold) -> str:
     return svg("recovery", "Recovery times by kind of fault", max(1.6, ROW_IN * len(kinds) + 0.8), draw)
 
 
-def time_plot(told: CampaignTold) -> str:
+def time_plot(report: CampaignReport) -> str:
     """Tokens collected a second, with faults (red) and recoveries (amber) behind it."""
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
-        times, rates = rates_of(told.pace)
-        for one in told.faults:
+        times, rates = rates_of(report.pace)
+        for one in report.faults:
             if one.missed or one.broken_s is None:
                 continue
             mended_s = one.at_s + one.broken_s
@@ -60,7 +60,7 @@ def time_plot(told: CampaignTold) -> str:
                 )
         axes.plot(times, rates, color=COLOURS["accent"], linewidth=1.3)
         axes.set_ylim(bottom=0)
-        axes.set_xlim(0, max([told.seconds, *times, 1.0]))
+        axes.set_xlim(0, max([report.seconds, *times, 1.0]))
         axes.set_xlabel("seconds since the campaign began")
         axes.set_ylabel("tokens/s")
 

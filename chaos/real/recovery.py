@@ -15,12 +15,12 @@ before it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterObservation:
     """Outside view of a cluster at one time.
 
     at_s: of the campaign. processes: `host/kind` to pid. stopped: those of them that are SIGSTOPped. steps,
     tokens, looks: of all jobs so far. serving, reserved, preemptible: of the newest poll. answers, versions,
-    instances: of the newest testimony (`gleaner.chaos.real.witness`), and the number of testimonies.
+    instances: of the newest testimony (`gleaner.chaos.real.health_recorder`), and the number of testimonies.
     """
 
     at_s: float = 0.0
@@ -41,7 +41,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
+class SoundCluster:
     """Parts of a sound cluster: these processes (`host/kind`), and so many hosts of each role."""
 
     processes: Sequence[str]
@@ -49,7 +49,9 @@ class Sound:
     reserved: int = 1
 
 
-def missing(sound: Sound, seen: Seen, since: Seen, gone: Sequence[int] = ()) -> list[str]:
+def missing(
+    sound: SoundCluster, seen: ClusterObservation, since: ClusterObservation, gone: Sequence[int] = ()
+) -> list[str]:
     """What is not well yet, as texts; `since`: the view when everything was mended, `gone`: killed pids,
     which must have been replaced."""
     if not seen.job:
@@ -64,14 +66,14 @@ def missing(sound: Sound, seen: Seen, since: Seen, gone: Sequence[int] = ()) -> 
     ]
 
 
-def absent(sound: Sound, seen: Seen, gone: Sequence[int] = ()) -> list[str]:
+def absent(sound: SoundCluster, seen: ClusterObservation, gone: Sequence[int] = ()) -> list[str]:
     """Processes that are missing or unusable, as texts."""
     lacking = [name for name in sound.processes if name not in seen.processes or seen.processes[name] in gone]
     stopped = [name for name in sound.processes if name in seen.stopped]
     return [*(f"{name} is not there" for name in lacking), *(f"{name} is stopped" for name in stopped)]
 
 
-def _silent(sound: Sound, seen: Seen, since: Seen) -> list[str]:
+def _silent(sound: SoundCluster, seen: ClusterObservation, since: ClusterObservation) -> list[str]:
     if seen.testimonies < since.testimonies + FRESH_LOOKS:
         return ["nobody was asked since"]
     found = [
@@ -85,7 +87,7 @@ def _silent(sound: Sound, seen: Seen, since: Seen) -> list[str]:
     return found
 
 
-def _instances(sound: Sound, seen: Seen, since: Seen) -> list[str]:
+def _instances(sound: SoundCluster, seen: ClusterObservation, since: ClusterObservation) -> list[str]:
     if seen.looks < since.looks + FRESH_LOOKS:
         return ["nobody looked at the fleet since"]
     if seen.preemptible < sound.preemptible:

@@ -11,23 +11,23 @@ from gleaner.chaos.real.campaign import Campaign
 from gleaner.chaos.real.faults import KINDS, words
 from gleaner.chaos.real.nemesis import Account
 from gleaner.chaos.real.paths import in_order
-from gleaner.chaos.real.told import CampaignTold, JobTold, by_kind, fault_told, thinned
+from gleaner.chaos.real.report_schema import CampaignReport, JobReport, by_kind, fault_report, thinned
 
 
 def judge(
     campaign: Campaign,
     seed: int,
     account: Account,
-    jobs: Sequence[JobTold],
+    jobs: Sequence[JobReport],
     paths: Mapping[str, int],
     seconds: float,
-) -> CampaignTold:
+) -> CampaignReport:
     """The whole report, in its final form."""
     of_jobs = [f"{job.run_id or f'job {job.number}'}: {text}" for job in jobs for text in job.violations]
     violations = (*account.violations, *of_jobs)
     invalid = tuple(invalidities(campaign, account, paths))
     fired, missed = counts(account)
-    return CampaignTold(
+    return CampaignReport(
         campaign=campaign.name,
         seed=seed,
         ok=not violations and not invalid,
@@ -39,7 +39,7 @@ def judge(
         without=campaign.without,
         recovery=tuple(by_kind(account.struck)),
         paths=in_order(paths),
-        faults=tuple(fault_told(n, words(one.fault), one) for n, one in enumerate(account.struck, 1)),
+        faults=tuple(fault_report(n, words(one.fault), one) for n, one in enumerate(account.struck, 1)),
         jobs=tuple(jobs),
         agents=tuple(account.restarts),
         pace=tuple(thinned(account.pace)),

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from gleaner.chaos.real.campaign import Campaign
 from gleaner.chaos.real.faults import places, words
-from gleaner.chaos.real.nemesis import Account, Struck
-from gleaner.chaos.real.told import by_kind
+from gleaner.chaos.real.nemesis import Account, FaultOutcome
+from gleaner.chaos.real.report_schema import by_kind
 from gleaner.chaos.real.verdict import counts
-from gleaner.rlctl.wording import duration
+from gleaner.rlctl.quantity_format import duration
 
 RECENT = 8
 REDRAWS_PER_S = 4
@@ -74,14 +74,14 @@ class LiveView:
         self._campaign = campaign
         self._title = f"{campaign.name}, seed {seed}"
         self._account = Account()
-        self._heard = time.monotonic()
+        self._last_change = time.monotonic()
         self._live = Live(
             console=Console(file=out), get_renderable=self._panel, refresh_per_second=REDRAWS_PER_S
         )
 
     def __call__(self, account: Account) -> None:
         """Take the present account."""
-        self._account, self._heard = account, time.monotonic()
+        self._account, self._last_change = account, time.monotonic()
 
     def __enter__(self) -> "LiveView":
         self._live.__enter__()
@@ -100,7 +100,7 @@ class LiveView:
         return Panel(Group(*parts), title=self._title, border_style="red" if account.violations else "cyan")
 
     def _head(self, account: Account) -> RenderableType:
-        now_s = account.seen.at_s + time.monotonic() - self._heard
+        now_s = account.seen.at_s + time.monotonic() - self._last_change
         fired = sum(counts(account)[0].values())
         wanted = f" of {self._campaign.faults}" if self._campaign.faults else ""
         left_s = max(0.0, self._campaign.minutes * 60 - now_s)
@@ -151,7 +151,7 @@ class LiveView:
         return lines
 
 
-def outcome(one: Struck) -> str:
+def outcome(one: FaultOutcome) -> str:
     """The result as a short text."""
     if one.missed:
         return f"missed: {one.missed}"
@@ -162,7 +162,7 @@ def outcome(one: Struck) -> str:
     return f"recovered in {one.recovered_s:.1f} s"
 
 
-def _over(one: Struck) -> bool:
+def _over(one: FaultOutcome) -> bool:
     return bool(one.missed or one.lacking or one.recovered_s is not None)
 
 

@@ -11,7 +11,7 @@ import re
 
 import msgspec
 
-from gleaner.nodeagent.notices.cloud import Channel, CloudName, LookFailed
+from gleaner.nodeagent.notices.cloud import Channel, CloudName, PollFailed
 from gleaner.nodeagent.notices.metadata import Metadata, Reply, utc_s
 from gleaner.nodeagent.notices.policy import NOTHING, Finding
 
@@ -56,7 +56,7 @@ class Aws:
         await self._metadata.close()
 
     async def token(self, within_s: float = ANSWER_S) -> str:
-        """A session token that is valid for a while. Raises LookFailed."""
+        """A session token that is valid for a while. Raises PollFailed."""
         async with self._renewing:
             now_s = asyncio.get_running_loop().time()
             if not self._token or now_s >= self._renew_at_s:
@@ -65,7 +65,7 @@ class Aws:
                     "PUT", "/latest/api/token", headers={header: str(TOKEN_TTL_S)}, within_s=within_s
                 )
                 if reply.status != 200 or not _TOKEN.fullmatch(reply.text):
-                    raise LookFailed(f"no token: status {reply.status}")
+                    raise PollFailed(f"no token: status {reply.status}")
                 ttl = reply.headers.get(header.lower(), "")
                 ttl_s = min(TOKEN_TTL_S, int(ttl)) if ttl.isdecimal() else TOKEN_TTL_S
                 self._token, self._renew_at_s = reply.text, now_s + max(ttl_s / 2, ttl_s - 60.0)
@@ -75,11 +75,13 @@ class Aws:
         reply = await self._get("/latest/meta-data/spot/instance-action")
         if reply is None:
             return NOTHING
-        said = reply.decode(_InstanceAction)
-        left_s = min(NOTICE_S, utc_s(said.time) - reply.server_s)
-        if said.action == "hibernate":  # begins with the notice
+        action = reply.decode(_InstanceAction)
+        left_s = min(NOTICE_S, utc_s(action.time) - reply.server_s)
+        if action.action == "hibernate":  # begins with the notice
             left_s = min(0.0, left_s)
-        return Finding("notice", f"{said.action[:20]} at {said.time}", f"{said.action} {said.time}", left_s)
+        return Finding(
+            "notice", f"{action.action[:20]} at {action.time}", f"{action.action} {action.time}", left_s
+        )
 
     async def _rebalance(self, at_once: bool) -> Finding:
         reply = await self._get("/latest/meta-data/events/recommendations/rebalance")
@@ -101,4 +103,4 @@ class Aws:
             if reply.status != 401 or last:
                 break
             self._token = ""  # it is not valid any more
-        raise LookFailed(f"{path}: status {reply.status}")
+        raise PollFailed(f"{path}: status {reply.status}")

@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from gleaner.nodeagent.notices.cloud import Channel, CloudName, LookFailed
+from gleaner.nodeagent.notices.cloud import Channel, CloudName, PollFailed
 from gleaner.nodeagent.notices.metadata import Metadata, Reply, utc_s
 from gleaner.nodeagent.notices.policy import NOTHING, Finding
 
@@ -65,13 +65,13 @@ class Azure:
         await self._metadata.close()
 
     async def vm(self, within_s: float = ANSWER_S) -> str:
-        """The name of this VM, as events name it. Raises LookFailed."""
+        """The name of this VM, as events name it. Raises PollFailed."""
         if not self._vm:
             reply = await self._metadata.ask(
                 "GET", NAME, headers=HEADERS, params=NAME_PARAMS, within_s=within_s
             )
             if reply.status != 200 or not _NAME.fullmatch(reply.text):
-                raise LookFailed(f"{NAME}: status {reply.status}, {reply.text[:60]!r}")
+                raise PollFailed(f"{NAME}: status {reply.status}, {reply.text[:60]!r}")
             self._vm = reply.text
         return self._vm
 
@@ -81,7 +81,7 @@ class Azure:
             "POST", EVENTS, headers=HEADERS, params=EVENTS_VERSION, body=body, within_s=ANSWER_S
         )
         if reply.status != 200:
-            raise LookFailed(f"StartRequests: status {reply.status}")
+            raise PollFailed(f"StartRequests: status {reply.status}")
 
     async def _look(self, at_once: bool) -> Finding:
         vm = await self.vm()
@@ -89,7 +89,7 @@ class Azure:
             "GET", EVENTS, headers=HEADERS, params=EVENTS_VERSION, within_s=self._answer_s
         )
         if reply.status != 200:
-            raise LookFailed(f"{EVENTS}: status {reply.status}")
+            raise PollFailed(f"{EVENTS}: status {reply.status}")
         document = reply.decode(_Document)
         self._answer_s = ANSWER_S
         mine = [

@@ -1,7 +1,7 @@
 """Cloud: the port of a cloud that notifies its hosts of preemption.
 
 Owns the types of notices and of the channels over which it is asked. Behind it: `aws`, `gcp`, `azure`, found
-by `finding`.
+by `cloud_detection`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,13 +15,13 @@ Source = Literal["auto", "none", "aws", "gcp", "azure"]
 """Values of `nodeagent start --notices`."""
 
 
-class LookFailed(Exception):
+class PollFailed(Exception):
     """The cloud did not answer, or not as documented; `str` explains how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One thing to ask. `look` raises LookFailed and always ends; with `at_once` it does not wait for news.
+    """One thing to ask. `look` raises PollFailed and always ends; with `at_once` it does not wait for news.
     `pause_s`: between two looks; `near_s`: the same while a notice holds."""
 
     name: str
@@ -42,7 +42,7 @@ class Cloud(Protocol):
         """All that is asked, side by side."""
 
     async def acknowledge(self, id: str) -> None:
-        """This host is empty: the event `id` need not wait. Raises LookFailed."""
+        """This host is empty: the event `id` need not wait. Raises PollFailed."""
 
     async def close(self) -> None:
         """Release connections."""

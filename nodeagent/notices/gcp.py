@@ -8,7 +8,7 @@ preempted, with at most 30 s to its end), "Query metadata server for maintenance
 
 from functools import partial
 
-from gleaner.nodeagent.notices.cloud import Channel, CloudName, LookFailed
+from gleaner.nodeagent.notices.cloud import Channel, CloudName, PollFailed
 from gleaner.nodeagent.notices.metadata import Metadata
 from gleaner.nodeagent.notices.policy import NOTHING, Finding
 
@@ -61,12 +61,12 @@ class Gcp:
         path = f"/computeMetadata/v1/instance/{key}"
         reply = await self._metadata.ask("GET", path, headers=HEADERS, params=params, within_s=within_s)
         if reply.status != 200:
-            raise LookFailed(f"{path}: status {reply.status}")
+            raise PollFailed(f"{path}: status {reply.status}")
         if reply.headers.get("metadata-flavor") != "Google":
-            raise LookFailed(f"{path}: the answer is not the metadata server's")
+            raise PollFailed(f"{path}: the answer is not the metadata server's")
         found = FINDINGS[key].get(reply.text)
         if found is None:
-            raise LookFailed(f"{path}: unknown value {reply.text[:60]!r}")
+            raise PollFailed(f"{path}: unknown value {reply.text[:60]!r}")
         if "etag" in reply.headers:
             self._etags[key] = reply.headers["etag"][:200]
         return found

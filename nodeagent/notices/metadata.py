@@ -1,6 +1,6 @@
 """Metadata service over HTTP: one request at a time, with deadline and size limit.
 
-Owns the edge: an invalid answer (no connection, too slow, too large, cut off, no text) becomes LookFailed.
+Owns the edge: an invalid answer (no connection, too slow, too large, cut off, no text) becomes PollFailed.
 Redirects are not followed, proxies not used, compression not requested: none of the services needs them, and
 each could lead to another server. Times in answers are read by the service's own clock, from its `Date`.
 """
@@ -15,7 +15,7 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from gleaner.nodeagent.notices.cloud import LookFailed
+from gleaner.nodeagent.notices.cloud import PollFailed
 from gleaner.transport.http_body import BodyTooLong, whole_body
 
 LINK_LOCAL = "http://169.254.169.254"
@@ -36,11 +36,11 @@ class Reply:
     server_s: float
 
     def decode(self, type_: type[T]) -> T:
-        """The text as JSON of this type. Raises LookFailed."""
+        """The text as JSON of this type. Raises PollFailed."""
         try:
             return msgspec.json.decode(self.text, type=type_)
         except msgspec.MsgspecError as problem:
-            raise LookFailed(f"no JSON as documented: {problem}") from problem
+            raise PollFailed(f"no JSON as documented: {problem}") from problem
 
 
 class Metadata:
@@ -60,7 +60,7 @@ class Metadata:
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Reply:
-        """One request, over within `within_s`. Raises LookFailed for anything but a valid answer."""
+        """One request, over within `within_s`. Raises PollFailed for anything but a valid answer."""
         timeout = aiohttp.ClientTimeout(total=within_s, connect=min(CONNECT_S, within_s))
         try:
             async with self._open().request(
@@ -80,10 +80,10 @@ class Metadata:
                     _server_s(response.headers.get("Date", "")),
                 )
         except TimeoutError as problem:
-            raise LookFailed(f"{path}: no answer within {within_s:g} s") from problem
+            raise PollFailed(f"{path}: no answer within {within_s:g} s") from problem
         except (aiohttp.ClientError, OSError, ValueError, BodyTooLong) as problem:
             text = str(problem)[:200] or type(problem).__name__
-            raise LookFailed(f"{path}: {text}") from problem
+            raise PollFailed(f"{path}: {text}") from problem
 
     async def close(self) -> None:
         """Release connections; a later request opens new ones."""
@@ -103,17 +103,17 @@ class Metadata:
 
 def utc_s(text: str) -> float:
     """A time of an answer ("2017-09-18T08:22:00Z" or "Mon, 19 Sep 2016 18:29:47 GMT") in s since 1970.
-    Raises LookFailed."""
+    Raises PollFailed."""
     try:
         when = parsedate_to_datetime(text) if "," in text else datetime.fromisoformat(text)
         return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError, TypeError) as problem:
-        raise LookFailed(f"{text[:60]!r} is no time") from problem
+        raise PollFailed(f"{text[:60]!r} is no time") from problem
 
 
 def _server_s(date: str) -> float:
     """Time from the `Date` of an answer; this host's clock if it is missing or invalid."""
     try:
         return utc_s(date) if date else time.time()
-    except LookFailed:
+    except PollFailed:
         return time.time()

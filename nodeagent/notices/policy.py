@@ -64,7 +64,7 @@ class NoticePolicy:
 
     _channels: dict[str, _Channel] = field(default_factory=dict)
 
-    def heard(self, channel: str, finding: Finding, now_s: float) -> None:
+    def observe(self, channel: str, finding: Finding, now_s: float) -> None:
         """Apply the finding of a look over `channel` at `now_s`. A look that failed is no finding: nothing
         changes."""
         known = self._channels.setdefault(channel, _Channel())

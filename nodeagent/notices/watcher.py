@@ -8,7 +8,7 @@ implements the requests. Nothing that a metadata service does ends the watcher.
 import asyncio
 
 from gleaner.actors.protocol.cluster import CloudNotice, HandedOver
-from gleaner.nodeagent.notices.cloud import Channel, Cloud, FindCloud, LookFailed
+from gleaner.nodeagent.notices.cloud import Channel, Cloud, FindCloud, PollFailed
 from gleaner.nodeagent.notices.policy import STAYS, NoticePolicy, Verdict
 from gleaner.supervisor import Actor, AskFailed, Done, Refused, handles
 
@@ -31,7 +31,7 @@ class NoticeWatcher(Actor):
         self._source = "looking for a metadata service"
         self._policy = NoticePolicy()
         self._news = asyncio.Event()
-        self._said: Verdict | None = None  # what the node agent knows
+        self._reported: Verdict | None = None  # what the node agent knows
         self._looks = 0
         self._failed = 0
         self._last_s: float | None = None  # of the last answer
@@ -67,7 +67,7 @@ class NoticeWatcher(Actor):
             near = bool(self._policy.standing)
             try:
                 found = await channel.look(near and self._policy.unsure(channel.name))
-            except LookFailed as problem:
+            except PollFailed as problem:
                 self._failed += 1
                 self._missed(channel.name, str(problem))
                 pause_s = backoff_s * self.ctx.rng.uniform(0.5, 1.0)
@@ -80,7 +80,7 @@ class NoticeWatcher(Actor):
                 self._last_s = self.ctx.now()
                 if self._trouble.pop(channel.name, None) is not None:
                     self.ctx.log.info("%s answers again", channel.name)
-                self._policy.heard(channel.name, found, self._last_s)
+                self._policy.observe(channel.name, found, self._last_s)
                 self._news.set()
                 pause_s = channel.near_s if self._policy.standing else channel.pause_s
             await asyncio.sleep(pause_s)
@@ -95,12 +95,12 @@ class NoticeWatcher(Actor):
     @handles(HandedOver)
     async def handed_over(self, message: HandedOver) -> None:
         """The host is empty: acknowledge that to the cloud, if it wants that."""
-        said = self._said
-        if self._cloud is None or said is None or not said.acknowledges:
+        reported = self._reported
+        if self._cloud is None or reported is None or not reported.acknowledges:
             return
         try:
-            await self._cloud.acknowledge(said.id)
-        except LookFailed as problem:
+            await self._cloud.acknowledge(reported.id)
+        except PollFailed as problem:
             raise Refused(f"{self._cloud.name}: {problem}") from problem
         self.ctx.log.info("acknowledged that this host is empty: %s", self._cloud.name)
 
@@ -114,9 +114,9 @@ class NoticeWatcher(Actor):
             self._news.clear()
             now_s = self.ctx.now()
             verdict = self._policy.verdict(now_s)
-            if verdict == self._said and now_s - told_s < TELL_AGAIN_S:
+            if verdict == self._reported and now_s - told_s < TELL_AGAIN_S:
                 continue
-            if verdict != (self._said or STAYS):
+            if verdict != (self._reported or STAYS):
                 self._log(verdict, now_s)
             word = CloudNotice(
                 kind=verdict.kind,
@@ -125,7 +125,7 @@ class NoticeWatcher(Actor):
                 why=verdict.why,
                 acknowledges=verdict.acknowledges,
             )
-            self._said = verdict
+            self._reported = verdict
             try:
                 await self.ctx.ask(f"{self.ctx.node}/agent", word, deadline_s=TELL_DEADLINE_S, expect=Done)
                 told_s = now_s

@@ -34,7 +34,7 @@ NEEDED_FOR = {
 
 
 @dataclass(slots=True)
-class Testimony:
+class StreamEvidence:
     """Streams by name; a name that is in two journals has two contents. missing: (invariant, text) for
     unreadable evidence. damaged: (place, fault) of journals that are not whole."""
 
@@ -65,17 +65,17 @@ class Testimony:
 
 
 def evidence_of(
-    told: Testimony, config: Config, *, complete: bool, checkpoints: Sequence[CheckpointSeen]
+    streams: StreamEvidence, config: Config, *, complete: bool, checkpoints: Sequence[CheckpointSeen]
 ) -> Evidence:
     """The evidence in `told` and the checkpoints.
 
     complete: whether the job reported that it is done, so that every step is due.
     """
-    state = _replayed(told.messages(MANAGER))
-    ledgers = [message for message in told.messages(LEDGER) if isinstance(message, BatchLedger)]
+    state = _replayed(streams.messages(MANAGER))
+    ledgers = [message for message in streams.messages(LEDGER) if isinstance(message, BatchLedger)]
     open_batches = [ledger_of(batch) for batch in state.log.batches.values()]
-    trained = [message for message in told.messages(STATE) if isinstance(message, StepTrained | Rewound)]
-    finished = [event.step for event in told.messages(CONTROLLER) if isinstance(event, StepFinished)]
+    trained = [message for message in streams.messages(STATE) if isinstance(message, StepTrained | Rewound)]
+    finished = [event.step for event in streams.messages(CONTROLLER) if isinstance(event, StepFinished)]
     return Evidence(
         steps=config.job.steps,
         requests_per_step=config.rollout.prompts * config.rollout.samples,
@@ -84,13 +84,13 @@ def evidence_of(
         ledgers=[*ledgers, *open_batches],
         trained=trained,
         finished=finished,
-        counters=state.counters if MANAGER in told.streams else None,
+        counters=state.counters if MANAGER in streams.streams else None,
         tokens_lost=state.tokens_lost,
         state_faults=state.check(),
-        fences=_fences(told.messages(REGISTRY)),
+        fences=_fences(streams.messages(REGISTRY)),
         checkpoints=checkpoints,
-        missing=told.missing,
-        damaged=told.damaged,
+        missing=streams.missing,
+        damaged=streams.damaged,
     )
 
 

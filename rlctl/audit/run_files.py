@@ -19,10 +19,10 @@ from gleaner.configs.schema import Config
 from gleaner.nodeagent.host import CLUSTER
 from gleaner.rlctl.audit import journal_faults
 from gleaner.rlctl.audit.invariants import CheckpointSeen, Evidence
-from gleaner.rlctl.audit.journal_evidence import LEDGER, NEEDED_FOR, REGISTRY, Testimony, evidence_of
+from gleaner.rlctl.audit.journal_evidence import LEDGER, NEEDED_FOR, REGISTRY, StreamEvidence, evidence_of
 from gleaner.supervisor import JournalError
 from gleaner.supervisor.journal.file import JournalView, contents_of
-from gleaner.supervisor.journal.places import view
+from gleaner.supervisor.journal.store_choice import view
 
 __all__ = ["COMMIT_FILE", "CONTROLLER", "LEDGER", "MANAGER", "NEEDED_FOR", "REGISTRY", "STATE", "gather"]
 
@@ -44,27 +44,30 @@ def gather(
     directories of hosts outside `nodes/`. database: the URL of the head's journals, where they are in one.
     """
     nodes = sorted(path for path in (run_dir / "nodes").glob("*") if path.is_dir())
-    told = _streams([*nodes, *state_dirs], run_dir, database)
+    streams = _streams([*nodes, *state_dirs], run_dir, database)
     if complete and not (run_dir / "checkpoints").is_dir():
-        told.missing.append(("I5", f"{run_dir / 'checkpoints'} does not exist"))
+        streams.missing.append(("I5", f"{run_dir / 'checkpoints'} does not exist"))
     checkpoints = list(_checkpoints(run_dir / "checkpoints"))
-    return evidence_of(told, config, complete=complete, checkpoints=checkpoints)
+    return evidence_of(streams, config, complete=complete, checkpoints=checkpoints)
 
 
-def _streams(state_dirs: Sequence[Path], run_dir: Path, database: str) -> Testimony:
-    told = Testimony()
+def _streams(state_dirs: Sequence[Path], run_dir: Path, database: str) -> StreamEvidence:
+    streams = StreamEvidence()
     if database:
-        _read(database, lambda journal: _spaces_of(journal, run_dir.name), told, only=run_dir.name)
+        _read(database, lambda journal: _spaces_of(journal, run_dir.name), streams, only=run_dir.name)
     for state_dir in state_dirs:
         of_host, of_job = state_dir / "journal", state_dir / "journal" / run_dir.name
         for journal in sorted([*of_host.glob("*.sqlite"), *of_job.glob("*.sqlite")]):
-            _read(journal, lambda journal: {name: name for name in journal.names()}, told)
-    told.miss(f"under {run_dir / 'nodes'}", "; hosts whose state is elsewhere are named with --state-dir")
-    return told
+            _read(journal, lambda journal: {name: name for name in journal.names()}, streams)
+    streams.miss(f"under {run_dir / 'nodes'}", "; hosts whose state is elsewhere are named with --state-dir")
+    return streams
 
 
 def _read(
-    place: str | Path, named: Callable[[JournalView], Mapping[str, str]], told: Testimony, only: str = ""
+    place: str | Path,
+    named: Callable[[JournalView], Mapping[str, str]],
+    streams: StreamEvidence,
+    only: str = "",
 ) -> None:
     """Verify a journal, then read its needed streams. named: the streams of this run by the names under which
     the journal keeps them. only: verify those whose name contains it."""
@@ -74,13 +77,13 @@ def _read(
             faults = [str(fault["fault"]) for fault in journal_faults.faults(journal, only)]
             found = {full: name for full, name in named(journal).items() if name in NEEDED_FOR}
             for full, name in found.items():
-                told.add(name, contents_of(journal, [full])[full])
+                streams.add(name, contents_of(journal, [full])[full])
     except JournalError as problem:
         faults = [str(problem)]
-    told.damaged += [(str(place), fault) for fault in faults]
+    streams.damaged += [(str(place), fault) for fault in faults]
     doubted = NEEDED_FOR if found is None else dict.fromkeys(found.values())
     for name in doubted if faults else ():
-        told.lack(name, f"{place} is not whole: {faults[0]}")
+        streams.lack(name, f"{place} is not whole: {faults[0]}")
 
 
 def _spaces_of(journal: JournalView, run_id: str) -> dict[str, str]:

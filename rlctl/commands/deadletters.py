@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gleaner.nodeagent.cluster_view import Everywhere
+from gleaner.nodeagent.cluster_view import ClusterReplies
 from gleaner.rlctl.columns import Column, fitted
 from gleaner.rlctl.commands.terminal import (
     Subparsers,
@@ -21,7 +21,7 @@ from gleaner.rlctl.commands.terminal import (
     tell_silent,
 )
 from gleaner.rlctl.errors import OK, usage
-from gleaner.rlctl.wording import age
+from gleaner.rlctl.quantity_format import age
 from gleaner.supervisor.dead_letters import DeadLetter
 from gleaner.supervisor.inspection.messages import DeadLettersOf, ListDeadLetters
 
@@ -70,7 +70,7 @@ def deadletters(args: argparse.Namespace) -> int:
     if not 0 <= args.limit <= MAX_LIMIT:
         raise usage(f"--limit {args.limit}: expected 0 to {MAX_LIMIT}")
     seen = ask_everywhere(args, ListDeadLetters(limit=MAX_LIMIT), DeadLettersOf)
-    seen = Everywhere([only(answer, args.reason) for answer in seen.answers], seen.silent)
+    seen = ClusterReplies([only(answer, args.reason) for answer in seen.answers], seen.silent)
     if args.json:
         print_json(as_json(seen, args.limit))
         return OK
@@ -109,7 +109,7 @@ def sample_rows(answers: Iterable[DeadLettersOf], limit: int) -> list[Sequence[s
     ]
 
 
-def as_json(seen: Everywhere[DeadLettersOf], limit: int) -> dict[str, object]:
+def as_json(seen: ClusterReplies[DeadLettersOf], limit: int) -> dict[str, object]:
     """The JSON object."""
     samples = [
         {

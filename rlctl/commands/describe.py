@@ -24,7 +24,7 @@ from gleaner.rlctl.commands.terminal import (
     run_async,
 )
 from gleaner.rlctl.errors import OK, CommandError, failed, nothing
-from gleaner.rlctl.wording import age, duration
+from gleaner.rlctl.quantity_format import age, duration
 from gleaner.supervisor import Address, AskFailed, Refused
 from gleaner.supervisor.inspection.messages import ActorDescribed, Describe
 
@@ -66,12 +66,12 @@ def describe(args: argparse.Namespace) -> int:
         async with chosen_cluster(args) as cluster:
             return await find(cluster, args.actor, deadline(args))
 
-    told = run_async(look())
+    description = run_async(look())
     if args.json:
-        print_json(told)
+        print_json(description)
     else:
         out = console()
-        out.print(render(told, out.width))
+        out.print(render(description, out.width))
     return OK
 
 
@@ -102,56 +102,67 @@ def unknown(name: str, addresses: Iterable[Address]) -> CommandError:
     names = sorted(address.name for address in addresses)
     near = difflib.get_close_matches(name, names, NEAR, cutoff=0.5)
     near += [other for other in names if name in other and other not in near]
-    said = f"did you mean {', '.join(near[:NEAR])}?" if near else "`rlctl ps` lists all of them"
-    return nothing(f"{name}: no actor of this name is registered now; {said}")
+    hint = f"did you mean {', '.join(near[:NEAR])}?" if near else "`rlctl ps` lists all of them"
+    return nothing(f"{name}: no actor of this name is registered now; {hint}")
 
 
-def render(told: ActorDescribed, width: int) -> RenderableType:
+def render(description: ActorDescribed, width: int) -> RenderableType:
     """The page."""
     parts: list[RenderableType] = [
-        Text.assemble((told.name, "bold"), ("  " + told.purpose, "dim")),
-        _facts(told),
+        Text.assemble((description.name, "bold"), ("  " + description.purpose, "dim")),
+        _facts(description),
     ]
-    kinds = [it.kind if it.lane == "user" else f"{it.kind} ({it.lane})" for it in told.handlers]
+    kinds = [it.kind if it.lane == "user" else f"{it.kind} ({it.lane})" for it in description.handlers]
     parts += _section("handles", kinds)
-    if told.failure is not None:
-        ago, failure = duration(told.now_s - told.failure.at_s), told.failure
+    if description.failure is not None:
+        ago, failure = duration(description.now_s - description.failure.at_s), description.failure
         title = f"last failure ({ago} ago, of incarnation {failure.incarnation}, {failure.count} in all)"
-        lines = [line if not n else f"caused by {line}" for n, line in enumerate(told.failure.chain)]
+        lines = [line if not n else f"caused by {line}" for n, line in enumerate(description.failure.chain)]
         parts += [Text(f"\n{title}", style="bold"), *(Text(f"  {line}", style="red") for line in lines)]
-    if told.waits:
+    if description.waits:
         columns = (Column("SINCE", right=True), Column("DEADLINE", right=True), Column("FOR"), Column("ON"))
-        rows = [(age(wait.since_s), age(wait.left_s), wait.what, wait.on) for wait in told.waits]
+        rows = [(age(wait.since_s), age(wait.left_s), wait.what, wait.on) for wait in description.waits]
         parts += [Text("\nwaits", style="bold"), fitted(columns, rows, width)]
     for title, names in (
-        ("children", told.children),
-        ("watches", told.watches),
-        ("watched by", told.watched_by),
+        ("children", description.children),
+        ("watches", description.watches),
+        ("watched by", description.watched_by),
     ):
         parts += _section(title, names)
-    if told.figures:
+    if description.figures:
         parts.append(Text("\nfigures", style="bold"))
-        parts.append(_grid([(name, str(value)) for name, value in told.figures.items()]))
+        parts.append(_grid([(name, str(value)) for name, value in description.figures.items()]))
     return Group(*parts)
 
 
-def _facts(told: ActorDescribed) -> Table:
-    lanes = "   ".join(f"{lane} {count}" for lane, count in told.waiting.items())
-    supervised = f"{told.parent}   {told.strategy}".strip() or "nobody"
+def _facts(description: ActorDescribed) -> Table:
+    lanes = "   ".join(f"{lane} {count}" for lane, count in description.waiting.items())
+    supervised = f"{description.parent}   {description.strategy}".strip() or "nobody"
     facts = [
-        ("class", f"{told.module}.{told.actor_class}"),
-        ("state", f"{told.state} for {duration(told.age_s)}, incarnation {told.incarnation}"),
-        ("process", f"{told.node}/{told.process}   pid {told.pid}   {told.endpoint}"),
-        ("mailbox", f"{lanes}   limit {told.mailbox_limit}"),
-        ("messages", f"{told.handled:,} handled   {told.dropped:,} dropped   {told.rate:,.1f}/s"),
+        ("class", f"{description.module}.{description.actor_class}"),
+        (
+            "state",
+            f"{description.state} for {duration(description.age_s)}, incarnation {description.incarnation}",
+        ),
+        (
+            "process",
+            f"{description.node}/{description.process}   pid {description.pid}   {description.endpoint}",
+        ),
+        ("mailbox", f"{lanes}   limit {description.mailbox_limit}"),
+        (
+            "messages",
+            f"{description.handled:,} handled   {description.dropped:,} dropped   {description.rate:,.1f}/s",
+        ),
         (
             "supervisor",
-            f"{supervised}   {told.restarts} restarts" if not told.owner else f"owned by {told.owner}",
+            f"{supervised}   {description.restarts} restarts"
+            if not description.owner
+            else f"owned by {description.owner}",
         ),
-        ("journal", told.journal or "-"),
+        ("journal", description.journal or "-"),
     ]
-    if told.last_failure and told.failure is None:
-        facts.append(("last failure", " ".join(told.last_failure.split())))
+    if description.last_failure and description.failure is None:
+        facts.append(("last failure", " ".join(description.last_failure.split())))
     return _grid(facts)
 
 

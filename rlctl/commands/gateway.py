@@ -11,8 +11,8 @@ import msgspec
 from gleaner.configs.load import ConfigError, load
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.files import make_private
-from gleaner.nodeagent.host import Seat, run_process
-from gleaner.nodeagent.site import RealSite
+from gleaner.nodeagent.host import ProcessLocation, run_process
+from gleaner.nodeagent.host_services import RealHostServices
 from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json
 from gleaner.rlctl.errors import usage
 
@@ -83,8 +83,8 @@ def add(commands: Subparsers) -> None:
 def gateway(args: argparse.Namespace) -> int:
     """Run the command."""
     from gleaner.actors.gateway.engine_url import BadUrl, origin  # here: only this command needs HTTP
-    from gleaner.nodeagent.gateway_alone import GatewayOptions, run_gateway
-    from gleaner.nodeagent.gateway_door import address_of
+    from gleaner.nodeagent.gateway_http import address_of
+    from gleaner.nodeagent.standalone_gateway import GatewayOptions, run_gateway
 
     given = [url.strip() for text in args.engine_url for url in str(text).split(",")]
     if not given:
@@ -100,7 +100,7 @@ def gateway(args: argparse.Namespace) -> int:
     if args.tokenizer and not (Path(args.tokenizer) / "tokenizer.json").is_file():
         raise usage(f"--tokenizer {args.tokenizer}: no tokenizer.json is there")
 
-    def told(url: str, first: str) -> None:
+    def announce(url: str, first: str) -> None:
         if args.json:
             sys.stdout.write(json.dumps({"url": url, "engines": engines}) + "\n")
         else:
@@ -111,9 +111,9 @@ def gateway(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="gleaner-gateway-") as passing:
         state_dir = (args.state_dir or Path(passing)).absolute()
         make_private(state_dir)  # journal and log contain the prompts and responses of clients
-        seat = Seat("gateway", "gateway", state_dir)
-        options = GatewayOptions(seat, engines, config, args.tokenizer, told)
-        return run_process(lambda stop: run_gateway(options, stop, RealSite()), "rlctl gateway")
+        location = ProcessLocation("gateway", "gateway", state_dir)
+        options = GatewayOptions(location, engines, config, args.tokenizer, announce)
+        return run_process(lambda stop: run_gateway(options, stop, RealHostServices()), "rlctl gateway")
 
 
 def settings_of(args: argparse.Namespace) -> Config:

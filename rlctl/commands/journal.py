@@ -14,7 +14,7 @@ from gleaner.rlctl import journals
 from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
 from gleaner.rlctl.errors import FAILED, OK, failed, usage
 from gleaner.supervisor import JournalError
-from gleaner.supervisor.journal.places import view
+from gleaner.supervisor.journal.store_choice import view
 
 _DESCRIPTION = """\
 Inspect, verify or export journals: the durable state of actors. The command never writes to them, and a

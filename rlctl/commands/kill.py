@@ -19,7 +19,7 @@ from gleaner.rlctl.commands.terminal import (
     run_async,
 )
 from gleaner.rlctl.errors import OK, CommandError, failed, nothing, usage
-from gleaner.rlctl.printing import print_plain_json
+from gleaner.rlctl.plain_output import print_plain_json
 from gleaner.rlctl.runs import RunDir
 from gleaner.rlctl.targets import Target, resolve
 

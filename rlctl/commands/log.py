@@ -9,9 +9,9 @@ from gleaner.configs.schema import Loggers
 from gleaner.rlctl import runs
 from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_runs_dir
 from gleaner.rlctl.errors import OK, failed, nothing, usage
-from gleaner.rlctl.live import follow
+from gleaner.rlctl.live_view import follow
+from gleaner.rlctl.loggers.factory import open_sinks
 from gleaner.rlctl.loggers.feed import feed
-from gleaner.rlctl.loggers.opening import open_sinks
 from gleaner.rlctl.loggers.sink import SinkFailed
 
 _DESCRIPTION = """\

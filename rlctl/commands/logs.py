@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gleaner.rlctl import runs
 from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir
 from gleaner.rlctl.errors import OK, nothing, usage
-from gleaner.rlctl.logbook import Line, Logbook, files_of
+from gleaner.rlctl.merged_logs import Line, Logbook, files_of
 from gleaner.rlctl.runs import RunDir
 
 _DESCRIPTION = """\
@@ -65,10 +65,10 @@ def logs(args: argparse.Namespace) -> int:
     return OK
 
 
-def _follow(run: RunDir, who: str, book: Logbook, show: Callable[[Line], None]) -> None:
+def _follow(run: RunDir, name: str, book: Logbook, show: Callable[[Line], None]) -> None:
     while True:
         driven = run.driven()
-        for line in book.more(files_of(run.nodes, who)):
+        for line in book.more(files_of(run.nodes, name)):
             show(line)
         sys.stdout.flush()
         if not driven:

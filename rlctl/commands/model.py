@@ -72,7 +72,7 @@ def _settings(args: argparse.Namespace) -> Config:
         raise usage(*problem.problems) from problem
 
 
-def _tell(made: models.Made, *, as_json: bool) -> int:
+def _tell(made: models.MadeModel, *, as_json: bool) -> int:
     if as_json:
         print_json(made)
         return OK

@@ -13,7 +13,7 @@ from gleaner.rlctl.commands.terminal import (
     silent_line,
 )
 from gleaner.rlctl.errors import OK
-from gleaner.rlctl.printing import print_plain_json, print_table, screen_width
+from gleaner.rlctl.plain_output import print_plain_json, print_table, screen_width
 from gleaner.rlctl.process_table import table
 
 _DESCRIPTION = """\

@@ -21,8 +21,8 @@ from gleaner.rlctl.commands.terminal import (
     run_async,
 )
 from gleaner.rlctl.errors import OK, failed, usage
-from gleaner.rlctl.publishing import Publication, failure_of
-from gleaner.rlctl.publishing_home import CannotPublish
+from gleaner.rlctl.transfer_agent import CannotPublish
+from gleaner.rlctl.weight_publisher import Publication, failure_of
 from gleaner.supervisor import AskFailed
 
 _DESCRIPTION = """\
@@ -93,13 +93,13 @@ def publish(args: argparse.Namespace) -> int:
     async def work() -> tuple[Publication, str, float, int]:
         async with chosen_cluster(args) as cluster:
             begun_s = time.monotonic()
-            told = _Told(args.json)
+            progress = _ProgressLines(args.json)
             handed = await cluster.publish(
                 args.directory.absolute(),
                 args.version,
                 host=args.host,
                 wait_s=WAIT_S,
-                progress=told,
+                progress=progress,
                 model_changed=args.model_changed,
             )
             known = await handed.known()
@@ -134,7 +134,7 @@ def publish(args: argparse.Namespace) -> int:
     return OK
 
 
-class _Told:
+class _ProgressLines:
     """Progress on standard error, in few lines."""
 
     def __init__(self, quiet: bool) -> None:

@@ -50,10 +50,10 @@ def run(args: argparse.Namespace) -> int:
             f"{args.who}: nobody in {where} has that name, key or fingerprint: `rlctl trust --list`"
         )
     if args.json:
-        told = [
-            {"keys": str(path), "removed": [_told(one) for one in gone]} for path, gone in removed.items()
+        entries = [
+            {"keys": str(path), "removed": [_entry(one) for one in gone]} for path, gone in removed.items()
         ]
-        print_json({"directories": told})
+        print_json({"directories": entries})
         return OK
     out = console()
     for directory, gone in removed.items():
@@ -70,16 +70,16 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _meant(who: str) -> str:
+def _meant(name: str) -> str:
     """`who` itself, or the key in the file of that name. Raises CommandError."""
-    file = Path(who)
+    file = Path(name)
     if not file.is_file():
-        return who
+        return name
     try:
         return read_key(file)
     except BadKeys as problem:
         raise usage(str(problem)) from problem
 
 
-def _told(one: Trusted) -> dict[str, str]:
+def _entry(one: Trusted) -> dict[str, str]:
     return {"name": one.name, "public": one.key, "fingerprint": one.fingerprint}

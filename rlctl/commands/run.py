@@ -25,7 +25,6 @@ from gleaner.rlctl.commands.terminal import (
     print_errors,
     run_async,
 )
-from gleaner.rlctl.drive import Elsewhere, View, drive, probe
 from gleaner.rlctl.errors import (
     FAILED,
     INTERRUPTED,
@@ -40,10 +39,11 @@ from gleaner.rlctl.errors import (
     unserved,
     usage,
 )
-from gleaner.rlctl.live import Mode, announce
+from gleaner.rlctl.live_view import Mode, announce
 from gleaner.rlctl.outcome import print_closing
 from gleaner.rlctl.problem_counts import counted
 from gleaner.rlctl.report.model import Report
+from gleaner.rlctl.run_driver import ExternalCluster, View, drive, probe
 from gleaner.rlctl.runs import RunDir
 from gleaner.transport.keys import BadKeys
 
@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def ready(config: Config, place: Path, elsewhere: Elsewhere | None) -> None:
+def ready(config: Config, place: Path, elsewhere: ExternalCluster | None) -> None:
     """Check everything that can be checked before any file is made. Raises CommandError."""
     if problems := preflight.problems(config, place, here=elsewhere is None):
         raise usage(*problems)
@@ -151,7 +151,7 @@ def settings(args: argparse.Namespace) -> Config:
         raise usage(*problem.problems) from problem
 
 
-def cluster_of(args: argparse.Namespace) -> Elsewhere | None:
+def cluster_of(args: argparse.Namespace) -> ExternalCluster | None:
     """The cluster of `--head`, if one is named. Raises CommandError."""
     if not args.head:
         if args.head_key or args.keys or args.state_dir or args.journal:
@@ -160,10 +160,12 @@ def cluster_of(args: argparse.Namespace) -> Elsewhere | None:
                 "its keys from the setting network.keys"
             )
         return None
-    return Elsewhere(address(args.head), head_key(args), args.keys, tuple(args.state_dir), args.journal)
+    return ExternalCluster(address(args.head), head_key(args), args.keys, tuple(args.state_dir), args.journal)
 
 
-def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere: Elsewhere | None) -> int:
+def execute(
+    folder: RunDir, config: Config, args: argparse.Namespace, elsewhere: ExternalCluster | None
+) -> int:
     """Drive the run in its folder; return the exit code."""
     mode: Mode = "json" if args.json else "plain" if args.plain else "auto"
     ended: CommandError | None = None

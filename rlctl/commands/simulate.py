@@ -17,14 +17,14 @@ from gleaner.configs.schema import Config
 from gleaner.rlctl import runs
 from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
 from gleaner.rlctl.errors import FAILED, INTERRUPTED, OK, failed, usage
-from gleaner.rlctl.fitted import fitted
-from gleaner.rlctl.modelled import Words, setting_of
+from gleaner.rlctl.fitted_times import fitted
+from gleaner.rlctl.quantity_format import duration
 from gleaner.rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate_all
-from gleaner.rlctl.simulate_page import Asked, page_of, rows_of
-from gleaner.rlctl.wording import duration
+from gleaner.rlctl.simulate_page import RequestText, page_of, rows_of
+from gleaner.rlctl.what_if_setup import WhatIfOptions, setting_of
 from gleaner.sim.models.hardware import device_names
 from gleaner.sim.models.shapes import model_names
-from gleaner.sim.setting import Setting
+from gleaner.sim.run_setup import RunSetup
 
 _DESCRIPTION = f"""\
 Run a job on modelled machines, on virtual time, to estimate its cost before machines are rented.
@@ -50,8 +50,8 @@ _EXAMPLES = """\
   rlctl simulate quickstart --fit quickstart-2026          with the measured times of that run of `rlctl run`
   rlctl simulate quickstart --json --no-baseline"""
 
-PRESETS: dict[str, Words] = {
-    "rlboost-14b": Words(
+PRESETS: dict[str, WhatIfOptions] = {
+    "rlboost-14b": WhatIfOptions(
         model="qwen3-14b",
         reserved="h100x8:tp2",
         preemptible="h100x2:tp2",
@@ -137,17 +137,17 @@ def run(args: argparse.Namespace) -> int:
     with stop.listening():
         done = simulate_all(settings, stop, show.progress)
     show.over()
-    asked = Asked(config, words, setting.trace, notes)
-    told = {
+    asked = RequestText(config, words, setting.trace, notes)
+    report = {
         "interrupted": stop.asked,
         "machines": asked.machines,
         "notes": list(notes),
         "runs": {one.name: _builtins(one) for one in done},
     }
     if folder is not None:
-        _write(folder, page_of(asked, done), told)
+        _write(folder, page_of(asked, done), report)
     if args.json:
-        sys.stdout.write(msgspec.json.encode({"kind": "result", **told}).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode({"kind": "result", **report}).decode() + "\n")
     else:
         _print(asked, done, folder)
     if stop.asked:
@@ -164,9 +164,9 @@ def _settings(args: argparse.Namespace) -> Config:
         raise usage(*problem.problems) from problem
 
 
-def _words(args: argparse.Namespace) -> Words:
+def _words(args: argparse.Namespace) -> WhatIfOptions:
     """The options over those of the preset."""
-    words = PRESETS.get(str(args.config), Words())
+    words = PRESETS.get(str(args.config), WhatIfOptions())
     given = {
         "model": args.model,
         "reserved": args.reserved,
@@ -184,11 +184,13 @@ def _words(args: argparse.Namespace) -> Words:
     for option in ("boot", "notice"):
         if getattr(args, option) is not None and not getattr(args, option) >= 0:
             raise usage(f"--{option} {getattr(args, option):g}: expected 0 or more")
-    fields = {name: getattr(words, name) for name in Words.__slots__}
-    return Words(**{**fields, **{name: value for name, value in given.items() if value is not None}})
+    fields = {name: getattr(words, name) for name in WhatIfOptions.__slots__}
+    return WhatIfOptions(**{**fields, **{name: value for name, value in given.items() if value is not None}})
 
 
-def _setting(args: argparse.Namespace, config: Config, words: Words) -> tuple[Setting, tuple[str, ...]]:
+def _setting(
+    args: argparse.Namespace, config: Config, words: WhatIfOptions
+) -> tuple[RunSetup, tuple[str, ...]]:
     """The setting, and the source of its figures where that is not the tables. Raises CommandError."""
     setting = setting_of(config, words)
     if args.notice is not None and setting.trace is None:
@@ -197,9 +199,9 @@ def _setting(args: argparse.Namespace, config: Config, words: Words) -> tuple[Se
         return setting, ()
     if args.model is not None:
         raise usage("--fit takes the model's times from a run, so --model has nothing to say; leave one out")
-    found = fitted(runs.find(args.runs_dir, args.fit), setting.plant, setting.reserved)
-    plant = found.plant(setting.plant, keep_lengths=args.lengths is not None)
-    return replace(setting, plant=plant), found.told
+    found = fitted(runs.find(args.runs_dir, args.fit), setting.job_model, setting.reserved)
+    job_model = found.job_model(setting.job_model, keep_lengths=args.lengths is not None)
+    return replace(setting, job_model=job_model), found.remarks
 
 
 def _folder(args: argparse.Namespace, config: Config) -> Path | None:
@@ -223,16 +225,16 @@ def _builtins(one: Simulated) -> dict[str, object]:
     }
 
 
-def _write(folder: Path, page: str, told: dict[str, object]) -> None:
+def _write(folder: Path, page: str, report: dict[str, object]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "simulate.json").write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2))
+        (folder / "simulate.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
         (folder / "simulate.html").write_text(page, encoding="utf-8")
     except OSError as problem:
         raise failed(f"{folder}: cannot be written: {problem.strerror}") from problem
 
 
-def _print(asked: Asked, done: list[Simulated], folder: Path | None) -> None:
+def _print(asked: RequestText, done: list[Simulated], folder: Path | None) -> None:
     out = console()
     for line in rows_of(asked, done):
         out.print(line, markup=False)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gleaner.rlctl.client import Cluster
+from gleaner.rlctl.cluster_tap import reader_name, tapping
 from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
@@ -23,7 +24,6 @@ from gleaner.rlctl.commands.terminal import (
     run_async,
 )
 from gleaner.rlctl.errors import OK, usage
-from gleaner.rlctl.tapping import reader_name, tapping
 from gleaner.supervisor.inspection.tap import MAX_RATE, Direction, StartTap, TapRecord, TapRecords
 
 _DESCRIPTION = """\

@@ -15,14 +15,14 @@ from gleaner.nodeagent.defaults import LOOK_S, MAX_LOOK_S
 from gleaner.nodeagent.exit_codes import CannotRun
 from gleaner.nodeagent.state_lock import holder
 from gleaner.rlctl.errors import MEANINGS, CommandError, failed, nothing, usage
-from gleaner.rlctl.printing import PIPE_WIDTH
+from gleaner.rlctl.plain_output import PIPE_WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gleaner.nodeagent.cluster_view import Everywhere, Processes
+    from gleaner.nodeagent.cluster_view import ClusterReplies, Processes
     from gleaner.rlctl.client import Cluster
-    from gleaner.rlctl.control import Shown
+    from gleaner.rlctl.control import ProcessSummaries
     from gleaner.rlctl.runs import RunDir
     from gleaner.supervisor import Message
 
@@ -204,7 +204,7 @@ def deadline(args: argparse.Namespace) -> float:
     return float(args.deadline)
 
 
-def look_at_processes(args: argparse.Namespace) -> "Shown | Processes":
+def look_at_processes(args: argparse.Namespace) -> "ProcessSummaries | Processes":
     """A summary of every process of the chosen cluster: from the socket of the head, for a run on this
     machine, or from this process over the network where that head has no control socket."""
     run = local_run(args)
@@ -221,10 +221,10 @@ def look_at_processes(args: argparse.Namespace) -> "Shown | Processes":
     return run_async(look())
 
 
-def ask_everywhere(args: argparse.Namespace, question: "Message", expect: type[R]) -> "Everywhere[R]":
+def ask_everywhere(args: argparse.Namespace, question: "Message", expect: type[R]) -> "ClusterReplies[R]":
     """The answers of all processes of the chosen cluster."""
 
-    async def look() -> "Everywhere[R]":
+    async def look() -> "ClusterReplies[R]":
         async with chosen_cluster(args) as cluster:
             return await cluster.ask_everywhere(question, expect=expect, deadline_s=deadline(args))
 

@@ -18,7 +18,7 @@ from gleaner.rlctl.commands.terminal import (
     tell_silent,
 )
 from gleaner.rlctl.errors import OK
-from gleaner.rlctl.printing import print_plain_json
+from gleaner.rlctl.plain_output import print_plain_json
 
 if TYPE_CHECKING:  # its import takes longer than the whole command
     from gleaner.supervisor.system_messages import ActorState, SystemState

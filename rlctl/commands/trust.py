@@ -78,20 +78,20 @@ def run(args: argparse.Namespace) -> int:
     name = args.name or name
     if not INSTANCE.fullmatch(name) or set(name) == {"."}:
         raise usage(f"--name {name!r}: use 1 to 64 letters, digits, '_', '.' or '-'")
-    told = []
+    entries = []
     try:
         for directory in directories:
-            told.append((directory, _trust(directory, name, key)))
+            entries.append((directory, _trust(directory, name, key)))
     except (NameTaken, BadKeys, OSError) as problem:
         raise failed(str(problem)) from problem
     if args.json:
-        results = [{"keys": str(directory), "result": result} for directory, result in told]
+        results = [{"keys": str(directory), "result": result} for directory, result in entries]
         print_json({"name": name, "public": key, "fingerprint": fingerprint(key), "directories": results})
         return OK
     out = console()
-    for directory, result in told:
+    for directory, result in entries:
         out.print(f"{directory}: {name} ({fingerprint(key)}) {result}", markup=False)
-    if any(result == TRUSTED_NOW for _directory, result in told):
+    if any(result == TRUSTED_NOW for _directory, result in entries):
         out.print("running nodes that read these directories admit it within a second; copies need copying")
     return OK
 
@@ -108,11 +108,11 @@ def _trust(directory: Path, name: str, key: str) -> str:
     return TRUSTED_NOW if trust(directory, name, key) else "is trusted already"
 
 
-def _identify(who: str, keys: Path) -> tuple[str, str]:
+def _identify(name: str, keys: Path) -> tuple[str, str]:
     """(name, key) of the user's argument. Raises CommandError."""
-    given = Path(who)
-    plain = given.name == who and who not in (".", "..")
-    named = [folder / who for folder in (keys, keys.parent) if plain]
+    given = Path(name)
+    plain = given.name == name and name not in (".", "..")
+    named = [folder / name for folder in (keys, keys.parent) if plain]
     try:
         for directory in [given, *named]:
             if (directory / "node.public").is_file():
@@ -122,11 +122,11 @@ def _identify(who: str, keys: Path) -> tuple[str, str]:
             return (given.resolve().parent.name if own else given.stem), read_key(given)
     except BadKeys as problem:
         raise usage(str(problem)) from problem
-    if is_key(who):
-        return fingerprint(who), who
+    if is_key(name):
+        return fingerprint(name), name
     places = " or ".join(f"{place}/node.public" for place in named)
     raise nothing(
-        f"{who}: no key, and no file or directory with one" + (f" (nor is there {places})" if places else "")
+        f"{name}: no key, and no file or directory with one" + (f" (nor is there {places})" if places else "")
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gleaner.nodeagent.cluster_view import Everywhere
+from gleaner.nodeagent.cluster_view import ClusterReplies
 from gleaner.rlctl.columns import Column, Styled, fitted
 from gleaner.rlctl.commands.terminal import (
     Subparsers,
@@ -19,7 +19,7 @@ from gleaner.rlctl.commands.terminal import (
     tell_silent,
 )
 from gleaner.rlctl.errors import OK, usage
-from gleaner.rlctl.wording import age
+from gleaner.rlctl.quantity_format import age
 from gleaner.supervisor.system_messages import ExpiredWait, ListWaits, WaitsOf, WaitState
 
 _DESCRIPTION = """\
@@ -96,7 +96,7 @@ def wait_rows(answers: Iterable[WaitsOf], limit: int) -> list[Sequence[str]]:
     """The table's rows."""
     return [
         (
-            _who(wait.who),
+            _actor_name(wait.who),
             wait.what,
             age(wait.since_s),
             Styled(age(wait.left_s), "" if wait.left_s > 0 else "bold red"),
@@ -113,7 +113,7 @@ def expired_rows(answers: Iterable[WaitsOf], limit: int) -> list[Sequence[str]]:
     return [
         (
             age(ago_s),
-            _who(gone.who),
+            _actor_name(gone.who),
             gone.what,
             age(gone.waited_s),
             f"{answer.node}/{answer.process}",
@@ -124,7 +124,7 @@ def expired_rows(answers: Iterable[WaitsOf], limit: int) -> list[Sequence[str]]:
     ]
 
 
-def as_json(seen: Everywhere[WaitsOf], limit: int) -> dict[str, object]:
+def as_json(seen: ClusterReplies[WaitsOf], limit: int) -> dict[str, object]:
     """The JSON object; expired waits have their age in place of the process's clock."""
     return {
         "waits": [_plain(wait, answer) for answer, wait in longest(seen.answers)[:limit]],
@@ -158,5 +158,5 @@ def _plain(message: msgspec.Struct, answer: WaitsOf) -> dict[str, object]:
     return {"node": answer.node, "process": answer.process, **own}
 
 
-def _who(name: str) -> str:
+def _actor_name(name: str) -> str:
     return "(runtime)" if name.startswith("$") else name

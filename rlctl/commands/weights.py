@@ -182,13 +182,15 @@ def export(args: argparse.Namespace) -> int:
             changed = len(index_of(path).files)
         except (DiskDeltaError, OSError) as problem:
             raise failed(str(problem)) from problem
-    told = Exported(str(path), args.version, args.base is None, len(tensors), changed, nbytes, len(new.view))
+    result = Exported(
+        str(path), args.version, args.base is None, len(tensors), changed, nbytes, len(new.view)
+    )
     if args.json:
-        print_json(told)
+        print_json(result)
     else:
-        what = "whole" if told.whole else f"{told.changed} of {told.tensors} tensors changed"
+        what = "whole" if result.whole else f"{result.changed} of {result.tensors} tensors changed"
         console().print(
-            f"{path}: {what}, {size(told.bytes)} for weights of {size(told.image_bytes)}", markup=False
+            f"{path}: {what}, {size(result.bytes)} for weights of {size(result.image_bytes)}", markup=False
         )
     return OK
 
@@ -215,7 +217,7 @@ def import_(args: argparse.Namespace) -> int:
             write_checkpoint(args.checkpoint, image.view, tensors, like=chain.whole)
         except (DiskDeltaError, OSError) as problem:
             raise failed(str(problem)) from problem
-    told = Imported(
+    result = Imported(
         str(args.checkpoint),
         version,
         str(chain.whole),
@@ -225,11 +227,12 @@ def import_(args: argparse.Namespace) -> int:
         manifest.root.hex(),
     )
     if args.json:
-        print_json(told)
+        print_json(result)
     else:
         console().print(
-            f"{told.path}: version {version}, {told.deltas} differences after {told.base}, every changed "
-            f"tensor as its publisher says; {told.tensors} tensors, {size(told.image_bytes)}",
+            f"{result.path}: version {version}, {result.deltas} differences after {result.base}, every "
+            f"changed "
+            f"tensor as its publisher says; {result.tensors} tensors, {size(result.image_bytes)}",
             markup=False,
         )
     return OK
@@ -256,17 +259,17 @@ def clean(args: argparse.Namespace) -> int:
     """Free the memory of dead runs. Exit code 0, also where there was none."""
     from gleaner.actors.cluster.job import SHARED_MEMORY
     from gleaner.nodeagent.job_memory import QUIET_S
-    from gleaner.rlctl import left_memory
+    from gleaner.rlctl import orphaned_memory
 
-    told = left_memory.clean(SHARED_MEMORY, QUIET_S, whole=args.all, dry=args.dry_run)
+    result = orphaned_memory.clean(SHARED_MEMORY, QUIET_S, whole=args.all, dry=args.dry_run)
     if args.json:
-        print_json(told)
+        print_json(result)
         return OK
     out = console()
-    if told.folders:
-        out.print(left_memory.table(told.folders, out.width))
-    would = "would be freed" if told.dry else "freed"
-    out.print(f"{size(told.freed_bytes)} {would} in {len(told.folders)} folders of runs", markup=False)
+    if result.folders:
+        out.print(orphaned_memory.table(result.folders, out.width))
+    would = "would be freed" if result.dry else "freed"
+    out.print(f"{size(result.freed_bytes)} {would} in {len(result.folders)} folders of runs", markup=False)
     return OK
 
 

@@ -29,8 +29,8 @@ from verl.workers.rollout.router import GlobalRequestLoadBalancer
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from gleaner.rlctl.integrations.verl_server import Gateway, GatewayServer
+from gleaner.rlctl.integrations.verl_translation import Tokens
 from gleaner.rlctl.integrations.verl_weights import Folders
-from gleaner.rlctl.integrations.verl_words import Tokens
 
 NAME = "gleaner"
 MAX_CONCURRENCY = 4096

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import aiohttp
 import msgspec
 
-from gleaner.rlctl.integrations.verl_words import ABORTED, Ask, CannotAsk, Tokens, ask_of, tokens_of
+from gleaner.rlctl.integrations.verl_translation import ABORTED, Ask, CannotAsk, Tokens, ask_of, tokens_of
 from gleaner.transport.http_body import BodyTooLong, body_start, whole_body
 
 AGAIN_STATUS = frozenset({429, 502, 503, 504})
@@ -47,10 +47,10 @@ class Gateway:
         self._deadline_s = deadline_s
         self._session: aiohttp.ClientSession | None = None
 
-    async def generate(self, ask: Ask, told_steps: int | None) -> Tokens:
+    async def generate(self, ask: Ask, known_steps: int | None) -> Tokens:
         """All tokens of one request. While the gateway is away the ask is repeated under the same rid, which
         makes no second generation. Raises GatewayRefused, GatewayAway and CannotRead."""
-        return tokens_of(await self.post("/generate", ask, self._deadline_s), told_steps)
+        return tokens_of(await self.post("/generate", ask, self._deadline_s), known_steps)
 
     async def abort(self, rid: str) -> None:
         """End one request; it answers with the tokens that it has."""
@@ -69,7 +69,7 @@ class Gateway:
 
     async def post(self, route: str, body: Ask | dict[str, str], deadline_s: float) -> bytes:
         """The body of the answer; retries where a retry may help. Raises GatewayRefused and GatewayAway."""
-        heard = "nothing"
+        last_answer = "nothing"
         try:
             async with asyncio.timeout(deadline_s):
                 while True:
@@ -79,18 +79,18 @@ class Gateway:
                         ) as response:
                             if response.status == 200:
                                 return await whole_body(response, MAX_BODY_BYTES)
-                            said = await body_start(response, MAX_SAID)
-                            heard = f"{response.status}: {said.decode(errors='replace')}"
+                            reply_body = await body_start(response, MAX_SAID)
+                            last_answer = f"{response.status}: {reply_body.decode(errors='replace')}"
                             if response.status not in AGAIN_STATUS:
-                                raise GatewayRefused(f"{self._url}{route} answered {heard}")
+                                raise GatewayRefused(f"{self._url}{route} answered {last_answer}")
                     except BodyTooLong as problem:
                         raise GatewayRefused(f"{self._url}: {problem}") from problem
                     except aiohttp.ClientError as problem:
-                        heard = str(problem) or type(problem).__name__
+                        last_answer = str(problem) or type(problem).__name__
                     await asyncio.sleep(AGAIN_S)
         except TimeoutError:
             raise GatewayAway(
-                f"{self._url}{route} did not serve in {deadline_s:.0f} s; last heard: {heard}"
+                f"{self._url}{route} did not serve in {deadline_s:.0f} s; last heard: {last_answer}"
             ) from None
 
     def _open(self) -> aiohttp.ClientSession:

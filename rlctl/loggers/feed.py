@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from gleaner.actors.training.history import AnyRecord, HistoryError, HistoryFollower
-from gleaner.rlctl.live import follow
+from gleaner.rlctl.live_view import follow
 from gleaner.rlctl.loggers.figures import figures_of
 from gleaner.rlctl.loggers.sink import Sink, SinkFailed
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gleaner.rlctl.accounting import Account, PriceClass
+from gleaner.rlctl.cost_account import Account, PriceClass
 from gleaner.rlctl.page_templates import Row
 from gleaner.rlctl.report.model import Report, Story
 from gleaner.rlctl.report.plots import COLOURS, MAX_BARS, svg, thin

@@ -24,7 +24,7 @@ from gleaner.actors.training.history import (
 )
 from gleaner.actors.training.records import StepPath
 from gleaner.configs.schema import Config
-from gleaner.rlctl.accounting import Account, account_of
+from gleaner.rlctl.cost_account import Account, account_of
 from gleaner.rlctl.report.critical_path import StageTime, newest, stage_times
 from gleaner.rlctl.report.step_times import StepTime, step_times
 from gleaner.rlctl.report.verdict import Instances, Outcome, Verdicts, instances_of, outcome_of, verdicts_of

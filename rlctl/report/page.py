@@ -6,13 +6,13 @@ Pure: numbers and pictures go in, HTML comes out.
 
 from gleaner.actors.reward.verdicts import OURS
 from gleaner.rlctl.page_templates import Row, render
+from gleaner.rlctl.quantity_format import duration
 from gleaner.rlctl.report import plots
 from gleaner.rlctl.report.cost_page import cost_section
 from gleaner.rlctl.report.critical_path import path_plot
 from gleaner.rlctl.report.model import Report, Story
 from gleaner.rlctl.report.step_times import PARTS, step_times
 from gleaner.rlctl.report.verdict import unchecked_only
-from gleaner.rlctl.wording import duration
 
 LATER = "known when the run ends"
 UNKNOWN = "–"

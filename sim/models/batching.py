@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.actors.engine.worker.engine_port import StepOutput
-from gleaner.actors.engine.worker.port import TurnWork
+from gleaner.actors.engine.worker.port import StepWork
 from gleaner.sim.models.engine_cost import EngineCost
-from gleaner.sim.models.turn_rows import behind, rows_of, rows_of_equals
+from gleaner.sim.models.step_rows import behind, rows_of, rows_of_equals
 from gleaner.transport.token_frame import MAX_ROWS, Flag
 
 _HELD = np.dtype(
@@ -112,10 +112,10 @@ class ContinuousBatch:
         return len(self._waiting)
 
     @property
-    def work(self) -> TurnWork:
+    def work(self) -> StepWork:
         """All work so far, in rows: tokens of messages, each of which represents `token_scale` tokens."""
         counts, scale = self.counts, self.limits.token_scale
-        return TurnWork(
+        return StepWork(
             steps=counts.decode_steps / scale,
             tokens=counts.tokens_generated / scale,
             attended=counts.tokens_attended / scale**2,

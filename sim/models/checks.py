@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import msgspec
 
 from gleaner.sim.models.engine_cost import engine_cost, kv_capacity_tokens
+from gleaner.sim.models.host_devices import HostDevices
 from gleaner.sim.models.lengths import RLBOOST_14B, LengthLaw
-from gleaner.sim.models.rig import Rig
 from gleaner.sim.models.rollout_time import Fleet, colocated_step, hybrid_step
 from gleaner.sim.models.shapes import model_shape
 from gleaner.sim.models.training_cost import Passes, training_cost
@@ -66,7 +66,7 @@ _LATENCIES = [
 def latencies() -> Iterator[Check]:
     """Inter-token latencies of the models that the constants were fitted to."""
     for model, device, tp, rows, response, measured_ms in _LATENCIES:
-        cost = engine_cost(model_shape(model), Rig(device, tp, tp))
+        cost = engine_cost(model_shape(model), HostDevices(device, tp, tp))
         context = rows * (100 + 0.58 * response)
         what = f"{model} on {device} TP {tp}, {rows} requests, responses of {response}"
         yield Check(ML_ENERGY, what, measured_ms, 1e3 * cost.decode(rows, context), "ms", fitted=True)
@@ -80,11 +80,11 @@ def other_engines() -> Iterator[Check]:
         (LLAMA_8B, "llama-3.1-8b", "h200", 1, 8, 8 * 96, 833.4 / 128, VLLM_2024),
         (LLAMA_70B, "llama-3.1-70b", "h200", 4, 8, 8 * 96, 2077.5 / 128, VLLM_2024),
     ):
-        modelled = 1e3 * engine_cost(shape, Rig(device, tp, tp)).decode(rows, context)
+        modelled = 1e3 * engine_cost(shape, HostDevices(device, tp, tp)).decode(rows, context)
         yield Check(source, f"{name} on {device} TP {tp}, {rows} requests", ms, modelled, "ms")
-    newer = 1e3 * engine_cost(model_shape("qwen3-8b"), Rig("h100")).decode(327, 327 * 640)
+    newer = 1e3 * engine_cost(model_shape("qwen3-8b"), HostDevices("h100")).decode(327, 327 * 640)
     yield Check(SILYBENCH, "qwen3-8b on h100, a newer engine, 327 requests", 327 / 13.322, newer, "ms")
-    capacity = kv_capacity_tokens(model_shape("qwen3-8b"), Rig("h100"))
+    capacity = kv_capacity_tokens(model_shape("qwen3-8b"), HostDevices("h100"))
     yield Check(SILYBENCH, "qwen3-8b on h100, cache", 376_800, capacity, "tokens", fitted=True)
 
 
@@ -114,25 +114,32 @@ def claims() -> Iterator[Check]:
 def _rlboost() -> Iterator[Check]:
     """14B, 128 x 8 responses of up to 14,336 tokens; trainer of 8 H100, instances of 2, all at TP 2."""
     shape = model_shape("qwen3-14b")
-    rig, passes = Rig("h100", 8, 2), Passes(recompute=True, old_logprobs=True, reference=True)
-    train = training_cost(shape, rig, passes, offload=True)
+    host_devices, passes = (
+        HostDevices("h100", 8, 2),
+        Passes(recompute=True, old_logprobs=True, reference=True),
+    )
+    train = training_cost(shape, host_devices, passes, offload=True)
     fleet = Fleet(shape, law=RLBOOST_14B, groups=128, samples=8, limit=14_336, prompt=150, slots=256)
-    alone = colocated_step(fleet, rig, train)
+    alone = colocated_step(fleet, host_devices, train)
     source = "RLBoost, Qwen3-14B"
     yield Check(
         source, "share of rollout in a co-located step (up to)", 0.73, alone.rollout_s / alone.step_s, ""
     )
-    steps = {count: hybrid_step(fleet, rig, Rig("h100", 2, 2), count, train) for count in (1, 6)}
+    steps = {
+        count: hybrid_step(fleet, host_devices, HostDevices("h100", 2, 2), count, train) for count in (1, 6)
+    }
     yield Check(source, "throughput with 1 instance", 1.37, alone.step_s / steps[1].step_s, "x")
     yield Check(source, "throughput with 6 instances", 1.37 * 1.64, alone.step_s / steps[6].step_s, "x")
 
 
 def _rollpacker() -> Iterator[Check]:
     """14B, 128 x 8 responses of up to 16k tokens, P75 of 755 to 1,100; 32 H800, rollout at TP 2."""
-    shape, rig = model_shape("qwen3-14b"), Rig("h100", 32, 2)
+    shape, host_devices = model_shape("qwen3-14b"), HostDevices("h100", 32, 2)
     law = LengthLaw(median=600.0, sigma=1.0, correlation=0.6)
     fleet = Fleet(shape, law=law, groups=128, samples=8, limit=16_384, prompt=300, slots=256)
-    step = colocated_step(fleet, rig, training_cost(shape, rig, Passes(old_logprobs=True, reference=True)))
+    step = colocated_step(
+        fleet, host_devices, training_cost(shape, host_devices, Passes(old_logprobs=True, reference=True))
+    )
     share = step.rollout_s / step.step_s
     yield Check("RollPacker table 1 (math)", "rollout over rollout and training", 0.72 / 0.95, share, "")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gleaner.actors.engine.worker.engine_port import StepOutput
-from gleaner.actors.engine.worker.port import TurnWork
+from gleaner.actors.engine.worker.port import StepWork
 from gleaner.sim.models.batching import ContinuousBatch, Entry, Limits
 from gleaner.sim.models.engine_cost import EngineCost
 from gleaner.transport.token_frame import Flag
@@ -27,14 +27,14 @@ class _Copy:
     batch: ContinuousBatch
     output: StepOutput | None = None
     left_s: float = 0.0
-    work: TurnWork = field(default_factory=TurnWork)
+    work: StepWork = field(default_factory=StepWork)
 
 
 class Copies:
     """See the module. cost, limits: of each of `count` copies."""
 
     def __init__(self, count: int, cost: EngineCost, limits: Limits, *, vocabulary: int) -> None:
-        self.work = TurnWork()
+        self.work = StepWork()
         """Work of all turns that are over."""
         self._copies = [_Copy(ContinuousBatch(cost, limits, vocabulary=vocabulary)) for _ in range(count)]
 

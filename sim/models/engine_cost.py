@@ -13,7 +13,7 @@ cache, clocks that fall with the temperature, and the overlap of the scheduler w
 
 from dataclasses import dataclass
 
-from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.host_devices import HostDevices
 from gleaner.sim.models.shapes import ModelShape
 
 
@@ -57,9 +57,9 @@ class EngineCost:
         return self.prefill_s + tokens * self.prefill_token_s + pairs * self.prefill_pair_s
 
 
-def engine_cost(shape: ModelShape, rig: Rig) -> EngineCost:
+def engine_cost(shape: ModelShape, host_devices: HostDevices) -> EngineCost:
     """The coefficients of a model on a rig's devices, for one of its copies."""
-    device, assumed, tp = rig.device, rig.assumptions, rig.tp
+    device, assumed, tp = host_devices.device, host_devices.assumptions, host_devices.tp
     bandwidth = device.memory_bytes_per_s * assumed.decode_bandwidth
     decode_flops = device.flops * assumed.decode_flops * tp
     prefill_flops = device.flops * assumed.prefill_flops * tp
@@ -79,14 +79,15 @@ def engine_cost(shape: ModelShape, rig: Rig) -> EngineCost:
     )
 
 
-def kv_capacity_tokens(shape: ModelShape, rig: Rig) -> int:
+def kv_capacity_tokens(shape: ModelShape, host_devices: HostDevices) -> int:
     """Tokens that the cache of one copy of the model holds. Raises `DoesNotFit`."""
-    assumed = rig.assumptions
-    budget = rig.device.memory_bytes * assumed.memory_fraction - assumed.reserved_memory_bytes
-    left = budget - shape.weight_bytes / rig.tp
+    assumed = host_devices.assumptions
+    budget = host_devices.device.memory_bytes * assumed.memory_fraction - assumed.reserved_memory_bytes
+    left = budget - shape.weight_bytes / host_devices.tp
     if left <= 0:
         raise DoesNotFit(
-            f"{shape.weight_bytes:.3g} bytes of weights over {rig.tp} x {rig.device.title}: each device "
+            f"{shape.weight_bytes:.3g} bytes of weights over "
+            f"{host_devices.tp} x {host_devices.device.title}: each device "
             f"lacks {-left:.3g} bytes before its cache begins; raise tp or take a larger device"
         )
-    return int(left / shape.kv_bytes_per_token_and_device(rig.tp))
+    return int(left / shape.kv_bytes_per_token_and_device(host_devices.tp))

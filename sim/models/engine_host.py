@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gleaner.actors.engine.servers.port import ServerDied
-from gleaner.actors.engine.worker.port import Orders, Refusal, Turn
+from gleaner.actors.engine.worker.port import Refusal, StepCommands, StepResult
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.weights import Fetched
 from gleaner.sim.models.batching import Entry, Limits
@@ -87,31 +87,35 @@ class SimEngineHost:
     def stage(self, fetched: Fetched) -> None:
         """See `EngineHost`: there is nothing to prepare."""
 
-    def turn(self, orders: Orders) -> Turn:
+    def turn(self, commands: StepCommands) -> StepResult:
         """See `EngineHost`. Raises `BrokenImage` for an image that cannot have been published."""
         kept, failed = None, ""
-        if orders.load is not None and self._version is not None and self._load_fails(orders.load.version):
+        if (
+            commands.load is not None
+            and self._version is not None
+            and self._load_fails(commands.load.version)
+        ):
             failed = WHY
-        elif orders.load is not None:
-            kept = self._load(orders.load, orders.keep)
+        elif commands.load is not None:
+            kept = self._load(commands.load, commands.keep)
         if self._version is None:
-            refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in orders.adds]
-            return Turn(None, refusals, None, b"", idle=True)
-        self.batch.abort(orders.aborts)
+            refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in commands.adds]
+            return StepResult(None, refusals, None, b"", idle=True)
+        self.batch.abort(commands.aborts)
         refusals = [
             Refusal(_tickets(work), why)
-            for version, work in orders.adds
+            for version, work in commands.adds
             if (why := self._add(version, work)) is not None
         ]
         if self.batch.idle or kept is not None:
             idle = self.batch.idle
-            return Turn(None, refusals, self._version, self._root, idle, load_failed=failed, kept=kept)
+            return StepResult(None, refusals, self._version, self._root, idle, load_failed=failed, kept=kept)
         before = self.batch.work
         output, seconds = self.batch.turn()
         self._clock.spend(seconds)
         work = self.batch.work.less(before)
         idle = self.batch.idle
-        return Turn(output, refusals, self._version, self._root, idle, work, load_failed=failed)
+        return StepResult(output, refusals, self._version, self._root, idle, work, load_failed=failed)
 
     def hurry(self) -> None:
         """See `EngineHost`: a turn of this one never waits."""
@@ -164,8 +168,8 @@ class SimEngineHost:
 
     def _entry(self, work: Work) -> Entry:
         known = self._engine.known_by
-        told = work.prompt if known is None else work.prompt[: 4 * known]
-        prompt = int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little")
+        sent_prompt = work.prompt if known is None else work.prompt[: 4 * known]
+        prompt = int.from_bytes(hashlib.blake2b(sent_prompt, digest_size=8).digest(), "little")
         made = len(work.prefix) // 4
         return Entry(
             ticket=work.ticket,

@@ -11,7 +11,7 @@ import msgspec
 from gleaner.actors.training.account import Meter
 from gleaner.actors.training.history import HistoryError, HistoryFull
 from gleaner.actors.training.records import AnyRecord, Step, began_s, served_after
-from gleaner.actors.training.usage import Used
+from gleaner.actors.training.usage import ResourceUsage
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyRecord)
@@ -54,7 +54,7 @@ class SimHistory:
         return self._step_began_s
 
     @property
-    def used(self) -> Used:
+    def used(self) -> ResourceUsage:
         """See `History`."""
         return self._meter.used
 

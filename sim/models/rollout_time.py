@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from gleaner.sim.models.batching import ContinuousBatch, Entry, Limits
 from gleaner.sim.models.engine_cost import engine_cost, kv_capacity_tokens
+from gleaner.sim.models.host_devices import HostDevices
 from gleaner.sim.models.lengths import LengthLaw
-from gleaner.sim.models.rig import Rig
 from gleaner.sim.models.shapes import ModelShape
 from gleaner.sim.models.tokens import mix
 from gleaner.sim.models.training_cost import TrainingCost
@@ -51,16 +51,19 @@ class Fleet:
             for number in range(self.groups * self.samples)
         ]
 
-    def engines(self, rig: Rig) -> list[ContinuousBatch]:
+    def engines(self, host_devices: HostDevices) -> list[ContinuousBatch]:
         """One for each copy of the model on a rig."""
         limits = Limits(
             slots=self.slots,
-            cache_tokens=kv_capacity_tokens(self.shape, rig),
-            reserve_tokens=rig.assumptions.admission_reserve_tokens,
+            cache_tokens=kv_capacity_tokens(self.shape, host_devices),
+            reserve_tokens=host_devices.assumptions.admission_reserve_tokens,
             token_scale=TOKEN_SCALE,
         )
-        cost = engine_cost(self.shape, rig)
-        return [ContinuousBatch(cost, limits, vocabulary=self.shape.vocabulary) for _ in range(rig.replicas)]
+        cost = engine_cost(self.shape, host_devices)
+        return [
+            ContinuousBatch(cost, limits, vocabulary=self.shape.vocabulary)
+            for _ in range(host_devices.replicas)
+        ]
 
     def training_s(self, train: TrainingCost) -> float:
         """Seconds to train on all responses, the optimizer's step among them."""
@@ -114,13 +117,15 @@ def rollout_s(fleet: Fleet, engines: list[ContinuousBatch], leaving: int = 0, le
     return end_s
 
 
-def colocated_step(fleet: Fleet, rig: Rig, train: TrainingCost) -> StepTimes:
+def colocated_step(fleet: Fleet, host_devices: HostDevices, train: TrainingCost) -> StepTimes:
     """Rollout on all devices of the trainer, then training."""
-    rolled_s = rollout_s(fleet, fleet.engines(rig))
+    rolled_s = rollout_s(fleet, fleet.engines(host_devices))
     return StepTimes(rolled_s, rolled_s + fleet.training_s(train))
 
 
-def hybrid_step(fleet: Fleet, reserved: Rig, instance: Rig, count: int, train: TrainingCost) -> StepTimes:
+def hybrid_step(
+    fleet: Fleet, reserved: HostDevices, instance: HostDevices, count: int, train: TrainingCost
+) -> StepTimes:
     """The best seeding window with `count` instances: the trainer's devices roll out first, then train on the
     responses that arrive, as RLBoost's Algorithm 1 settles on."""
     training_s = fleet.training_s(train)

@@ -1,9 +1,9 @@
 """Trainer's saved state on mappings: host copies in memory, checkpoints on disk.
 
 Owns the ports of `gleaner.actors.cluster.saved_state` for simulated hosts. The seal is production's own
-(`gleaner.actors.cluster.sealed.Seal`): sizes and digests of every file, so damage is found where it would be
-found. A copy or checkpoint appears whole, when the time of writing it is over; a kill before that leaves the
-earlier one.
+(`gleaner.actors.cluster.sealed_folder.Seal`): sizes and digests of every file, so damage is found where it
+would be found. A copy or checkpoint appears whole, when the time of writing it is over; a kill before that
+leaves the earlier one.
 
 Left out: the half-written directory that production removes at its next write.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from gleaner.actors.cluster.saved_state import Damaged, FileInfo, Latest, Sealed, StateDirFull
-from gleaner.actors.cluster.sealed import SEAL, Seal
+from gleaner.actors.cluster.saved_state import Damaged, FileInfo, Latest, SealedState, StateDirFull
+from gleaner.actors.cluster.sealed_folder import SEAL, Seal
 from gleaner.sim.models.clock import Clock
 
 Files = MutableMapping[Path, bytes]
@@ -25,17 +25,17 @@ _STEP = re.compile(r"step-(\d{6,})")
 
 def sealed_files(
     directory: Path, step: int, contents: Mapping[str, bytes]
-) -> tuple[Sealed, dict[Path, bytes]]:
+) -> tuple[SealedState, dict[Path, bytes]]:
     """Content of a sealed directory: the files by path, the seal among them."""
     infos = {name: _info(content) for name, content in sorted(contents.items())}
     seal = Seal(step=step, files=infos, meta={})
     seal = msgspec.structs.replace(seal, digest=seal.expected_digest())
     files = {directory / name: content for name, content in contents.items()}
     files[directory / SEAL] = msgspec.json.encode(seal)
-    return Sealed(step, directory, seal.meta, infos), files
+    return SealedState(step, directory, seal.meta, infos), files
 
 
-def verify(files: Mapping[Path, bytes], directory: Path) -> Sealed:
+def verify(files: Mapping[Path, bytes], directory: Path) -> SealedState:
     """Read everything of a directory and compare. Raises `Damaged`."""
     try:
         seal = msgspec.json.decode(files[directory / SEAL], type=Seal)
@@ -50,7 +50,7 @@ def verify(files: Mapping[Path, bytes], directory: Path) -> Sealed:
         found = None if content is None else _info(content)
         if found != info:
             raise Damaged(f"{directory / name} is {found}, {info} was sealed")
-    return Sealed(seal.step, directory, seal.meta, seal.files)
+    return SealedState(seal.step, directory, seal.meta, seal.files)
 
 
 def remove(files: Files, directory: Path) -> None:
@@ -85,7 +85,7 @@ class SimCopies:
 
         self._clock.then(put)
 
-    def newest(self) -> Sealed | None:
+    def newest(self) -> SealedState | None:
         """See `Copies`."""
         for slot in sorted(self.slots, key=self._step, reverse=True):
             try:
@@ -148,7 +148,7 @@ class SimCheckpoints:
                 skipped.append(str(damage))
         return Latest(None, tuple(skipped))
 
-    def adopt(self, source: Sealed) -> Sealed:
+    def adopt(self, source: SealedState) -> SealedState:
         """See `Checkpoints`. A whole checkpoint of this step stays as it is. A disk without space is noticed
         when the checkpoint is written, with StateDirFull."""
         try:
@@ -174,7 +174,7 @@ class SimCheckpoints:
         self._clock.then(put)
         return sealed
 
-    def _load(self, step: int) -> Sealed:
+    def _load(self, step: int) -> SealedState:
         found = verify(self._durable, self.path(step))
         if found.step != step:
             raise Damaged(f"{found.path} holds the state after step {found.step}: it was renamed")

@@ -10,7 +10,7 @@ sample's own tokens (half a square of them) is added. FLOPs are divided by the a
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gleaner.sim.models.rig import Rig
+from gleaner.sim.models.host_devices import HostDevices
 from gleaner.sim.models.shapes import ModelShape
 
 STATE_BYTES_PER_PARAMETER = 12.0
@@ -58,15 +58,15 @@ class TrainingCost:
 
 
 def training_cost(
-    shape: ModelShape, rig: Rig, passes: Passes | None = None, *, offload: bool = False
+    shape: ModelShape, host_devices: HostDevices, passes: Passes | None = None, *, offload: bool = False
 ) -> TrainingCost:
     """The coefficients of a model on all devices of a rig. `offload`: the moments live in host memory and
     cross the host link twice a step."""
-    device, assumed, parameters = rig.device, rig.assumptions, shape.parameters
+    device, assumed, parameters = host_devices.device, host_devices.assumptions, shape.parameters
     forwards = (passes or Passes()).forwards
-    flops = device.flops * assumed.training_mfu * rig.devices
-    memory = device.memory_bytes_per_s * assumed.decode_bandwidth * rig.devices
-    link = device.host_link_bytes_per_s * assumed.host_link_efficiency * rig.devices
+    flops = device.flops * assumed.training_mfu * host_devices.devices
+    memory = device.memory_bytes_per_s * assumed.decode_bandwidth * host_devices.devices
+    link = device.host_link_bytes_per_s * assumed.host_link_efficiency * host_devices.devices
     moments_s = 2 * 8.0 * parameters / link if offload else 0.0
     return TrainingCost(
         token_s=forwards * shape.flops_per_token / flops,

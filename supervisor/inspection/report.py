@@ -27,7 +27,7 @@ from gleaner.supervisor.inspection.messages import (
 )
 from gleaner.supervisor.inspection.tap import ReadTap, StartTap, StopTap, Tap, TapRecords
 from gleaner.supervisor.inspection.vitals import Vitals
-from gleaner.supervisor.journal.outage import StandIn
+from gleaner.supervisor.journal.outage import StorageOutageProxy
 from gleaner.supervisor.mailbox import Lane
 from gleaner.supervisor.message import Message
 from gleaner.supervisor.system_messages import (
@@ -256,13 +256,13 @@ def _purpose(kind: type[Actor]) -> str:
 
 
 def _state(cell: Cell) -> str:
-    if isinstance(cell.actor, StandIn):
+    if isinstance(cell.actor, StorageOutageProxy):
         return "suspended"
     return "running" if cell.ready else "starting"
 
 
 def _last_failure(cell: Cell, supervised: ActorState | None) -> str:
-    if isinstance(cell.actor, StandIn):
+    if isinstance(cell.actor, StorageOutageProxy):
         return cell.actor.reason
     return supervised.last_failure if supervised is not None else ""
 

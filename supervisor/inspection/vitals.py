@@ -37,7 +37,7 @@ class Recovery(enum.StrEnum):
     CHILD_KILLED = "silent child killed"  # it gave no heartbeat; its supervisor decides what follows
 
 
-class Counted(Protocol):
+class CellCounters(Protocol):
     """The fields that are read of a cell."""
 
     handled: int
@@ -79,7 +79,7 @@ class Vitals:
         actors: the living ones now: name, incarnation and what counts their messages.
     """
 
-    def __init__(self, actors: Callable[[], Iterable[tuple[str, int, Counted]]]) -> None:
+    def __init__(self, actors: Callable[[], Iterable[tuple[str, int, CellCounters]]]) -> None:
         self.asks = AskTimes()
         self.recoveries: Counter[str] = Counter()
         """Recoveries of this process, by `Recovery`."""

@@ -1,4 +1,4 @@
-"""StandIn: replaces an actor whose journal takes nothing, until writes work again.
+"""StorageOutageProxy: replaces an actor whose journal takes nothing, until writes work again.
 
 A journal takes nothing, for example, on a full disk or while its server is away. The stand-in holds the
 actor's name and refuses every ask with the reason (`Suspended`), so that nothing is accepted which could be
@@ -18,7 +18,7 @@ LOOK_S = 1.0
 """Between two looks at the journal; each is one small write."""
 
 
-class StandIn(Actor):
+class StorageOutageProxy(Actor):
     """See the module. `reason`: the journal's error text."""
 
     def __init__(self, reason: str) -> None:
@@ -40,4 +40,4 @@ class StandIn(Actor):
 
 class _Everything(dict[type[Message], tuple[Handler, Lane]]):
     def get(self, _kind: type[Message], _default: Any = None) -> tuple[Handler, Lane]:
-        return StandIn.refuse, Lane.USER  # type: ignore[return-value]
+        return StorageOutageProxy.refuse, Lane.USER  # type: ignore[return-value]

@@ -16,7 +16,7 @@ from gleaner.supervisor.errors import JournalAway, JournalError
 from gleaner.supervisor.journal.postgres_layout import Database, LeaseTerm, connect, prepare, translated
 
 
-class HeldBy(NamedTuple):
+class LeaseHolder(NamedTuple):
     """The holder of the lease, its term, and the seconds left (of the database's clock)."""
 
     holder: str
@@ -88,14 +88,14 @@ class PostgresLease:
             (term.name, term.term),
         )
 
-    def look(self) -> HeldBy | None:
+    def look(self) -> LeaseHolder | None:
         """Its holder; None if it never had one. Raises as `acquire`."""
         row = self._one(
             "SELECT holder, term, extract(epoch FROM expires - clock_timestamp())::float8"
             " FROM gleaner.leases WHERE name=%s",
             (self.name,),
         )
-        return None if row is None else HeldBy(str(row[0]), int(str(row[1])), float(str(row[2])))
+        return None if row is None else LeaseHolder(str(row[0]), int(str(row[1])), float(str(row[2])))
 
     def close(self) -> None:
         """Close the connection."""

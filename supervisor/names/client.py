@@ -260,14 +260,14 @@ class Names:
         for name in [name for name, (address, _) in self._resolved.items() if address.peer == peer]:
             del self._resolved[name]
 
-    async def resolve(self, name: str, deadline_s: float, who: str = SYSTEM) -> Address:
+    async def resolve(self, name: str, deadline_s: float, caller: str = SYSTEM) -> Address:
         """See `Context.resolve`."""
         known = self.known(name)
         if known is not None:
             return known
         waits = self._system.waits
         deadline = Deadline.after(deadline_s, asyncio.get_running_loop().time())
-        wait = waits.begin(who, "the holder of a name", name, deadline)
+        wait = waits.begin(caller, "the holder of a name", name, deadline)
         try:
             return await self._look_up(name, deadline)
         except AskTimeout:

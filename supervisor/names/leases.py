@@ -64,7 +64,7 @@ class Holder:
 
 
 @dataclass(slots=True)
-class Claimed:
+class ClaimResult:
     """Result of a claim: names that a new incarnation took (to be journaled), and names refused because a
     newer one holds or held them. `again`: the process must claim all of its names anew."""
 
@@ -94,7 +94,7 @@ class Leases:
         now: float,
         *,
         first: bool,
-    ) -> Claimed:
+    ) -> ClaimResult:
         """Grant the names that may be granted, release the ended ones. `first`: these are the first names of
         that process; its earlier names are void."""
         self._sweep(now)
@@ -103,11 +103,11 @@ class Leases:
             self._drop(holder)
             holder = self._holders[endpoint] = Holder(endpoint, public_key, life, now)
         if holder is None or holder.life != life:
-            return Claimed(again=True)
+            return ClaimResult(again=True)
         self._extend(holder, now)
         for name, incarnation in ended.items():
             self._release(holder, name, incarnation)
-        claimed = Claimed()
+        claimed = ClaimResult()
         for name, incarnation in names.items():
             highest = self.highest.get(name, self.floor)
             if incarnation < highest or (name not in self.highest and not self._room()):
@@ -137,17 +137,17 @@ class Leases:
         if holder is not None and holder.life == life:
             self._extend(holder, now)
 
-    def renew(self, endpoint: str, life: int, digest: Digest, now: float) -> Claimed:
+    def renew(self, endpoint: str, life: int, digest: Digest, now: float) -> ClaimResult:
         """The process at `endpoint` lives and holds what adds up to `digest`."""
         self._sweep(now)
         holder = self._holders.get(endpoint)
         if holder is None or holder.life != life:
-            return Claimed(again=True)
+            return ClaimResult(again=True)
         self._extend(holder, now)
         if holder.lost:
             lost, holder.lost = holder.lost, {}
-            return Claimed(superseded=lost)  # it still counts them: compared next time
-        return Claimed(again=digest != holder.digest)
+            return ClaimResult(superseded=lost)  # it still counts them: compared next time
+        return ClaimResult(again=digest != holder.digest)
 
     def release(self, name: str, incarnation: int) -> None:
         """Another process saw this incarnation end."""

@@ -13,7 +13,7 @@ from gleaner.supervisor.delivery import Deferred
 from gleaner.supervisor.errors import JournalUnable, Overloaded, Suspended
 from gleaner.supervisor.mailbox import Lane
 from gleaner.supervisor.message import Done, Message
-from gleaner.supervisor.names.leases import Claimed, Digest, Leases
+from gleaner.supervisor.names.leases import ClaimResult, Digest, Leases
 from gleaner.supervisor.system_messages import (
     ClaimNames,
     Found,
@@ -171,7 +171,7 @@ class Registry(Actor):
         digest = Digest(message.count, message.sum)
         return self._granted(self._leases.renew(message.endpoint, message.life, digest, self.ctx.turn_time()))
 
-    def _granted(self, claimed: Claimed) -> LeaseGranted:
+    def _granted(self, claimed: ClaimResult) -> LeaseGranted:
         return LeaseGranted(
             lease_s=self._leases.lease_s, superseded=claimed.superseded, claim_again=claimed.again
         )

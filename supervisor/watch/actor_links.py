@@ -1,4 +1,4 @@
-"""Linking: links between actors, as Erlang's; an abnormal end ends the other too.
+"""ActorLinks: links between actors, as Erlang's; an abnormal end ends the other too.
 
 The other actor ends with the same cause. Owns the links of this process's actors. A link is two watches, one
 in each direction, so that it holds across processes and their deaths; an ordered stop does not spread. An
@@ -22,7 +22,7 @@ _Life = tuple[str, int]  # name, incarnation
 STOPPED = "stopped"  # the cause of an ordered stop, as in `Exit.cause`
 
 
-class Linking:
+class ActorLinks:
     """The links of one actor system's actors."""
 
     def __init__(self, system: ActorSystem) -> None:

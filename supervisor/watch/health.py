@@ -1,4 +1,4 @@
-"""Pulse: health check of one child process, from its heartbeats.
+"""ChildHealth: health check of one child process, from its heartbeats.
 
 It decides when a living child process must be killed. Pure: heartbeats and looks go in with their times, a
 cause is returned; no clock, no process.
@@ -68,19 +68,19 @@ class Parent:
         return cls(Peer(endpoint, *key), float(beat_s))
 
 
-class Pulse:
+class ChildHealth:
     """The health of one child, which was started at `now_s`."""
 
     def __init__(self, health: Health, now_s: float) -> None:
         self.health = health
-        self._heard = False
+        self._beaten = False
         self._last_s = now_s  # the newest heartbeat; at first the start
         self._worked_s = now_s  # when it was last seen to use the processor
         self._cpu_s: float | None = None  # processor seconds at that time
 
     def beat(self, now_s: float) -> None:
         """A heartbeat came."""
-        self._heard = True
+        self._beaten = True
         self._last_s = now_s
         self._cpu_s = None
 
@@ -90,10 +90,10 @@ class Pulse:
         silent_s = now_s - self._last_s
         if silent_s < self.health.silent_s * LATE:
             return ""
-        since = "" if self._heard else " since its start"
+        since = "" if self._beaten else " since its start"
         if silent_s >= self.health.start_s:
             return f"no heartbeat for {silent_s:.1f} s{since}"
-        if not self._heard:
+        if not self._beaten:
             return ""
         used_s = cpu_s()
         if self._cpu_s is None:

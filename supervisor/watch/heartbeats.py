@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from gleaner.supervisor.inspection.vitals import Recovery
 from gleaner.supervisor.system_messages import Heartbeat
-from gleaner.supervisor.watch.health import Health, Parent, Pulse
+from gleaner.supervisor.watch.health import ChildHealth, Health, Parent
 
 if TYPE_CHECKING:
     from gleaner.supervisor.machine import Child
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervisor")
 
 
-class Heart:
+class HeartbeatSender:
     """Sends heartbeats to the parent of this process, from `start` to `close`; nothing without a parent."""
 
     def __init__(self, system: ActorSystem) -> None:
@@ -56,14 +56,14 @@ class HealthChecks:
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
-        self._children: dict[int, tuple[Child, Pulse]] = {}  # by pid
+        self._children: dict[int, tuple[Child, ChildHealth]] = {}  # by pid
         self._look_s = math.inf  # between two looks: the shortest time between two heartbeats
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, child: Child, health: Health) -> None:
         """Expect heartbeats of a child that was just started."""
         self._look_s = min(self._look_s, health.beat_s)
-        self._children[child.pid] = (child, Pulse(health, self._system.turn_clock.now()))
+        self._children[child.pid] = (child, ChildHealth(health, self._system.turn_clock.now()))
         self._look_later()
 
     def forget(self, child: Child) -> None:

@@ -87,7 +87,7 @@ ALLOWED = {
     ("actors/gateway/cancellation.py", "run"): "a pause between two tells of what nobody waits for",
     ("actors/training/absence.py", "follow"): "a pause between two looks for the next life of a name",
     ("actors/gateway/connections.py", "_watch"): "the period of its looks, while the server listens",
-    ("actors/gateway/found_weights.py", "fetch"): "a pause before the worker asks again",
+    ("actors/gateway/folder_weights.py", "fetch"): "a pause before the worker asks again",
     (
         "actors/cluster/local_hosts.py",
         "_let_go",
@@ -98,7 +98,7 @@ ALLOWED = {
     ("actors/gateway/server.py", "events"): "a client's own wait: the request's deadline ends it",
     ("nodeagent/departure.py", "_drain"): "until the notice's end, or until it is taken back: it is idle",
     ("nodeagent/departure.py", "_stay"): "between two asks of the manager; nobody waits for this",
-    ("nodeagent/gateway_alone.py", "_serve"): "until somebody stops the process: it is idle",
+    ("nodeagent/standalone_gateway.py", "_serve"): "until somebody stops the process: it is idle",
     ("nodeagent/notices/watcher.py", "_begin"): "the pauses between its first looks for a cloud",
     ("nodeagent/notices/watcher.py", "_follow"): "the period of its looks",
     ("nodeagent/head_lease.py", "_keep"): "the period of renewals; a timer ends the head when one is late",

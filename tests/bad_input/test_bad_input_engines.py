@@ -67,7 +67,7 @@ def test_engine_is_not_checked_without_preemptible_hosts(
 def test_silent_head_is_reported_before_anything_is_made(
     refused: Rlctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gleaner.rlctl.drive.PROBE_S", 0.5)
+    monkeypatch.setattr("gleaner.rlctl.run_driver.PROBE_S", 0.5)
     code, stderr = refused(str(CONFIG), "--head", "tcp://127.0.0.1:1", "--set", "engine.kind=sglang")
     assert code == NOTHING
     assert "no head answers at tcp://127.0.0.1:1" in stderr

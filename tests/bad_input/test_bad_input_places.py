@@ -11,7 +11,7 @@ import pytest
 from real_runs import OPEN_ENDED, RealRun
 from tiny_command import CONFIG, Rlctl, command
 
-from gleaner.chaos.procs import find
+from gleaner.chaos.run_processes import find
 from gleaner.rlctl import preflight
 from gleaner.rlctl.errors import INTERRUPTED, USAGE
 from gleaner.rlctl.head import STOP_S

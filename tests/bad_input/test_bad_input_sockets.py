@@ -13,7 +13,7 @@ from tiny_command import CONFIG, command
 
 from gleaner.actors.training.history import Restart
 from gleaner.chaos import socket_attacks
-from gleaner.chaos.procs import is_alive
+from gleaner.chaos.run_processes import is_alive
 from gleaner.nodeagent.cluster_view import Processes
 from gleaner.rlctl.client import connect_to_run
 from gleaner.rlctl.head import remains

@@ -17,11 +17,11 @@ from bench.evaluation.simulated import CellResult, Look, StepLine, settings_hash
 from bench.evaluation.store import Store
 from bench.evaluation.this_machine import Machine
 from gleaner.configs.schema import Config
-from gleaner.sim.crowd import Crowd, Crowding
 from gleaner.sim.models.engine_cost import EngineCost
 from gleaner.sim.models.fit import FitError
 from gleaner.sim.models.lengths import LengthLaw
 from gleaner.sim.models.training_cost import TrainingCost
+from gleaner.sim.shared_cores import CoreSharing, SharedCores
 
 AROUND = Around(extra=(("tiny", ("rollout.prompts=8", "training.micro_batch_groups=2")),))
 ALONE = Cell(kind="colocated", model="14b", seed=1, variant="tiny", limit=1024, steps=1)
@@ -211,7 +211,7 @@ def test_rehearsal_machine_is_as_slow_as_whole_job(monkeypatch: pytest.MonkeyPat
         engine_off=off,
         trainer=alone,
         trainer_off=off,
-        crowding=Crowding(),
+        crowding=CoreSharing(),
         start_s=0.0,
         prepare_s=0.0,
         score_s=0.0,
@@ -228,7 +228,7 @@ def test_rehearsal_machine_is_as_slow_as_whole_job(monkeypatch: pytest.MonkeyPat
 
 
 def test_processes_sharing_cores_take_longer() -> None:
-    crowd = Crowd(Crowding(turns=(1.0, 1.5), beside_training=(1.2, 2.0), training=(1.0, 1.1, 1.6)))
+    crowd = SharedCores(CoreSharing(turns=(1.0, 1.5), beside_training=(1.2, 2.0), training=(1.0, 1.1, 1.6)))
     assert [crowd.enter() for _ in range(4)] == [1.0, 1.5, 2.25, 3.0]
     for _ in range(3):
         crowd.leave()
@@ -237,7 +237,7 @@ def test_processes_sharing_cores_take_longer() -> None:
     crowd.leave(trains=True)
     crowd.leave()
     assert crowd.enter(trains=True) == 1.6
-    assert Crowd().enter() == Crowd().enter(trains=True) == 1.0
+    assert SharedCores().enter() == SharedCores().enter(trains=True) == 1.0
 
 
 def test_controllers_are_compared_by_seed_in_throughput_and_cost() -> None:

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from bench.gateway.client import Seen
+from bench.gateway.client import LoadResult
 from bench.gateway.fake_server import events, is_told
 from bench.gateway.figures import Figures, figures
 from bench.gateway.fronts import OURS, ROUTER
@@ -17,7 +17,7 @@ from gleaner.actors.engine.servers.sglang_messages import Event
 
 def test_figures_are_those_of_the_load() -> None:
     ttft_s = [0.01 * number for number in range(1, 101)]
-    seen = Seen(tokens=2000, seconds=4.0, ttft_s=ttft_s, errors=["a", "b"], broken=3)
+    seen = LoadResult(tokens=2000, seconds=4.0, ttft_s=ttft_s, errors=["a", "b"], broken=3)
     found = figures("2 servers", "a front", 64, seen, cpu_s=0.5, killed=True)
     assert (found.tokens_per_s, found.cpu_s_per_m, found.lost) == (500.0, 250.0, 5)
     assert (found.ttft_p50_s, found.ttft_p99_s) == (pytest.approx(0.505), pytest.approx(1.0))
@@ -27,7 +27,7 @@ def test_figures_are_those_of_the_load() -> None:
 
 
 def test_empty_load_gives_nan_instead_of_division_error() -> None:
-    shown = cells(figures("s", "f", 1, Seen(seconds=1.0, errors=["gone"]), 0.1, killed=False))
+    shown = cells(figures("s", "f", 1, LoadResult(seconds=1.0, errors=["gone"]), 0.1, killed=False))
     assert shown[3:] == ("0", "nan ms", "nan ms", "nan", "1")
 
 

@@ -3,11 +3,11 @@
 from array import array
 from dataclasses import asdict
 
-from bench.recovery import page, returns
-from bench.recovery.deaths import Death, Deaths
+from bench.recovery import manager_deaths, page
+from bench.recovery.engine_deaths import Death, Deaths
 from bench.recovery.goals import goals
 from bench.recovery.journal_tail import Resumption
-from bench.recovery.returns import Return
+from bench.recovery.manager_deaths import Return
 from gleaner.actors.rollout.state.events import (
     Dispatched,
     FrameLogged,
@@ -120,7 +120,7 @@ def test_section_has_a_line_per_kind_of_death() -> None:
 
 
 def test_killed_manager_recovers_its_instances_without_loss(tmp_path) -> None:
-    (one,) = returns.measure(tmp_path, 40, 1, 0.02, 0.3, lambda line: None)
+    (one,) = manager_deaths.measure(tmp_path, 40, 1, 0.02, 0.3, lambda line: None)
     assert one.tokens > 0
     assert 0 < one.first_s <= one.all_s
     assert (one.generated_twice, one.lost) == (0, 0)

@@ -7,15 +7,15 @@ from dataclasses import asdict, replace
 import pytest
 
 from bench import page_sections
-from bench.token_plane import drawing, memory, ours, page, router
+from bench.token_plane import figure, manager_rate, memory, page, router
 from bench.token_plane.fake_worker import STAMP, STAMP_ZERO, event
 from bench.token_plane.goals import OURS, PARSED, PASSED, goals
-from bench.token_plane.memory import Held
-from bench.token_plane.sizes import Found, Sizes
+from bench.token_plane.memory import MemoryUse
+from bench.token_plane.sizes import Sizes, SystemResult
 
 
-def found(system: str, rate: float, rows: int = 64) -> Found:
-    return Found(system, rows, tokens_per_s=rate, cpu_s_per_m=1.0, p50_ms=20.0, p99_ms=30.0)
+def found(system: str, rate: float, rows: int = 64) -> SystemResult:
+    return SystemResult(system, rows, tokens_per_s=rate, cpu_s_per_m=1.0, p50_ms=20.0, p99_ms=30.0)
 
 
 def results() -> dict[str, object]:
@@ -28,7 +28,7 @@ def results() -> dict[str, object]:
             asdict(one)
             for one in (found(OURS, 2e6), found(PARSED, 5e4), found(PASSED, 5e5), found(OURS, 9.0, 1))
         ],
-        "memory": [asdict(Held(1000, 900.0, 8.1)), asdict(Held(100_000, refused="too many"))],
+        "memory": [asdict(MemoryUse(1000, 900.0, 8.1)), asdict(MemoryUse(100_000, refused="too many"))],
     }
 
 
@@ -49,7 +49,7 @@ def test_section_shows_results_and_that_machine_was_busy() -> None:
 
 
 def test_plot_has_a_line_per_system(tmp_path) -> None:
-    assert drawing.write(results(), tmp_path).read_bytes().startswith(b"\x89PNG")
+    assert figure.write(results(), tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
 def test_bench_replaces_only_its_section_of_the_page(tmp_path) -> None:
@@ -90,7 +90,7 @@ def test_memory_of_a_request_in_flight_is_measured() -> None:
 
 
 def test_production_manager_absorbs_tokens_of_all_instances(tmp_path) -> None:
-    (one,) = ours.measure(replace(Sizes.quick(), rows=(16,)), tmp_path)
+    (one,) = manager_rate.measure(replace(Sizes.quick(), rows=(16,)), tmp_path)
     assert (one.system, one.rows) == (OURS, 16)
     assert one.tokens_per_s > 0
     assert 0 < one.p50_ms <= one.p99_ms

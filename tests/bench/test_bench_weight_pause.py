@@ -10,7 +10,7 @@ from bench.weights.pause import page
 from bench.weights.pause.flips import Flip, Times
 from bench.weights.pause.joiners import Join
 from bench.weights.pause.load import Load
-from bench.weights.pause.measuring import Sizes, measure
+from bench.weights.pause.measurement import Sizes, measure
 from bench.weights.pause.timeline import Timeline
 from bench.weights.pause.versions import GIB, TINY, Layout, first, following
 

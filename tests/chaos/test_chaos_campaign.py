@@ -13,10 +13,10 @@ from gleaner.chaos.campaign import Minimal, as_json, first_broken
 from gleaner.chaos.coverage import BY_NAME, PATHS, never_taken, taken
 from gleaner.chaos.faults import KINDS, KillProcess
 from gleaner.chaos.hang_detector import HangDetector, Sample
-from gleaner.chaos.orders import Order
 from gleaner.chaos.plan import BadCampaign, Campaign, Loaded, load, names, parse_seeds
+from gleaner.chaos.run_orders import RunOrder
 from gleaner.chaos.schedule import Schedule
-from gleaner.chaos.tally import Broken, RunTold, hash_of, tally
+from gleaner.chaos.tally import Broken, RunReport, hash_of, tally
 from gleaner.chaos.workers import Worker, run_all
 from gleaner.configs.schema import Config
 
@@ -90,8 +90,8 @@ def test_unknown_campaign_error_lists_the_known_ones() -> None:
 def test_campaign_is_valid_only_with_every_fault_and_path() -> None:
     plan = loaded(faults=["reset", "freeze"], paths=["migration", "link re-send"])
     runs = [
-        RunTold(seed=1, fired={"reset": 2}, counts={"requests.migrated_tokens": 3}),
-        RunTold(seed=0, fired={"freeze": 1}, missed={"reset": 1}, counts={"links.resent": 1}),
+        RunReport(seed=1, fired={"reset": 2}, counts={"requests.migrated_tokens": 3}),
+        RunReport(seed=0, fired={"freeze": 1}, missed={"reset": 1}, counts={"links.resent": 1}),
     ]
     whole = tally(plan, "0:2", runs, 1.0)
     assert (whole.valid, whole.ok, whole.violations) == (True, True, 0)
@@ -104,24 +104,24 @@ def test_campaign_is_valid_only_with_every_fault_and_path() -> None:
 
 def test_campaign_is_invalid_when_a_fault_shape_never_came() -> None:
     plan = loaded(faults=["partition"])
-    one_way = RunTold(seed=0, fired={"partition": 3}, shapes={"partition: one way": 3})
+    one_way = RunReport(seed=0, fired={"partition": 3}, shapes={"partition: one way": 3})
     assert tally(plan, "0:1", [one_way], 1.0).never_fired == ["partition: both ways"]
-    both = RunTold(seed=1, fired={"partition": 1}, shapes={"partition: both ways": 1})
+    both = RunReport(seed=1, fired={"partition": 1}, shapes={"partition: both ways": 1})
     whole = tally(plan, "0:2", [one_way, both], 1.0)
     assert whole.valid
     assert whole.shapes == {"partition: both ways": 1, "partition: one way": 3}
 
 
 def test_violation_fails_campaign_and_no_run_is_no_success() -> None:
-    broken = RunTold(seed=4, broken=(Broken(check="I2", at_s=3.0, text="lost"),))
-    results = tally(loaded(), "4:6", [broken, RunTold(seed=5)], 1.0)
+    broken = RunReport(seed=4, broken=(Broken(check="I2", at_s=3.0, text="lost"),))
+    results = tally(loaded(), "4:6", [broken, RunReport(seed=5)], 1.0)
     assert not results.ok
     assert results.violations == 1
     assert not tally(loaded(), "4:6", [], 1.0).ok
 
 
 def test_campaign_hash_distinguishes_histories_not_arrival_order() -> None:
-    one, other = RunTold(seed=1, trace_hash="aa"), RunTold(seed=2, trace_hash="bb")
+    one, other = RunReport(seed=1, trace_hash="aa"), RunReport(seed=2, trace_hash="bb")
     plan = loaded()
     assert (
         tally(plan, "1:3", [one, other], 1.0).trace_hash == tally(plan, "1:3", [other, one], 9.0).trace_hash
@@ -131,17 +131,17 @@ def test_campaign_hash_distinguishes_histories_not_arrival_order() -> None:
 
 
 def test_first_seed_of_each_broken_check_is_shrunk() -> None:
-    def run(seed: int, check: str) -> RunTold:
-        return RunTold(seed=seed, broken=(Broken(check=check, at_s=0.0, text=""),))
+    def run(seed: int, check: str) -> RunReport:
+        return RunReport(seed=seed, broken=(Broken(check=check, at_s=0.0, text=""),))
 
-    runs = [run(9, "I1"), run(3, "I1"), run(5, "I8"), RunTold(seed=1), run(6, "I2"), run(7, "I9")]
+    runs = [run(9, "I1"), run(3, "I1"), run(5, "I8"), RunReport(seed=1), run(6, "I2"), run(7, "I9")]
     assert [(it.seed, it.broken[0].check) for it in first_broken(runs)] == [(3, "I1"), (5, "I8"), (6, "I2")]
 
 
 def test_json_has_tally_and_minimal_schedules() -> None:
     schedule = Schedule(seed=3, faults=(KillProcess(at_s=1.0, host="head", process="rollout"),))
     raw = as_json(
-        tally(loaded(), "0:1", [RunTold(seed=0)], 1.0), [Minimal(3, "I1", schedule, 12, minimal=True)]
+        tally(loaded(), "0:1", [RunReport(seed=0)], 1.0), [Minimal(3, "I1", schedule, 12, minimal=True)]
     )
     tree = msgspec.json.decode(raw)
     assert {"campaign", "ok", "valid", "fired", "paths", "trace_hash", "results", "minimal"} <= tree.keys()
@@ -183,7 +183,7 @@ DIES_AT_TWO = (
 
 async def test_worker_handles_one_order_after_the_other() -> None:
     worker = Tame(ANSWERS)
-    results = [await worker.ask(Order(campaign="x", seed=seed)) for seed in range(3)]
+    results = [await worker.ask(RunOrder(campaign="x", seed=seed)) for seed in range(3)]
     await worker.end()
     assert [run.seed for run in results] == [0, 1, 2]
     assert all(run.ok for run in results)
@@ -191,7 +191,7 @@ async def test_worker_handles_one_order_after_the_other() -> None:
 
 async def test_dead_worker_is_reported_with_last_output_and_replaced() -> None:
     worker = Tame(DIES_AT_TWO)
-    results = [await worker.ask(Order(campaign="x", seed=seed)) for seed in range(1, 4)]
+    results = [await worker.ask(RunOrder(campaign="x", seed=seed)) for seed in range(1, 4)]
     await worker.end()
     assert [run.ended for run in results] == ["done", "crashed", "done"]
     assert "out of luck" in results[1].broken[0].text
@@ -208,7 +208,7 @@ async def test_hung_worker_is_killed_and_its_run_broken(
     for limit_s in ("START_S", "BLOCKED_S", "LOOK_S"):
         monkeypatch.setattr(f"gleaner.chaos.workers.{limit_s}", 0.2)
     worker = Tame(code, run_s=0.2)
-    results = await worker.ask(Order(campaign="x", seed=7))
+    results = await worker.ask(RunOrder(campaign="x", seed=7))
     assert (results.seed, results.ended) == (7, "hung")
     assert problem in results.broken[0].text
     await worker.end()

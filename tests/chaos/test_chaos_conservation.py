@@ -10,21 +10,21 @@ from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainSte
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights
 from gleaner.actors.rollout.state.events import Dispatched, FrameLogged, InstanceJoined
 from gleaner.chaos.invariants.catalogue import jury_of
-from gleaner.chaos.invariants.facts import Committed, Fact, Said
+from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed
 from gleaner.supervisor import Message
 
 ONE, MANAGER, TRAINER = "spot-1/engine", "rollout/manager", "training/trainer"
 ROOT = b"r1"
 
 
-def from_manager(at_s: float, message: Message) -> Said:
+def from_manager(at_s: float, message: Message) -> MessagePassed:
     """A message of the manager to the balancer beside it."""
-    return Said(at_s, "head/rollout", "local", "tell", MANAGER, BALANCER, message)
+    return MessagePassed(at_s, "head/rollout", "local", "tell", MANAGER, BALANCER, message)
 
 
-def alive(at_s: float) -> Said:
+def alive(at_s: float) -> MessagePassed:
     """The manager's process sends a message."""
-    return Said(at_s, "head/rollout", "out", "tell", "x", "y", CloseSeeding())
+    return MessagePassed(at_s, "head/rollout", "out", "tell", "x", "y", CloseSeeding())
 
 
 def commit(at_s: float, *messages: Message) -> Committed:
@@ -86,8 +86,8 @@ def test_free_slot_beside_a_queue_is_found_after_limit() -> None:
         from_manager(0.1, InstanceServes(instance=ONE, incarnation=5, version=None)),
         from_manager(0.1, InstanceServes(instance=ONE, incarnation=5, version=1, root=b"other")),
         from_manager(0.1, InstanceSuspected(instance=ONE, incarnation=5, suspected=True)),
-        Said(0.1, "head/rollout", "in", "ask", "x", MANAGER, HoldBack(for_s=60.0)),
-        Said(0.1, "head/rollout", "local", "reply", BALANCER, MANAGER, Placed(instances=[ONE])),
+        MessagePassed(0.1, "head/rollout", "in", "ask", "x", MANAGER, HoldBack(for_s=60.0)),
+        MessagePassed(0.1, "head/rollout", "local", "reply", BALANCER, MANAGER, Placed(instances=[ONE])),
     ],
 )
 def test_slot_is_not_free_while_an_excuse_holds(excuse: Fact) -> None:
@@ -105,8 +105,8 @@ def test_stock_of_requests_in_an_instance_is_found() -> None:
     assert found == f"9 requests wait in {ONE}, at most 8 may"
 
 
-def trainer(at_s: float, message: Message) -> Said:
-    return Said(at_s, "reserved-1/trainer", "out", "ask", TRAINER, MANAGER, message)
+def trainer(at_s: float, message: Message) -> MessagePassed:
+    return MessagePassed(at_s, "reserved-1/trainer", "out", "ask", TRAINER, MANAGER, message)
 
 
 def window(plan_s: float, served_s: float, closed_s: float, late_s: float = 0.0) -> list[Fact]:
@@ -116,12 +116,12 @@ def window(plan_s: float, served_s: float, closed_s: float, late_s: float = 0.0)
     take = TakeGroups(batch="step-2", taker=1, have=[], min_groups=1, wait_s=closed_s - 1.0 - late_s)
     groups = Groups(groups=[], remaining=1, remote_serving=1)
     return [
-        Said(0.5, "reserved-1/trainer", "in", "ask", "training/controller", TRAINER, order),
+        MessagePassed(0.5, "reserved-1/trainer", "in", "ask", "training/controller", TRAINER, order),
         from_manager(0.6, up),
         trainer(0.9, OpenSeeding(version=1, root=ROOT)),
         trainer(1.0, take),
         from_manager(served_s, InstanceServes(instance=ONE, incarnation=5, version=1, root=ROOT)),
-        Said(closed_s, "reserved-1/trainer", "in", "reply", MANAGER, TRAINER, groups),
+        MessagePassed(closed_s, "reserved-1/trainer", "in", "reply", MANAGER, TRAINER, groups),
         trainer(closed_s, CloseSeeding()),
     ]
 

@@ -12,9 +12,9 @@ from gleaner.chaos.faults import (
     KillProcess,
     Partition,
     Zombie,
+    description,
     kind_of,
     to_json,
-    told,
 )
 from gleaner.chaos.schedule import BadSchedule, Schedule, dump, in_order, load
 
@@ -64,7 +64,7 @@ def test_every_kind_has_a_json_form_with_its_name(kind: str) -> None:
     fault = msgspec.convert({"kind": kind, "at_s": 1.0, **wanted}, cls)
     assert f'"kind":"{kind}"' in to_json(fault)
     assert kind_of(fault) == kind
-    assert kind in told(fault)
+    assert kind in description(fault)
     assert msgspec.json.decode(to_json(fault), type=cls) == fault
     assert issubclass(cls, Fault)
 

@@ -35,19 +35,19 @@ from gleaner.chaos.invariants.check import Found
 from gleaner.chaos.invariants.facts import (
     Committed,
     DeclaredDead,
-    Ending,
     Fact,
     Failed,
+    FrameDelivered,
     FramesAcknowledged,
-    HandedUp,
     LateWait,
     Measured,
-    PutOnRecord,
-    Said,
+    MessagePassed,
+    ProcessFrozen,
+    RecordWritten,
+    RunEnd,
     ServedImage,
-    StoodStill,
 )
-from gleaner.chaos.invariants.loads import GivenUpRightly
+from gleaner.chaos.invariants.failed_versions import GivenUpRightly
 from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Address, Message
 from gleaner.supervisor.names.registry import NameFenced
@@ -58,7 +58,7 @@ ENGINE = "spot-1/engine"
 R = "step-1/0/0"
 SEED = 40
 ROOT = b"r0"
-ENDED = Ending(ended=True, virtual_s=50.0, deadline_s=900.0)
+ENDED = RunEnd(ended=True, virtual_s=50.0, deadline_s=900.0)
 
 
 def response_of(seed: int, root: bytes, count: int) -> bytes:
@@ -103,17 +103,17 @@ def dispatched(ticket: int, *, incarnation: int = 5, version: int = 0) -> Dispat
     )
 
 
-def sent(prefix: bytes, ticket: int = 1) -> Said:
+def sent(prefix: bytes, ticket: int = 1) -> MessagePassed:
     work = Work(ticket=ticket, prompt=b"", prefix=prefix, seed=SEED, max_new_tokens=8, temperature=1.0)
-    return Said(
+    return MessagePassed(
         1.0, "head/rollout", "out", "ask", MANAGER, ENGINE, Dispatch(epoch="1.1", version=0, work=[work])
     )
 
 
-def handed_out(tokens: bytes, score: float = 1.0) -> Said:
+def handed_out(tokens: bytes, score: float = 1.0) -> MessagePassed:
     sample = SampleOut(request=R, tokens=tokens, logprobs=tokens, score=score, spans=())
     groups = Groups(groups=[GroupOut(group=0, prompt=b"", samples=(sample,))], remaining=0, remote_serving=1)
-    return Said(2.0, "head/rollout", "out", "reply", MANAGER, "training/trainer", groups)
+    return MessagePassed(2.0, "head/rollout", "out", "reply", MANAGER, "training/trainer", groups)
 
 
 def trained(
@@ -150,8 +150,8 @@ def whole_story() -> list[Fact]:
         commit(StepFinished(step=1), stream="training/controller"),
         commit(ledger(), stream="rollout/manager/ledger"),
         commit(BatchReleased(batch="step-1"), incarnation=2),
-        Said(3.0, "a/transfer", "in", "ask", "t", "t", Published(version=1, root=b"r1")),
-        Said(
+        MessagePassed(3.0, "a/transfer", "in", "ask", "t", "t", Published(version=1, root=b"r1")),
+        MessagePassed(
             3.0,
             "head/rollout",
             "in",
@@ -161,10 +161,10 @@ def whole_story() -> list[Fact]:
             Serving(instance=ENGINE, incarnation=6, version=1, root=b"r1"),
         ),
         ServedImage(3.0, "spot-1", 1, b"r1", b"same", b"same"),
-        PutOnRecord(2.5, "reserved-1", 1, 1),
-        HandedUp(3.0, "tcp://a", (1, 2, 7), 1, 3, (1, 3)),  # the second one could not be read
-        HandedUp(3.0, "tcp://a", (1, 2, 7), 3, 4, range(4, 7)),  # a part of it had arrived before
-        HandedUp(3.0, "tcp://b", (1, 2, 8), 1, 1, range(1, 2)),
+        RecordWritten(2.5, "reserved-1", 1, 1),
+        FrameDelivered(3.0, "tcp://a", (1, 2, 7), 1, 3, (1, 3)),  # the second one could not be read
+        FrameDelivered(3.0, "tcp://a", (1, 2, 7), 3, 4, range(4, 7)),  # a part of it had arrived before
+        FrameDelivered(3.0, "tcp://b", (1, 2, 8), 1, 1, range(1, 2)),
         Measured(3.0, "head/rollout", "mailbox of rollout/manager", 10, 1024),
     ]
 
@@ -336,12 +336,12 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
             )
         ],
     ),
-    ("I5", "the newest whole state on reserved-1 was of step 3", [PutOnRecord(1.0, "reserved-1", 4, 3)]),
+    ("I5", "the newest whole state on reserved-1 was of step 3", [RecordWritten(1.0, "reserved-1", 4, 3)]),
     (
         "I6",
         "never published",
         [
-            Said(
+            MessagePassed(
                 1.0,
                 "p",
                 "in",
@@ -383,21 +383,21 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
         "once and in order",
         "message 2 of tcp://a was handed up again: all up to 3 had been",
         [
-            HandedUp(1.0, "tcp://a", (1, 2, 7), 1, 3, range(1, 4)),
-            HandedUp(1.1, "tcp://a", (1, 2, 7), 2, 3, range(2, 5)),
+            FrameDelivered(1.0, "tcp://a", (1, 2, 7), 1, 3, range(1, 4)),
+            FrameDelivered(1.1, "tcp://a", (1, 2, 7), 2, 3, range(2, 5)),
         ],
     ),
     (
         "once and in order",
         "those from 4 to 4 never were",
         [
-            HandedUp(1.0, "tcp://a", (1, 2, 7), 1, 3, range(1, 4)),
-            HandedUp(1.1, "tcp://a", (1, 2, 7), 5, 1, range(5, 6)),
+            FrameDelivered(1.0, "tcp://a", (1, 2, 7), 1, 3, range(1, 4)),
+            FrameDelivered(1.1, "tcp://a", (1, 2, 7), 5, 1, range(5, 6)),
         ],
     ),
     ("no stray failure", "KeyError", [Failed(9.0, "head/rollout", "KeyError: 5")]),
-    ("hung process", "the limit is 15.0 s", [StoodStill(9.0, "head/rollout", 15.1, 15.0)]),
-    ("hung process", "says only: SIGKILL", [StoodStill(9.0, "head/rollout", 11.0, 15.0, "SIGKILL")]),
+    ("hung process", "the limit is 15.0 s", [ProcessFrozen(9.0, "head/rollout", 15.1, 15.0)]),
+    ("hung process", "says only: SIGKILL", [ProcessFrozen(9.0, "head/rollout", 11.0, 15.0, "SIGKILL")]),
     ("invented death", "declared spot-1 killed", [DeclaredDead(9.0, "spot-1", 12.0, True)]),
 ]
 
@@ -410,9 +410,9 @@ def test_broken_promise_is_named_by_its_check(check: str, problem: str, facts: l
 
 def test_hung_process_may_end_by_name_or_otherwise() -> None:
     named = "SIGKILL (no heartbeat for 10.4 s)"
-    assert judged([StoodStill(9.0, "head/rollout", 14.9, 15.0)]) == []
-    assert judged([StoodStill(9.0, "head/rollout", 11.0, 15.0, named)]) == []
-    assert judged([StoodStill(9.0, "head/rollout", 2.0, 15.0, "SIGKILL", "the end of its parent")]) == []
+    assert judged([ProcessFrozen(9.0, "head/rollout", 14.9, 15.0)]) == []
+    assert judged([ProcessFrozen(9.0, "head/rollout", 11.0, 15.0, named)]) == []
+    assert judged([ProcessFrozen(9.0, "head/rollout", 2.0, 15.0, "SIGKILL", "the end of its parent")]) == []
 
 
 def test_lost_host_may_be_declared_dead_after_a_pause() -> None:
@@ -431,7 +431,7 @@ def test_score_after_drop_of_its_group_is_ignored() -> None:
 def test_stalled_job_is_reported_with_its_oldest_waits() -> None:
     jury = jury_of(None)
     jury.see(commit(StepFinished(step=1), stream="training/controller"))
-    late = Ending(
+    late = RunEnd(
         ended=False,
         virtual_s=900.0,
         deadline_s=900.0,
@@ -472,8 +472,8 @@ def test_every_check_documents_promise_and_failure() -> None:
 
 
 def test_name_belongs_to_new_incarnation_from_its_grant() -> None:
-    def found(at_s: float, answer: Resolved) -> Said:
-        return Said(at_s, "head/agent", "out", "reply", "registry", "$system", answer)
+    def found(at_s: float, answer: Resolved) -> MessagePassed:
+        return MessagePassed(at_s, "head/agent", "out", "reply", "registry", "$system", answer)
 
     def resolved(incarnation: int) -> Resolved:
         return Resolved(address=Address(name="a", endpoint="tcp://1", incarnation=incarnation))
@@ -496,8 +496,8 @@ def test_name_belongs_to_new_incarnation_from_its_grant() -> None:
 
 
 def test_version_given_up_too_early_is_reported() -> None:
-    def received(message: NotLoaded | Serving) -> Said:
-        return Said(1.0, "head/rollout", "in", "ask", message.instance, "rollout/manager", message)
+    def received(message: NotLoaded | Serving) -> MessagePassed:
+        return MessagePassed(1.0, "head/rollout", "in", "ask", message.instance, "rollout/manager", message)
 
     def loads(count: int) -> list[Fact]:
         one = NotLoaded(

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from gleaner.chaos.bounds import Bounds, bearable
-from gleaner.chaos.caught import PAGE, Caught, put_in, read, table, taken_out, write
 from gleaner.chaos.faults import KINDS, kind_of
+from gleaner.chaos.guided_schedules import LEADS, lead
 from gleaner.chaos.hunt import focused, hunt
+from gleaner.chaos.hunt_results import PAGE, HuntResult, put_in, read, table, taken_out, write
 from gleaner.chaos.invariants.catalogue import CHECKS
-from gleaner.chaos.leads import LEADS, lead
 from gleaner.chaos.mutate import CannotPlant, Edit, changed, plant, source_of
 from gleaner.chaos.mutations import BY_NAME, MUTATIONS, Mutation
 from gleaner.chaos.plan import load
@@ -107,8 +107,8 @@ def test_hunt_uses_only_faults_that_lead_to_bug() -> None:
 def test_table_shows_uncaught_bugs() -> None:
     first, second, third = MUTATIONS[:3]
     found = {
-        first.name: Caught(name=first.name, seeds=3, check="I4", seed=2),
-        second.name: Caught(name=second.name, seeds=40),
+        first.name: HuntResult(name=first.name, seeds=3, check="I4", seed=2),
+        second.name: HuntResult(name=second.name, seeds=40),
     }
     text = table(found, (first, second, third))
     assert "Of 3 planted bugs 1 are caught." in text
@@ -120,9 +120,9 @@ def test_table_shows_uncaught_bugs() -> None:
 def test_catch_is_kept_and_replaces_the_older_one(tmp_path: Path) -> None:
     file = tmp_path / "caught.toml"
     first, second = MUTATIONS[1].name, MUTATIONS[0].name
-    write([Caught(name=first, seeds=9, check="I1", seed=8, at_s=1.5, text='a "word"')], file)
-    write([Caught(name=second, seeds=40), Caught(name="a bug that is no more", seeds=1)], file)
-    kept = write([Caught(name=first, seeds=2, check="I2", seed=1)], file)
+    write([HuntResult(name=first, seeds=9, check="I1", seed=8, at_s=1.5, text='a "word"')], file)
+    write([HuntResult(name=second, seeds=40), HuntResult(name="a bug that is no more", seeds=1)], file)
+    kept = write([HuntResult(name=first, seeds=2, check="I2", seed=1)], file)
     assert read(file) == kept
     assert list(kept) == [second, first]
     assert kept[first].check == "I2"

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from gleaner.chaos.caught import read
 from gleaner.chaos.hunt import hunt, orders
+from gleaner.chaos.hunt_results import read
 from gleaner.chaos.mutations import MUTATIONS, Mutation
 from gleaner.chaos.plan import load
-from gleaner.chaos.tally import RunTold
+from gleaner.chaos.tally import RunReport
 from gleaner.chaos.workers import Worker
 
 MORE = 6
@@ -29,9 +29,9 @@ class Calm:
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
         self._worker = Worker(load(MUTATIONS[0].campaign).campaign.run_s)
-        self._results: dict[bytes, RunTold] = {}  # several bugs are hunted in the same runs
+        self._results: dict[bytes, RunReport] = {}  # several bugs are hunted in the same runs
 
-    def result(self, mutation: Mutation, seed: int) -> RunTold:
+    def result(self, mutation: Mutation, seed: int) -> RunReport:
         """The run in which that bug is hunted, without the bug."""
         (order,) = orders(load(mutation.campaign), mutation, [seed])
         run = msgspec.json.encode(order)

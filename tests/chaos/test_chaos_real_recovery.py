@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from gleaner.actors.training.history import End, Node, Restart
 from gleaner.chaos.faults import KillProcess, Reset
 from gleaner.chaos.real.campaign import read
-from gleaner.chaos.real.nemesis import Account, Struck
+from gleaner.chaos.real.nemesis import Account, FaultOutcome
 from gleaner.chaos.real.page import page_of
 from gleaner.chaos.real.paths import defects, of_history, of_log
 from gleaner.chaos.real.plots import rates_of
-from gleaner.chaos.real.recovery import FRESH_LOOKS, Seen, Sound, missing
-from gleaner.chaos.real.told import MAX_PACE, CampaignTold, JobTold, percentile, thinned
+from gleaner.chaos.real.recovery import FRESH_LOOKS, ClusterObservation, SoundCluster, missing
+from gleaner.chaos.real.report_schema import MAX_PACE, CampaignReport, JobReport, percentile, thinned
 from gleaner.chaos.real.verdict import judge
 
-SOUND = Sound(["head/agent", "spot-1/agent", "spot-1/engine"], preemptible=1)
-BEFORE = Seen(10.0, {}, (), steps=4, tokens=100, looks=7, job=True, testimonies=5)
-WELL = Seen(
+SOUND = SoundCluster(["head/agent", "spot-1/agent", "spot-1/engine"], preemptible=1)
+BEFORE = ClusterObservation(10.0, {}, (), steps=4, tokens=100, looks=7, job=True, testimonies=5)
+WELL = ClusterObservation(
     20.0,
     {"head/agent": 1, "spot-1/agent": 2, "spot-1/engine": 30},
     steps=5,
@@ -46,7 +46,7 @@ reset = 1
 """,
     "small",
 )
-JOB = JobTold(number=1, run_id="chaos-1", exit_code=0, steps=6, tokens=900, migrated=3, violations=())
+JOB = JobReport(number=1, run_id="chaos-1", exit_code=0, steps=6, tokens=900, migrated=3, violations=())
 KILL = KillProcess(at_s=1.0, host="spot-1", process="engine")
 RESET = Reset(at_s=9.0, a="head", b="spot-1")
 
@@ -81,19 +81,19 @@ def test_complete_working_cluster_is_recovered() -> None:
         (replace(WELL, instances=-1), "the manager knows 0 of 1 instances"),
     ],
 )
-def test_missing_part_of_recovery_is_named(seen: Seen, lacking: str) -> None:
+def test_missing_part_of_recovery_is_named(seen: ClusterObservation, lacking: str) -> None:
     assert missing(SOUND, seen, BEFORE, gone=[3]) == [lacking]
 
 
-def account(*struck: Struck) -> Account:
+def account(*struck: FaultOutcome) -> Account:
     return Account(struck=list(struck), pace=[(0.0, 0), (5.0, 500), (10.0, 900)])
 
 
-def well(began_s: float, fault: KillProcess | Reset, seconds: float) -> Struck:
-    return Struck(fault, began_s, mended_s=began_s + 1, back_s=seconds / 2, recovered_s=seconds)
+def well(began_s: float, fault: KillProcess | Reset, seconds: float) -> FaultOutcome:
+    return FaultOutcome(fault, began_s, mended_s=began_s + 1, back_s=seconds / 2, recovered_s=seconds)
 
 
-def verdict(account: Account, *jobs: JobTold, migrations: int = 3) -> CampaignTold:
+def verdict(account: Account, *jobs: JobReport, migrations: int = 3) -> CampaignReport:
     return judge(CAMPAIGN, 7, account, jobs or [JOB], {"migration": migrations}, 60.0)
 
 
@@ -109,7 +109,7 @@ def test_campaign_with_all_faults_and_no_violation_is_good() -> None:
 
 
 def test_missed_fault_is_not_counted_and_invalidates_campaign() -> None:
-    campaign = verdict(account(well(1.0, KILL, 4.0), Struck(RESET, 9.0, missed="no connection")))
+    campaign = verdict(account(well(1.0, KILL, 4.0), FaultOutcome(RESET, 9.0, missed="no connection")))
     assert not campaign.ok
     assert campaign.missed == {"reset": 1}
     assert campaign.invalid == ("no reset fired", "1 of 2 faults fired")
@@ -122,7 +122,7 @@ def test_untaken_path_makes_campaign_invalid() -> None:
 
 
 def test_job_violation_counts_for_campaign_and_is_escaped() -> None:
-    bad = JobTold(
+    bad = JobReport(
         number=1, run_id="chaos-1", exit_code=1, steps=1, tokens=1, migrated=0, violations=("I1: <b>",)
     )
     campaign = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)), bad)

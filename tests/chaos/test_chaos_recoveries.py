@@ -5,7 +5,7 @@ from gleaner.actors.protocol.cluster import NodeSeen
 from gleaner.actors.protocol.instances import Dispatch, Registered, RegisterInstance, Work
 from gleaner.actors.protocol.rollout import TakeGroups
 from gleaner.chaos.coverage import PATHS
-from gleaner.chaos.invariants.facts import Committed, Said
+from gleaner.chaos.invariants.facts import Committed, MessagePassed
 from gleaner.chaos.recoveries import DISKS, FIGURES, RECOVERIES, Recoveries
 from gleaner.supervisor import Address, Message
 from gleaner.supervisor.system_messages import ActorState, LinkFigures, ProcessVitals, SystemState
@@ -30,8 +30,8 @@ def state(
     )  # fmt: skip
 
 
-def received(message: Message, direction: str = "in") -> Said:
-    return Said(1.0, "head/rollout", direction, "ask", "a", "b", message)
+def received(message: Message, direction: str = "in") -> MessagePassed:
+    return MessagePassed(1.0, "head/rollout", direction, "ask", "a", "b", message)
 
 
 def test_last_reading_per_life_counts_and_lives_add_up() -> None:
@@ -57,20 +57,22 @@ def test_messages_and_commits_show_moves_resumes_and_rewinds() -> None:
     work = [
         Work(ticket=n, prompt=b"", prefix=b"x" * n, seed=1, max_new_tokens=1, temperature=1.0) for n in (0, 4)
     ]
-    found.said(received(Dispatch(epoch="", version=1, work=work), "out"))
-    found.said(received(Dispatch(epoch="", version=1, work=work), "in"))
+    found.message_passed(received(Dispatch(epoch="", version=1, work=work), "out"))
+    found.message_passed(received(Dispatch(epoch="", version=1, work=work), "in"))
     for taker in (1, 1, 2, 2):
-        found.said(received(TakeGroups(batch="step-3", taker=taker, have=[], min_groups=1, wait_s=1.0)))
-    found.said(received(NodeSeen(node="spot-1", role="preemptible", event="drained"), "out"))
+        found.message_passed(
+            received(TakeGroups(batch="step-3", taker=taker, have=[], min_groups=1, wait_s=1.0))
+        )
+    found.message_passed(received(NodeSeen(node="spot-1", role="preemptible", event="drained"), "out"))
     found.committed(Committed(1.0, "reserved-1", "training/state", 1, (Rewound(step=2),)))
     for incarnation, epoch in ((7, "1.1"), (7, "1.1"), (7, "2.1"), (8, "2.2")):
         worker = Address(name="spot-1/engine", endpoint="", incarnation=incarnation)
         register = RegisterInstance(
             instance="spot-1/engine", worker=worker, kind="preemptible", slots=8, received=0
         )
-        found.said(received(register, "out"))
+        found.message_passed(received(register, "out"))
         registered = Registered(manager=worker, epoch=epoch, stream_endpoint="", stream_key="")
-        found.said(received(registered, "in"))
+        found.message_passed(received(registered, "in"))
     found.gave_up()
     found.disks({"tail repaired": 2, "something else": 9})
     assert found.counts() == {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.chaos.aims import BY_PATH
+from gleaner.chaos.fault_scenarios import BY_PATH
 from gleaner.chaos.faults import BadScorer, CorruptChunk, KillOnMessage, KillProcess
 from gleaner.chaos.plan import Loaded, load
 from gleaner.chaos.replay import replay

@@ -12,20 +12,20 @@ from gleaner.chaos.invariants import facts
 from gleaner.chaos.invariants.catalogue import Jury
 from gleaner.chaos.invariants.check import Check, Found
 from gleaner.chaos.invariants.facts import (
-    Answered,
-    Asked,
     Committed,
     DeclaredDead,
     Fact,
     Failed,
+    FrameDelivered,
     FramesAcknowledged,
-    HandedUp,
     LateWait,
     Measured,
-    PutOnRecord,
-    Said,
+    MessagePassed,
+    ProcessFrozen,
+    RecordWritten,
+    RequestAnswered,
+    RequestAsked,
     ServedImage,
-    StoodStill,
 )
 from gleaner.chaos.invariants.shadow import Shadow
 from gleaner.chaos.plan import load
@@ -41,7 +41,9 @@ WORK = Work(ticket=3, prompt=b"p" * 40, prefix=b"", seed=7, max_new_tokens=9, te
 
 def test_message_line_shows_actors_and_sizes_of_long_fields() -> None:
     message = Dispatch(epoch="1.2", version=4, work=[WORK])
-    line = line_of(Said(12.5, "head/rollout", "out", "tell", "rollout/manager", "spot-1/engine", message))
+    line = line_of(
+        MessagePassed(12.5, "head/rollout", "out", "tell", "rollout/manager", "spot-1/engine", message)
+    )
     assert line.startswith(
         "   12.500000 head/rollout       tell  rollout/manager -> spot-1/engine: Dispatch "
     )
@@ -53,28 +55,31 @@ def test_message_line_shows_actors_and_sizes_of_long_fields() -> None:
 
 
 FACTS: list[tuple[Fact, str]] = [
-    (Asked(1.0, "caller-1", ASK), "caller-1           asks: id=a"),
-    (Answered(1.0, "caller-1", 0.5, ASK, None, "others"), "asked for a at 0.500 s and got: others"),
-    (Said(1.0, "head/agent", "in", "ask", "a", "b", Done()), "ask   a <- b: Done"),
+    (RequestAsked(1.0, "caller-1", ASK), "caller-1           asks: id=a"),
+    (RequestAnswered(1.0, "caller-1", 0.5, ASK, None, "others"), "asked for a at 0.500 s and got: others"),
+    (MessagePassed(1.0, "head/agent", "in", "ask", "a", "b", Done()), "ask   a <- b: Done"),
     (Committed(1.0, "head", "rollout/manager", 5, (Done(),)), "commit of rollout/manager#5: Done"),
     (Committed(1.0, "head", "registry", 5, (), snapshot=True), "snapshot of registry#5"),
     (FramesAcknowledged(1.0, "spot-1/engine", 8, 21), "frames of spot-1/engine#8 up to 21"),
-    (HandedUp(1.0, "tcp://a", (7, 1, 2), 4, 1, (4,)), "message 4 of tcp://a (session 7) handed up: all"),
     (
-        HandedUp(1.0, "tcp://a", (7, 1, 2), 4, 3, (5, 6)),
+        FrameDelivered(1.0, "tcp://a", (7, 1, 2), 4, 1, (4,)),
+        "message 4 of tcp://a (session 7) handed up: all",
+    ),
+    (
+        FrameDelivered(1.0, "tcp://a", (7, 1, 2), 4, 3, (5, 6)),
         "message 4 to 6 of tcp://a (session 7) handed up: 5, 6",
     ),
     (
-        PutOnRecord(1.0, "reserved-1", 3, 2),
+        RecordWritten(1.0, "reserved-1", 3, 2),
         "wants step 3 on record; of the whole states here the newest is of step 2",
     ),
-    (PutOnRecord(1.0, "reserved-1", 3, -1), "of the whole states here there is none"),
+    (RecordWritten(1.0, "reserved-1", 3, -1), "of the whole states here there is none"),
     (ServedImage(1.0, "spot-1", 3, b"r", b"\xab" * 16, None), "version 3, digest abababababab"),
     (LateWait(1.0, "head/rollout", "m", "an answer", "x", 4.25), "waits for an answer on x, late 4.2 s"),
     (Measured(1.0, "head/rollout", "mailbox of m", 9, 8), "mailbox of m: 9 of 8"),
     (Failed(1.0, "head/rollout", "a defect"), "failed: a defect"),
-    (StoodStill(1.0, "head/rollout", 4.0, 15.0), "stands still for 4.0 of 15.0 s"),
-    (StoodStill(1.0, "head/rollout", 11.0, 15.0, "SIGKILL"), "for 11.0 of 15.0 s, ended: SIGKILL"),
+    (ProcessFrozen(1.0, "head/rollout", 4.0, 15.0), "stands still for 4.0 of 15.0 s"),
+    (ProcessFrozen(1.0, "head/rollout", 11.0, 15.0, "SIGKILL"), "for 11.0 of 15.0 s, ended: SIGKILL"),
     (DeclaredDead(1.0, "spot-1", 12.0, True), "is declared dead by a head that stood still 12.0 s"),
 ]
 
@@ -109,11 +114,11 @@ def test_process_host_and_disk_events_are_shown_once() -> None:
 class NoRegistration(Check):
     """Broken by the first instance that registers."""
 
-    sees = (Said,)
+    fact_kinds = (MessagePassed,)
     name = "I1"
 
     def see(self, fact: Fact) -> Iterable[str]:
-        if isinstance(fact, Said) and isinstance(fact.message, RegisterInstance):
+        if isinstance(fact, MessagePassed) and isinstance(fact.message, RegisterInstance):
             yield f"{fact.message.instance} came"
 
 

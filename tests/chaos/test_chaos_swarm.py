@@ -15,11 +15,11 @@ import gleaner.actors.protocol.reward
 import gleaner.actors.protocol.rollout
 import gleaner.actors.protocol.training
 import gleaner.actors.protocol.weights  # noqa: F401 (all of them for the table of kinds)
-from gleaner.chaos.aims import AIMS, BY_PATH
 from gleaner.chaos.availability import as_trace, stays
 from gleaner.chaos.bounds import Bounds, bearable, bounds_of
 from gleaner.chaos.coverage import BY_NAME
-from gleaner.chaos.drawing import Terrain
+from gleaner.chaos.fault_sampler import FaultTargets
+from gleaner.chaos.fault_scenarios import AIMS, BY_PATH
 from gleaner.chaos.faults import (
     FAIL_LOAD,
     KINDS,
@@ -31,7 +31,7 @@ from gleaner.chaos.faults import (
     Stay,
     kind_of,
 )
-from gleaner.chaos.moments import GOT, SENT
+from gleaner.chaos.kill_points import GOT, SENT
 from gleaner.chaos.schedule import dump
 from gleaner.chaos.shapes import SHAPES, named, wanted
 from gleaner.chaos.swarm import Options, draw
@@ -49,8 +49,8 @@ TRACE = parse(
 @given(SEEDS)
 @settings(max_examples=60)
 def test_seed_draws_the_same_schedule_each_time(seed: int) -> None:
-    once = draw(seed, Terrain(), Options(), Bounds(), {"two": TRACE})
-    assert dump(once) == dump(draw(seed, Terrain(), Options(), Bounds(), {"two": TRACE}))
+    once = draw(seed, FaultTargets(), Options(), Bounds(), {"two": TRACE})
+    assert dump(once) == dump(draw(seed, FaultTargets(), Options(), Bounds(), {"two": TRACE}))
     assert once.seed == seed
 
 
@@ -60,7 +60,7 @@ def test_faults_end_by_horizon_and_reserved_host_returns(
     seed: int, preemptible: int, head_returns: bool
 ) -> None:
     options = Options(calm=0.0, share_on=0.6, gap_s=(0.5, 4.0))
-    terrain = Terrain(preemptible=preemptible, head_returns=head_returns)
+    terrain = FaultTargets(preemptible=preemptible, head_returns=head_returns)
     schedule = draw(seed, terrain, options, Bounds())
     assert len(schedule.faults) <= options.max_faults
     for fault in schedule.faults:
@@ -74,7 +74,7 @@ def test_faults_end_by_horizon_and_reserved_host_returns(
 
 
 def test_every_kind_is_drawn_and_options_vary_by_seed() -> None:
-    drawn = [draw(seed, Terrain(), Options(), Bounds(), {"two": TRACE}) for seed in range(200)]
+    drawn = [draw(seed, FaultTargets(), Options(), Bounds(), {"two": TRACE}) for seed in range(200)]
     seen = {kind_of(fault) for schedule in drawn for fault in schedule.faults}
     assert seen == set(KINDS) - {FAIL_LOAD}
     mixes = {frozenset(kind_of(fault) for fault in schedule.faults) for schedule in drawn}
@@ -83,7 +83,7 @@ def test_every_kind_is_drawn_and_options_vary_by_seed() -> None:
 
 
 def test_every_shape_of_every_kind_is_drawn() -> None:
-    terrain = Terrain(head_returns=True)
+    terrain = FaultTargets(head_returns=True)
     drawn = [draw(seed, terrain, Options(), Bounds()) for seed in range(400)]
     seen = {shape for schedule in drawn for fault in schedule.faults for shape in named(fault)}
     assert seen == set(wanted(tuple(KINDS), head_returns=True))
@@ -96,8 +96,8 @@ def test_aim_adds_faults_that_end_in_its_time() -> None:
     for aim in AIMS:
         options = msgspec.structs.replace(plain, aims=(aim.path,), aim_share=1.0)
         for seed in range(40):
-            drawn = draw(seed, Terrain(), options, Bounds())
-            added = set(drawn.faults) - set(draw(seed, Terrain(), plain, Bounds()).faults)
+            drawn = draw(seed, FaultTargets(), options, Bounds())
+            added = set(drawn.faults) - set(draw(seed, FaultTargets(), plain, Bounds()).faults)
             assert added or aim.path in ("rest_for_one", "revoked", "rewind")  # too many deaths
             if added:
                 begin_s = min(fault.at_s for fault in added)
@@ -113,7 +113,7 @@ def test_aim_strikes_preemptible_hosts_when_there_is_a_trace() -> None:
     options = Options(
         calm=0.0, aims=("give up",), aim_share=1.0, trace_share=1.0, kinds=("stay", "restart_storm")
     )
-    drawn = [draw(seed, Terrain(), options, Bounds(), {"two": TRACE}) for seed in range(30)]
+    drawn = [draw(seed, FaultTargets(), options, Bounds(), {"two": TRACE}) for seed in range(30)]
     named_hosts = {
         fault.host
         for schedule in drawn
@@ -125,7 +125,7 @@ def test_aim_strikes_preemptible_hosts_when_there_is_a_trace() -> None:
 
 def test_only_requested_kinds_are_drawn() -> None:
     options = Options(kinds=("reset", "disk_full"), calm=0.0)
-    drawn = [draw(seed, Terrain(), options, Bounds()) for seed in range(30)]
+    drawn = [draw(seed, FaultTargets(), options, Bounds()) for seed in range(30)]
     assert {kind_of(fault) for schedule in drawn for fault in schedule.faults} == {"reset", "disk_full"}
 
 
@@ -221,5 +221,5 @@ def test_real_traces_become_schedules_of_stays() -> None:
 
 
 def test_schedule_survives_the_round_trip_to_workers() -> None:
-    schedule = draw(7, Terrain(), Options(calm=0.0), Bounds(), {"two": TRACE})
+    schedule = draw(7, FaultTargets(), Options(calm=0.0), Bounds(), {"two": TRACE})
     assert msgspec.json.decode(msgspec.json.encode(schedule), type=type(schedule)) == schedule

@@ -254,21 +254,21 @@ class Member:
         self.instances = Instances()
         ctx = MagicMock(turn_time=lambda: 0.0, tell=AsyncMock(), incarnation=1)
         ctx.background = lambda work, name: work.close()  # the end of an instance is handled by `lose`
-        books = MagicMock(state=self.state, newest_weights=lambda: None)
-        books.record = AsyncMock(side_effect=self.state.apply)
-        loading = MagicMock(serving=AsyncMock())
+        journaled = MagicMock(state=self.state, newest_weights=lambda: None)
+        journaled.record = AsyncMock(side_effect=self.state.apply)
+        weight_trials = MagicMock(serving=AsyncMock())
         parts = MembershipParts(
-            dispatching=MagicMock(),
-            loading=loading,
-            measuring=MagicMock(),
-            withdrawals=MagicMock(),
-            owed=MagicMock(),
+            dispatcher=MagicMock(),
+            weight_trials=weight_trials,
+            step_metrics=MagicMock(),
+            drains=MagicMock(),
+            overdue=MagicMock(),
             quarantine=MagicMock(died=lambda *_: []),
         )
         effects = MembershipEffects(committed=MagicMock(), serving=MagicMock(), deadly=AsyncMock())
         self.membership = Membership(
             ctx,
-            books,
+            journaled,
             self.instances,
             MembershipSettings.of(Config()),
             parts,

@@ -89,9 +89,9 @@ def run(folder: Path, *words: str) -> str:
 
 def test_page_shows_a_whole_fault_and_whole_check() -> None:
     files = [step.file for step in steps()]
-    for name in ("faults", "drawing", "apply_sim", "invariants/catalogue", "mutations/training"):
+    for name in ("faults", "fault_sampler", "apply_sim", "invariants/catalogue", "mutations/training"):
         assert f"chaos/{name}.py" in files
-    assert "sim/breaking.py" in files
+    assert "sim/fault_injector.py" in files
 
 
 @pytest.mark.timeout(300)

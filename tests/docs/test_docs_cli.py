@@ -1,6 +1,6 @@
 """docs/cli.md is generated from the parsers, with every command and option."""
 
-from gleaner.nodeagent import words
+from gleaner.nodeagent import cli
 from gleaner.rlctl import command_document
 from gleaner.rlctl.__main__ import parser
 from gleaner.rlctl.command_list import COMMANDS
@@ -20,7 +20,7 @@ def test_cli_page_has_a_section_for_every_command() -> None:
 
 
 def test_cli_page_has_every_option_of_usage_lines() -> None:
-    for usage in (parser(["generate"]), words.parser()):
+    for usage in (parser(["generate"]), cli.parser()):
         children, _ = command_document._children(usage)
         for name, child in children.items():
             if child.format_usage().count("--") and name in ("generate", "start"):

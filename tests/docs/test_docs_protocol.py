@@ -63,20 +63,22 @@ def test_senders_and_replies_are_read_from_the_code() -> None:
         for line in own
     }
     register = lines["rollout/manager", "RegisterInstance"]
-    assert (register.said_by, register.answer) == (("<node>/engine",), "Registered")
-    assert lines["<node>/transfer", "Offer"].said_by == ("<node>/transfer",)  # of another node
+    assert (register.senders, register.answer) == (("<node>/engine",), "Registered")
+    assert lines["<node>/transfer", "Offer"].senders == ("<node>/transfer",)  # of another node
     assert lines["rollout/manager", "Withdraw"].answer == "Withdrawn"  # at once or later
     assert lines["<node>/engine", "CloseSeeding"].answer == "Done"
-    unsent = [key for key, line in lines.items() if not line.said_by]
+    unsent = [key for key, line in lines.items() if not line.senders]
     assert not unsent, f"no component sends {unsent}: are they still needed?"
 
 
 def test_undocumented_fact_is_requested_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(conversations.LATER, "TakeGroups")
-    with pytest.raises(conversations.Unsaid, match="TakeGroups is answered later: say with what"):
+    with pytest.raises(conversations.MissingFact, match="TakeGroups is answered later: say with what"):
         conversations.conversations()
     monkeypatch.delitem(conversations.NAMES, "Trainer")
-    with pytest.raises(conversations.Unsaid, match=r"NAMES of rlctl/conversations.py: add \['Trainer'\]"):
+    with pytest.raises(
+        conversations.MissingFact, match=r"NAMES of rlctl/conversations.py: add \['Trainer'\]"
+    ):
         conversations.conversations()
 
 

@@ -22,7 +22,7 @@ from gleaner.actors.protocol.rollout import RolloutFigures, RolloutStatus
 from gleaner.actors.training.history import AnyRecord, HistoryFollower, Node, Restart, Sample, Step
 from gleaner.chaos.invariants import broken
 from gleaner.chaos.orphans import left_behind
-from gleaner.chaos.procs import Proc, find, is_alive
+from gleaner.chaos.run_processes import Proc, find, is_alive
 from gleaner.rlctl.audit.invariants import step_of
 from gleaner.rlctl.audit.run_files import gather
 from gleaner.rlctl.client import connect_to_run

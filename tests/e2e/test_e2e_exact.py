@@ -9,7 +9,7 @@ from real_runs import MakeRun, RealRun
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.rollout.state.events import GroupsTaken
-from gleaner.chaos.procs import AGENT, Proc
+from gleaner.chaos.run_processes import AGENT, Proc
 from gleaner.configs.schema import Training
 from gleaner.rlctl.audit.invariants import step_of
 from gleaner.rlctl.audit.run_files import gather

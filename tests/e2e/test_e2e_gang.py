@@ -12,7 +12,7 @@ from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.rollout.state.events import GroupsTaken
 from gleaner.actors.training.history import Restart
-from gleaner.chaos.procs import Proc, is_alive
+from gleaner.chaos.run_processes import Proc, is_alive
 from gleaner.rlctl.audit.invariants import step_of
 from gleaner.rlctl.audit.run_files import gather
 from gleaner.supervisor import JournalError

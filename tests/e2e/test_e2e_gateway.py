@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from real_runs import MakeRun, RealRun
 
-from gleaner.chaos.procs import find
+from gleaner.chaos.run_processes import find
 
 pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 

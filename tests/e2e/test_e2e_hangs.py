@@ -11,9 +11,9 @@ import pytest
 from real_runs import OPEN_ENDED, RELEASED_STEPS, MakeRun, RealRun
 
 from gleaner.actors.training.history import Restart
-from gleaner.chaos.procs import AGENT
-from gleaner.rlctl.drive import HEAD_SILENCES
+from gleaner.chaos.run_processes import AGENT
 from gleaner.rlctl.errors import FAILED
+from gleaner.rlctl.run_driver import HEAD_SILENCES
 from gleaner.supervisor.watch.health import BEATS
 
 pytestmark = [

@@ -6,7 +6,7 @@ Tokens flow meanwhile. The run always continues.
 import pytest
 from real_runs import OPEN_ENDED, RELEASED_STEPS, MakeRun, RealRun
 
-from gleaner.chaos.procs import AGENT, FORKS
+from gleaner.chaos.run_processes import AGENT, FORKS
 
 pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 

@@ -18,11 +18,11 @@ from gleaner.actors.engine.servers.port import Ask
 from gleaner.actors.engine.servers.sglang import sampling_params
 from gleaner.actors.engine.servers.sglang_messages import (
     AbortRequest,
+    EmptyBody,
     FinishReason,
     Generate,
     Meta,
     ModelInfo,
-    Nothing,
     Pause,
     Updated,
     UpdateWeightsFromDisk,
@@ -77,16 +77,16 @@ def contract(release: str, directory: Path) -> dict[str, object]:
         "/generate": [generate(sampling) for sampling in SAMPLINGS],
         "/abort_request": [AbortRequest(rid="r-1"), AbortRequest(abort_all=True)],
         "/pause_generation": [Pause(mode=mode) for mode in ("abort", "retract", "in_place")],
-        "/continue_generation": [Nothing()],
+        "/continue_generation": [EmptyBody()],
         "/update_weights_from_disk": [UpdateWeightsFromDisk(model_path="/m", weight_version="v3-00")],
         "/update_weights_from_tensor": [
             UpdateWeightsFromTensor(
                 serialized_named_tensors=named, load_format=LOADER, weight_version="v3-00"
             )
         ],
-        **{path: [Nothing()] for path in SESSION if path not in absent},
-        "/release_memory_occupation": [Nothing()],
-        "/resume_memory_occupation": [Nothing()],
+        **{path: [EmptyBody()] for path in SESSION if path not in absent},
+        "/release_memory_occupation": [EmptyBody()],
+        "/resume_memory_occupation": [EmptyBody()],
     }
     command = sglang_command(SGLANG.settings(), "http://127.0.0.1:1", Path("/m"), "v3-00")
     reads = {

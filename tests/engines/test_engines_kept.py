@@ -26,7 +26,7 @@ from engines_world import (
 
 from gleaner.actors.engine.servers.host import RemoteHost
 from gleaner.actors.engine.servers.port import Ask, Chunk
-from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.engine.worker.port import StepCommands
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.requests import Generated
 
@@ -118,16 +118,16 @@ def test_unloadable_weights_leave_requests_under_the_old_ones(servers: Servers, 
     given = {"prompt": prompt.tobytes(), "prefix": b"", "seed": 0, "temperature": 0.0}
     asked = Work(ticket=1, max_new_tokens=LONGEST, **given)  # type: ignore[arg-type]
     try:
-        host.turn(Orders(load=publish_image(tmp_path / "store", 8)))
-        outputs = [host.turn(Orders(adds=[(8, [asked])])).output]
-        turn = host.turn(Orders(load=torn, keep=True))
+        host.turn(StepCommands(load=publish_image(tmp_path / "store", 8)))
+        outputs = [host.turn(StepCommands(adds=[(8, [asked])])).output]
+        turn = host.turn(StepCommands(load=torn, keep=True))
         assert (turn.version, turn.kept) == (8, None)
         assert "version 8 was loaded again" in turn.load_failed
         outputs.append(turn.output)
         until_s = time.monotonic() + PATIENCE_S
         while sum(len(output) for output in outputs if output is not None) < LONGEST:
             assert time.monotonic() < until_s
-            outputs.append(host.turn(Orders()).output)
+            outputs.append(host.turn(StepCommands()).output)
         tokens, reported = (
             np.concatenate([getattr(output, column) for output in outputs if output is not None])
             for column in ("tokens", "logprobs")

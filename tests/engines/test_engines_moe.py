@@ -17,7 +17,7 @@ from gleaner.actors.engine.servers.factory import sglang_command, sglang_host
 from gleaner.actors.engine.servers.server_process import ServerProcess, free_port
 from gleaner.actors.engine.servers.sglang import environment
 from gleaner.actors.engine.worker.expert_routing import ExpertPiece
-from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.engine.worker.port import StepCommands
 from gleaner.actors.protocol.experts import ExpertsWanted
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.sampling_params import Sampling
@@ -81,12 +81,12 @@ def work(ticket: int, prefix: list[int], new: int) -> Work:
 
 def followed(host: DrivenHost, order: Work, abort_at: int = 0) -> tuple[list[int], ExpertPiece]:
     """Tokens of the request until its end or abort, and its experts."""
-    orders, tokens = Orders(adds=[(0, [order])]), list[int]()
+    orders, tokens = StepCommands(adds=[(0, [order])]), list[int]()
     until_s = time.monotonic() + 120
     while time.monotonic() < until_s:
         turn = host.turn(orders)
         assert not turn.refusals, turn.refusals
-        orders = Orders()
+        orders = StepCommands()
         if turn.output is not None:
             rows = zip(turn.output.tokens.tolist(), turn.output.flags.tolist(), strict=True)
             tokens += [token for token, flags in rows if has_token(flags)]
@@ -113,7 +113,7 @@ def test_server_experts_equal_those_of_the_model(tmp_path: Path) -> None:
         found = Fetched(
             version=0, root=b"r", path="", tensors=(), model_config=b"", pulled_bytes=0, seconds=0.0
         )
-        host.turn(Orders(load=found))
+        host.turn(StepCommands(load=found))
         tokens, piece = followed(host, work(1, [], NEW))
         assert len(tokens) == NEW
         whole = routed(model, PROMPT + tokens)

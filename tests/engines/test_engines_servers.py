@@ -15,7 +15,7 @@ from engines_world import Plane, Servers, logprobs_of, plane, publish_image, req
 
 from gleaner.actors.engine.servers.host import RemoteHost
 from gleaner.actors.engine.servers.port import Ask, Chunk, Loads, ServerRefused, ServerWire
-from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.engine.worker.port import StepCommands
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.requests import Generated
 from gleaner.supervisor.testing import TestSystem
@@ -192,11 +192,11 @@ def test_out_of_vocabulary_token_never_reaches_the_server(servers: Servers, tmp_
         temperature=0.0,
     )
     try:
-        host.turn(Orders(load=publish_image(tmp_path / "store", 6)))
-        refused = host.turn(Orders(adds=[(6, [bad])])).refusals
+        host.turn(StepCommands(load=publish_image(tmp_path / "store", 6)))
+        refused = host.turn(StepCommands(adds=[(6, [bad])])).refusals
         assert refused[0].never
         assert "outside of the vocabulary" in refused[0].why
-        host.turn(Orders(load=publish_image(tmp_path / "store", 7)))  # it still serves
+        host.turn(StepCommands(load=publish_image(tmp_path / "store", 7)))  # it still serves
     finally:
         host.close()
         assert host.joined(10)
@@ -210,16 +210,16 @@ def test_failed_load_leaves_the_server_with_old_weights(servers: Servers, tmp_pa
     prompt = array("I", [5, 9])
     asked = Work(ticket=1, prompt=prompt.tobytes(), prefix=b"", seed=0, max_new_tokens=20, temperature=0.0)
     try:
-        host.turn(Orders(load=publish_image(tmp_path / "store", 8)))
-        turn = host.turn(Orders(load=torn))
+        host.turn(StepCommands(load=publish_image(tmp_path / "store", 8)))
+        turn = host.turn(StepCommands(load=torn))
         assert turn.version == 8
         assert "version 9 was not loaded" in turn.load_failed
         assert "version 8 was loaded again" in turn.load_failed
-        outputs = [host.turn(Orders(adds=[(8, [asked])])).output]
+        outputs = [host.turn(StepCommands(adds=[(8, [asked])])).output]
         until_s = time.monotonic() + 60
         while sum(len(output) for output in outputs if output is not None) < 20:
             assert time.monotonic() < until_s
-            outputs.append(host.turn(Orders()).output)
+            outputs.append(host.turn(StepCommands()).output)
         tokens, reported = (
             np.concatenate([getattr(output, column) for output in outputs if output is not None])
             for column in ("tokens", "logprobs")

@@ -12,7 +12,7 @@ from engine_kinds import VLLM
 from engines_world import logprobs_of, publish_image
 
 from gleaner.actors.engine.servers.vllm import VllmWire
-from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.engine.worker.port import StepCommands
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.transport.token_frame import Flag
@@ -38,11 +38,11 @@ def made_by(host: DrivenHost, version: int, ticket: int, **more: object) -> tupl
     """The whole response of one request, and its log-probs."""
     given = {"temperature": 0.0, "seed": 1, **more}
     work = Work(ticket=ticket, prompt=PROMPT, prefix=b"", max_new_tokens=TOKENS, **given)  # type: ignore[arg-type]
-    orders, tokens, logprobs = Orders(adds=[(version, [work])]), [], []
+    orders, tokens, logprobs = StepCommands(adds=[(version, [work])]), [], []
     until_s = time.monotonic() + 60.0
     while time.monotonic() < until_s:
         turn = host.turn(orders)
-        orders = Orders()
+        orders = StepCommands()
         assert not turn.refusals
         if turn.output is not None:
             tokens += turn.output.tokens.tolist()
@@ -56,7 +56,7 @@ def test_server_starts_empty_loads_each_version_and_ends(host: DrivenHost, tmp_p
     wire = host.host._wire
     assert isinstance(wire, VllmWire)
     for version in (3, 4):
-        turn = host.turn(Orders(load=publish_image(tmp_path / "store", version)))
+        turn = host.turn(StepCommands(load=publish_image(tmp_path / "store", version)))
         assert turn.version == version
         for ticket, temperature in enumerate((0.0, 0.6), start=10 * version):
             tokens, logprobs = made_by(host, version, ticket, temperature=temperature)

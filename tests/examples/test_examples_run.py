@@ -14,7 +14,7 @@ import pytest
 from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
 from gleaner.rlctl.__main__ import main
 from gleaner.supervisor import Message, Refused
-from gleaner.supervisor.stage import Stage
+from gleaner.supervisor.actor_test_kit import ActorTestKit
 from tests.gateway.gateway_runs import Processes, healthy
 from tests.gateway.small_model import make_folder
 from tests.rlctl.test_rlctl_publish import World, job, world
@@ -65,7 +65,7 @@ def test_own_actor_refuses_more_than_its_budget() -> None:
         message: Message = budget.Spend(hours=hours)
         return message
 
-    with Stage(budget.Budget) as stage:
+    with ActorTestKit(budget.Budget) as stage:
         assert stage.ask(spend(10), budget.Left).hours == 0
         stage.crash()
         with pytest.raises(Refused, match="1 hours are more than the 0"):

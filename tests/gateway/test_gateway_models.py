@@ -16,9 +16,9 @@ from test_gateway_port import WITHIN_S, Watched, until
 
 from bench.gateway.fake_server import Server
 from gleaner.configs.schema import Config, Engine, Gateway
-from gleaner.nodeagent.gateway_alone import GatewayOptions, run_gateway
-from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.host import ProcessLocation
 from gleaner.nodeagent.shutdown import Shutdown
+from gleaner.nodeagent.standalone_gateway import GatewayOptions, run_gateway
 
 
 class Site(Watched):
@@ -65,13 +65,17 @@ async def gateway(state: Path, *behind: str) -> AsyncIterator[tuple[Site, "async
     """A gateway in front of these engines: its site, and its URL once it serves."""
     engine = Engine(stall_s=2.0)  # so that an engine's health is checked often
     config = msgspec.structs.replace(Config(), gateway=Gateway(listen="127.0.0.1:0"), engine=engine)
-    site, stop, urls = Site(), Shutdown("test"), asyncio.Queue[str]()
+    services, stop, urls = Site(), Shutdown("test"), asyncio.Queue[str]()
     options = GatewayOptions(
-        Seat("gateway", "gateway", state), behind, config, "", lambda url, first: urls.put_nowait(url)
+        ProcessLocation("gateway", "gateway", state),
+        behind,
+        config,
+        "",
+        lambda url, first: urls.put_nowait(url),
     )
-    running = asyncio.create_task(run_gateway(options, stop, site))
+    running = asyncio.create_task(run_gateway(options, stop, services))
     try:
-        yield site, urls
+        yield services, urls
     finally:
         stop.set()
         assert await asyncio.wait_for(running, WITHIN_S) == 0
@@ -79,14 +83,14 @@ async def gateway(state: Path, *behind: str) -> AsyncIterator[tuple[Site, "async
 
 async def test_engine_of_another_model_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with engine("small") as (first, small), engine("large") as (second, large):
-        async with gateway(tmp_path, first, second) as (site, urls):
+        async with gateway(tmp_path, first, second) as (services, urls):
             url = await asyncio.wait_for(urls.get(), WITHIN_S)
             await until(lambda: healthy(url) == [first])
             await until(lambda: second in refused(url))
             why = "its model is 'large', the others serve 'small'"
             assert (await asyncio.to_thread(refused, url))[second].startswith(why)
-            assert any(line.startswith(f"engine {second} is refused: {why}") for line in site.lines)
-            taken = [line for line in site.lines if line.startswith(f"engine {first}: ")]
+            assert any(line.startswith(f"engine {second} is refused: {why}") for line in services.lines)
+            taken = [line for line in services.lines if line.startswith(f"engine {first}: ")]
             assert taken == [
                 f"engine {first}: SGLang (sglang protocol): model small, Fake, context 4096 tokens"
             ]
@@ -109,29 +113,29 @@ async def test_engine_replaced_by_another_model_is_found(
     tmp_path: Path,
 ) -> None:
     async with engine("small") as (first, _small), engine("small") as (second, other):
-        async with gateway(tmp_path, first, second) as (site, urls):
+        async with gateway(tmp_path, first, second) as (services, urls):
             url = await asyncio.wait_for(urls.get(), WITHIN_S)
             await until(lambda: set(healthy(url)) == {first, second})
             other.model = "large"
             await until(lambda: healthy(url) == [first])
             await until(lambda: second in refused(url))
-            assert any(line.startswith(f"engine {second} is refused: ") for line in site.lines)
+            assert any(line.startswith(f"engine {second} is refused: ") for line in services.lines)
             asked = other.asked
             await asyncio.gather(*(greedy(url, [5, 9], 20) for _ in range(8)))
             assert other.asked == asked
 
             other.model = "small"
             await until(lambda: set(healthy(url)) == {first, second})
-            assert any(line.startswith(f"engine {second} is used again: ") for line in site.lines)
+            assert any(line.startswith(f"engine {second} is used again: ") for line in services.lines)
             assert await asyncio.to_thread(refused, url) == {}
 
 
 async def test_state_directory_belongs_to_one_model(tmp_path: Path) -> None:
     async with engine("small") as (first, _), engine("large") as (second, large):
-        async with gateway(tmp_path, first) as (site, urls):
+        async with gateway(tmp_path, first) as (services, urls):
             await asyncio.wait_for(urls.get(), WITHIN_S)
-        async with gateway(tmp_path, second) as (site, urls):
-            await until(lambda: any("is refused: its model is 'large'" in line for line in site.lines))
+        async with gateway(tmp_path, second) as (services, urls):
+            await until(lambda: any("is refused: its model is 'large'" in line for line in services.lines))
             assert urls.empty()
             large.model = "small"
             await asyncio.wait_for(urls.get(), WITHIN_S)
@@ -139,7 +143,7 @@ async def test_state_directory_belongs_to_one_model(tmp_path: Path) -> None:
 
 async def test_removed_refused_engine_is_not_probed_again(tmp_path: Path) -> None:
     async with engine("small") as (first, _), engine("large") as (second, large):
-        async with gateway(tmp_path, first, second) as (_site, urls):
+        async with gateway(tmp_path, first, second) as (_services, urls):
             url = await asyncio.wait_for(urls.get(), WITHIN_S)
             await until(lambda: second in refused(url))
             with suppress(urllib.error.HTTPError):

@@ -12,10 +12,10 @@ from gateway_runs import greedy, healthy
 
 from bench.gateway.fake_server import Server
 from gleaner.configs.schema import Config, Gateway
-from gleaner.nodeagent.gateway_alone import GatewayOptions, run_gateway
-from gleaner.nodeagent.host import LOG_BYTES, Seat
+from gleaner.nodeagent.host import LOG_BYTES, ProcessLocation
+from gleaner.nodeagent.host_services import RealHostServices
 from gleaner.nodeagent.shutdown import Shutdown
-from gleaner.nodeagent.site import RealSite
+from gleaner.nodeagent.standalone_gateway import GatewayOptions, run_gateway
 from gleaner.supervisor import ActorSystem
 
 GATEWAY = "rollout/gateway"
@@ -23,13 +23,13 @@ WITHIN_S = 60.0
 DEATHS = 2
 
 
-class Watched(RealSite):
+class Watched(RealHostServices):
     """A site that shows its actors to the test and opens no log."""
 
     def opened(self, system: ActorSystem) -> None:
         self.system = system
 
-    def open_log(self, seat: Seat, log_bytes: int = LOG_BYTES) -> None:
+    def open_log(self, location: ProcessLocation, log_bytes: int = LOG_BYTES) -> None:
         pass
 
 
@@ -53,20 +53,20 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def test_free_port_is_kept_across_restarts(tmp_path: Path) -> None:
     config = msgspec.structs.replace(Config(), gateway=Gateway(listen="127.0.0.1:0"))
-    site, stop, urls = Watched(), Shutdown("test"), asyncio.Queue[str]()
+    services, stop, urls = Watched(), Shutdown("test"), asyncio.Queue[str]()
     async with engine() as behind:
-        seat = Seat("gateway", "gateway", tmp_path)
-        options = GatewayOptions(seat, [behind], config, "", lambda url, first: urls.put_nowait(url))
-        running = asyncio.create_task(run_gateway(options, stop, site))
+        location = ProcessLocation("gateway", "gateway", tmp_path)
+        options = GatewayOptions(location, [behind], config, "", lambda url, first: urls.put_nowait(url))
+        running = asyncio.create_task(run_gateway(options, stop, services))
         url = await asyncio.wait_for(urls.get(), WITHIN_S)
         await until(lambda: healthy(url) == [behind])
         calm = await greedy(url, [5, 9], 20)
         assert len(calm[0]) == 20
         for _ in range(DEATHS):
-            killed = site.system.cell(GATEWAY)
+            killed = services.system.cell(GATEWAY)
             assert killed is not None
             killed.crash(RuntimeError("killed by the test"))
-            await until(lambda killed=killed: site.system.cell(GATEWAY) not in (None, killed))
+            await until(lambda killed=killed: services.system.cell(GATEWAY) not in (None, killed))
             await until(lambda: healthy(url) == [behind])
             assert await greedy(url, [5, 9], 20) == calm
         assert urls.empty(), "the URL was reported once"

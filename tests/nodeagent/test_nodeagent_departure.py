@@ -101,7 +101,7 @@ class Host(Actor):
 
     @handles(CloudNotice)
     async def noticed(self, message: CloudNotice) -> None:
-        self._departure.heard(message)
+        self._departure.receive(message)
 
 
 @dataclass

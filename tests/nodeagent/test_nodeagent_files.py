@@ -19,8 +19,8 @@ from gleaner.nodeagent.files import (
     publish_agent,
     withdraw_agent,
 )
-from gleaner.nodeagent.host import Seat
-from gleaner.nodeagent.site import RealSite
+from gleaner.nodeagent.host import ProcessLocation
+from gleaner.nodeagent.host_services import RealHostServices
 from gleaner.nodeagent.state_lock import StateLock, is_running
 from gleaner.supervisor.journal.port import Journal
 from gleaner.supervisor.journal.postgres import PostgresJournal
@@ -132,9 +132,9 @@ async def test_database_with_too_many_unfinished_jobs_takes_no_other(
             await Journal(store, "training/controller", 1).append(BeganIn(boot=1))
         finally:
             await store.close()
-    site, seat = RealSite(), Seat("head", "agent", tmp_path, database=url)
+    services, location = RealHostServices(), ProcessLocation("head", "agent", tmp_path, database=url)
     with pytest.raises(CannotRun, match=r"2 jobs that are not over.*the oldest is a\)") as refused:
-        await site.open_job_journals(replace(seat, job="new"), 0.0)
+        await services.open_job_journals(replace(location, job="new"), 0.0)
     assert refused.value.code == NO_STATE
-    journal = await site.open_job_journals(replace(seat, job="a"), 0.0)  # one of them may be resumed
+    journal = await services.open_job_journals(replace(location, job="a"), 0.0)  # one of them may be resumed
     await journal.close()

@@ -15,7 +15,7 @@ from gleaner.configs.load import ConfigError, dump
 from gleaner.configs.schema import Config, Gateway
 from gleaner.nodeagent.__main__ import parse, start_options
 from gleaner.nodeagent.exit_codes import CannotRun
-from gleaner.nodeagent.gateway_door import (
+from gleaner.nodeagent.gateway_http import (
     CONTROL_KEYS_VARIABLE,
     KEYS_VARIABLE,
     access_of,

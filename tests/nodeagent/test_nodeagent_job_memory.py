@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from gleaner.actors.weights.control.file import PageWriter
-from gleaner.actors.weights.image.reader_locks import Lease
+from gleaner.actors.weights.image.reader_locks import ReaderLock
 from gleaner.actors.weights.image.store import ImageStore
 from gleaner.nodeagent import job_memory
-from gleaner.nodeagent.job_memory import HeldMemory, found, free
+from gleaner.nodeagent.job_memory import JobMemoryHold, found, free
 from gleaner.rlctl.__main__ import main
 from gleaner.rlctl.errors import OK
-from gleaner.rlctl.left_memory import LeftMemory
+from gleaner.rlctl.orphaned_memory import OrphanedMemory
 
 SIZE = 1 << 16
 
@@ -38,7 +38,7 @@ def run_of(root: Path, name: str) -> Path:
     return folder
 
 
-def one(root: Path) -> job_memory.Found:
+def one(root: Path) -> job_memory.JobFolder:
     [only] = found(root, 0.0)
     return only
 
@@ -146,13 +146,13 @@ def test_memory_is_kept_while_any_process_uses_it(tmp_path: Path, what: str, dee
 
 def test_lease_page_or_hold_of_this_process_keeps_memory(tmp_path: Path) -> None:
     folder = run_of(tmp_path, "live")
-    lease = Lease(folder / "weights" / "v000000001" / "model.safetensors")
+    lease = ReaderLock(folder / "weights" / "v000000001" / "model.safetensors")
     assert one(tmp_path).used
     lease.close()
     page = PageWriter(folder / "weights" / "engine.control")
     assert one(tmp_path).used
     page.close()
-    held = HeldMemory(folder)
+    held = JobMemoryHold(folder)
     assert one(tmp_path).used == "a node agent runs its job"
     held.release()
     assert one(tmp_path).used == ""
@@ -161,7 +161,7 @@ def test_lease_page_or_hold_of_this_process_keeps_memory(tmp_path: Path) -> None
 def test_holder_of_freed_memory_gets_a_lasting_folder(tmp_path: Path) -> None:
     folder = run_of(tmp_path, "again")
     free(one(tmp_path), 0.0, whole=True)
-    held = HeldMemory(folder)
+    held = JobMemoryHold(folder)
     assert one(tmp_path).used == "a node agent runs its job"
     assert os.listdir(folder) == []
     held.release()
@@ -179,7 +179,7 @@ def test_starting_node_agent_frees_weights_of_dead_runs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead, live = run_of(tmp_path, "dead"), run_of(tmp_path, "live")
-    held = HeldMemory(live)
+    held = JobMemoryHold(live)
     with caplog.at_level("INFO", logger="nodeagent"):
         job_memory.free_images_of_dead_runs(tmp_path, 0.0)
     held.release()
@@ -195,11 +195,11 @@ def test_clean_command_frees_exactly_its_dry_run(
     monkeypatch.setattr("gleaner.actors.cluster.job.SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(job_memory, "QUIET_S", 0.0)
     dead, live = run_of(tmp_path, "dead"), run_of(tmp_path, "live")
-    held = HeldMemory(live)
+    held = JobMemoryHold(live)
 
-    def clean(*options: str) -> LeftMemory:
+    def clean(*options: str) -> OrphanedMemory:
         assert main(["weights", "clean", *options, "--json"]) == OK
-        return msgspec.json.decode(capsys.readouterr().out, type=LeftMemory)
+        return msgspec.json.decode(capsys.readouterr().out, type=OrphanedMemory)
 
     would = clean("--dry-run")
     assert would.dry

@@ -9,8 +9,8 @@ from metadata_servers import AwsServer, AzureServer, GcpServer, Server
 
 from gleaner.nodeagent.notices.aws import Aws
 from gleaner.nodeagent.notices.azure import Azure
-from gleaner.nodeagent.notices.cloud import Channel, Cloud, LookFailed
-from gleaner.nodeagent.notices.finding import cloud_finder
+from gleaner.nodeagent.notices.cloud import Channel, Cloud, PollFailed
+from gleaner.nodeagent.notices.cloud_detection import cloud_finder
 from gleaner.nodeagent.notices.gcp import Gcp
 from gleaner.nodeagent.notices.metadata import MAX_BYTES, Metadata
 from gleaner.nodeagent.notices.policy import NOTHING, Finding
@@ -119,7 +119,7 @@ async def test_server_without_the_google_header_is_not_google() -> None:
     async with GcpServer() as server:
         server.instead[PREEMPTED] = b"TRUE"  # a captive portal, a proxy
         gcp = Gcp(Metadata(server.url))
-        with pytest.raises(LookFailed, match="is not the metadata server's"):
+        with pytest.raises(PollFailed, match="is not the metadata server's"):
             await look(gcp, "preempted")
         await gcp.close()
 
@@ -167,7 +167,7 @@ async def test_azure_gets_acknowledgements_for_this_vm_only() -> None:
         await azure.acknowledge("e-7")
         assert server.started == ["e-7"]
         server.instead[EVENTS] = web.Response(status=500)
-        with pytest.raises(LookFailed, match="StartRequests: status 500"):
+        with pytest.raises(PollFailed, match="StartRequests: status 500"):
             await azure.acknowledge("e-7")
         await azure.close()
 
@@ -242,7 +242,7 @@ async def test_invalid_answer_is_a_failed_look_and_next_works(
             if isinstance(broken, web.Response)
             else broken
         )
-        with pytest.raises(LookFailed):
+        with pytest.raises(PollFailed):
             await look(cloud, name)
         del service.instead[path]
         assert await look(cloud, name) == NOTHING
@@ -253,7 +253,7 @@ async def test_silent_service_costs_only_its_deadline() -> None:
     async with AwsServer() as server:
         metadata = Metadata(server.url)
         server.slow_s["/latest/api/token"] = 30.0
-        with pytest.raises(LookFailed, match="no answer within 0.2 s"):
+        with pytest.raises(PollFailed, match="no answer within 0.2 s"):
             await Aws(metadata).token(0.2)
         await metadata.close()
 
@@ -273,9 +273,9 @@ async def test_trickling_answer_is_cut_at_deadline_or_size() -> None:
 
     async with Trickling() as server:
         metadata = Metadata(server.url)
-        with pytest.raises(LookFailed, match=r"no answer within 0\.3 s"):
+        with pytest.raises(PollFailed, match=r"no answer within 0\.3 s"):
             await metadata.ask("GET", "/drip", headers={}, within_s=0.3)
-        with pytest.raises(LookFailed, match="more than"):
+        with pytest.raises(PollFailed, match="more than"):
             await metadata.ask("GET", "/flood", headers={}, within_s=60.0)
         await metadata.close()
 
@@ -289,6 +289,6 @@ async def test_port_without_http_is_a_failed_look() -> None:
     async with server:
         port = server.sockets[0].getsockname()[1]
         metadata = Metadata(f"http://127.0.0.1:{port}")
-        with pytest.raises(LookFailed):
+        with pytest.raises(PollFailed):
             await metadata.ask("GET", "/", headers={}, within_s=60.0)
         await metadata.close()

@@ -9,7 +9,7 @@ import pytest
 
 from gleaner.actors.protocol.cluster import CloudNotice, HandedOver
 from gleaner.nodeagent.notices import watcher
-from gleaner.nodeagent.notices.cloud import Channel, CloudName, FindCloud, LookFailed
+from gleaner.nodeagent.notices.cloud import Channel, CloudName, FindCloud, PollFailed
 from gleaner.nodeagent.notices.policy import NOTHING, Finding
 from gleaner.nodeagent.notices.watcher import NoticeWatcher
 from gleaner.supervisor import Actor, Done, Refused, handles
@@ -109,7 +109,7 @@ async def test_notice_survives_failing_looks_with_one_log_line(
     async with stage(tmp_path) as it:
         it.cloud.answer = GOING
         await it.until_notice("notice")
-        it.cloud.answer = LookFailed("status 500")
+        it.cloud.answer = PollFailed("status 500")
         looks = it.cloud.looks
         await it.until(lambda: it.cloud.looks > looks + 5)
         assert it.received[-1].kind == "notice"
@@ -135,7 +135,7 @@ async def test_failing_service_is_asked_ever_less_often(
 
     monkeypatch.setattr(watcher.asyncio, "sleep", quick)
     async with stage(tmp_path) as it:
-        it.cloud.answer = LookFailed("no route")
+        it.cloud.answer = PollFailed("no route")
         await it.until(lambda: it.cloud.looks > 12)
     waits = [pause_s for pause_s in pauses if pause_s >= 0.5]
     assert max(waits) <= watcher.MAX_BACKOFF_S
@@ -160,7 +160,7 @@ async def test_cloud_is_notified_of_an_empty_host(tmp_path: Path) -> None:
         await it.until_notice("notice")
         await it.system.ask("spot-1/notices", HandedOver(), Done)
         assert it.cloud.acknowledged == ["a"]
-        it.cloud.answer = LookFailed("status 400")
+        it.cloud.answer = PollFailed("status 400")
         with pytest.raises(Refused, match="azure: status 400"):
             await it.system.ask("spot-1/notices", HandedOver(), Done)
 

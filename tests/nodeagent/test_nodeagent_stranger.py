@@ -5,7 +5,7 @@ import pytest
 from gleaner.actors.protocol.cluster import Inventory, NodeHello, NodeWork
 from gleaner.nodeagent.agent import MAX_STRANGER_S, NodeAgent
 from gleaner.supervisor import AskTimeout, Message, NotAdmitted
-from gleaner.supervisor.stage import Stage
+from gleaner.supervisor.actor_test_kit import ActorTestKit
 
 INVENTORY = Inventory(hostname="h", cores=1, memory_bytes=1)
 REFUSED = NotAdmitted("the process at tcp://10.0.0.1:7700 does not admit us")
@@ -39,7 +39,7 @@ def test_stranger_asks_less_often_and_prints_one_remedy(caplog: pytest.LogCaptur
     def agent() -> NodeAgent:
         return NodeAgent("preemptible", INVENTORY, NoChildren(), lambda _code, _why: None, lines.append)  # type: ignore[arg-type]
 
-    with Stage(agent) as stage:
+    with ActorTestKit(agent) as stage:
         stage.answer(NodeHello, head.answer)
         stage.advance(3600.0)
         assert 3600 / MAX_STRANGER_S <= head.hellos <= 20 + 2 * 3600 / MAX_STRANGER_S

@@ -11,7 +11,7 @@ FOLDERS = sorted(link.name for link in (ROOT / "gleaner").iterdir() if link.is_s
 MOST = 6  # beyond that, arguments that belong together become a frozen struct with a name
 
 LONG = {
-    "supervisor/asks.py:PendingAsk": "one for each ask: a struct would be a second object on that path",
+    "supervisor/pending_asks.py:PendingAsk": "one for each ask: a struct would be another object there",
 }
 """Longer ones that stay, each with the reason."""
 

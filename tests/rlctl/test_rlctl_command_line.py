@@ -90,8 +90,11 @@ def test_node_agent_help_does_not_import_the_daemon(tmp_path: Path) -> None:
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass",
         tmp_path,
     )
-    assert "gleaner.nodeagent.words" in loaded
-    assert not {"gleaner.nodeagent.node", "gleaner.nodeagent.site", "numpy", "prometheus_client"} & loaded
+    assert "gleaner.nodeagent.cli" in loaded
+    assert (
+        not {"gleaner.nodeagent.node", "gleaner.nodeagent.host_services", "numpy", "prometheus_client"}
+        & loaded
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)

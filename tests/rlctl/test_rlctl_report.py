@@ -27,9 +27,9 @@ from gleaner.configs.load import ConfigError, dump
 from gleaner.configs.schema import Config, Prices
 from gleaner.rlctl import runs
 from gleaner.rlctl.outcome import rows
+from gleaner.rlctl.quantity_format import duration
 from gleaner.rlctl.report import make, plots
 from gleaner.rlctl.report.model import report_of, story_of
-from gleaner.rlctl.wording import duration
 
 CONFIG = Config(prices=Prices(reserved_per_hour=10.0, preemptible_per_hour=1.0, currency="EUR"))
 

@@ -23,17 +23,17 @@ from gleaner.rlctl.__main__ import main
 from gleaner.rlctl.audit.journal_evidence import LEDGER
 from gleaner.rlctl.commands import simulate as command
 from gleaner.rlctl.errors import CommandError
-from gleaner.rlctl.modelled import Words, rig_of, scaled_down, setting_of
+from gleaner.rlctl.quantity_format import short
 from gleaner.rlctl.report.model import story_of
 from gleaner.rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate
 from gleaner.rlctl.what_if import figures_of, in_model_tokens
 from gleaner.rlctl.what_if_plots import offers, time_unit, tokens_per_unit
-from gleaner.rlctl.wording import short
+from gleaner.rlctl.what_if_setup import WhatIfOptions, rig_of, scaled_down, setting_of
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.loop import SpinsForever
 from gleaner.sim.models.hardware import assumptions
-from gleaner.sim.models.rig import Rig
-from gleaner.sim.setting import Setting
+from gleaner.sim.models.host_devices import HostDevices
+from gleaner.sim.run_setup import RunSetup
 from gleaner.supervisor import SqliteJournal
 
 TINY = [
@@ -47,8 +47,8 @@ TINY = [
 HEADER = "t_seconds,event,instance_id\n"
 
 
-def tiny(*more: str) -> Setting:
-    return Setting(load("quickstart", [*TINY, *more]), seed=3)
+def tiny(*more: str) -> RunSetup:
+    return RunSetup(load("quickstart", [*TINY, *more]), seed=3)
 
 
 def words_of(*sets: str) -> list[str]:
@@ -171,7 +171,7 @@ def test_immediate_stop_gives_a_page_too() -> None:
     stop.asked = True
     setting = tiny()
     done = simulate("job", setting, stop, lambda _: None)
-    asked = simulate_page.Asked(setting.config, Words(), None)
+    asked = simulate_page.RequestText(setting.config, WhatIfOptions(), None)
     assert "job: stopped" in simulate_page.page_of(asked, [done])
     assert any("0 of 2" in line for line in simulate_page.rows_of(asked, [done]))
 
@@ -244,19 +244,23 @@ def test_baseline_differs_in_its_hosts_alone() -> None:
     setting = tiny()
     alone = baseline_of(setting)
     assert alone.preemptible_hosts() == []
-    assert (alone.seed, alone.config.job, alone.plant) == (setting.seed, setting.config.job, setting.plant)
+    assert (alone.seed, alone.config.job, alone.job_model) == (
+        setting.seed,
+        setting.config.job,
+        setting.job_model,
+    )
 
 
 def test_machines_are_named_by_device_count_and_group() -> None:
-    rig = rig_of("--reserved", "h100x8:tp2")
-    assert (rig.name, rig.devices, rig.tp) == ("h100", 8, 2)
+    host_devices = rig_of("--reserved", "h100x8:tp2")
+    assert (host_devices.name, host_devices.devices, host_devices.tp) == ("h100", 8, 2)
     for wrong in ("h100x3:tp2", "h1000", "x8", ""):
         with pytest.raises(CommandError, match="--reserved"):
             rig_of("--reserved", wrong)
 
 
 def test_model_that_does_not_fit_is_refused_first() -> None:
-    words = Words(model="qwen3-32b", reserved="t4", preemptible="t4")
+    words = WhatIfOptions(model="qwen3-32b", reserved="t4", preemptible="t4")
     with pytest.raises(CommandError, match="raise tp or take a larger device"):
         setting_of(load("rlboost-14b"), words)
 
@@ -272,7 +276,7 @@ def test_token_scale_divides_lengths() -> None:
 def test_hosts_removed_by_the_trace_get_a_notice(tmp_path: Path) -> None:
     file = tmp_path / "spot.csv"
     file.write_text(f"{HEADER}0,add,n1\n10,remove,n1\n")
-    setting = setting_of(load("quickstart", [*TINY, f"fleet.trace={file}"]), Words(notice_s=4.0))
+    setting = setting_of(load("quickstart", [*TINY, f"fleet.trace={file}"]), WhatIfOptions(notice_s=4.0))
     assert setting.trace is not None
     assert [(event.t_s, event.event) for event in setting.trace.events] == [
         (0.0, "add"), (6.0, "notice"), (10.0, "remove"),
@@ -292,7 +296,7 @@ def test_what_if_starts_from_a_measured_run(tmp_path: Path, capsys: pytest.Captu
     """The measured run is a simulated one, on machines three times as slow as the assumed ones."""
     sets = [*TINY, "job.steps=8", "rollout.prompts=8", "rollout.samples=4", "rollout.max_new_tokens=1024"]
     usual = assumptions("cpu_core")
-    slow = Rig(
+    slow = HostDevices(
         "cpu_core",
         assumed=msgspec.structs.replace(
             usual,
@@ -302,7 +306,7 @@ def test_what_if_starts_from_a_measured_run(tmp_path: Path, capsys: pytest.Captu
         ),
     )
     setting = replace(
-        setting_of(load("quickstart", sets), Words(token_scale=16)), reserved=slow, preemptible=slow
+        setting_of(load("quickstart", sets), WhatIfOptions(token_scale=16)), reserved=slow, preemptible=slow
     )
     measured = simulate("job", setting, Stop(), lambda _: None)
     run = kept_run(tmp_path, load("quickstart", sets), measured, token_scale=16)

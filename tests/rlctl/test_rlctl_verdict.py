@@ -31,7 +31,7 @@ from gleaner.configs.schema import Config
 from gleaner.rlctl import outcome
 from gleaner.rlctl.__main__ import main
 from gleaner.rlctl.errors import FAILED, OK, UNSCORED, UNSERVED, CommandError, unscored, unserved
-from gleaner.rlctl.live import announce, render, show
+from gleaner.rlctl.live_view import announce, render, show
 from gleaner.rlctl.progress import Progress, plain_line
 from gleaner.rlctl.report.model import Report, report_of, story_of
 from gleaner.rlctl.report.page import page_of

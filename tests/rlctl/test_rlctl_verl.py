@@ -20,8 +20,8 @@ from gleaner.actors.gateway.sglang.answers import GenerateIs, MetaIs
 from gleaner.actors.gateway.sglang.wire import GenerateBody, SamplingBody
 from gleaner.rlctl.integrations import verl_server
 from gleaner.rlctl.integrations.verl_server import GatewayAway, GatewayRefused, GatewayServer
+from gleaner.rlctl.integrations.verl_translation import CannotAsk, CannotRead, Tokens, ask_of, tokens_of
 from gleaner.rlctl.integrations.verl_weights import Folders
-from gleaner.rlctl.integrations.verl_words import CannotAsk, CannotRead, Tokens, ask_of, tokens_of
 
 PARAMETERS = {"temperature": 0.7, "top_p": 0.9, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 
@@ -98,7 +98,7 @@ def test_unsupported_parameters_are_refused_by_name(parameters: dict[str, object
 
 def test_answer_carries_tokens_and_steps_of_weights() -> None:
     versions = {"weight_version": "6", "weight_version_start": 5, "weight_version_end": 6}
-    tokens = tokens_of(answer([1, 2], "length", **versions), told_steps=None)
+    tokens = tokens_of(answer([1, 2], "length", **versions), known_steps=None)
     assert (tokens.token_ids, tokens.log_probs) == ([1, 2], [-0.5, -1.0])
     assert tokens.stop_reason == "completed"
     assert (tokens.min_global_steps, tokens.global_steps, tokens.max_global_steps) == (5, 6, 6)

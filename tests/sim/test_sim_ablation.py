@@ -9,10 +9,10 @@ from gleaner.actors.protocol.instances import Registered, Serving
 from gleaner.actors.training.records import Step
 from gleaner.configs.load import load
 from gleaner.configs.trace import Event, Trace, TraceEvent
-from gleaner.sim import watching
+from gleaner.sim import message_hooks
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.outcome import Outcome
-from gleaner.sim.setting import Setting
+from gleaner.sim.run_setup import RunSetup
 
 SMALL = ["job.steps=1", "task.heldout_problems=4", "rollout.prompts=4", "rollout.samples=4"]
 
@@ -32,11 +32,11 @@ class Seen:
 
 def run(*sets: str, trace: Trace | None = None) -> Seen:
     """Run a job to its end."""
-    cluster = SimCluster(Setting(load("quickstart", [*SMALL, *sets]), seed=3, trace=trace))
+    cluster = SimCluster(RunSetup(load("quickstart", [*SMALL, *sets]), seed=3, trace=trace))
     answers: list[Registered] = []
     served: set[str] = set()
 
-    def look(fact: watching.Seen) -> None:
+    def look(fact: message_hooks.ObservedMessage) -> None:
         if fact.direction == "in" and isinstance(fact.message, Registered):
             answers.append(fact.message)
         if fact.direction == "in" and isinstance(fact.message, Serving):

@@ -12,11 +12,11 @@ from gleaner.configs.load import load
 from gleaner.configs.trace import Event, Trace, TraceEvent
 from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.commands.simulate import PRESETS
-from gleaner.rlctl.modelled import setting_of
-from gleaner.rlctl.simulated import evidence
+from gleaner.rlctl.simulated_evidence import evidence
+from gleaner.rlctl.what_if_setup import setting_of
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.outcome import Outcome
-from gleaner.sim.setting import Setting
+from gleaner.sim.run_setup import RunSetup
 
 SETTINGS = [
     "job.steps=2",
@@ -31,7 +31,7 @@ JOINS_S = 130.0
 """In the middle of the second step, when all requests are being decoded elsewhere."""
 
 
-def setting(continuous_lb: str) -> Setting:
+def setting(continuous_lb: str) -> RunSetup:
     """Qwen3-14B on H100; a second preemptible host joins late."""
     config = load("rlboost-14b", [*SETTINGS, f"rollout.continuous_lb={continuous_lb}"])
     words = replace(PRESETS["rlboost-14b"], lengths="3000,0.6,0.6", boot_s=1.0)

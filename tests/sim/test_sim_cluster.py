@@ -5,12 +5,12 @@ from gleaner.configs.load import load
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.files import OVER_FILE
 from gleaner.rlctl.audit.invariants import audit
-from gleaner.rlctl.simulated import evidence
-from gleaner.sim.breaking import Breaking
+from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
+from gleaner.sim.fault_injector import FaultInjector
+from gleaner.sim.message_hooks import ObservedMessage
 from gleaner.sim.outcome import Outcome
-from gleaner.sim.setting import HEAD, RESERVED, Setting
-from gleaner.sim.watching import Seen
+from gleaner.sim.run_setup import HEAD, RESERVED, RunSetup
 
 DECODING_S = 0.006  # so long after its first request, an instance has made some of its tokens
 SMALL = [
@@ -29,7 +29,7 @@ def small(*more: str) -> Config:
 
 
 def calm(seed: int) -> Outcome:
-    return SimCluster(Setting(small(), seed=seed)).run()
+    return SimCluster(RunSetup(small(), seed=seed)).run()
 
 
 def test_calm_job_ends_and_keeps_every_promise() -> None:
@@ -51,11 +51,11 @@ def test_history_is_determined_by_the_seed() -> None:
 
 
 def test_host_killed_while_decoding_costs_no_token() -> None:
-    cluster = SimCluster(Setting(small(), seed=1))
-    breaking = Breaking(cluster)
+    cluster = SimCluster(RunSetup(small(), seed=1))
+    breaking = FaultInjector(cluster)
     hit: list[bool] = []
 
-    def wait_for_work(seen: Seen) -> None:
+    def wait_for_work(seen: ObservedMessage) -> None:
         host = seen.process.host.name
         if isinstance(seen.message, Dispatch) and seen.direction == "in" and host.startswith("spot"):
             cluster.unwatch(wait_for_work)
@@ -72,14 +72,14 @@ def test_host_killed_while_decoding_costs_no_token() -> None:
 
 
 def test_oversized_prompt_fails_job_at_once_with_its_setting() -> None:
-    outcome = SimCluster(Setting(small("engine.max_prompt_tokens=8"), seed=1)).run()
+    outcome = SimCluster(RunSetup(small("engine.max_prompt_tokens=8"), seed=1)).run()
     assert outcome.ended == "failed"
     assert "engine.max_prompt_tokens is 8" in outcome.reason
     assert outcome.virtual_s < 60
 
 
 def test_every_host_marks_only_a_finished_job_as_over() -> None:
-    cluster = SimCluster(Setting(small("job.steps=1"), seed=1))
+    cluster = SimCluster(RunSetup(small("job.steps=1"), seed=1))
     mark = f"/journal/{cluster.job.run_id}/{OVER_FILE}"
 
     def noted() -> set[str]:

@@ -9,7 +9,7 @@ from gleaner.actors.rollout.dispatch.placement import Balancer, Instance
 from gleaner.actors.training.records import StepPath
 from gleaner.configs.load import load
 from gleaner.sim.cluster import SimCluster
-from gleaner.sim.setting import Setting
+from gleaner.sim.run_setup import RunSetup
 
 SETS = ["job.steps=3", "job.eval_every=0", "task.heldout_problems=8", "fleet.trace=", "engine.slots=256"]
 ROUND_TRIP_S = 0.05
@@ -18,7 +18,7 @@ ROUND_TRIP_S = 0.05
 
 def places_s(*sets: str) -> list[float]:
     """How long the last response of each step waited for a slot."""
-    outcome = SimCluster(Setting(load("quickstart", [*SETS, *sets]), seed=5)).run()
+    outcome = SimCluster(RunSetup(load("quickstart", [*SETS, *sets]), seed=5)).run()
     assert outcome.ended == "done", outcome.reason
     found = [record.stages["place"] for record in outcome.history if isinstance(record, StepPath)]
     assert len(found) == 3

@@ -10,12 +10,12 @@ from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.protocol.instances import Dispatch
 from gleaner.configs.load import load
 from gleaner.rlctl.audit.invariants import audit
-from gleaner.rlctl.simulated import evidence
-from gleaner.sim.breaking import Breaking
+from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
+from gleaner.sim.fault_injector import FaultInjector
+from gleaner.sim.message_hooks import ObservedMessage
 from gleaner.sim.outcome import Outcome
-from gleaner.sim.setting import Setting
-from gleaner.sim.watching import Seen
+from gleaner.sim.run_setup import RunSetup
 
 SETTINGS = [
     "job.exact=true",
@@ -39,14 +39,14 @@ def steps_of(outcome: Outcome) -> dict[int, StepTrained]:
 
 def harried(seed: int, settings: list[str]) -> tuple[Outcome, int]:
     """A run that kills processes when requests reach an instance, and the number of kills."""
-    cluster = SimCluster(Setting(load("quickstart", settings), seed=seed))
-    breaking, rng, hit = Breaking(cluster), random.Random(f"{seed}/kills"), list[bool]()
+    cluster = SimCluster(RunSetup(load("quickstart", settings), seed=seed))
+    breaking, rng, hit = FaultInjector(cluster), random.Random(f"{seed}/kills"), list[bool]()
 
     def strike(host: str) -> None:
         where, kind = rng.choice([(host, "engine"), (RESERVED, "trainer"), ("head", "rollout")])
         hit.append(breaking.kill_process(where, kind))
 
-    def look(seen: Seen) -> None:
+    def look(seen: ObservedMessage) -> None:
         host = seen.process.host.name
         if not isinstance(seen.message, Dispatch) or seen.direction != "in" or host == RESERVED:
             return
@@ -58,7 +58,7 @@ def harried(seed: int, settings: list[str]) -> tuple[Outcome, int]:
 
 
 def test_exact_weights_equal_calm_run_after_any_kill() -> None:
-    calm = steps_of(SimCluster(Setting(load("quickstart", SETTINGS), seed=0)).run())
+    calm = steps_of(SimCluster(RunSetup(load("quickstart", SETTINGS), seed=0)).run())
     assert sorted(calm) == [1, 2, 3]
     kills = 0
     for seed in range(SEEDS):
@@ -73,7 +73,7 @@ def test_exact_weights_equal_calm_run_after_any_kill() -> None:
 
 
 def test_exact_weights_match_when_uniform_groups_are_dropped() -> None:
-    calm_run = SimCluster(Setting(load("quickstart", DROPPING), seed=0)).run()
+    calm_run = SimCluster(RunSetup(load("quickstart", DROPPING), seed=0)).run()
     calm, kills = steps_of(calm_run), 0
     assert evidence(calm_run).counters.groups_dropped > 4, "nothing was dropped: this shows nothing"
     for seed in range(4):

@@ -16,20 +16,20 @@ import pytest
 from gleaner.actors.cluster import job as places
 from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.engine.servers.port import LoadFailed, ServerDied
-from gleaner.actors.engine.worker.port import Orders, Turn
+from gleaner.actors.engine.worker.port import StepCommands, StepResult
 from gleaner.actors.protocol.instances import InstancesAre, ListInstances, RegisterInstance
 from gleaner.actors.protocol.requests import Generate, Generated
 from gleaner.actors.protocol.weights import FindStore, Publish, Published, StoreIs
 from gleaner.configs.load import load
 from gleaner.rlctl.audit.invariants import audit
-from gleaner.rlctl.simulated import evidence
+from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.file_mapping import FileMapping
+from gleaner.sim.message_hooks import ObservedMessage
 from gleaner.sim.models.engine_host import SimEngineHost
 from gleaner.sim.models.image_memory import SimImages
 from gleaner.sim.models.weight_bytes import image_layout, image_of
-from gleaner.sim.setting import Setting
-from gleaner.sim.watching import Seen
+from gleaner.sim.run_setup import RunSetup
 from gleaner.supervisor import ActorSystem, Refused
 
 SMALL = [
@@ -49,7 +49,7 @@ def fail_to_load(monkeypatch: pytest.MonkeyPatch, bad: int, *, dies: bool = Fals
     """No engine loads the version `bad`, and some do not survive the attempt. Counts the loads by version."""
     turn, loads = SimEngineHost.turn, Counter[int]()
 
-    def with_loads(host: SimEngineHost, orders: Orders) -> Turn:
+    def with_loads(host: SimEngineHost, orders: StepCommands) -> StepResult:
         load = orders.load
         if load is not None:
             loads[load.version] += 1
@@ -58,7 +58,7 @@ def fail_to_load(monkeypatch: pytest.MonkeyPatch, bad: int, *, dies: bool = Fals
         if dies or host._version is None:
             raise (ServerDied if dies else LoadFailed)(WHY)
         done = turn(host, replace(orders, load=None))
-        return Turn(done.output, done.refusals, done.version, done.root, done.idle, load_failed=WHY)
+        return StepResult(done.output, done.refusals, done.version, done.root, done.idle, load_failed=WHY)
 
     monkeypatch.setattr(SimEngineHost, "turn", with_loads)
     return loads
@@ -80,14 +80,14 @@ class Trainer:
     async def publish(self, version: int) -> None:
         found = await self.system.ask(AGENT, FindStore(), deadline_s=5.0, expect=StoreIs)
         memory = FileMapping(self.cluster.hosts[RESERVED].memory, places.SHARED_MEMORY)
-        plant = self.cluster.setting.plant
-        with SimImages(memory, Path(found.place).parent).create(version, plant.image_bytes) as draft:
-            draft.view[:] = image_of(bytes([version]) * 32, plant.image_bytes)
+        job_model = self.cluster.setting.job_model
+        with SimImages(memory, Path(found.place).parent).create(version, job_model.image_bytes) as draft:
+            draft.view[:] = image_of(bytes([version]) * 32, job_model.image_bytes)
             draft.seal()
         message = Publish(
             version=version,
-            tensors=image_layout(plant.image_bytes),
-            model_config=plant.model_config,
+            tensors=image_layout(job_model.image_bytes),
+            model_config=job_model.model_config,
             announce=True,
         )
         await self.system.ask(AGENT, message, deadline_s=60.0, expect=Published)
@@ -110,12 +110,12 @@ def test_generation_keeps_previous_version_when_load_fails(
     monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     loads = fail_to_load(monkeypatch, BAD, dies=dies)
-    cluster = SimCluster(Setting(load("quickstart", [*SMALL, "training.backend=own"]), seed=1))
+    cluster = SimCluster(RunSetup(load("quickstart", [*SMALL, "training.backend=own"]), seed=1))
     registered = Counter[str]()
     under: list[tuple[int | None, int | None]] = []
     over: list[bool] = []
 
-    def watch(seen: Seen) -> None:
+    def watch(seen: ObservedMessage) -> None:
         if isinstance(seen.message, RegisterInstance) and seen.direction == "in":
             registered[seen.message.instance] += 1
 
@@ -161,7 +161,7 @@ def test_generation_keeps_previous_version_when_load_fails(
 def test_job_ends_with_reason_when_own_version_fails(monkeypatch: pytest.MonkeyPatch, staleness: int) -> None:
     loads = fail_to_load(monkeypatch, BAD)
     config = load("quickstart", [*SMALL, f"rollout.staleness={staleness}", "job.steps=6"])
-    outcome = SimCluster(Setting(config, seed=1)).run()
+    outcome = SimCluster(RunSetup(config, seed=1)).run()
     assert (outcome.ended, outcome.reason) == (
         "failed",
         f"version {BAD} of the weights cannot be served: {WHY}",

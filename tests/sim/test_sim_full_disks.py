@@ -8,16 +8,16 @@ from whole_system import SMALL
 
 from gleaner.configs.load import load
 from gleaner.rlctl.audit.invariants import audit
-from gleaner.rlctl.simulated import evidence
-from gleaner.sim.breaking import Breaking
+from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
-from gleaner.sim.setting import Setting
+from gleaner.sim.fault_injector import FaultInjector
+from gleaner.sim.run_setup import RunSetup
 
 
 @pytest.mark.parametrize(("host", "kind"), [("head", "rollout"), ("reserved-1", "trainer")])
 def test_process_killed_on_full_disk_waits_for_space(host: str, kind: str) -> None:
-    cluster = SimCluster(Setting(load("quickstart", SMALL), seed=5, deadline_s=200.0))
-    breaking = Breaking(cluster)
+    cluster = SimCluster(RunSetup(load("quickstart", SMALL), seed=5, deadline_s=200.0))
+    breaking = FaultInjector(cluster)
     fired: list[bool] = []
     breaking.at(3.0, lambda: fired.append(breaking.fill_disk(host)))
     breaking.at(3.5, lambda: fired.append(breaking.kill_process(host, kind)))
@@ -33,8 +33,8 @@ def test_process_killed_on_full_disk_waits_for_space(host: str, kind: str) -> No
 
 
 def test_repeated_child_failures_end_job_despite_full_disk() -> None:
-    cluster = SimCluster(Setting(load("quickstart", SMALL), seed=5, deadline_s=200.0))
-    breaking = Breaking(cluster)
+    cluster = SimCluster(RunSetup(load("quickstart", SMALL), seed=5, deadline_s=200.0))
+    breaking = FaultInjector(cluster)
     breaking.at(3.0, lambda: breaking.fill_disk("head"))
     for number in range(20):
         breaking.at(4.0 + number, lambda: breaking.kill_process("head", "reward"))

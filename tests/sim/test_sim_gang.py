@@ -9,11 +9,11 @@ from gleaner.actors.protocol.rollout import TakeGroups
 from gleaner.actors.training.history import Restart
 from gleaner.configs.load import load
 from gleaner.rlctl.audit.invariants import audit
-from gleaner.rlctl.simulated import evidence
-from gleaner.sim.breaking import Breaking
+from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
-from gleaner.sim.setting import Setting
-from gleaner.sim.watching import Seen
+from gleaner.sim.fault_injector import FaultInjector
+from gleaner.sim.message_hooks import ObservedMessage
+from gleaner.sim.run_setup import RunSetup
 
 SETTINGS = [
     "job.steps=3",
@@ -31,8 +31,8 @@ GANG = ("rank-1", "rank-2", "trainer")
 
 @pytest.mark.parametrize("victim", GANG)
 def test_all_gang_processes_restart_when_one_is_killed(victim: str) -> None:
-    cluster = SimCluster(Setting(load("quickstart", SETTINGS), seed=1))
-    breaking = Breaking(cluster)
+    cluster = SimCluster(RunSetup(load("quickstart", SETTINGS), seed=1))
+    breaking = FaultInjector(cluster)
     before: dict[str, int] = {}
     after: dict[str, int] = {}
 
@@ -45,9 +45,9 @@ def test_all_gang_processes_restart_when_one_is_killed(victim: str) -> None:
         breaking.kill_process("reserved-1", victim)
         cluster.loop.call_later(1.0, lambda: after.update(pids()))
 
-    asked: list[Seen] = []
+    asked: list[ObservedMessage] = []
 
-    def in_a_step(seen: Seen) -> None:
+    def in_a_step(seen: ObservedMessage) -> None:
         if isinstance(seen.message, TakeGroups) and seen.direction == "in":
             asked.append(seen)
         if len(asked) == 3:

@@ -13,12 +13,12 @@ from gleaner.actors.training.records import Restart, Step
 from gleaner.actors.training.work import StepStats
 from gleaner.configs.load import load
 from gleaner.rlctl.audit.invariants import audit
-from gleaner.rlctl.simulated import evidence
-from gleaner.sim.breaking import Breaking
+from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
+from gleaner.sim.fault_injector import FaultInjector
 from gleaner.sim.models.trainer_work import SimTrainerWork
 from gleaner.sim.outcome import Outcome
-from gleaner.sim.setting import Setting
+from gleaner.sim.run_setup import RunSetup
 
 FROZEN_AT_S = 5.0
 PEACE_S = 15.0  # a run without faults is over by then
@@ -37,8 +37,8 @@ HUNG_S, START_S, WATCHDOG_S = 11.0, 5.0, 23.0  # with the poll that detects it, 
 def run(host: str, kind: str, for_s: float, *settings: str) -> Outcome:
     """A job of which one process is frozen in its first steps; for ever if `for_s` is 0."""
     config = load("quickstart", [*SMALL, "job.steps=8", *settings])
-    cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
-    breaking = Breaking(cluster)
+    cluster = SimCluster(RunSetup(config, seed=5, deadline_s=200.0))
+    breaking = FaultInjector(cluster)
     fired: list[bool] = []
     breaking.at(FROZEN_AT_S, lambda: fired.append(breaking.freeze(host, kind)))
     if for_s:
@@ -94,8 +94,8 @@ def test_trainer_with_long_computation_is_not_killed() -> None:
     """The trainer's loop turns meanwhile and sends heartbeats."""
     limits = ["liveness.dead_s=0.5", "liveness.beat_s=0.1"]  # hung after 1 s
     config = load("quickstart", [*SMALL, "job.steps=2", *limits])
-    cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
-    breaking = Breaking(cluster)
+    cluster = SimCluster(RunSetup(config, seed=5, deadline_s=200.0))
+    breaking = FaultInjector(cluster)
     breaking.at(4.0, lambda: breaking.slow("reserved-1", "trainer", 100.0))
     outcome = cluster.run()
     assert outcome.ended == "done"
@@ -112,7 +112,7 @@ def test_endless_computation_ends_its_process_and_job_continues(
     The deadline is ten times the longest piece before, and never below the minimum.
     """
     config = load("quickstart", [*SMALL, "job.steps=4", "liveness.work_s=20"])
-    cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
+    cluster = SimCluster(RunSetup(config, seed=5, deadline_s=200.0))
     update, updates = SimTrainerWork.finish_step, 0
 
     @wraps(update)
@@ -144,8 +144,8 @@ def test_others_wait_for_successor_when_a_kill_takes_long(kind: str) -> None:
 
 def test_actor_restart_in_head_agent_is_in_the_history() -> None:
     config = load("quickstart", [*SMALL, "job.steps=8"])
-    cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
-    breaking = Breaking(cluster)
+    cluster = SimCluster(RunSetup(config, seed=5, deadline_s=200.0))
+    breaking = FaultInjector(cluster)
     hit: list[bool] = []
     breaking.at(FROZEN_AT_S, lambda: hit.append(breaking.crash_actor("head", "agent", "registry")))
     outcome = cluster.run()

@@ -7,11 +7,11 @@ import pytest
 
 from gleaner.configs.load import load
 from gleaner.rlctl.commands.simulate import PRESETS
-from gleaner.rlctl.modelled import setting_of
 from gleaner.rlctl.simulate import baseline_of
-from gleaner.sim.breaking import Breaking
+from gleaner.rlctl.what_if_setup import setting_of
 from gleaner.sim.cluster import SimCluster
-from gleaner.sim.setting import RESERVED
+from gleaner.sim.fault_injector import FaultInjector
+from gleaner.sim.run_setup import RESERVED
 
 PAPER = "rlboost-14b"
 FROZEN_AT_S = 300.0
@@ -43,7 +43,7 @@ def test_stalled_trainer_makes_its_waits_late_in_paper_job(
     never = ["liveness.hung_silences=100000", "liveness.start_s=1000000"]
     setting = baseline_of(setting_of(load(PAPER, ["job.steps=1", *never]), PRESETS[PAPER]))
     cluster = SimCluster(replace(setting, deadline_s=STALL_S))
-    breaking = Breaking(cluster)
+    breaking = FaultInjector(cluster)
     with caplog.at_level(logging.WARNING, logger="supervisor.waits"):
         breaking.at(FROZEN_AT_S, lambda: breaking.freeze(RESERVED, "trainer"))
         outcome = cluster.run()

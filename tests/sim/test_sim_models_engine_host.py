@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.actors.engine.worker.port import EngineHost, Orders, Turn
+from gleaner.actors.engine.worker.port import EngineHost, StepCommands, StepResult
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.weights import Fetched
 from gleaner.sim.models.batching import Limits
@@ -44,12 +44,12 @@ class World:
         )
         self.host: EngineHost = SimEngineHost(engine, self.memory, self.clock)
 
-    def load(self, version: int) -> Turn:
-        return self.host.turn(Orders(load=fetched(version)))
+    def load(self, version: int) -> StepResult:
+        return self.host.turn(StepCommands(load=fetched(version)))
 
     def finish(self, *adds: tuple[int, list[Work]]) -> dict[int, list[int]]:
         tokens: dict[int, list[int]] = {}
-        turn = self.host.turn(Orders(adds=list(adds)))
+        turn = self.host.turn(StepCommands(adds=list(adds)))
         while True:
             if turn.output is not None:
                 rows = zip(turn.output.tickets.tolist(), turn.output.tokens.tolist(), strict=True)
@@ -57,7 +57,7 @@ class World:
                     tokens.setdefault(ticket, []).append(token)
             if turn.idle:
                 return tokens
-            turn = self.host.turn(Orders())
+            turn = self.host.turn(StepCommands())
 
 
 def fetched(version: int) -> Fetched:
@@ -84,7 +84,7 @@ def work(ticket: int, *, prefix: list[int] | None = None, prompt: int = 5, limit
 
 
 def test_engine_without_weights_refuses_everything() -> None:
-    turn = World().host.turn(Orders(adds=[(1, [work(1), work(2)])]))
+    turn = World().host.turn(StepCommands(adds=[(1, [work(1), work(2)])]))
     assert [refusal.tickets for refusal in turn.refusals] == [[1, 2]]
     assert (turn.version, turn.root, turn.idle) == (None, b"", True)
 
@@ -94,7 +94,7 @@ def test_engine_serves_loaded_version_after_its_load_time() -> None:
     turn = world.load(1)
     assert (turn.version, turn.root) == (1, b"\x01")
     assert world.clock.spent_s == 3.0
-    refused = world.host.turn(Orders(adds=[(2, [work(1)])]))
+    refused = world.host.turn(StepCommands(adds=[(2, [work(1)])]))
     assert "serves version 1, not 2" in refused.refusals[0].why
 
 
@@ -115,7 +115,7 @@ def test_response_continues_from_its_prefix_on_another_host() -> None:
         world.load(1)
     expected = whole.finish((1, [work(1)]))[1]
     assert expected == response(1001, len(expected), 500).tolist()
-    first.host.turn(Orders(adds=[(1, [work(1)])]))
+    first.host.turn(StepCommands(adds=[(1, [work(1)])]))
     begun = expected[:7]
     rest = second.finish((1, [work(1, prefix=begun)]))[1]
     assert begun + rest == expected
@@ -124,8 +124,8 @@ def test_response_continues_from_its_prefix_on_another_host() -> None:
 def test_loading_ends_the_work_of_the_older_version() -> None:
     world = World()
     world.load(1)
-    world.host.turn(Orders(adds=[(1, [work(1), work(2), work(3)])]))
-    turn = world.host.turn(Orders(load=fetched(2)))
+    world.host.turn(StepCommands(adds=[(1, [work(1), work(2), work(3)])]))
+    turn = world.host.turn(StepCommands(load=fetched(2)))
     assert turn.version == 2
     assert turn.output is not None
     assert sorted(turn.output.tickets.tolist()) == [1, 2, 3]
@@ -155,7 +155,7 @@ def test_other_weights_give_other_tokens_only_when_configured() -> None:
 def test_unservable_request_is_refused_with_its_ticket(item: Work, why: str) -> None:
     world = World()
     world.load(1)
-    turn = world.host.turn(Orders(adds=[(1, [item])]))
+    turn = world.host.turn(StepCommands(adds=[(1, [item])]))
     assert turn.refusals[0].tickets == [1]
     assert why in turn.refusals[0].why
 
@@ -163,10 +163,10 @@ def test_unservable_request_is_refused_with_its_ticket(item: Work, why: str) -> 
 def test_ticket_is_served_once_and_queue_is_bounded() -> None:
     world = World()
     world.load(1)
-    world.host.turn(Orders(adds=[(1, [work(1)])]))
-    assert "served already" in world.host.turn(Orders(adds=[(1, [work(1)])])).refusals[0].why
+    world.host.turn(StepCommands(adds=[(1, [work(1)])]))
+    assert "served already" in world.host.turn(StepCommands(adds=[(1, [work(1)])])).refusals[0].why
     many = [work(ticket) for ticket in range(10, 20)]
-    turn = world.host.turn(Orders(adds=[(1, many)]))
+    turn = world.host.turn(StepCommands(adds=[(1, many)]))
     assert turn.refusals[0].tickets == list(range(10, 20))
 
 
@@ -185,10 +185,10 @@ def test_samples_of_one_prompt_have_similar_lengths() -> None:
 def test_kept_request_continues_with_tokens_of_newer_weights() -> None:
     world, fresh = World(follow=True), World(follow=True)
     world.load(1)
-    first = world.host.turn(Orders(adds=[(1, [work(1), work(2), work(3)])]))  # one of the two waits
+    first = world.host.turn(StepCommands(adds=[(1, [work(1), work(2), work(3)])]))  # one of the two waits
     assert first.output is not None
     before = dict(zip(first.output.tickets.tolist(), first.output.tokens.tolist(), strict=True))
-    turn = world.host.turn(Orders(load=fetched(2), keep=True))
+    turn = world.host.turn(StepCommands(load=fetched(2), keep=True))
     assert sorted(turn.kept or []) == [1, 2, 3]
     assert (turn.output, turn.version, turn.idle) == (None, 2, False)
     fresh.load(2)

@@ -26,8 +26,8 @@ from gleaner.sim.models.fit import (
     fit_training,
     training_steps,
 )
+from gleaner.sim.models.host_devices import HostDevices
 from gleaner.sim.models.lengths import LengthLaw
-from gleaner.sim.models.rig import Rig
 from gleaner.sim.models.shapes import model_shape
 from gleaner.sim.models.training_cost import training_cost
 
@@ -104,7 +104,7 @@ def test_fleet_samples_of_a_history_recover_the_engine() -> None:
 
 
 def test_steps_of_a_history_recover_the_trainer() -> None:
-    start = training_cost(model_shape("quickstart"), Rig("cpu_core"))
+    start = training_cost(model_shape("quickstart"), HostDevices("cpu_core"))
     records: list[AnyRecord] = [
         Step(
             t_s=number,
@@ -132,7 +132,7 @@ def test_steps_of_a_history_recover_the_trainer() -> None:
 
 
 def test_modelled_engine_is_recovered_from_its_own_steps() -> None:
-    cost = engine_cost(model_shape("qwen3-8b"), Rig("a100"))
+    cost = engine_cost(model_shape("qwen3-8b"), HostDevices("a100"))
     batch = ContinuousBatch(cost, Limits(slots=64, cache_tokens=10**6), vocabulary=1000)
     steps = []
     batch.add([Entry(n, n, n, 50 + 7 * n, 0, 40 + 5 * n) for n in range(100)])

@@ -12,11 +12,11 @@ from gleaner.actors.training.records import FirstInstance, Node, Phase, Record, 
 from gleaner.configs.load import load
 from gleaner.configs.trace import parse
 from gleaner.rlctl.audit.invariants import audit
-from gleaner.rlctl.simulated import evidence
+from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
+from gleaner.sim.message_hooks import ObservedMessage
 from gleaner.sim.outcome import Outcome
-from gleaner.sim.setting import Setting
-from gleaner.sim.watching import Seen
+from gleaner.sim.run_setup import RunSetup
 
 SMALL = [
     "job.steps=4",
@@ -31,9 +31,9 @@ DIES = "the server ended (exit 1): No module named 'sglang'"
 LACKS = "engine.environment /srv/sglang: no such folder"
 
 
-def setting(*sets: str, dies: str = "", lacks: tuple[str, ...] = ()) -> Setting:
-    made = Setting(load("quickstart", [*SMALL, *sets]), seed=3)
-    return replace(made, plant=replace(made.plant, engine_dies=dies, unmet=lacks))
+def setting(*sets: str, dies: str = "", lacks: tuple[str, ...] = ()) -> RunSetup:
+    made = RunSetup(load("quickstart", [*SMALL, *sets]), seed=3)
+    return replace(made, job_model=replace(made.job_model, engine_dies=dies, unmet=lacks))
 
 
 def ran(*sets: str, dies: str = "", lacks: tuple[str, ...] = ()) -> tuple[Outcome, str]:
@@ -108,7 +108,7 @@ def test_job_awaiting_an_instance_starts_steps_and_trace_together() -> None:
     cluster = SimCluster(slow)
     worked: list[float] = []
 
-    def look(seen: Seen) -> None:
+    def look(seen: ObservedMessage) -> None:
         if isinstance(seen.message, Dispatch) and seen.process.host.name == "spot-1":
             worked.append(cluster.loop.now_s)
 

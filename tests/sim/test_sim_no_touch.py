@@ -17,7 +17,7 @@ import pytest
 from gleaner.configs.load import load
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.outcome import Outcome
-from gleaner.sim.setting import Setting
+from gleaner.sim.run_setup import RunSetup
 
 SETS = ["job.steps=1", "task.heldout_problems=4", "rollout.prompts=4", "rollout.samples=2", "fleet.trace="]
 TOUCHES = ("open", "socket.", "subprocess.", "os.", "mmap.", "shutil.", "tempfile.", "ctypes.")
@@ -81,7 +81,7 @@ def recording_clocks_and_draws(events: list[str]) -> Iterator[None]:
 
 def touched(listener: Listener, *planted: Callable[[], object]) -> tuple[Outcome, list[str]]:
     """A whole run and the events that it caused; `planted` runs in the middle of it."""
-    cluster = SimCluster(Setting(load("quickstart", SETS), seed=1))
+    cluster = SimCluster(RunSetup(load("quickstart", SETS), seed=1))
     for number, each in enumerate(planted):
         cluster.loop.call_at(4.0 + 0.1 * number, each)
     listener.events = events = []
@@ -94,7 +94,7 @@ def touched(listener: Listener, *planted: Callable[[], object]) -> tuple[Outcome
 
 
 def test_simulated_run_touches_nothing_outside_of_itself(listener: Listener) -> None:
-    SimCluster(Setting(load("quickstart", SETS), seed=1)).run()  # import now what is imported late
+    SimCluster(RunSetup(load("quickstart", SETS), seed=1)).run()  # import now what is imported late
     outcome, events = touched(listener)
     assert outcome.ended == "done"
     assert events == []

@@ -7,7 +7,7 @@ from gleaner.actors.training.records import Node
 from gleaner.configs.load import load
 from gleaner.configs.trace import Event, Trace, TraceEvent
 from gleaner.sim.cluster import SimCluster
-from gleaner.sim.setting import Setting
+from gleaner.sim.run_setup import RunSetup
 
 GONE_S = 2.75  # after the start of the first step: the instances decode responses of the second one
 SETS = ["job.steps=3", "task.heldout_problems=4", "rollout.max_new_tokens=128", "engine.slots=4"]
@@ -19,7 +19,7 @@ def ended_s(*, one_machine: bool) -> float:
     events += [TraceEvent(GONE_S, Event.REMOVE, name) for name in ("a", "b")]
     trace = Trace("gone", tuple(events))
     outcome = SimCluster(
-        Setting(load("quickstart", SETS), seed=3, trace=trace, one_machine=one_machine)
+        RunSetup(load("quickstart", SETS), seed=3, trace=trace, one_machine=one_machine)
     ).run()
     assert outcome.ended == "done"
     killed = [record for record in outcome.history if isinstance(record, Node) and record.event == "killed"]

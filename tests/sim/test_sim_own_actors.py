@@ -8,9 +8,9 @@ import pytest
 from gleaner.configs.load import ConfigError, load
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.own_actors import own_actor, own_name
-from gleaner.sim.breaking import Breaking
 from gleaner.sim.cluster import SimCluster
-from gleaner.sim.setting import Setting
+from gleaner.sim.fault_injector import FaultInjector
+from gleaner.sim.run_setup import RunSetup
 
 KILL_S = 5.0  # instances serve by then, and the job continues for about as long again
 PAGE = Path(__file__).parents[2] / "docs" / "actors.md"
@@ -40,8 +40,8 @@ def fleet_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_own_actor_sees_job_and_keeps_its_journal(fleet_watch: str) -> None:
-    cluster = SimCluster(Setting(with_actors(fleet_watch), seed=1))
-    breaking = Breaking(cluster)
+    cluster = SimCluster(RunSetup(with_actors(fleet_watch), seed=1))
+    breaking = FaultInjector(cluster)
     hit: list[bool] = []
     cluster.loop.call_later(KILL_S, lambda: hit.append(breaking.kill_process("head", "own")))
     outcome = cluster.run()
@@ -56,8 +56,8 @@ def test_own_actor_sees_job_and_keeps_its_journal(fleet_watch: str) -> None:
 
 
 def test_job_without_own_actors_has_no_process_for_them() -> None:
-    cluster = SimCluster(Setting(with_actors(), seed=1))
-    breaking = Breaking(cluster)
+    cluster = SimCluster(RunSetup(with_actors(), seed=1))
+    breaking = FaultInjector(cluster)
     seen: list[bool] = []
     cluster.loop.call_later(KILL_S, lambda: seen.append(breaking.process("head", "own") is not None))
     assert cluster.run().ended == "done"
@@ -65,7 +65,7 @@ def test_job_without_own_actors_has_no_process_for_them() -> None:
 
 
 def test_missing_own_actor_fails_the_job_with_its_name() -> None:
-    outcome = SimCluster(Setting(with_actors("no_such_module:Watch"), seed=1)).run()
+    outcome = SimCluster(RunSetup(with_actors("no_such_module:Watch"), seed=1)).run()
     assert outcome.ended == "failed"
     assert "job.actors no_such_module:Watch: No module named" in outcome.reason
     assert outcome.virtual_s < 60, "the start is not repeated"

@@ -11,11 +11,11 @@ import pytest
 from gleaner.actors.protocol.cluster import NodeSeen
 from gleaner.actors.rollout.state.events import InstanceGone
 from gleaner.configs.load import load
-from gleaner.sim.breaking import Breaking
 from gleaner.sim.cluster import SimCluster
+from gleaner.sim.fault_injector import FaultInjector
 from gleaner.sim.hosts import SIGCONT, SIGSTOP, SimProcess
-from gleaner.sim.setting import CLIENT, Setting
-from gleaner.sim.watching import Seen
+from gleaner.sim.message_hooks import ObservedMessage
+from gleaner.sim.run_setup import CLIENT, RunSetup
 from gleaner.supervisor.journal.port import Journal
 from gleaner.supervisor.message import Message
 
@@ -46,7 +46,7 @@ def paused(
     monkeypatch: pytest.MonkeyPatch, stops: Callable[[SimProcess], bool], at_s: float = 6.0, *more: str
 ) -> Result:
     """A job in which the processes that `stops` selects pause together for a while."""
-    cluster = SimCluster(Setting(load("quickstart", [*SMALL, *more]), seed=1, deadline_s=300.0))
+    cluster = SimCluster(RunSetup(load("quickstart", [*SMALL, *more]), seed=1, deadline_s=300.0))
     hosts: list[str] = []
     instances: list[str] = []
     stopped: list[SimProcess] = []
@@ -57,7 +57,7 @@ def paused(
         instances.extend(event.instance for event in gone if event.cause != "stopped")
         return append(journal, *events, flush=flush)
 
-    def record(seen: Seen) -> None:
+    def record(seen: ObservedMessage) -> None:
         if isinstance(seen.message, NodeSeen) and seen.message.event == "killed":
             hosts.append(seen.message.node)
 
@@ -74,7 +74,7 @@ def paused(
 
     monkeypatch.setattr(Journal, "append_soon", watched)
     cluster.watch(record)
-    breaking = Breaking(cluster)
+    breaking = FaultInjector(cluster)
     breaking.at(at_s, stop)
     breaking.at(at_s + PAUSE_S, go_on)
     outcome = cluster.run()

@@ -11,13 +11,13 @@ from gleaner.actors.training.records import Eval, Record, Sample, Step, Verifier
 from gleaner.configs.load import load
 from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.report.model import report_of
-from gleaner.rlctl.simulated import evidence
-from gleaner.sim.breaking import Breaking
+from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
+from gleaner.sim.fault_injector import FaultInjector
+from gleaner.sim.message_hooks import ObservedMessage
 from gleaner.sim.models.scorer import Fault
 from gleaner.sim.outcome import Outcome
-from gleaner.sim.setting import Setting
-from gleaner.sim.watching import Seen
+from gleaner.sim.run_setup import RunSetup
 
 SMALL = [
     "job.steps=4",
@@ -32,9 +32,9 @@ TEXT = "ValueError: this verifier scores nothing"
 
 
 def cluster(*sets: str, seed: int = 3, raises: float = 0.0) -> SimCluster:
-    made = Setting(load("quickstart", [*SMALL, *sets]), seed=seed)
-    scorer = replace(made.plant.scorer, chances=((Fault.RAISE, raises),))
-    return SimCluster(replace(made, plant=replace(made.plant, scorer=scorer)))
+    made = RunSetup(load("quickstart", [*SMALL, *sets]), seed=seed)
+    scorer = replace(made.job_model.scorer, chances=((Fault.RAISE, raises),))
+    return SimCluster(replace(made, job_model=replace(made.job_model, scorer=scorer)))
 
 
 def of(kind: type[Record], outcome: Outcome) -> list[Record]:
@@ -134,10 +134,10 @@ def test_killed_manager_finds_its_verifier_sick_again() -> None:
     sick.scorer_faults.standing = Fault.RAISE
     killed: list[float] = []
 
-    def look(seen: Seen) -> None:
+    def look(seen: ObservedMessage) -> None:
         if isinstance(seen.message, Verdict) and not killed:
             killed.append(sick.loop.now_s + 10.0)
-            sick.loop.call_at(killed[0], lambda: Breaking(sick).kill_process("head", "rollout"))
+            sick.loop.call_at(killed[0], lambda: FaultInjector(sick).kill_process("head", "rollout"))
 
     sick.watch(look)
     outcome = sick.run()

@@ -11,9 +11,9 @@ from gleaner.actors.training.records import AnyRecord, Phase, Restart, Run, Step
 from gleaner.actors.training.step_path import STAGES
 from gleaner.configs.load import load
 from gleaner.rlctl.report.model import report_of
-from gleaner.sim.breaking import Breaking
 from gleaner.sim.cluster import SimCluster
-from gleaner.sim.setting import HEAD, RESERVED, Setting
+from gleaner.sim.fault_injector import FaultInjector
+from gleaner.sim.run_setup import HEAD, RESERVED, RunSetup
 
 STEPS = 4
 SETS = [
@@ -29,27 +29,27 @@ LITTLE_S = 0.5
 UNHEARD_S = LITTLE_S + STEP_POLL_S
 """The same where the message that a step is done went to the controller's previous life."""
 
-Fault = Callable[[SimCluster, Breaking], object]
+Fault = Callable[[SimCluster, FaultInjector], object]
 
 
-def trainer(cluster: SimCluster, broken: Breaking) -> object:
+def trainer(cluster: SimCluster, broken: FaultInjector) -> object:
     return broken.kill_process(RESERVED, "trainer")
 
 
-def manager(cluster: SimCluster, broken: Breaking) -> object:
+def manager(cluster: SimCluster, broken: FaultInjector) -> object:
     return broken.kill_process(HEAD, "rollout")
 
 
-def controller(cluster: SimCluster, broken: Breaking) -> object:
+def controller(cluster: SimCluster, broken: FaultInjector) -> object:
     return broken.crash_actor(HEAD, "agent", "controller")
 
 
-def reserved_host(cluster: SimCluster, broken: Breaking) -> object:
+def reserved_host(cluster: SimCluster, broken: FaultInjector) -> object:
     cluster.loop.call_later(3.0, lambda: broken.start_host(RESERVED))
     return broken.kill_host(RESERVED)
 
 
-def resume(cluster: SimCluster, broken: Breaking) -> object:
+def resume(cluster: SimCluster, broken: FaultInjector) -> object:
     """Everything is stopped at once and resumed later."""
     for host in (HEAD, RESERVED):
         cluster.loop.call_later(20.0, lambda name=host: broken.start_host(name))
@@ -58,8 +58,8 @@ def resume(cluster: SimCluster, broken: Breaking) -> object:
 
 def steps_with(*faults: tuple[int, float, Fault]) -> list[AnyRecord]:
     """The history of a run in which each fault comes so long after the end of that step."""
-    cluster = SimCluster(Setting(load("quickstart", SETS), seed=7))
-    broken = Breaking(cluster)
+    cluster = SimCluster(RunSetup(load("quickstart", SETS), seed=7))
+    broken = FaultInjector(cluster)
     due = list(faults)
     done = []
 

@@ -13,12 +13,12 @@ from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.actors.training.records import Step
 from gleaner.configs.load import load
 from gleaner.sim.cluster import SimCluster
+from gleaner.sim.message_hooks import ObservedMessage
+from gleaner.sim.models.host_devices import HostDevices
+from gleaner.sim.models.job_model import JobModel
 from gleaner.sim.models.lengths import LengthLaw
-from gleaner.sim.models.plant import Plant
-from gleaner.sim.models.rig import Rig
 from gleaner.sim.models.shapes import model_shape
-from gleaner.sim.setting import Setting
-from gleaner.sim.watching import Seen
+from gleaner.sim.run_setup import RunSetup
 
 HOSTS, ENGINES, LENGTH = 2, 4, 700
 SETS = [
@@ -32,16 +32,18 @@ class Watched:
     """The planned times of the last step, and when its batch began and ended at the manager."""
 
     def __init__(self) -> None:
-        plant = Plant(model_shape("quickstart"), LengthLaw(float(LENGTH), 0.0, 0.0))
-        reserved = Rig("cpu_core", ENGINES, 1)
-        self.cluster = SimCluster(Setting(load("quickstart", SETS), seed=7, plant=plant, reserved=reserved))
+        job_model = JobModel(model_shape("quickstart"), LengthLaw(float(LENGTH), 0.0, 0.0))
+        reserved = HostDevices("cpu_core", ENGINES, 1)
+        self.cluster = SimCluster(
+            RunSetup(load("quickstart", SETS), seed=7, job_model=job_model, reserved=reserved)
+        )
         self.times: list[StepTimes] = []
         self.begin_s = self.end_s = 0.0
         self.cluster.watch(self._look)
         self.outcome = self.cluster.run()
         self.step = [record for record in self.outcome.history if isinstance(record, Step)][-1]
 
-    def _look(self, seen: Seen) -> None:
+    def _look(self, seen: ObservedMessage) -> None:
         message, now_s = seen.message, self.cluster.loop.now_s
         if isinstance(message, SubmitBatch) and message.batch.batch == "step-2":
             self.begin_s = now_s

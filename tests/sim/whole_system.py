@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 
 from gleaner.configs.load import load
-from gleaner.sim.breaking import Breaking
 from gleaner.sim.cluster import SimCluster
-from gleaner.sim.setting import Setting
+from gleaner.sim.fault_injector import FaultInjector
+from gleaner.sim.run_setup import RunSetup
 
 SMALL = [
     "job.steps=6",
@@ -25,8 +25,8 @@ SMALL = [
 
 def history(seed: int) -> str:
     """A job whose manager is frozen, and whose spot hosts lose their power, their network and an engine."""
-    cluster = SimCluster(Setting(load("quickstart", SMALL), seed=seed, deadline_s=300.0))
-    breaking = Breaking(cluster)
+    cluster = SimCluster(RunSetup(load("quickstart", SMALL), seed=seed, deadline_s=300.0))
+    breaking = FaultInjector(cluster)
     fired: list[bool] = []
 
     def at(when_s: float, fault: Callable[[], bool]) -> None:

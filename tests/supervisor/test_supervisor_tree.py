@@ -23,7 +23,7 @@ from gleaner.supervisor import (
     simple_one_for_one,
 )
 from gleaner.supervisor.child_spec import ChildSpec
-from gleaner.supervisor.tree import Action, End, Later, Start, Stop, TreeState, Why
+from gleaner.supervisor.tree import Action, End, EndReason, RestartLater, Start, Stop, TreeState
 
 ABC = [child("a", Actor), child("b", Actor), child("c", Actor)]
 
@@ -159,7 +159,7 @@ def test_any_significant_finished_child_ends_supervisor_in_reverse() -> None:
     actions = work_unit("any_significant").exited("one", abnormal=False, now_s=0)
     assert stops(actions) == ["helper", "two"]
     assert isinstance(actions[-1], End)
-    assert actions[-1].why is Why.SIGNIFICANT
+    assert actions[-1].why is EndReason.SIGNIFICANT
 
 
 def test_significant_child_counts_by_its_restart_type() -> None:
@@ -237,7 +237,7 @@ def test_child_terminated_during_back_off_is_not_restarted() -> None:
     tree = state(one_for_one(*ABC))
     carry_out(tree, tree.exited("a", abnormal=True, now_s=0))
     later = tree.exited("a", abnormal=True, now_s=1)[0]
-    assert isinstance(later, Later)
+    assert isinstance(later, RestartLater)
     assert tree.status["a"] is Status.RESTARTING
     assert tree.terminate("a") == []
     assert tree.again("a", later.ticket) == []
@@ -260,7 +260,7 @@ def test_child_that_no_restart_mends_ends_the_supervisor() -> None:
         actions = state(spec).exited("b", abnormal=True, now_s=0, hopeless=True)
         assert stops(actions) == ["c", "a"]
         assert isinstance(actions[-1], End)
-        assert actions[-1].why is Why.HOPELESS
+        assert actions[-1].why is EndReason.HOPELESS
 
 
 def test_restart_beyond_intensity_ends_supervisor_and_window_slides() -> None:
@@ -270,7 +270,7 @@ def test_restart_beyond_intensity_ends_supervisor_and_window_slides() -> None:
     actions = tree.exited("b", abnormal=True, now_s=2.0)
     assert stops(actions) == ["c", "a"]
     assert isinstance(actions[-1], End)
-    assert actions[-1].why is Why.INTENSITY
+    assert actions[-1].why is EndReason.INTENSITY
     patient = state(one_for_one(*ABC, intensity=Intensity(restarts=2, within_s=5, backoff_s=0)))
     for now_s in (0.0, 4.0, 8.0, 12.0, 16.0):
         actions = patient.exited("a", abnormal=True, now_s=now_s)
@@ -289,7 +289,7 @@ def test_repeatedly_failing_child_waits_longer_each_time() -> None:
     for now_s, (least, most) in enumerate([(0.5, 1.0), (1.0, 2.0), (2.0, 4.0), (4.0, 8.0)], 1):
         tree.started("a")
         later = tree.exited("a", abnormal=True, now_s=float(now_s))[0]
-        assert isinstance(later, Later)
+        assert isinstance(later, RestartLater)
         assert least <= later.delay_s <= most
         assert starts(tree.again("a", later.ticket)) == ["a"]
 
@@ -299,7 +299,7 @@ def test_later_children_wait_for_child_in_back_off() -> None:
     carry_out(tree, tree.exited("b", abnormal=True, now_s=0))
     stop, later = tree.exited("b", abnormal=True, now_s=1)
     assert stop == Stop("c", again=True)
-    assert isinstance(later, Later)
+    assert isinstance(later, RestartLater)
     carry_out(tree, [stop])
     assert starts(tree.again("b", later.ticket)) == ["b", "c"]
 
@@ -310,7 +310,7 @@ def test_failure_of_earlier_child_takes_over_later_restart() -> None:
     actions = tree.exited("b", abnormal=True, now_s=1)
     carry_out(tree, actions)
     later = actions[-1]
-    assert isinstance(later, Later)
+    assert isinstance(later, RestartLater)
     assert starts(tree.exited("a", abnormal=True, now_s=1)) == ["a", "b", "c"]
     assert tree.again("b", later.ticket) == []
 
@@ -322,7 +322,7 @@ def test_failed_first_start_ends_supervisor_and_stops_earlier() -> None:
     actions = tree.start_failed("c", now_s=0)
     assert stops(actions) == ["b", "a"]
     assert isinstance(actions[-1], End)
-    assert actions[-1].why is Why.START
+    assert actions[-1].why is EndReason.START
 
 
 def test_failed_restart_counts_as_another_restart() -> None:
@@ -352,7 +352,7 @@ class World:
         self.tree = TreeState(spec, random.Random(1))
         self.order = [child_.name for child_ in spec.children]
         self.alive: list[str] = []
-        self.waiting: list[Later] = []
+        self.waiting: list[RestartLater] = []
         self.granted: list[float] = []
         self.refusals = refusals
         self.now_s = 0.0
@@ -376,7 +376,7 @@ class World:
                 else:
                     self.alive.append(action.name)
                     self.tree.started(action.name)
-            elif isinstance(action, Later):
+            elif isinstance(action, RestartLater):
                 self.waiting.append(action)
             else:
                 self.over = True
@@ -385,7 +385,7 @@ class World:
         assert sorted(self.alive) == sorted(running), "exactly the children listed as running run"
 
     def count(self, actions: Sequence[Action]) -> None:
-        if any(isinstance(action, Start | Later) for action in actions):
+        if any(isinstance(action, Start | RestartLater) for action in actions):
             self.granted.append(self.now_s)
 
 

@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.transport.bulk_exchange import Exchange, Order
+from gleaner.transport.bulk_exchange import Exchange, PullProgress
 from gleaner.transport.bulk_frames import (
     ANSWER_BYTES,
     REQUEST_BYTES,
@@ -75,7 +75,7 @@ def exchange(chunks: int, window: int, *, not_yet: int = 0, paces: list[int] | N
         Chunk(at, CHUNK_BYTES, xxhash.xxh3_128(content[at : at + CHUNK_BYTES]).digest())
         for at in range(0, len(content), CHUNK_BYTES)
     )
-    order = Order(
+    order = PullProgress(
         BulkSource("tcp://source:1", bytes(48)),
         3,
         memoryview(into),

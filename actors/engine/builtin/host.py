@@ -14,7 +14,7 @@ from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.images.checkpoint_folder import version_name
 from gleaner.actors.engine.servers.port import LoadFailed
 from gleaner.actors.engine.worker.engine_port import Assignment, CannotServe, EngineFull, EngineStats
-from gleaner.actors.engine.worker.port import Orders, Refusal, Turn, TurnWork
+from gleaner.actors.engine.worker.port import Refusal, StepCommands, StepResult, StepWork
 from gleaner.actors.model.config import qwen3
 from gleaner.actors.model.flat_image import BadImage, view_weights
 from gleaner.actors.model.meta_init import unmade
@@ -59,22 +59,24 @@ class BuiltinHost:
         """See `EngineHost`: the cores of this computer."""
         return cores(self._settings.engine.threads)
 
-    def turn(self, orders: Orders) -> Turn:
+    def turn(self, commands: StepCommands) -> StepResult:
         """See `EngineHost`."""
-        failed, kept = ("", None) if orders.load is None else self._load(orders.load, orders.keep)
+        failed, kept = ("", None) if commands.load is None else self._load(commands.load, commands.keep)
         engine, root = self._engine, b"" if self._served is None else self._served.root
         if engine is None:
-            refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in orders.adds]
-            return Turn(None, refusals, None, b"", idle=True)
-        engine.abort(orders.aborts)
-        refusals = [refusal for version, work in orders.adds for refusal in self._add(engine, version, work)]
+            refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in commands.adds]
+            return StepResult(None, refusals, None, b"", idle=True)
+        engine.abort(commands.aborts)
+        refusals = [
+            refusal for version, work in commands.adds for refusal in self._add(engine, version, work)
+        ]
         if engine.idle or kept is not None:
             idle, version = engine.idle, engine.weights_version
-            return Turn(None, refusals, version, root, idle, load_failed=failed, kept=kept)
+            return StepResult(None, refusals, version, root, idle, load_failed=failed, kept=kept)
         before = engine.stats()
         output = engine.step()
         work = _work(before, engine.stats())
-        return Turn(output, refusals, engine.weights_version, root, engine.idle, work, failed)
+        return StepResult(output, refusals, engine.weights_version, root, engine.idle, work, failed)
 
     def hurry(self) -> None:
         """See `EngineHost`: a turn of this host never waits."""
@@ -188,8 +190,8 @@ def _tickets(work: list[Work]) -> list[int]:
     return [one.ticket for one in work]
 
 
-def _work(before: EngineStats, after: EngineStats) -> TurnWork:
-    return TurnWork(
+def _work(before: EngineStats, after: EngineStats) -> StepWork:
+    return StepWork(
         steps=after.steps - before.steps,
         tokens=after.tokens_generated - before.tokens_generated,
         attended=after.tokens_attended - before.tokens_attended,

@@ -1,4 +1,4 @@
-"""`Running`: an accepted request of the server, with its tokens and its end.
+"""`ActiveRequest`: an accepted request of the server, with its tokens and its end.
 
 Owns the columns of its tokens and the spans of the weights that made them. Used on the event loop alone.
 """
@@ -14,7 +14,7 @@ from gleaner.actors.protocol.sampling_params import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CheckedRequest:
     """A request, checked. prompt and prefix: token ids, u32; the prefix is the present part of the response.
     limit: new tokens beyond it. stops: tokens that end it."""
 
@@ -33,10 +33,10 @@ class Asked:
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class ActiveRequest:
     """An accepted request. changed: set at a new token or the end; the waiting task clears it."""
 
-    asked: Asked
+    asked: CheckedRequest
     began_s: float
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Running:
         return len(self.asked.prompt) + len(self.asked.prefix) + len(self.tokens)
 
 
-def reason_of(running: Running, token: int) -> Finish:
+def reason_of(running: ActiveRequest, token: int) -> Finish:
     """Why the engine ended it with this token."""
     if token in running.asked.stops:
         return Finish("stop", matched=token)
@@ -96,6 +96,6 @@ def aborted(message: str, status_code: int | None = None) -> Finish:
     return Finish("abort", message=message, status_code=status_code)
 
 
-def tokens_of(running: Sequence[Running]) -> int:
+def tokens_of(running: Sequence[ActiveRequest]) -> int:
     """Tokens of all their contexts."""
     return sum(one.context for one in running)

@@ -6,7 +6,7 @@ it is given.
 
 from msgspec import UNSET
 
-from gleaner.actors.engine.builtin_server.active_request import Asked, Running
+from gleaner.actors.engine.builtin_server.active_request import ActiveRequest, CheckedRequest
 from gleaner.actors.engine.builtin_server.wire import Finish, Generated, Logprob, MetaInfo
 from gleaner.actors.reward.prompts import Prompts
 
@@ -20,7 +20,7 @@ class Answers:
     def __init__(self, prompts: Prompts) -> None:
         self._prompts = prompts
 
-    def answer(self, running: Running, version: str) -> Generated:
+    def answer(self, running: ActiveRequest, version: str) -> Generated:
         """Everything so far; `version` is the present name of the weights, used while there is no token
         yet.
         """
@@ -42,7 +42,7 @@ class Answers:
             meta.e2e_latency = UNSET if running.ended_s is None else running.ended_s - running.began_s
         return Generated(self._text(running), list(running.tokens), meta)
 
-    def stopped(self, running: Running) -> Finish | None:
+    def stopped(self, running: ActiveRequest) -> Finish | None:
         """The end by a stop string, where its newest token completes one."""
         asked = running.asked
         made = len(asked.prefix) + len(running.tokens)
@@ -54,7 +54,7 @@ class Answers:
         )
         return None if found is None else Finish("stop", matched=found[1])
 
-    def _text(self, running: Running) -> str:
+    def _text(self, running: ActiveRequest) -> str:
         asked, finish, tokens = running.asked, running.finish, running.tokens
         if finish is None:
             return self._decode(asked, tokens).rstrip(UNFINISHED)
@@ -64,10 +64,10 @@ class Answers:
             return self._decode(asked, tokens).partition(finish.matched)[0]
         return self._decode(asked, tokens[:-1])
 
-    def _decode(self, asked: Asked, tokens: list[int]) -> str:
+    def _decode(self, asked: CheckedRequest, tokens: list[int]) -> str:
         return self._prompts.decode(tokens, special=not asked.skip_special)
 
-    def _logprobs(self, running: Running) -> list[Logprob]:
+    def _logprobs(self, running: ActiveRequest) -> list[Logprob]:
         pairs = zip(running.logprobs, running.tokens, strict=True)
         if not running.asked.text_in_logprobs:
             return [(logprob, token, None) for logprob, token in pairs]

@@ -12,13 +12,13 @@ from aiohttp import web
 
 from gleaner.actors.engine.builtin_server.active_request import aborted
 from gleaner.actors.engine.builtin_server.answers import Answers
-from gleaner.actors.engine.builtin_server.batch_loop import Batching
+from gleaner.actors.engine.builtin_server.batch_loop import BatchLoop
 from gleaner.actors.engine.builtin_server.bodies import Handler, errors
-from gleaner.actors.engine.builtin_server.control_routes import Controlling
-from gleaner.actors.engine.builtin_server.generate_routes import Generating
+from gleaner.actors.engine.builtin_server.control_routes import ControlRoutes
+from gleaner.actors.engine.builtin_server.generate_routes import GenerateRoutes
 from gleaner.actors.engine.builtin_server.metrics import Figures
 from gleaner.actors.engine.builtin_server.request_parser import Engine
-from gleaner.actors.engine.builtin_server.status_routes import Telling
+from gleaner.actors.engine.builtin_server.status_routes import StatusRoutes
 from gleaner.actors.engine.builtin_server.status_schema import ServerInfo
 from gleaner.actors.model.qwen3 import Qwen3Config
 
@@ -28,7 +28,7 @@ OPEN = frozenset({"/health"})
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServedModel:
     """The contents of the server. api_key: None gives access to every client that reaches the port."""
 
     config: Qwen3Config
@@ -38,32 +38,32 @@ class Serving:
 
 
 class Server:
-    """The routes over one `Batching`, which the caller drives."""
+    """The routes over one `BatchLoop`, which the caller drives."""
 
-    def __init__(self, serving: Serving, batching: Batching, answers: Answers) -> None:
-        self._batching = batching
+    def __init__(self, serving: ServedModel, batch_loop: BatchLoop, answers: Answers) -> None:
+        self._batch_loop = batch_loop
         self._key = serving.api_key
         figures = Figures(serving.info.served_model_name)
-        self._generating = Generating(serving.engine, batching, answers, figures)
-        self._controlling = Controlling(serving.config, batching, serving.info.model_path)
-        self._telling = Telling(
-            serving.info, serving.engine, batching, self._generating, self._controlling, figures
+        self._generating = GenerateRoutes(serving.engine, batch_loop, answers, figures)
+        self._controlling = ControlRoutes(serving.config, batch_loop, serving.info.model_path)
+        self._status_routes = StatusRoutes(
+            serving.info, serving.engine, batch_loop, self._generating, self._controlling, figures
         )
 
     def application(self) -> web.Application:
         """The routes."""
-        telling, controlling = self._telling, self._controlling
+        status_routes, controlling = self._status_routes, self._controlling
         application = web.Application(middlewares=[errors, self._admit], client_max_size=MAX_BODY_BYTES)
         for path, handler in (
-            ("/health", telling.health),
-            ("/health_generate", telling.probe),
-            ("/model_info", telling.model_info),
-            ("/get_model_info", telling.model_info),
-            ("/server_info", telling.server_info),
-            ("/get_server_info", telling.server_info),
-            ("/v1/loads", telling.loads),
-            ("/get_load", telling.old_loads),
-            ("/metrics", telling.metrics),
+            ("/health", status_routes.health),
+            ("/health_generate", status_routes.probe),
+            ("/model_info", status_routes.model_info),
+            ("/get_model_info", status_routes.model_info),
+            ("/server_info", status_routes.server_info),
+            ("/get_server_info", status_routes.server_info),
+            ("/v1/loads", status_routes.loads),
+            ("/get_load", status_routes.old_loads),
+            ("/metrics", status_routes.metrics),
             ("/flush_cache", controlling.flush),
         ):
             application.router.add_get(path, handler)
@@ -84,9 +84,9 @@ class Server:
         self._generating.stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while self._batching.open and not self._batching.paused:
-                    await self._batching.turned()
-        self._batching.end_all(aborted("its server was stopped"))
+                while self._batch_loop.open and not self._batch_loop.paused:
+                    await self._batch_loop.turned()
+        self._batch_loop.end_all(aborted("its server was stopped"))
 
     @web.middleware
     async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:

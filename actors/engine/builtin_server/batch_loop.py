@@ -1,4 +1,4 @@
-"""`Batching`: the builtin engine in a server, one decode step at a time.
+"""`BatchLoop`: the builtin engine in a server, one decode step at a time.
 
 Steps run on a thread, all else on the event loop. Owns the requests, the commands to the engine between two
 turns, pauses and changes of the weights. Does not own HTTP or text. Adapter: a thread.
@@ -17,7 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from gleaner.actors.engine.builtin.engine import BuiltinEngine
-from gleaner.actors.engine.builtin_server.active_request import Asked, Running, aborted, reason_of, tokens_of
+from gleaner.actors.engine.builtin_server.active_request import (
+    ActiveRequest,
+    CheckedRequest,
+    aborted,
+    reason_of,
+    tokens_of,
+)
 from gleaner.actors.engine.builtin_server.weights import Image
 from gleaner.actors.engine.builtin_server.wire import Finish
 from gleaner.actors.engine.worker.engine_port import (
@@ -43,11 +49,11 @@ class Full(RuntimeError):
     """More requests than the server holds; retry later, or elsewhere."""
 
 
-class Unsettled(RuntimeError):
+class RequestsRunning(RuntimeError):
     """Weights could not change: requests still execute."""
 
 
-class Batching:
+class BatchLoop:
     """Runs requests in one engine.
 
     Args:
@@ -61,7 +67,7 @@ class Batching:
         self,
         engine: BuiltinEngine,
         version: str,
-        stopped: Callable[[Running], Finish | None],
+        stopped: Callable[[ActiveRequest], Finish | None],
         now: Callable[[], float],
     ) -> None:
         self._engine, self._stopped, self._now = engine, stopped, now
@@ -74,8 +80,8 @@ class Batching:
         self._settling = False  # no request enters the engine, because its weights are about to change
         self._tickets = itertools.count(1)
         self._images = itertools.count(1)
-        self._waiting: dict[int, Running] = {}
-        self._inside: dict[int, Running] = {}
+        self._waiting: dict[int, ActiveRequest] = {}
+        self._inside: dict[int, ActiveRequest] = {}
         self._aborts: list[int] = []
         self._work = asyncio.Event()
         self._turned = asyncio.Event()
@@ -83,16 +89,16 @@ class Batching:
 
     # -- requests --
 
-    def start(self, asked: Asked) -> Running:
+    def start(self, asked: CheckedRequest) -> ActiveRequest:
         """Take a request. Raises Full."""
         if len(self._waiting) + len(self._inside) >= MAX_REQUESTS:
             raise Full(f"{MAX_REQUESTS} requests are here already: come again, or ask another server")
-        running = Running(asked, self._now())
+        running = ActiveRequest(asked, self._now())
         self._waiting[next(self._tickets) % 2**32] = running
         self._work.set()
         return running
 
-    def end(self, running: Running, finish: Finish) -> None:
+    def end(self, running: ActiveRequest, finish: Finish) -> None:
         """End it now with its tokens; an ended one is unchanged."""
         if running.finish is not None:
             return
@@ -107,7 +113,7 @@ class Batching:
             one.end(finish, self._now())
         return len(gone)
 
-    def by_id(self, rid: str) -> list[Running]:
+    def by_id(self, rid: str) -> list[ActiveRequest]:
         """The open requests with this id."""
         return [one for _, one in self._all() if one.asked.rid == rid]
 
@@ -189,7 +195,7 @@ class Batching:
                     self._work.set()
                     await self._turned.wait()
         except TimeoutError:
-            raise Unsettled(
+            raise RequestsRunning(
                 f"{len(self._inside)} requests still execute after {SETTLE_S:g} s: pause first"
             ) from None
 
@@ -285,7 +291,7 @@ class Batching:
         if (running := self._inside.pop(ticket, None)) is not None:
             running.end(finish, self._now())
 
-    def _all(self) -> list[tuple[int, Running]]:
+    def _all(self) -> list[tuple[int, ActiveRequest]]:
         return [*self._inside.items(), *self._waiting.items()]
 
     def _forget(self, tickets: Iterable[int]) -> None:

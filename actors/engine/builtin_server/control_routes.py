@@ -1,4 +1,4 @@
-"""`Controlling`: control routes of the server (abort, pause, weights).
+"""`ControlRoutes`: control routes of the server (abort, pause, weights).
 
 Adapter: aiohttp.
 """
@@ -12,15 +12,15 @@ from typing import TypeVar
 from aiohttp import web
 
 from gleaner.actors.engine.builtin_server.active_request import aborted
-from gleaner.actors.engine.builtin_server.batch_loop import Batching, Unsettled
+from gleaner.actors.engine.builtin_server.batch_loop import BatchLoop, RequestsRunning
 from gleaner.actors.engine.builtin_server.bodies import body_of, json
 from gleaner.actors.engine.builtin_server.request_parser import BadRequest
 from gleaner.actors.engine.builtin_server.weights import read_image
 from gleaner.actors.engine.builtin_server.wire import (
     AbortBody,
     ContinueBody,
+    ControlReply,
     PauseBody,
-    Said,
     UpdateBody,
     Updated,
     VersionBody,
@@ -36,11 +36,11 @@ FLUSH_S = 600.0
 """Longest wait of `/flush_cache`, for any `timeout` in the request."""
 
 
-class Controlling:
+class ControlRoutes:
     """Control routes. model_path: the source of the weights."""
 
-    def __init__(self, config: Qwen3Config, batching: Batching, model_path: str) -> None:
-        self._config, self._batching = config, batching
+    def __init__(self, config: Qwen3Config, batch_loop: BatchLoop, model_path: str) -> None:
+        self._config, self._batch_loop = config, batch_loop
         self.model_path = model_path
         self._doing: set[asyncio.Task[object]] = set()
 
@@ -49,27 +49,27 @@ class Controlling:
         body = await body_of(request, AbortBody)
         finish = aborted(body.abort_message or "it was aborted")
         if body.abort_all:
-            self._batching.end_all(finish)
+            self._batch_loop.end_all(finish)
         elif not body.rid:
             raise BadRequest("rid, abort_all: expected one of them")
         else:
-            for one in self._batching.by_id(body.rid):
-                self._batching.end(one, finish)
+            for one in self._batch_loop.by_id(body.rid):
+                self._batch_loop.end(one, finish)
         return web.Response()
 
     async def pause(self, request: web.Request) -> web.Response:
         """`/pause_generation`."""
         body = await body_of(request, PauseBody)
-        await self._whole(self._batching.pause(leave_slots=body.mode == "retract"))
+        await self._whole(self._batch_loop.pause(leave_slots=body.mode == "retract"))
         if body.mode == "abort":
-            self._batching.end_all(aborted("generation was paused"))
-        return json(Said("Generation paused successfully."))
+            self._batch_loop.end_all(aborted("generation was paused"))
+        return json(ControlReply("Generation paused successfully."))
 
     async def resume(self, request: web.Request) -> web.Response:
         """`/continue_generation`."""
         await body_of(request, ContinueBody)
-        self._batching.resume()
-        return json(Said("Generation continued successfully."))
+        self._batch_loop.resume()
+        return json(ControlReply("Generation continued successfully."))
 
     async def update(self, request: web.Request) -> web.Response:
         """`/update_weights_from_disk`."""
@@ -81,8 +81,10 @@ class Controlling:
     async def _updated(self, body: UpdateBody) -> tuple[Updated, int]:
         try:
             image = await asyncio.to_thread(read_image, Path(body.model_path), self._config)
-            paused = await self._batching.change(image, body.weight_version, end_all=body.abort_all_requests)
-        except (BadCheckpoint, BadImage, Unsettled) as problem:
+            paused = await self._batch_loop.change(
+                image, body.weight_version, end_all=body.abort_all_requests
+            )
+        except (BadCheckpoint, BadImage, RequestsRunning) as problem:
             return Updated(False, str(problem)), 400
         self.model_path = body.model_path
         named = f" Weight version updated to {body.weight_version}." if body.weight_version else ""
@@ -92,8 +94,8 @@ class Controlling:
         """`/update_weight_version`."""
         body = await body_of(request, VersionBody)
         if body.abort_all_requests:
-            self._batching.end_all(aborted("its server was told to end all requests for another version"))
-        await self._whole(self._batching.rename(body.new_version))
+            self._batch_loop.end_all(aborted("its server was told to end all requests for another version"))
+        await self._whole(self._batch_loop.rename(body.new_version))
         return json(VersionNamed(True, f"Weight version updated to {body.new_version}", body.new_version))
 
     async def flush(self, request: web.Request) -> web.Response:
@@ -105,10 +107,10 @@ class Controlling:
             raise BadRequest(f"timeout: expected seconds, got {given!r}") from None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while self._batching.open:
-                    await self._batching.turned()
-        if self._batching.open:
-            raise BadRequest(f"the cache is not flushed: {self._batching.open} requests have not ended")
+                while self._batch_loop.open:
+                    await self._batch_loop.turned()
+        if self._batch_loop.open:
+            raise BadRequest(f"the cache is not flushed: {self._batch_loop.open} requests have not ended")
         return web.Response(text="Cache flushed.\n")
 
     async def _whole(self, work: Coroutine[object, object, T]) -> T:

@@ -1,4 +1,4 @@
-"""`Generating`: route `/generate`, for one request or a batch.
+"""`GenerateRoutes`: route `/generate`, for one request or a batch.
 
 At once or as a stream. Adapter: aiohttp.
 """
@@ -9,9 +9,9 @@ import logging
 import msgspec
 from aiohttp import web
 
-from gleaner.actors.engine.builtin_server.active_request import Running, aborted
+from gleaner.actors.engine.builtin_server.active_request import ActiveRequest, aborted
 from gleaner.actors.engine.builtin_server.answers import Answers
-from gleaner.actors.engine.builtin_server.batch_loop import Batching, Full
+from gleaner.actors.engine.builtin_server.batch_loop import BatchLoop, Full
 from gleaner.actors.engine.builtin_server.bodies import body_of, json, problem, problem_body
 from gleaner.actors.engine.builtin_server.metrics import Figures
 from gleaner.actors.engine.builtin_server.request_parser import BadRequest, Engine, asked_of
@@ -24,11 +24,11 @@ SSE = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
 log = logging.getLogger("engine/server")
 
 
-class Generating:
+class GenerateRoutes:
     """`/generate`. stopping: no new request is accepted."""
 
-    def __init__(self, engine: Engine, batching: Batching, answers: Answers, figures: Figures) -> None:
-        self._engine, self._batching, self._answers = engine, batching, answers
+    def __init__(self, engine: Engine, batch_loop: BatchLoop, answers: Answers, figures: Figures) -> None:
+        self._engine, self._batch_loop, self._answers = engine, batch_loop, answers
         self._figures = figures
         self.stopping = False
 
@@ -38,40 +38,42 @@ class Generating:
         if self.stopping:
             raise Full("this server was told to stop: ask another one")
         asked, batch = asked_of(body, self._engine)
-        if taken := [each.rid for each in asked if self._batching.by_id(each.rid)]:
+        if taken := [each.rid for each in asked if self._batch_loop.by_id(each.rid)]:
             raise BadRequest(f"rid: {taken[0]!r} is in use, its request has not ended")
-        running: list[Running] = []
+        running: list[ActiveRequest] = []
         try:
             for each in asked:  # one by one: those before a Full are to end
-                running.append(self._batching.start(each))
+                running.append(self._batch_loop.start(each))
             if body.stream:
                 return await self._stream(request, running, batch)
             await self._ends(running)
-            answers = [self._answers.answer(one, self._batching.version) for one in running]
+            answers = [self._answers.answer(one, self._batch_loop.version) for one in running]
             for one in running:
                 if one.finish is not None and one.finish.status_code is not None:
                     return problem(one.finish.status_code, one.finish.message or "")
             return json(answers if batch else answers[0])
         finally:
             for one in running:  # the client is gone, so no further token is needed
-                self._batching.end(one, aborted("its client closed the connection"))
+                self._batch_loop.end(one, aborted("its client closed the connection"))
                 self._figures.ended(one)
 
-    async def _ends(self, running: list[Running]) -> None:
+    async def _ends(self, running: list[ActiveRequest]) -> None:
         try:
             async with asyncio.timeout(REQUEST_S):
                 for one in running:
                     await one.ended.wait()
         except TimeoutError:
             for one in running:
-                self._batching.end(one, aborted(f"it did not end within {REQUEST_S:g} s"))
+                self._batch_loop.end(one, aborted(f"it did not end within {REQUEST_S:g} s"))
 
-    async def _stream(self, request: web.Request, running: list[Running], batch: bool) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, running: list[ActiveRequest], batch: bool
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers=SSE)
         await response.prepare(request)
         writing = asyncio.Lock()
 
-        async def follow(one: Running, index: int) -> None:
+        async def follow(one: ActiveRequest, index: int) -> None:
             while True:
                 await one.changed.wait()
                 one.changed.clear()
@@ -79,7 +81,7 @@ class Generating:
                     problem = problem_body(one.finish.status_code, one.finish.message or "")
                     chunk = msgspec.json.encode(problem)
                 else:
-                    answer = self._answers.answer(one, self._batching.version)
+                    answer = self._answers.answer(one, self._batch_loop.version)
                     if batch:
                         answer.index = index
                     chunk = msgspec.json.encode(answer)
@@ -102,6 +104,6 @@ class Generating:
             limit.cancel()
         return response
 
-    def _too_long(self, running: list[Running]) -> None:
+    def _too_long(self, running: list[ActiveRequest]) -> None:
         for one in running:
-            self._batching.end(one, aborted(f"it did not end within {REQUEST_S:g} s"))
+            self._batch_loop.end(one, aborted(f"it did not end within {REQUEST_S:g} s"))

@@ -5,7 +5,7 @@ Owns no state of requests.
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from gleaner.actors.engine.builtin_server.active_request import Running
+from gleaner.actors.engine.builtin_server.active_request import ActiveRequest
 from gleaner.actors.engine.builtin_server.status_schema import Load
 
 LATENCY_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -18,15 +18,15 @@ class Figures:
         self._registry = CollectorRegistry()
         self._model = model
 
-        def counter(name: str, says: str) -> Counter:
-            return Counter(f"sglang:{name}", says, ["model_name"], registry=self._registry)
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"sglang:{name}", text, ["model_name"], registry=self._registry)
 
-        def gauge(name: str, says: str) -> Gauge:
-            return Gauge(f"sglang:{name}", says, ["model_name"], registry=self._registry)
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"sglang:{name}", text, ["model_name"], registry=self._registry)
 
-        def histogram(name: str, says: str) -> Histogram:
+        def histogram(name: str, text: str) -> Histogram:
             return Histogram(
-                f"sglang:{name}", says, ["model_name"], registry=self._registry, buckets=LATENCY_S
+                f"sglang:{name}", text, ["model_name"], registry=self._registry, buckets=LATENCY_S
             )
 
         self._requests = counter("num_requests", "requests that have ended")
@@ -43,7 +43,7 @@ class Figures:
         self._usage = gauge("token_usage", "part of the cache that they fill")
         self._rate = gauge("gen_throughput", "tokens a second, lately")
 
-    def ended(self, running: Running) -> None:
+    def ended(self, running: ActiveRequest) -> None:
         """A request has ended, or its client has disconnected."""
         self._requests.labels(self._model).inc()
         self._prompt.labels(self._model).inc(len(running.asked.prompt) + len(running.asked.prefix))

@@ -17,8 +17,8 @@ from aiohttp import web
 
 from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
 from gleaner.actors.engine.builtin_server.answers import Answers
-from gleaner.actors.engine.builtin_server.application import Server, Serving
-from gleaner.actors.engine.builtin_server.batch_loop import Batching
+from gleaner.actors.engine.builtin_server.application import ServedModel, Server
+from gleaner.actors.engine.builtin_server.batch_loop import BatchLoop
 from gleaner.actors.engine.builtin_server.request_parser import Engine
 from gleaner.actors.engine.builtin_server.status_schema import ServerInfo
 from gleaner.actors.model.checkpoint import load_checkpoint
@@ -69,7 +69,7 @@ async def serve(
     """
     with sock:
         port = int(sock.getsockname()[1])
-        server, batching = await asyncio.to_thread(lambda: loaded(settings, port))
+        server, batch_loop = await asyncio.to_thread(lambda: loaded(settings, port))
         runner = web.AppRunner(
             server.application(),
             handler_cancellation=True,
@@ -78,7 +78,7 @@ async def serve(
             keepalive_timeout=IDLE_S,
         )
         await runner.setup()
-        turning = asyncio.ensure_future(batching.run())
+        turning = asyncio.ensure_future(batch_loop.run())
         try:
             await web.SockSite(runner, sock).start()
             ready(f"http://{_shown(settings.host)}:{port}")
@@ -93,8 +93,8 @@ async def serve(
                 await turning
 
 
-def loaded(settings: Settings, port: int) -> tuple[Server, Batching]:
-    """The model, ready to serve: the routes, and the `Batching` that the caller must drive."""
+def loaded(settings: Settings, port: int) -> tuple[Server, BatchLoop]:
+    """The model, ready to serve: the routes, and the `BatchLoop` that the caller must drive."""
     prompts = Prompts(settings.model)
     model = load_checkpoint(settings.model).requires_grad_(False)
     config = model.config
@@ -107,7 +107,7 @@ def loaded(settings: Settings, port: int) -> tuple[Server, Batching]:
     )
     seeds = random.Random(settings.seed)
     answers = Answers(prompts)
-    batching = Batching(engine, settings.weight_version, answers.stopped, time.monotonic)
+    batch_loop = BatchLoop(engine, settings.weight_version, answers.stopped, time.monotonic)
     checked = Engine(
         vocabulary=config.vocab_size,
         max_tokens=max_tokens,
@@ -132,7 +132,7 @@ def loaded(settings: Settings, port: int) -> tuple[Server, Batching]:
         max_req_input_len=max_tokens,  # as SGLang's: a prompt is shorter than this
         status="ready",
     )
-    return Server(Serving(config, checked, info, settings.api_key), batching, answers), batching
+    return Server(ServedModel(config, checked, info, settings.api_key), batch_loop, answers), batch_loop
 
 
 async def _first(*waited: Awaitable[object]) -> None:

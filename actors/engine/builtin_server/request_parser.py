@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gleaner.actors.engine.builtin_server.active_request import Asked
+from gleaner.actors.engine.builtin_server.active_request import CheckedRequest
 from gleaner.actors.engine.builtin_server.wire import GenerateBody, SamplingParams
 from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.actors.reward.prompts import Prompts
@@ -49,7 +49,7 @@ class Engine:
     name: Callable[[], str]
 
 
-def asked_of(body: GenerateBody, engine: Engine) -> tuple[list[Asked], bool]:
+def asked_of(body: GenerateBody, engine: Engine) -> tuple[list[CheckedRequest], bool]:
     """The requests, and whether they are a batch. Raises BadRequest."""
     for key in NOT_OFFERED:
         if getattr(body, key):
@@ -79,7 +79,7 @@ def _asked(
     logprobs: bool,
     text_in_logprobs: bool,
     engine: Engine,
-) -> Asked:
+) -> CheckedRequest:
     if not tokens:
         raise BadRequest("input_ids: the prompt is empty, there is nothing to continue")
     if not 1 <= start <= len(tokens):
@@ -96,7 +96,7 @@ def _asked(
             f"{room}; a request has {engine.max_tokens} tokens in all (--max-tokens)"
         )
     stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else engine.eos)
-    return Asked(
+    return CheckedRequest(
         rid=rid,
         prompt=array("I", tokens[:start]),
         prefix=array("I", tokens[start:]),

@@ -1,4 +1,4 @@
-"""`Telling`: status routes of the server (health, model, load, figures).
+"""`StatusRoutes`: status routes of the server (health, model, load, figures).
 
 Adapter: aiohttp.
 """
@@ -12,10 +12,10 @@ import msgspec
 from aiohttp import web
 
 from gleaner.actors.engine.builtin_server.active_request import aborted
-from gleaner.actors.engine.builtin_server.batch_loop import Batching, Full
+from gleaner.actors.engine.builtin_server.batch_loop import BatchLoop, Full
 from gleaner.actors.engine.builtin_server.bodies import json
-from gleaner.actors.engine.builtin_server.control_routes import Controlling
-from gleaner.actors.engine.builtin_server.generate_routes import Generating
+from gleaner.actors.engine.builtin_server.control_routes import ControlRoutes
+from gleaner.actors.engine.builtin_server.generate_routes import GenerateRoutes
 from gleaner.actors.engine.builtin_server.metrics import Figures
 from gleaner.actors.engine.builtin_server.request_parser import Engine, asked_of
 from gleaner.actors.engine.builtin_server.status_schema import Load, Loads, ModelInfo, OldLoad, ServerInfo
@@ -30,34 +30,34 @@ RATE_S = 1.0
 class Rate:
     """Tokens a second since the last request for it, at least `RATE_S` ago."""
 
-    def __init__(self, batching: Batching) -> None:
-        self._batching = batching
+    def __init__(self, batch_loop: BatchLoop) -> None:
+        self._batch_loop = batch_loop
         self._at_s, self._tokens, self._rate = time.monotonic(), 0, 0.0
 
     def now(self) -> float:
         """The rate."""
-        at_s, tokens = time.monotonic(), self._batching.tokens
+        at_s, tokens = time.monotonic(), self._batch_loop.tokens
         if at_s - self._at_s >= RATE_S:
             self._rate = (tokens - self._tokens) / (at_s - self._at_s)
             self._at_s, self._tokens = at_s, tokens
         return self._rate
 
 
-class Telling:
+class StatusRoutes:
     """Status routes. `info`: status, path and version are filled in for each request."""
 
     def __init__(
         self,
         info: ServerInfo,
         engine: Engine,
-        batching: Batching,
-        generating: Generating,
-        controlling: Controlling,
+        batch_loop: BatchLoop,
+        generating: GenerateRoutes,
+        controlling: ControlRoutes,
         figures: Figures,
     ) -> None:
-        self._info, self._engine, self._batching = info, engine, batching
+        self._info, self._engine, self._batch_loop = info, engine, batch_loop
         self._generating, self._controlling, self._figures = generating, controlling, figures
-        self._rate = Rate(batching)
+        self._rate = Rate(batch_loop)
 
     async def health(self, _: web.Request) -> web.Response:
         """`/health`: the server answers, and accepts requests."""
@@ -67,36 +67,36 @@ class Telling:
         """`/health_generate`: a token is made, by any running request, else by one of its own. While paused,
         none is made.
         """
-        batching = self._batching
-        if self._generating.stopping or batching.paused:
+        batch_loop = self._batch_loop
+        if self._generating.stopping or batch_loop.paused:
             why = "this server was told to stop" if self._generating.stopping else "generation is paused"
             raise Full(f"{why}: no token is made")
         params = SamplingParams(max_new_tokens=1, temperature=0.0)
         (asked,), _batch = asked_of(GenerateBody(input_ids=[0], sampling_params=params), self._engine)
-        own = None if batching.open else batching.start(asked)
+        own = None if batch_loop.open else batch_loop.start(asked)
         try:
             async with asyncio.timeout(PROBE_S):
-                await batching.progress()
+                await batch_loop.progress()
         except TimeoutError:
             raise Full(f"no token was made for {PROBE_S:g} s") from None
         finally:
             if own is not None:
-                batching.end(own, aborted("the probe is over"))
+                batch_loop.end(own, aborted("the probe is over"))
         return web.Response()
 
     async def model_info(self, _: web.Request) -> web.Response:
         """`/model_info`."""
         path, info = self._controlling.model_path, self._info
-        version, vocabulary = self._batching.version, self._engine.vocabulary
+        version, vocabulary = self._batch_loop.version, self._engine.vocabulary
         return json(ModelInfo(path, info.tokenizer_path, version, vocabulary))
 
     async def server_info(self, _: web.Request) -> web.Response:
         """`/server_info`: with the model that it was started with, as SGLang 0.5.23; `/model_info` has the
         newest."""
-        status: Literal["ready", "paused", "stopping"] = "paused" if self._batching.paused else "ready"
+        status: Literal["ready", "paused", "stopping"] = "paused" if self._batch_loop.paused else "ready"
         info = msgspec.structs.replace(
             self._info,
-            weight_version=self._batching.version,
+            weight_version=self._batch_loop.version,
             status="stopping" if self._generating.stopping else status,
         )
         return json(info)
@@ -118,19 +118,19 @@ class Telling:
         return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     def _load(self) -> Load:
-        batching, info = self._batching, self._info
-        inside, everything = batching.context_tokens()
+        batch_loop, info = self._batch_loop, self._info
+        inside, everything = batch_loop.context_tokens()
         usage = inside / info.max_total_num_tokens
         return Load(
             dp_rank=0,
-            num_running_reqs=batching.executing,
-            num_waiting_reqs=batching.waiting,
+            num_running_reqs=batch_loop.executing,
+            num_waiting_reqs=batch_loop.waiting,
             num_used_tokens=inside,
             num_total_tokens=everything,
             max_total_num_tokens=info.max_total_num_tokens,
             token_usage=usage,
             gen_throughput=self._rate.now(),
             cache_hit_rate=0.0,
-            utilization=batching.executing / info.max_running_requests,
+            utilization=batch_loop.executing / info.max_running_requests,
             max_running_requests=info.max_running_requests,
         )

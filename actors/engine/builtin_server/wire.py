@@ -213,7 +213,7 @@ class VersionNamed(msgspec.Struct):
     new_version: str
 
 
-class Said(msgspec.Struct):
+class ControlReply(msgspec.Struct):
     """Reply of pause and continue."""
 
     message: str

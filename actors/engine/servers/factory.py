@@ -81,9 +81,9 @@ def sglang_command(config: Config, url: str, folder: Path, name: str) -> list[st
         "--custom-weight-loader": LOADER,
         "--log-level": "warning",
     }
-    told = [word for pair in given.items() for word in map(str, pair)]
+    extra = [word for pair in given.items() for word in map(str, pair)]
     flags = ["--skip-tokenizer-init", "--incremental-streaming-output", "--sleep-on-idle"]
-    return [_python(config), "-m", "sglang.launch_server", *told, *flags, *engine.args]
+    return [_python(config), "-m", "sglang.launch_server", *extra, *flags, *engine.args]
 
 
 def vllm_command(config: Config, url: str, folder: Path, dtype: str) -> list[str]:
@@ -103,9 +103,9 @@ def vllm_command(config: Config, url: str, folder: Path, dtype: str) -> list[str
         "--middleware": MIDDLEWARE,
         "--uvicorn-log-level": "warning",
     }
-    told = [word for pair in given.items() for word in map(str, pair)]
+    flags = [word for pair in given.items() for word in map(str, pair)]
     module = "vllm.entrypoints.openai.api_server"
-    return [_python(config), "-m", module, *told, "--skip-tokenizer-init", *engine.args]
+    return [_python(config), "-m", module, *flags, "--skip-tokenizer-init", *engine.args]
 
 
 def vllm_environment(threads: int) -> dict[str, str]:

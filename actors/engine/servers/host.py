@@ -12,12 +12,12 @@ import uuid
 from array import array
 from collections.abc import Coroutine
 
-from gleaner.actors.engine.servers.in_flight import Holding
+from gleaner.actors.engine.servers.in_flight import InFlightRequests
 from gleaner.actors.engine.servers.port import Ask, Chunk, LoadFailed, ServerDied, ServerRefused, ServerWire
-from gleaner.actors.engine.servers.requests import Unfit, ask_of, vocabulary_of
-from gleaner.actors.engine.servers.row_queue import RowExchange, Stream
-from gleaner.actors.engine.servers.stream_interval import StreamPace
-from gleaner.actors.engine.worker.port import Orders, Refusal, Turn
+from gleaner.actors.engine.servers.requests import UnservableRequest, ask_of, vocabulary_of
+from gleaner.actors.engine.servers.row_queue import RowQueue, Stream
+from gleaner.actors.engine.servers.stream_interval import StreamInterval
+from gleaner.actors.engine.worker.port import Refusal, StepCommands, StepResult
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.weights import Fetched
 
@@ -50,9 +50,9 @@ class RemoteHost:
 
     def __init__(self, wire: ServerWire, *, stall_s: float, serve_s: float) -> None:
         self._wire, self._stall_s, self._serve_s = wire, stall_s, serve_s
-        self._exchange = RowExchange()
-        self._holding = Holding(wire)
-        self._pace = StreamPace()
+        self._exchange = RowQueue()
+        self._in_flight = InFlightRequests(wire)
+        self._pace = StreamInterval()
         self._id = uuid.uuid4().hex[:12]  # before a ticket in a request's id: servers may have other clients
         self._version: int | None = None
         self._staged: Fetched | None = None
@@ -71,31 +71,35 @@ class RemoteHost:
 
     # -- the worker's side --
 
-    async def awaited_turn(self, orders: Orders) -> Turn:
+    async def awaited_turn(self, commands: StepCommands) -> StepResult:
         """See `AwaitedHost`. Returns with the first rows and those right behind them. Raises `ServerDied` if
         the server must be replaced."""
         if self._ending is not None:
             raise ServerDied("its host was closed")
         if self._watching is None:
             self._watching = self._beside(self._watch())
-        if self._holding.on:  # since the previous turn, which loaded weights: the kept tickets are known now
-            aborts, orders.aborts = orders.aborts, []
+        if (
+            self._in_flight.on
+        ):  # since the previous turn, which loaded weights: the kept tickets are known now
+            aborts, commands.aborts = commands.aborts, []
             self._end(aborts)
-            await self._holding.end()
+            await self._in_flight.end()
             self._progress_s = _now()
         load_failed, keeps = "", False
-        if orders.load is not None:
+        if commands.load is not None:
             # A checkpoint that the server reads by itself changes more than the weights.
-            keeps = orders.keep and self._wire.keeps and bool(orders.load.tensors)
-            load_failed = await self._serve(orders.load, keeps)
+            keeps = commands.keep and self._wire.keeps and bool(commands.load.tensors)
+            load_failed = await self._serve(commands.load, keeps)
         refusals: list[Refusal] = []
-        adds = [one for version, work in orders.adds if self._takes(version, work, refusals) for one in work]
-        self._carry_out(orders.aborts, adds)
-        at_once = orders.load is not None or refusals
+        adds = [
+            one for version, work in commands.adds if self._takes(version, work, refusals) for one in work
+        ]
+        self._carry_out(commands.aborts, adds)
+        at_once = commands.load is not None or refusals
         taken = await self._exchange.take(0.0 if at_once else TURN_S, len(self._streams))
         refusals += taken.refusals
         kept = self._kept() if keeps and not load_failed else None
-        return Turn(
+        return StepResult(
             taken.output,
             refusals,
             self._version,
@@ -111,7 +115,7 @@ class RemoteHost:
         """The requests that the server holds, with all earlier rows reported; those with more rows than a
         turn takes are ended.
         """
-        if not self._holding.on:
+        if not self._in_flight.on:
             return []
         self._end([ticket for ticket in self._exchange.waiting if ticket in self._streams])
         return list(self._streams)
@@ -188,16 +192,16 @@ class RemoteHost:
                         await self._wire.stage(fetched)
                     self._staged = None
                     self._version = None
-                    held = await self._holding.begin(self._streams.values()) if keep else set[int]()
+                    held = await self._in_flight.begin(self._streams.values()) if keep else set[int]()
                     self._end([ticket for ticket in self._streams if ticket not in held])
                     if self._last:
                         await asyncio.wait(self._last, timeout=LAST_S)
                     self._name = await self._wire.commit()
                 except LoadFailed as problem:
                     failed = str(problem)
-                    await self._holding.end()  # under the previous weights
+                    await self._in_flight.end()  # under the previous weights
                 has_some = not failed or before is not None
-                if self._version is None and has_some and not self._holding.on:
+                if self._version is None and has_some and not self._in_flight.on:
                     failed = failed or await self._unsound()
                     if failed and before is not None:
                         await self._probe()
@@ -250,9 +254,9 @@ class RemoteHost:
     def _begin(self, work: Work) -> None:
         try:
             if work.ticket in self._streams:
-                raise Unfit("it is served already")
+                raise UnservableRequest("it is served already")
             ask = ask_of(work, f"{self._id}-{work.ticket}", self._vocabulary, self._pace.interval)
-        except Unfit as unfit:
+        except UnservableRequest as unfit:
             self._exchange.refuse(work.ticket, f"ticket {work.ticket}: {unfit}", never=True)
             return
         stream = Stream(work.ticket, ask, len(ask.tokens), experts=work.experts)
@@ -322,7 +326,7 @@ class RemoteHost:
         """Count the computed tokens of a stream."""
         now = self._progress_s = _now()
         if stream.started and tokens:
-            self._pace.told(tokens, now - stream.told_s)
+            self._pace.observe(tokens, now - stream.told_s)
         stream.told_s = now
 
     def _beside(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -356,7 +360,7 @@ class RemoteHost:
             now = _now()
             self._progress_s += now - due_s
             healthy_s += now - due_s
-            if self._version is None or self._holding.on:  # it loads, which has a deadline of its own
+            if self._version is None or self._in_flight.on:  # it loads, which has a deadline of its own
                 healthy_s = self._progress_s = now
                 continue
             if not self._streams:

@@ -67,8 +67,8 @@ class HttpWire:
                 self.url + path, data=msgspec.json.encode(body), headers=_JSON, allow_redirects=False
             ) as reply:
                 if reply.status != 200:
-                    said = await body_start(reply, MAX_SAID)
-                    raise refusal(reply.status, said.decode(errors="replace"))
+                    reply_body = await body_start(reply, MAX_SAID)
+                    raise refusal(reply.status, reply_body.decode(errors="replace"))
                 rest = bytearray()
                 while data := await reply.content.readany():
                     looked = max(0, len(rest) - 3)
@@ -112,7 +112,7 @@ class HttpWire:
                     method, self.url + path, data=data, headers=_JSON, allow_redirects=False
                 ) as reply,
             ):
-                said = await whole_body(reply, MAX_BODY_BYTES)
+                reply_body = await whole_body(reply, MAX_BODY_BYTES)
         except TimeoutError as late:
             raise ServerDied(f"{self.url}{path} was not answered within {deadline_s:g} s") from late
         except BodyTooLong as problem:
@@ -120,15 +120,15 @@ class HttpWire:
         except (aiohttp.ClientError, OSError) as problem:
             raise ServerDied(f"{self.url}{path}: {problem!r}") from problem
         if reply.status // 100 != 2:
-            raise refusal(reply.status, said.decode(errors="replace"))
-        return said
+            raise refusal(reply.status, reply_body.decode(errors="replace"))
+        return reply_body
 
-    def _decode(self, path: str, said: bytes, answer: type[Answer]) -> Answer:
+    def _decode(self, path: str, reply_body: bytes, answer: type[Answer]) -> Answer:
         try:
-            return msgspec.json.decode(said, type=answer)
+            return msgspec.json.decode(reply_body, type=answer)
         except msgspec.MsgspecError as problem:
             raise ServerDied(
-                f"{self.url}{path} answered what it should not: {problem}: {said[:300]!r}"
+                f"{self.url}{path} answered what it should not: {problem}: {reply_body[:300]!r}"
             ) from problem
 
 
@@ -144,7 +144,7 @@ def events_of(data: bytes) -> tuple[list[bytes], bytes]:
     return [event for event in found if event != b"[DONE]"], rest
 
 
-def refusal(status: int, said: str) -> ServerRefused:
+def refusal(status: int, reply_body: str) -> ServerRefused:
     """The error for a status other than success; a wrong request is wrong for every server."""
     never = 400 <= status < 500 and status not in _AGAIN
-    return ServerRefused(f"HTTP {status}: {said[:MAX_SAID]}", never, status)
+    return ServerRefused(f"HTTP {status}: {reply_body[:MAX_SAID]}", never, status)

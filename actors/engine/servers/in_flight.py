@@ -1,4 +1,4 @@
-"""`Holding`: requests that stay in a server while its weights change.
+"""`InFlightRequests`: requests that stay in a server while its weights change.
 
 The host has every token that the server made of them under the old weights. Owns the order of the steps: the
 server pauses and reports the number of tokens that it has made of each request. Then streams are read until
@@ -23,7 +23,7 @@ LOOK_S = 0.005  # between two looks at the streams
 log = logging.getLogger("nodeagent.engine")
 
 
-class Holding:
+class InFlightRequests:
     """Kept requests of one server."""
 
     def __init__(self, wire: ServerWire) -> None:

@@ -12,7 +12,7 @@ from gleaner.actors.protocol.sampling_params import PLAIN
 MOST_WORDS = 1 << 32
 
 
-class Unfit(ValueError):
+class UnservableRequest(ValueError):
     """No server can serve it."""
 
 
@@ -30,16 +30,17 @@ def vocabulary_of(model_config: bytes) -> int:
 
 
 def ask_of(work: Work, rid: str, vocabulary: int, interval: int) -> Ask:
-    """The request for the rest of a response, under `rid`, in events of so many tokens. Raises `Unfit`."""
+    """The request for the rest of a response, under `rid`, in events of so many tokens. Raises
+    `UnservableRequest`."""
     prompt, prefix = array("I", work.prompt), array("I", work.prefix)
     if not prompt:
-        raise Unfit("the prompt is empty: there is nothing to continue")
+        raise UnservableRequest("the prompt is empty: there is nothing to continue")
     if len(prefix) >= work.max_new_tokens:
-        raise Unfit(f"its prefix has all of its {work.max_new_tokens} tokens already")
+        raise UnservableRequest(f"its prefix has all of its {work.max_new_tokens} tokens already")
     if not 0 <= work.temperature < math.inf:
-        raise Unfit(f"temperature {work.temperature} is not a number from 0 up")
+        raise UnservableRequest(f"temperature {work.temperature} is not a number from 0 up")
     if (token := max(max(prompt), max(prefix, default=0))) >= vocabulary:  # such a token kills SGLang 0.5.23
-        raise Unfit(f"token {token} is outside of the vocabulary of {vocabulary}")
+        raise UnservableRequest(f"token {token} is outside of the vocabulary of {vocabulary}")
     left = work.max_new_tokens - len(prefix)
     sampling = work.sampling or PLAIN
     scores = None if work.experts is None else work.experts.scores

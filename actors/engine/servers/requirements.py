@@ -86,8 +86,8 @@ def _environment(engine: Engine) -> list[str]:
     except subprocess.TimeoutExpired:
         return [f"{where}: its interpreter did not answer within {LOOK_S:g} s"]
     except subprocess.CalledProcessError as ended:
-        said = " ".join(ended.stderr.split()[-MAX_WORDS:]) or "nothing was said"
-        return [f"{where}: its interpreter ended with {ended.returncode}: {said}; {make}"]
+        output = " ".join(ended.stderr.split()[-MAX_WORDS:]) or "nothing was said"
+        return [f"{where}: its interpreter ended with {ended.returncode}: {output}; {make}"]
     except msgspec.MsgspecError as problem:
         return [f"{where}: its interpreter does not say what is installed: {problem}; {make}"]
     return _installed(engine.kind, where, found)

@@ -1,4 +1,4 @@
-"""`RowExchange`: buffer between a remote engine's streams and its worker's turns.
+"""`RowQueue`: buffer between a remote engine's streams and its worker's turns.
 
 The buffer holds rows, refusals and a failure. Owns the buffer, the time at which it is worth a turn, and the
 amount of work that the engine did according to the streams. It neither reads a stream nor ends one. A turn
@@ -20,7 +20,7 @@ import numpy as np
 from gleaner.actors.engine.servers.port import Ask, Chunk
 from gleaner.actors.engine.worker.engine_port import StepOutput
 from gleaner.actors.engine.worker.expert_routing import ExpertPiece, NoRows, table
-from gleaner.actors.engine.worker.port import Refusal, TurnWork
+from gleaner.actors.engine.worker.port import Refusal, StepWork
 from gleaner.actors.protocol.experts import ExpertsWanted
 from gleaner.transport.token_frame import MAX_ROWS, Flag
 
@@ -54,16 +54,16 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenRows:
     """The rows since the last turn, at most a frame of them."""
 
     output: StepOutput | None
     refusals: list[Refusal]
-    work: TurnWork
+    work: StepWork
     experts: list[ExpertPiece]
 
 
-class RowExchange:
+class RowQueue:
     """Rows of one engine. Every call is for one loop."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class RowExchange:
         self._chunks = 0  # that brought them
         self._soon = False  # some rows should not be gathered for long
         self._refusals: list[Refusal] = []
-        self._work = TurnWork()
+        self._work = StepWork()
         self._experts: list[ExpertPiece] = []
         self._failure: Exception | None = None
         self._hurried = False
@@ -109,7 +109,7 @@ class RowExchange:
         count = len(chunk.tokens)
         attended = count * stream.context + count * (count + 1) // 2
         self.read(stream, chunk)
-        work = TurnWork(count / max(1, executing), count, attended, prefilled)
+        work = StepWork(count / max(1, executing), count, attended, prefilled)
         self._add(rows, work, soon=first or chunk.finish is not None)
 
     def read(self, stream: Stream, chunk: Chunk) -> None:
@@ -130,7 +130,7 @@ class RowExchange:
 
     def ended(self, tickets: list[int]) -> None:
         """The last row of each of these tickets, which ended here."""
-        self._add([(ticket, 0, 0.0, _ENDED) for ticket in tickets], TurnWork(), soon=True)
+        self._add([(ticket, 0, 0.0, _ENDED) for ticket in tickets], StepWork(), soon=True)
 
     def refuse(self, ticket: int, why: str, never: bool) -> None:
         """The server refused the ticket."""
@@ -147,7 +147,7 @@ class RowExchange:
         self._hurried = True
         self._changed.set()
 
-    async def take(self, wait_s: float, expected: int) -> Taken:
+    async def take(self, wait_s: float, expected: int) -> TakenRows:
         """Return the rows; wait for them at most so long. `expected`: the number of streams that may deliver
         something.
 
@@ -164,10 +164,10 @@ class RowExchange:
             raise self._failure
         rows, self._rows = self._rows[:MAX_ROWS], self._rows[MAX_ROWS:]
         refusals, self._refusals = self._refusals, []
-        work, self._work = self._work, TurnWork()
+        work, self._work = self._work, StepWork()
         experts, self._experts = self._experts, []
         self._chunks, self._soon = 0, False
-        return Taken(_columns(rows) if rows else None, refusals, work, experts)
+        return TakenRows(_columns(rows) if rows else None, refusals, work, experts)
 
     @property
     def _urgent(self) -> bool:
@@ -190,7 +190,7 @@ class RowExchange:
                 await self._changed.wait()
         return self._changed.is_set()
 
-    def _add(self, rows: list[Row], work: TurnWork, soon: bool) -> None:
+    def _add(self, rows: list[Row], work: StepWork, soon: bool) -> None:
         news = soon and not self._soon
         self._rows += rows
         self._work = self._work.plus(work)

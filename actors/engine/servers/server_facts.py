@@ -97,14 +97,14 @@ class _Server:
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session, self.url = session, url
-        self.said: list[str] = []
+        self.notes: list[str] = []
 
     async def get(self, path: str, kind: type[T]) -> T | None:
         """None: it has no such route. Raises NoServer if it may have it, and errors of aiohttp."""
         async with self._session.get(f"{self.url}{path}", allow_redirects=False) as response:
             body = await whole_body(response, MAX_BYTES)
         if response.status in NOT_SERVED:
-            self.said.append(f"{path} answers {response.status}")
+            self.notes.append(f"{path} answers {response.status}")
             return None
         if response.status != 200:
             raise NoServer(
@@ -113,7 +113,7 @@ class _Server:
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.ValidationError as problem:  # JSON of another server
-            self.said.append(f"{path}: {problem}")
+            self.notes.append(f"{path}: {problem}")
             return None
         except msgspec.DecodeError as problem:
             raise NoServer(
@@ -133,8 +133,8 @@ async def _look(server: _Server) -> EngineFacts:
         return _of_vllm(models.data[0], "" if version is None else version.version)
     if models is not None:
         owner = repr(models.data[0].owned_by) if models.data else "no model"
-        server.said.append(f"/v1/models names {owner}")
-    raise NoServer(f"{server.url} is neither SGLang nor vLLM: {'; '.join(server.said)}")
+        server.notes.append(f"/v1/models names {owner}")
+    raise NoServer(f"{server.url} is neither SGLang nor vLLM: {'; '.join(server.notes)}")
 
 
 def _of_sglang(info: _SglangInfo, model: _ModelInfo) -> EngineFacts:

@@ -33,19 +33,19 @@ from gleaner.actors.engine.servers.sglang_events import meta_of, new_of
 from gleaner.actors.engine.servers.sglang_messages import (
     AbortRequest,
     Continue,
+    EmptyBody,
     Generate,
-    Held,
     LoadsAre,
+    MadeTokens,
     ModelInfo,
-    Nothing,
     Pause,
     SamplingParams,
     ServerInfo,
 )
 from gleaner.actors.engine.servers.sglang_scores import ScoreReading
 from gleaner.actors.engine.servers.sglang_weights import SglangWeights
-from gleaner.actors.engine.servers.supervised_server import OwnServer, Start
-from gleaner.actors.engine.servers.weight_update import Flip
+from gleaner.actors.engine.servers.supervised_server import Start, SupervisedServer
+from gleaner.actors.engine.servers.weight_update import WeightUpdate
 from gleaner.actors.protocol.sampling_params import CANNOT_CONTINUE, Sampling
 from gleaner.actors.protocol.weights import Fetched
 
@@ -70,9 +70,9 @@ class SglangWire:
     def __init__(self, url: str, start: Start | None, api_key: str = "", *, early: bool = False) -> None:
         self._early = early
         self._http = HttpWire(url, api_key)
-        self._server = OwnServer(self._http, start, HEALTH_S)
+        self._server = SupervisedServer(self._http, start, HEALTH_S)
         self._weights = SglangWeights(self._http, self._server.folder)
-        self._flip = Flip(self._load)
+        self._flip = WeightUpdate(self._load)
         self._begun = False  # it was started on the staged weights
         self._cumulative: bool | None = None
         self._told_where = False  # the server accepts `response_start`
@@ -243,8 +243,10 @@ class SglangWire:
 
     async def loads(self) -> Loads:
         """See `ServerWire`."""
-        told = (await self._http.get("/v1/loads?include=core", LoadsAre)).loads
-        return Loads(sum(one.num_running_reqs for one in told), sum(one.num_waiting_reqs for one in told))
+        reports = (await self._http.get("/v1/loads?include=core", LoadsAre)).loads
+        return Loads(
+            sum(one.num_running_reqs for one in reports), sum(one.num_waiting_reqs for one in reports)
+        )
 
     async def version(self) -> str:
         """See `ServerWire`."""
@@ -271,17 +273,17 @@ class SglangWire:
     async def go_on(self) -> None:
         """See `ServerWire`."""
         self._held = False
-        await self._http.tell("/continue_generation", Nothing(), ORDER_S)
+        await self._http.tell("/continue_generation", EmptyBody(), ORDER_S)
 
     async def sleep(self) -> None:
         """See `ServerWire`. Without `--enable-memory-saver` the server reports success and keeps its
         memory.
         """
-        await self._http.tell("/release_memory_occupation", Nothing(), ORDER_S)
+        await self._http.tell("/release_memory_occupation", EmptyBody(), ORDER_S)
 
     async def wake(self) -> None:
         """See `ServerWire`."""
-        await self._http.tell("/resume_memory_occupation", Nothing(), ORDER_S)
+        await self._http.tell("/resume_memory_occupation", EmptyBody(), ORDER_S)
 
     def close(self) -> None:
         """See `ServerWire`."""
@@ -303,7 +305,7 @@ class SglangWire:
         return sum(logprob < CERTAIN for logprob in logprobs) > 1  # one pair of tokens may be as likely
 
 
-def held_of(info: ServerInfo) -> Held | None:
+def held_of(info: ServerInfo) -> MadeTokens | None:
     """The report of our plugin in a server; None without the plugin, or if several schedulers share
     requests.
     """

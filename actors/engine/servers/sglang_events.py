@@ -58,38 +58,38 @@ def newest_rows(rows: bytes | msgspec.Raw, count: int) -> list[Row]:
     """
     if count <= 0:
         return []
-    told = bytes(rows)
-    at = len(told)
+    packed = bytes(rows)
+    at = len(packed)
     for _ in range(count):
-        at = told.rfind(b"[", 1, at)
+        at = packed.rfind(b"[", 1, at)
         if at < 0:
             break
     try:
-        newest = _rows.decode(b"[" + told[at:]) if at > 0 else []
+        newest = _rows.decode(b"[" + packed[at:]) if at > 0 else []
     except msgspec.MsgspecError:
         newest = []
-    return newest if len(newest) == count else _decoded(_rows, told)[-count:]
+    return newest if len(newest) == count else _decoded(_rows, packed)[-count:]
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], said: bytes) -> T:
+def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
     try:
-        return decoder.decode(said)
+        return decoder.decode(data)
     except msgspec.MsgspecError as problem:
         raise ServerDied(
-            f"an event of a stream is not what it should be: {problem}: {said[:300]!r}"
+            f"an event of a stream is not what it should be: {problem}: {data[:300]!r}"
         ) from problem
 
 
 def meta_of(event: bytes) -> Meta:
     """The meta data of an event. Raises `ServerRefused`, `ServerDied`."""
-    said = _decoded(_events, event)
-    if said.error is not None:
-        code = said.error.code if isinstance(said.error.code, int) else 500
-        refused = refusal(code, said.error.message)
-        raise ServerRefused(str(refused), refused.never and not said.error.retryable)
-    if said.meta_info is None:
+    decoded = _decoded(_events, event)
+    if decoded.error is not None:
+        code = decoded.error.code if isinstance(decoded.error.code, int) else 500
+        refused = refusal(code, decoded.error.message)
+        raise ServerRefused(str(refused), refused.never and not decoded.error.retryable)
+    if decoded.meta_info is None:
         raise ServerDied(f"an event of a stream has no meta_info: {event[:300]!r}")
-    end = said.meta_info.finish_reason
+    end = decoded.meta_info.finish_reason
     if end is not None and end.type == "abort" and end.status_code in UNSERVED:  # e.g. a bad grammar
         raise ServerRefused(end.message or "the server cannot serve the request", never=True)
-    return said.meta_info
+    return decoded.meta_info

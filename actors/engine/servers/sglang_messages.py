@@ -10,15 +10,15 @@ import struct
 import msgspec
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class SglangReply(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the replies of SGLang; unknown keys are ignored, as there are many."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SglangRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of the requests to SGLang."""
 
 
-class SamplingParams(Asked, frozen=True, kw_only=True):
+class SamplingParams(SglangRequest, frozen=True, kw_only=True):
     """Settings of one request; defaults are SGLang's own."""
 
     max_new_tokens: int
@@ -63,7 +63,7 @@ class Continue(Generate, frozen=True, kw_only=True):
     response_start: int
 
 
-class FinishReason(Said, frozen=True, kw_only=True):
+class FinishReason(SglangReply, frozen=True, kw_only=True):
     """`type`: stop, length or abort. status_code: of a request that the server cannot serve, as in HTTP."""
 
     type: str
@@ -75,7 +75,7 @@ Row = tuple[float | None, int, str | None]
 """A token: log-prob, id, text or null."""
 
 
-class Meta(Said, frozen=True, kw_only=True):
+class Meta(SglangReply, frozen=True, kw_only=True):
     """`output_token_logprobs`: of `Row`s, all of the response, or the new ones; undecoded, since earlier rows
     need not be read again. `routed_experts`: base64 of int32, a row (layers x experts of a token) for each
     token of prompt and response but the last; with the end, an abort's too. The other log-probs are of
@@ -94,7 +94,7 @@ class Meta(Said, frozen=True, kw_only=True):
     output_top_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
 
 
-class StreamError(Said, frozen=True, kw_only=True):
+class StreamError(SglangReply, frozen=True, kw_only=True):
     """Why a request was refused, or ended."""
 
     message: str
@@ -102,14 +102,14 @@ class StreamError(Said, frozen=True, kw_only=True):
     retryable: bool | None = None
 
 
-class Event(Said, frozen=True, kw_only=True):
+class Event(SglangReply, frozen=True, kw_only=True):
     """One event of a stream."""
 
     meta_info: Meta | None = None
     error: StreamError | None = None
 
 
-class AbortRequest(Asked, frozen=True, kw_only=True):
+class AbortRequest(SglangRequest, frozen=True, kw_only=True):
     """`/abort_request`."""
 
     rid: str = ""
@@ -122,7 +122,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
 
 
-class Nothing(Asked, frozen=True, kw_only=True):
+class EmptyBody(SglangRequest, frozen=True, kw_only=True):
     """A body without a field."""
 
 
@@ -137,7 +137,7 @@ class UpdateWeightsFromDisk(msgspec.Struct, frozen=True, kw_only=True):
 
 class UpdateWeightsFromTensor(msgspec.Struct, frozen=True, kw_only=True):
     """`/update_weights_from_tensor`: for each rank base64 of pickled pairs of a name and a tensor; within
-    `/begin_weight_update` and `/end_weight_update`, which take `Nothing`."""
+    `/begin_weight_update` and `/end_weight_update`, which take `EmptyBody`."""
 
     serialized_named_tensors: list[str]
     load_format: str
@@ -154,14 +154,14 @@ def only_a_name(name: str) -> str:
     return base64.b64encode(pickled).decode()
 
 
-class Updated(Said, frozen=True, kw_only=True):
+class Updated(SglangReply, frozen=True, kw_only=True):
     """Reply to a weight update, its begin and its end."""
 
     success: bool
     message: str = ""
 
 
-class ModelInfo(Said, frozen=True, kw_only=True):
+class ModelInfo(SglangReply, frozen=True, kw_only=True):
     """`/model_info`."""
 
     model_path: str
@@ -169,20 +169,20 @@ class ModelInfo(Said, frozen=True, kw_only=True):
     tokenizer_path: str | None = None
 
 
-class Held(Said, frozen=True, kw_only=True):
+class MadeTokens(SglangReply, frozen=True, kw_only=True):
     """Report of `sglang_plugin` on a scheduler: `made` by request, of all that wait in a paused one."""
 
     paused: bool
     made: dict[str, int]
 
 
-class InternalState(Said, frozen=True, kw_only=True):
+class InternalState(SglangReply, frozen=True, kw_only=True):
     """Of one scheduler. `gleaner`: only with the plugin."""
 
-    gleaner: Held | None = None
+    gleaner: MadeTokens | None = None
 
 
-class ServerInfo(Said, frozen=True, kw_only=True):
+class ServerInfo(SglangReply, frozen=True, kw_only=True):
     """`/server_info`: settings of the server."""
 
     version: str = ""
@@ -197,14 +197,14 @@ class ServerInfo(Said, frozen=True, kw_only=True):
     context_length: int | None = None
 
 
-class Load(Said, frozen=True, kw_only=True):
+class Load(SglangReply, frozen=True, kw_only=True):
     """The load of one data-parallel rank."""
 
     num_running_reqs: int
     num_waiting_reqs: int
 
 
-class LoadsAre(Said, frozen=True, kw_only=True):
+class LoadsAre(SglangReply, frozen=True, kw_only=True):
     """`/v1/loads`."""
 
     loads: list[Load]

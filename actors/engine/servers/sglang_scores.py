@@ -49,9 +49,9 @@ class ScoreReading:
     def _read(self, meta: Meta, chunk: Chunk, seen: int) -> None:
         top = self._wanted.top
         if not self._prompt and self._given - 1 > self.first:
-            told = _tokens.decode(meta.input_token_logprobs)[1:]
-            tops = _tops.decode(meta.input_top_logprobs)[1:] if top else [None] * len(told)
-            self._prompt = [_score(row[0], one, 1.0) for row, one in zip(told, tops, strict=False)]
+            decoded = _tokens.decode(meta.input_token_logprobs)[1:]
+            tops = _tops.decode(meta.input_top_logprobs)[1:] if top else [None] * len(decoded)
+            self._prompt = [_score(row[0], one, 1.0) for row, one in zip(decoded, tops, strict=False)]
         fresh = len(chunk.tokens)
         if fresh:
             tops = _tops.decode(meta.output_top_logprobs)[-fresh:] if top else [None] * fresh

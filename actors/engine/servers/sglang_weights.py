@@ -21,7 +21,7 @@ from gleaner.actors.engine.images.checkpoint_folder import ServedFolder
 from gleaner.actors.engine.servers.http import HttpWire
 from gleaner.actors.engine.servers.port import LoadFailed, ServerDied, ServerRefused
 from gleaner.actors.engine.servers.sglang_messages import (
-    Nothing,
+    EmptyBody,
     ServerInfo,
     Updated,
     UpdateWeightsFromDisk,
@@ -90,19 +90,19 @@ class SglangWeights:
             )
             await self._tell("/update_weights_from_tensor", body)
         finally:
-            await self._tell("/end_weight_update", Nothing())
+            await self._tell("/end_weight_update", EmptyBody())
         await self._require_loaded(order)
         return True
 
     async def _begin(self) -> bool:
         """Open a session; a session that a dead client left open is closed first."""
         try:
-            await self._tell("/begin_weight_update", Nothing())
+            await self._tell("/begin_weight_update", EmptyBody())
         except ServerRefused as refused:
             if refused.status == NO_ROUTE:
                 return False
-            await self._tell("/end_weight_update", Nothing())
-            await self._tell("/begin_weight_update", Nothing())
+            await self._tell("/end_weight_update", EmptyBody())
+            await self._tell("/begin_weight_update", EmptyBody())
         return True
 
     async def _require_loaded(self, order: Path) -> None:
@@ -119,7 +119,9 @@ class SglangWeights:
         if failed := [problem for problem in problems if problem]:
             raise ServerRefused(f"{len(failed)} of {self._ranks} ranks failed: {failed[0]}", never=False)
 
-    async def _tell(self, path: str, body: Nothing | UpdateWeightsFromDisk | UpdateWeightsFromTensor) -> None:
-        said = await self._http.post(path, body, Updated, LOAD_S)
-        if not said.success:
-            raise ServerRefused(f"{path}: {said.message}", never=False)
+    async def _tell(
+        self, path: str, body: EmptyBody | UpdateWeightsFromDisk | UpdateWeightsFromTensor
+    ) -> None:
+        reply = await self._http.post(path, body, Updated, LOAD_S)
+        if not reply.success:
+            raise ServerRefused(f"{path}: {reply.message}", never=False)

@@ -1,4 +1,4 @@
-"""`StreamPace`: tokens per stream event, one at a time only for slow servers.
+"""`StreamInterval`: tokens per stream event, one at a time only for slow servers.
 
 Pure. An event costs its server and its reader the same with one token or eight. Tokens are forwarded every
 `NEWS_S`, so single tokens of a fast server are never visible. A server that can gather tokens (SGLang's
@@ -12,13 +12,13 @@ MOST = 16
 SHARE = 1 / 128  # of one measurement in the mean
 
 
-class StreamPace:
+class StreamInterval:
     """The pace of one server's streams."""
 
     def __init__(self) -> None:
         self._token_s = NEWS_S
 
-    def told(self, tokens: int, seconds: float) -> None:
+    def observe(self, tokens: int, seconds: float) -> None:
         """A request got so many tokens, 1 or more, in so many seconds.
 
         One late step delays the tokens of all requests together, so no measurement counts as more than twice

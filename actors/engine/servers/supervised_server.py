@@ -1,4 +1,4 @@
-"""`OwnServer`: the process of the server behind a wire, own child or external.
+"""`SupervisedServer`: the process of the server behind a wire, own child or external.
 
 Owns the child from its start to its end, the folder that it reads, and the report of its death. The wire owns
 the protocol. Adapter: processes, files, HTTP.
@@ -20,7 +20,7 @@ Start = Callable[[Path, Fetched, Path], ServerProcess]
 """Starts a server of a model's folder, for these weights, with a file for its log."""
 
 
-class OwnServer:
+class SupervisedServer:
     """The server of one wire.
 
     Args:

@@ -30,7 +30,7 @@ from gleaner.actors.engine.servers.port import (
     ServerDied,
     ServerRefused,
 )
-from gleaner.actors.engine.servers.supervised_server import OwnServer, Start
+from gleaner.actors.engine.servers.supervised_server import Start, SupervisedServer
 from gleaner.actors.engine.servers.vllm_messages import (
     MADE_TOKENS,
     AbortRequests,
@@ -52,7 +52,7 @@ from gleaner.actors.engine.servers.vllm_messages import (
     request_id,
     update_of,
 )
-from gleaner.actors.engine.servers.weight_update import Flip
+from gleaner.actors.engine.servers.weight_update import WeightUpdate
 from gleaner.actors.model.config import facts
 from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.actors.protocol.weights import Fetched
@@ -77,8 +77,8 @@ class VllmWire:
 
     def __init__(self, url: str, start: Start | None, api_key: str = "") -> None:
         self._http = HttpWire(url, api_key)
-        self._server = OwnServer(self._http, start)
-        self._flip = Flip(self._load)
+        self._server = SupervisedServer(self._http, start)
+        self._flip = WeightUpdate(self._load)
         self._by_image: bool | None = None
         self._tells_made = self._held = False
         self._model = self._folder = ""  # the last folder that it was given
@@ -145,7 +145,7 @@ class VllmWire:
         return name
 
     async def _load(self, fetched: Fetched) -> None:
-        """The load of a `Flip`."""
+        """The load of a `WeightUpdate`."""
         name = version_name(fetched)
         if self._by_image:
             try:
@@ -282,11 +282,11 @@ class VllmWire:
         """See `ServerWire`. Requests in the queue are held too, with 0 tokens."""
         self._held = True
         await self.pause("retract")
-        told = await self._http.get(MADE_TOKENS, MadeTokens, ORDER_S)
-        if not told.paused:
+        reply = await self._http.get(MADE_TOKENS, MadeTokens, ORDER_S)
+        if not reply.paused:
             raise ServerRefused(f"{self._http.url} does not stand still although it was paused", never=False)
         names = {request_id(rid): rid for rid in rids}
-        return {names[name]: made for name, made in told.made.items() if name in names}
+        return {names[name]: made for name, made in reply.made.items() if name in names}
 
     async def go_on(self) -> None:
         """See `ServerWire`."""

@@ -259,14 +259,14 @@ def chunk_of(data: bytes) -> Chunk | None:
     sound server sends.
     """
     try:
-        said = _chunks.decode(data)
+        chunk = _chunks.decode(data)
     except msgspec.DecodeError as problem:
         raise ServerDied(f"vLLM sent what is no chunk ({problem}): {data[:200]!r}") from problem
-    if said.error is not None:
-        raise ServerDied(f"vLLM failed in the middle of a stream: {said.error.message}")
-    if not said.choices:
+    if chunk.error is not None:
+        raise ServerDied(f"vLLM failed in the middle of a stream: {chunk.error.message}")
+    if not chunk.choices:
         return None
-    choice = said.choices[0]
+    choice = chunk.choices[0]
     tokens = choice.token_ids or []
     given = [] if choice.logprobs is None else choice.logprobs.token_logprobs
     logprobs = [logprob for logprob in given if logprob is not None and logprob > LOGPROB_FLOOR]

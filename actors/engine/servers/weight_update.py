@@ -1,4 +1,4 @@
-"""`Flip`: switch of a server to other weights, with revert on failure.
+"""`WeightUpdate`: switch of a server to other weights, with revert on failure.
 
 Owns the staged and the previous weights, with a lease on the image of either, so that no image needed for a
 revert is overwritten. The wire of a server implements loading. Adapter: files.
@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 
 from gleaner.actors.engine.servers.port import LoadFailed, ServerDied, ServerRefused
 from gleaner.actors.protocol.weights import Fetched
-from gleaner.actors.weights.image.reader_locks import Lease
+from gleaner.actors.weights.image.reader_locks import ReaderLock
 
 Load = Callable[[Fetched], Awaitable[None]]
 """Makes a paused server load these weights. Raises `ServerRefused` if it did not: its present weights are
 then unknown."""
-Held = tuple[Fetched, Lease | None]
+Held = tuple[Fetched, ReaderLock | None]
 
 
-class Flip:
+class WeightUpdate:
     """The weight switches of one server."""
 
     def __init__(self, load: Load) -> None:
@@ -33,7 +33,7 @@ class Flip:
     def stage(self, fetched: Fetched) -> None:
         """Stage these weights. Raises `LoadFailed`."""
         try:  # weights without tensors are no image, but a checkpoint that the server reads itself
-            lease = Lease(fetched.path) if fetched.tensors else None
+            lease = ReaderLock(fetched.path) if fetched.tensors else None
         except OSError as problem:
             raise LoadFailed(f"version {fetched.version} was not staged: {problem}") from problem
         self._change(self._served, (fetched, lease))

@@ -34,9 +34,9 @@ def load_image(model: torch.nn.Module, named_tensors: list[tuple[str, torch.Tens
     [(path, _)] = named_tensors
     order, problem = Path(path), ""
     try:
-        told = json.loads(order.read_text())
+        request = json.loads(order.read_text())
         # All views before the first byte is copied: a layout that does not fit changes nothing.
-        model.load_weights(iter(_views(told["path"], told["tensors"])))  # type: ignore[operator]
+        model.load_weights(iter(_views(request["path"], request["tensors"])))  # type: ignore[operator]
     except Exception as failed:  # noqa: BLE001 - any error of a model's loader; it is reported
         problem = f"{type(failed).__name__}: {failed}"
     report = order.with_name(f"loaded-{os.getpid()}.json")

@@ -1,4 +1,4 @@
-"""`ExpertTelling`: sends routed experts to the subscribers of the requests.
+"""`ExpertReporter`: sends routed experts to the subscribers of the requests.
 
 Owns the queue of parts to send. It blocks nothing: decoding goes on if a subscriber is slow. Parts beyond
 `MAX_WAITING_BYTES` are dropped, and the subscriber has them computed again.
@@ -13,7 +13,7 @@ from gleaner.supervisor import Context
 MAX_WAITING_BYTES = 256 << 20
 
 
-class ExpertTelling:
+class ExpertReporter:
     """Sends experts; `run` it."""
 
     def __init__(self, ctx: Context) -> None:

@@ -1,4 +1,4 @@
-"""`Keeping`: requests that stay with their engine while its weights change.
+"""`KeptRequests`: requests that stay with their engine while its weights change.
 
 The manager selects them before the next token. Owns that request to the manager. The engine is paused
 meanwhile, and its stream is acknowledged to the last row first. So the manager has every token of the old
@@ -18,7 +18,7 @@ KEEP_S = 5.0  # longer than a commit of the manager; beyond it a requeue is quic
 LOOK_S = 0.005  # between two checks whether the stream is acknowledged
 
 
-class Keeping:
+class KeptRequests:
     """Asks the manager which requests stay.
 
     Args:

@@ -24,7 +24,7 @@ class Refusal:
 
 
 @dataclass(slots=True)
-class Orders:
+class StepCommands:
     """Commands of the worker before the next decode step, carried out in this order."""
 
     load: Fetched | None = None
@@ -45,7 +45,7 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnWork:
+class StepWork:
     """The work of the engine in a turn, in tokens of messages; the worker measures the duration.
 
     `steps`: decode steps. `tokens`: generated, so tokens / steps requests were decoded together. `attended`:
@@ -58,18 +58,18 @@ class TurnWork:
     attended: float = 0.0
     prefilled: float = 0.0
 
-    def plus(self, other: "TurnWork", steps: float = 1.0) -> "TurnWork":
+    def plus(self, other: "StepWork", steps: float = 1.0) -> "StepWork":
         """The sum of this and the other, whose steps count `steps` each."""
-        return TurnWork(
+        return StepWork(
             self.steps + other.steps * steps,
             self.tokens + other.tokens,
             self.attended + other.attended,
             self.prefilled + other.prefilled,
         )
 
-    def less(self, other: "TurnWork") -> "TurnWork":
+    def less(self, other: "StepWork") -> "StepWork":
         """This minus the other."""
-        return TurnWork(
+        return StepWork(
             self.steps - other.steps,
             self.tokens - other.tokens,
             self.attended - other.attended,
@@ -78,7 +78,7 @@ class TurnWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StepResult:
     """The result of a turn: rows to stream, refusals to report, the served weights, whether work is left, and
     the amount computed, if the host reports it. load_failed: why the previous weights are still served; "":
     no load failed. experts: of requests that ended and want them. kept: tickets that go on under the new
@@ -89,7 +89,7 @@ class Turn:
     version: int | None
     root: bytes
     idle: bool
-    work: TurnWork | None = None
+    work: StepWork | None = None
     load_failed: str = ""
     experts: list[ExpertPiece] = field(default_factory=list)
     kept: list[int] | None = None
@@ -115,7 +115,7 @@ class EngineHost(Protocol):
         them. Called from another thread than `turn`, which may be running. Without it the load takes longer.
         Raises `server_wire.LoadFailed`, as the load would then; the served weights are unchanged."""
 
-    def turn(self, orders: Orders) -> Turn:
+    def turn(self, commands: StepCommands) -> StepResult:
         """Carry the orders out, then one decode step if there is anything to decode. Blocks meanwhile.
 
         Without weights all work is refused; work of another version than the one that is served is refused;
@@ -156,7 +156,7 @@ class AwaitedHost(Protocol):
     async def stage(self, fetched: Fetched) -> None:
         """See `EngineHost.stage`."""
 
-    async def awaited_turn(self, orders: Orders) -> Turn:
+    async def awaited_turn(self, commands: StepCommands) -> StepResult:
         """See `EngineHost.turn`."""
 
     def hurry(self) -> None:

@@ -1,4 +1,4 @@
-"""`Preparing`: work for weights before the load, by an instance.
+"""`Preparation`: work for weights before the load, by an instance.
 
 The server is started while the first weights are pulled, which is quicker. Newer weights are staged while the
 engine decodes. Owns that one start: the server starts with the model of the arriving weights as soon as their
@@ -15,7 +15,7 @@ MANIFEST_DEADLINE_S = 60.0  # then the server is started as soon as its weights 
 START_LATE_S = 120.0
 
 
-class Preparing:
+class Preparation:
     """Prepares weights for one engine.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from gleaner.actors.engine.servers.port import LoadFailed, ServerDied
-from gleaner.actors.engine.worker.update_times import Figures, FlipTimes
+from gleaner.actors.engine.worker.update_times import Figures, UpdateTimes
 from gleaner.actors.model.tensor_spec import image_bytes
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import NotLoaded, Pulled, ServeNow, Serving, Withdraw, Withdrawn
@@ -58,7 +58,7 @@ class ServedWeights:
         (self._stage, self._load), self._flipping = take, asyncio.Lock()
         self._kind = kind
         self._grace_s = engine.drain_s if kind == "preemptible" else 0.0
-        self.times = FlipTimes()
+        self.times = UpdateTimes()
         self.wanted: Weights | None = None
         self.served: tuple[int | None, bytes] = (None, b"")
         """Version and root."""
@@ -74,7 +74,7 @@ class ServedWeights:
         """Serve these from now on; a pull of earlier ones is ended."""
         self.wanted = weights
         if not self._has(weights):
-            self.times.told(self._ctx.now())
+            self.times.announced(self._ctx.now())
         self._ctx.background(self._serve(weights), f"weights {weights.version}")
 
     def want_nothing(self) -> None:
@@ -87,7 +87,7 @@ class ServedWeights:
             loaded = False
             while self.wanted == weights:
                 if loaded or self._has(weights):
-                    if await self._told(weights.version, weights.root):
+                    if await self._announced(weights.version, weights.root):
                         return
                 elif (fetched := await self._fetched(weights)) is not None:
                     self._note(fetched)
@@ -126,7 +126,7 @@ class ServedWeights:
             return fetched if self.wanted == weights else None
         return None
 
-    async def _told(self, version: int, root: bytes) -> bool:
+    async def _announced(self, version: int, root: bytes) -> bool:
         """Announce the served version to the manager."""
         name, incarnation = self._ctx.name, self._ctx.incarnation
         pulled = self._came.get(root)
@@ -174,14 +174,14 @@ class ServedWeights:
             raise RuntimeError(f"its engine does not load weights {weights.version}: {why}")
         version, root = self.served
         if self._grace_s and version is not None:
-            await self._told(version, root)  # drained, it gets no requests before this
+            await self._announced(version, root)  # drained, it gets no requests before this
         await asyncio.sleep(LOAD_AGAIN_S)
 
     async def _instead(self, weights: Weights, why: str) -> bool:
         """Whether other weights should be served than these, which were not loaded."""
         try:
-            told = self._failure(weights.version, weights.root, why)
-            now = await self._ctx.ask(MANAGER, told, deadline_s=TELL_DEADLINE_S, expect=ServeNow)
+            failure = self._failure(weights.version, weights.root, why)
+            now = await self._ctx.ask(MANAGER, failure, deadline_s=TELL_DEADLINE_S, expect=ServeNow)
         except AskFailed as problem:
             self._ctx.log.info("could not report the failed load: %s", problem)
             return False

@@ -1,4 +1,4 @@
-"""`TurnTimes`: an engine's speed as sums of turns, sent to the LoadBalancer.
+"""`ThroughputReporter`: an engine's speed as sums of turns, sent to the LoadBalancer.
 
 They are sent at most once a beat. Owns the unsent sums, and the time to send them. An idle worker sends
 nothing. A lost message is not sent again, because the next turns give the same information.
@@ -6,14 +6,14 @@ nothing. A lost message is not sent again, because the next turns give the same 
 
 import asyncio
 
-from gleaner.actors.engine.worker.port import TurnWork
+from gleaner.actors.engine.worker.port import StepWork
 from gleaner.actors.names import BALANCER
 from gleaner.actors.protocol.balancer import EngineMeasured
 from gleaner.actors.protocol.throughput import NOTHING, Work
 from gleaner.supervisor import Context
 
 
-class TurnTimes:
+class ThroughputReporter:
     """Sends the turn times of one worker.
 
     Args:
@@ -22,11 +22,11 @@ class TurnTimes:
 
     def __init__(self, ctx: Context, beat_s: float) -> None:
         self._ctx, self._beat_s = ctx, beat_s
-        self._measured = Measured()
+        self._measured = UnreportedWork()
         self._next_s = ctx.now() + beat_s
-        self._telling: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
 
-    def ended(self, work: TurnWork | None, began_s: float) -> None:
+    def ended(self, work: StepWork | None, began_s: float) -> None:
         """A turn ended now; None if its host does not report its work. Never blocks: engines decode on while
         the head is away."""
         if work is None:
@@ -41,9 +41,9 @@ class TurnTimes:
                 prefilled=work.prefilled,
             )
         )
-        if now >= self._next_s and (self._telling is None or self._telling.done()):
+        if now >= self._next_s and (self._reporting is None or self._reporting.done()):
             self._next_s = now + self._beat_s
-            self._telling = self._ctx.background(self._tell(), "figures of the engine")
+            self._reporting = self._ctx.background(self._tell(), "figures of the engine")
 
     async def _tell(self) -> None:
         name, incarnation = self._ctx.name, self._ctx.incarnation
@@ -51,7 +51,7 @@ class TurnTimes:
         await self._ctx.tell(BALANCER, EngineMeasured(instance=name, incarnation=incarnation, sums=sums))
 
 
-class Measured:
+class UnreportedWork:
     """Measurements that a worker has not reported yet: sums by bucket."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`FlipTimes`: pull, wait and load times of the weights that an instance serves.
+"""`UpdateTimes`: pull, wait and load times of the weights that an instance serves.
 
 For the operator. Pure.
 """
@@ -10,7 +10,7 @@ from gleaner.actors.protocol.weights import Fetched
 Figures = dict[str, str | int | float]
 
 
-class FlipTimes:
+class UpdateTimes:
     """Times of the last loaded version. Every moment is on its worker's clock, in seconds."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class FlipTimes:
         self._fetched_s = self._staged_s = 0.0
         self._figures: Figures = {}
 
-    def told(self, now_s: float) -> None:
+    def announced(self, now_s: float) -> None:
         """A new version should be served."""
         self._told_s = now_s
 

@@ -10,13 +10,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from gleaner.actors.engine.worker.expert_report import ExpertTelling
-from gleaner.actors.engine.worker.kept_requests import Keeping
-from gleaner.actors.engine.worker.port import AnyHost, AwaitedHost, EngineHost, Orders, Refusal, Turn
-from gleaner.actors.engine.worker.preparation import Preparing
+from gleaner.actors.engine.worker.expert_report import ExpertReporter
+from gleaner.actors.engine.worker.kept_requests import KeptRequests
+from gleaner.actors.engine.worker.port import (
+    AnyHost,
+    AwaitedHost,
+    EngineHost,
+    Refusal,
+    StepCommands,
+    StepResult,
+)
+from gleaner.actors.engine.worker.preparation import Preparation
 from gleaner.actors.engine.worker.served_weights import ServedWeights
 from gleaner.actors.engine.worker.settings import WorkerSettings
-from gleaner.actors.engine.worker.throughput_report import TurnTimes
+from gleaner.actors.engine.worker.throughput_report import ThroughputReporter
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import (
     Abort,
@@ -77,10 +84,10 @@ class RolloutWorker(Actor):
         self._host, self._page = host, page
         self._deadlines = WorkDeadlines(settings.liveness.work_s, settings.liveness.first_work_s)
         # Looked at once: to ask a protocol whether it is filled takes as long as a short turn.
-        self._turn: Callable[[Orders], Awaitable[Turn]] = (
+        self._turn: Callable[[StepCommands], Awaitable[StepResult]] = (
             partial(self._awaited, host) if isinstance(host, AwaitedHost) else partial(self._computed, host)
         )
-        self._orders, self._load_failed = Orders(), ""
+        self._commands, self._load_failed = StepCommands(), ""
         self._tokens = 0
         self._epoch = ""
         self._received = 0
@@ -98,14 +105,14 @@ class RolloutWorker(Actor):
         )
         self.ctx.at_end(self._sender.close)
         self.ctx.at_end(self._let_go)
-        self._preparing = Preparing(self.ctx, self._node, self._host)
-        drains, take = self._kind == "preemptible", (self._preparing.stage, self._load)
+        self._preparation = Preparation(self.ctx, self._node, self._host)
+        drains, take = self._kind == "preemptible", (self._preparation.stage, self._load)
         self._weights = ServedWeights(
             self.ctx, self._settings.engine, self._node, self._kind, take, self._page
         )
-        self._keeping = Keeping(self.ctx, self._settings.engine, self._sender, drains)
-        self._turn_times = TurnTimes(self.ctx, self._settings.liveness.beat_s)
-        self._experts = ExpertTelling(self.ctx)
+        self._kept_requests = KeptRequests(self.ctx, self._settings.engine, self._sender, drains)
+        self._throughput_reporter = ThroughputReporter(self.ctx, self._settings.liveness.beat_s)
+        self._experts = ExpertReporter(self.ctx)
         self.ctx.background(self._experts.run(), "experts")
         self.ctx.background(self._stay_registered(), "registration")
         self.ctx.background(self._decode(), "decode")
@@ -183,7 +190,7 @@ class RolloutWorker(Actor):
 
     def _want(self, weights: Weights) -> None:
         self._weights.want(weights)
-        self._preparing.begin(weights)
+        self._preparation.begin(weights)
 
     @handles(OpenSeeding)
     async def open_seeding(self, message: OpenSeeding) -> Done:
@@ -225,7 +232,7 @@ class RolloutWorker(Actor):
         "".
         """
         serves = self._weights.served[0] is not None
-        self._orders.load, self._orders.keep = fetched, serves and self._keeping.wanted
+        self._commands.load, self._commands.keep = fetched, serves and self._kept_requests.wanted
         self._loaded.clear()
         self._hurry()
         async with self.ctx.wait(
@@ -241,12 +248,12 @@ class RolloutWorker(Actor):
         if message.epoch != self._epoch:
             raise Refused(f"{self.ctx.name} is registered under epoch {self._epoch}, not {message.epoch}")
         self._received = max([self._received, *(work.ticket for work in message.work)])
-        self._orders.adds.append((message.version, message.work))
+        self._commands.adds.append((message.version, message.work))
         self._hurry()
 
     @handles(Abort)
     async def abort(self, message: Abort) -> None:
-        self._orders.abort(message.tickets)
+        self._commands.abort(message.tickets)
         self._hurry()
 
     def _hurry(self) -> None:
@@ -258,19 +265,19 @@ class RolloutWorker(Actor):
         """Loop: a turn of the engine, then a frame on the stream. A full ring pauses it."""
         idle = True
         while True:
-            if idle and not self._orders:
+            if idle and not self._commands:
                 self._wake.clear()
                 await self.ctx.idle(self._wake)
             try:
                 await self._room()
             except StreamRefused as refused:
                 raise Fenced(str(refused)) from refused
-            orders, self._orders = self._orders, Orders()
+            commands, self._commands = self._commands, StepCommands()
             began_s = self.ctx.now()
-            if orders.load is None:
-                turn = await self._turn(orders)
+            if commands.load is None:
+                turn = await self._turn(commands)
             else:
-                turn = await self._loading(orders, orders.load)
+                turn = await self._loading(commands, commands.load)
             idle = turn.idle
             if turn.experts:
                 self._experts.add(turn.experts)
@@ -278,27 +285,27 @@ class RolloutWorker(Actor):
                 output = turn.output
                 self._sender.send(output.tickets, output.tokens, output.logprobs, output.flags)
                 self._tokens += len(output)
-            if orders.load is None:
-                self._turn_times.ended(turn.work, began_s)
+            if commands.load is None:
+                self._throughput_reporter.ended(turn.work, began_s)
             for refusal in turn.refusals:
                 await self._report(refusal, turn.version)
-            if orders.keep and not turn.load_failed and turn.version is not None:
-                self._orders.abort(await self._keeping.to_end(turn.kept, turn.version, turn.root))
-            if orders.load is not None:
+            if commands.keep and not turn.load_failed and turn.version is not None:
+                self._commands.abort(await self._kept_requests.to_end(turn.kept, turn.version, turn.root))
+            if commands.load is not None:
                 self._weights.served, self._load_failed = (turn.version, turn.root), turn.load_failed
                 self._weights.times.loaded(began_s, self.ctx.now(), self.ctx.log)
                 self._loaded.set()
 
-    async def _loading(self, orders: Orders, load: Fetched) -> Turn:
+    async def _loading(self, commands: StepCommands, load: Fetched) -> StepResult:
         async with self._weights.at_load(load):
-            return await self._turn(orders)
+            return await self._turn(commands)
 
-    async def _awaited(self, host: AwaitedHost, orders: Orders) -> Turn:
+    async def _awaited(self, host: AwaitedHost, commands: StepCommands) -> StepResult:
         async with self.ctx.wait("its engine", on=self.ctx.name, deadline_s=TURN_LATE_S, go_on=True):
-            return await host.awaited_turn(orders)
+            return await host.awaited_turn(commands)
 
-    async def _computed(self, host: EngineHost, orders: Orders) -> Turn:
-        return await self.ctx.offload_within(self._deadlines, host.turn, orders)
+    async def _computed(self, host: EngineHost, commands: StepCommands) -> StepResult:
+        return await self.ctx.offload_within(self._deadlines, host.turn, commands)
 
     async def _room(self) -> None:
         """Wait until the stream has free capacity for a frame; the manager's acknowledgements grant it."""
@@ -325,5 +332,5 @@ class RolloutWorker(Actor):
             "rows": self._tokens,
             "unacknowledged": self._sender.unacknowledged,
             "frames_sent_again": self._sender.resent,
-            **(self._preparing.figures | self._keeping.figures),
+            **(self._preparation.figures | self._kept_requests.figures),
         }

@@ -108,8 +108,8 @@ async def get_load(call: Call) -> web.StreamResponse:
 
 
 async def pause(call: Call) -> web.StreamResponse:
-    said = call.query(wire.PauseQuery).mode or (await call.body(wire.PauseBody)).mode
-    count = await call.desk.fleet.pause(wire.mode_of(said))
+    mode = call.query(wire.PauseQuery).mode or (await call.body(wire.PauseBody)).mode
+    count = await call.desk.fleet.pause(wire.mode_of(mode))
     return json(wire.Paused(message="nothing new is begun until it is continued", num_paused_requests=count))
 
 

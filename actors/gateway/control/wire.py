@@ -262,23 +262,23 @@ class Updated(msgspec.Struct, kw_only=True):
     weight_version: str | None = None
 
 
-def version_of(said: str | int | None, name: str) -> int | None:
+def version_of(value: str | int | None, name: str) -> int | None:
     """The number in a version as trainers write it: 7, "7", "run/weight_v000007", ".../step_7". A version
     that could be read as another number, such as "v1.2.10", is refused. Raises BadAsk."""
-    if said is None or said == "":
+    if value is None or value == "":
         return None
-    last = str(said).rstrip("/").rpartition("/")[2]
+    last = str(value).rstrip("/").rpartition("/")[2]
     found = _VERSION.fullmatch(last)
     if found is None or last.startswith("-"):
         raise BadAsk(
             f"expected a version that is one number of at most 18 digits, or ends with the only number in it "
-            f'(7, "step_7", "run/weight_v000007"), got {said!r}',
+            f'(7, "step_7", "run/weight_v000007"), got {value!r}',
             name,
         )
     return int(found[1])
 
 
-def mode_of(said: str | None) -> PauseMode:
+def mode_of(value: str | None) -> PauseMode:
     """The `PauseMode` for a mode of SGLang or vLLM. Raises BadAsk."""
     modes: dict[str | None, PauseMode] = {
         None: "abort",
@@ -288,6 +288,6 @@ def mode_of(said: str | None) -> PauseMode:
         "retract": "keep",
         "in_place": "keep",
     }
-    if said not in modes:
-        raise BadAsk(f"expected one of abort, wait, keep, retract, in_place, got {said!r}", "mode")
-    return modes[said]
+    if value not in modes:
+        raise BadAsk(f"expected one of abort, wait, keep, retract, in_place, got {value!r}", "mode")
+    return modes[value]

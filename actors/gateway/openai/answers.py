@@ -35,23 +35,23 @@ from gleaner.actors.gateway.openai.wire import (
 class CompletionAnswers(Answers):
     """`/v1/completions`."""
 
-    def chunk(self, told: Delta | Last) -> Completion | None:
+    def chunk(self, update: Delta | Last) -> Completion | None:
         """The chunk for this delta, None if there is nothing to send."""
-        choice, begin = self.choices[told.index], self.take(told)
-        if self.quiet(told):
+        choice, begin = self.choices[update.index], self.take(update)
+        if self.quiet(update):
             return None
-        last = told if isinstance(told, Last) else None
+        last = update if isinstance(update, Last) else None
         first, choice.begun = not choice.begun, True
         begin = 0 if first else begin  # include what was held back
         news = first or last is None
         only = CompletionChoice(
-            index=told.index,
-            text=self._echoed(told.index) + "".join(choice.text) if first else told.text,
-            logprobs=completion_logprobs(self.shape, choice, told.index, begin) if news else None,
+            index=update.index,
+            text=self._echoed(update.index) + "".join(choice.text) if first else update.text,
+            logprobs=completion_logprobs(self.shape, choice, update.index, begin) if news else None,
             finish_reason=None if last is None else last.reason,
             stop_reason=None if last is None else last.stop_reason,
             token_ids=self.shape.ids_of(choice.tokens[begin:]),
-            prompt_token_ids=self.shape.prompt_of(told.index) if first else UNSET,
+            prompt_token_ids=self.shape.prompt_of(update.index) if first else UNSET,
             weight_versions=UNSET if last is None else list(last.versions),
         )
         return self._body([only], Stamps() if last is None else stamps([last.versions]))
@@ -109,19 +109,19 @@ class ChatAnswers(Answers):
         chunk.prompt_token_ids = self.shape.prompt_of(0)
         return chunk
 
-    def chunk(self, told: Delta | Last) -> ChatChunk | None:
+    def chunk(self, update: Delta | Last) -> ChatChunk | None:
         """The chunk for this delta, None if there is nothing to send."""
-        choice, begin = self.choices[told.index], self.take(told)
-        if self.quiet(told):
+        choice, begin = self.choices[update.index], self.take(update)
+        if self.quiet(update):
             return None
-        last = told if isinstance(told, Last) else None
+        last = update if isinstance(update, Last) else None
         first, choice.begun = not choice.begun, True
         begin = 0 if first else begin  # include what was held back
-        delta = self._delta(told.index, choice, "".join(choice.text) if first else told.text, last)
+        delta = self._delta(update.index, choice, "".join(choice.text) if first else update.text, last)
         if last is None and self.shape.plain and delta == ChatDelta():
             return None
         only = ChunkChoice(
-            index=told.index,
+            index=update.index,
             delta=delta,
             logprobs=chat_logprobs(self.shape, choice, begin) if first or last is None else None,
             finish_reason=None if last is None else _reason(choice, last),

@@ -44,8 +44,8 @@ class ResponseAnswer:
         """The whole response, once it has ended."""
         message = self._answers.whole().choices[0].message
         if message.content or not message.tool_calls:
-            told = self._logprobs(0)
-            self._items.append(self._message(message.content or "", "completed", told))
+            entries = self._logprobs(0)
+            self._items.append(self._message(message.content or "", "completed", entries))
         self._items += [self._call(call, "completed") for call in message.tool_calls or ()]
         return self._response(self._status)
 
@@ -56,7 +56,7 @@ class ResponseAnswer:
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self._response("in_progress"))
 
-    def told(self, news: Delta | Last) -> Iterator[Event]:
+    def receive(self, news: Delta | Last) -> Iterator[Event]:
         """The events that this delta adds; the end also closes all open items."""
         begin = len(self._answers.choices[0].tokens)
         chunk = self._answers.chunk(news)
@@ -151,8 +151,8 @@ class ResponseAnswer:
         )
 
     def _logprobs(self, begin: int) -> list[TokenLogprob]:
-        told = self._answers.logprobs(0, begin)
-        return [] if told is None else told.content
+        entries = self._answers.logprobs(0, begin)
+        return [] if entries is None else entries.content
 
     @property
     def _status(self) -> Status:

@@ -18,29 +18,29 @@ from gleaner.actors.gateway.server import events
 
 async def respond(call: Call) -> web.StreamResponse:
     body = await call.body(ResponseRequest)
-    answers, told = await begin_chat(call, body.as_chat(), "resp")
+    answers, updates = await begin_chat(call, body.as_chat(), "resp")
     answer = ResponseAnswer(answers, body)
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         opened = False
         try:
-            async for one in told:
+            async for one in updates:
                 if not opened:
                     opened = True
                     for event in answer.opening():
-                        yield _said(event)
-                for event in answer.told(one):
-                    yield _said(event)
+                        yield _encoded(event)
+                for event in answer.receive(one):
+                    yield _encoded(event)
         finally:
-            await told.aclose()
+            await updates.aclose()
 
     if body.stream:
         return await events(call, chunks(), ends=b"")
     try:
-        async for one in told:
+        async for one in updates:
             answers.take(one)
     finally:
-        await told.aclose()
+        await updates.aclose()
     return json(answer.whole())
 
 
@@ -48,7 +48,7 @@ async def not_kept(call: Call) -> web.StreamResponse:
     raise web.HTTPNotFound(text=NOT_KEPT)
 
 
-def _said(event: Event) -> bytes:
+def _encoded(event: Event) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event.type.encode(), msgspec.json.encode(event))
 
 

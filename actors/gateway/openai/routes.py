@@ -14,6 +14,15 @@ from aiohttp import web
 from msgspec import UnsetType
 
 from gleaner.actors.gateway.ask import Ask, BadAsk, sub_id
+from gleaner.actors.gateway.call_texts import (
+    check_length,
+    check_model,
+    encode,
+    encode_chat,
+    reader_of,
+    tools_of,
+    vocabulary,
+)
 from gleaner.actors.gateway.calls import Call, Route, json
 from gleaner.actors.gateway.choices import Delta, Last, follow
 from gleaner.actors.gateway.openai.answers import ChatAnswers, CompletionAnswers
@@ -28,15 +37,6 @@ from gleaner.actors.gateway.openai.requests import (
 from gleaner.actors.gateway.openai.shape import Shape
 from gleaner.actors.gateway.openai.wire import ChatCompletion, Completion
 from gleaner.actors.gateway.server import events
-from gleaner.actors.gateway.texts import (
-    check_length,
-    check_model,
-    encode,
-    encode_chat,
-    reader_of,
-    tools_of,
-    vocabulary,
-)
 
 SEEDS = 2**31
 """Seeds are taken modulo this number, which every engine accepts."""
@@ -113,21 +113,21 @@ async def completions(call: Call) -> web.StreamResponse:
     shape = _shape(call, body, body.wants_logprobs, asks, prompts, "cmpl")
     echo = [_text(shape, *pair) for pair in zip(given, prompts, strict=True)] if body.echo else None
     answers = CompletionAnswers(replace(shape, echo=echo))
-    told = follow(call.desk.requests, asks, readers)
+    updates = follow(call.desk.requests, asks, readers)
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         try:
-            async for one in told:
+            async for one in updates:
                 if (chunk := answers.chunk(one)) is not None:
                     yield event(chunk)
             if answers.shape.usage:
                 yield event(answers.usage_chunk())
         finally:
-            await told.aclose()
+            await updates.aclose()
 
     if body.stream:
         return await events(call, chunks())
-    await _take_all(answers, told)
+    await _take_all(answers, updates)
     return json(answers.whole())
 
 
@@ -147,12 +147,12 @@ async def begin_chat(
 
 async def chat(call: Call) -> web.StreamResponse:
     body = await call.body(ChatRequest)
-    answers, told = await begin_chat(call, body)
+    answers, updates = await begin_chat(call, body)
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         opened = False
         try:
-            async for one in told:
+            async for one in updates:
                 if not opened:
                     opened = True
                     yield event(answers.opening())
@@ -161,11 +161,11 @@ async def chat(call: Call) -> web.StreamResponse:
             if answers.shape.usage:
                 yield event(answers.usage_chunk())
         finally:
-            await told.aclose()
+            await updates.aclose()
 
     if body.stream:
         return await events(call, chunks())
-    await _take_all(answers, told)
+    await _take_all(answers, updates)
     return json(answers.whole())
 
 
@@ -184,13 +184,13 @@ def event(chunk: msgspec.Struct) -> bytes:
 
 
 async def _take_all(
-    answers: CompletionAnswers | ChatAnswers, told: AsyncGenerator[Delta | Last, None]
+    answers: CompletionAnswers | ChatAnswers, updates: AsyncGenerator[Delta | Last, None]
 ) -> None:
     try:
-        async for one in told:
+        async for one in updates:
             answers.take(one)
     finally:
-        await told.aclose()
+        await updates.aclose()
 
 
 def _shape(

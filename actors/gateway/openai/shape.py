@@ -102,33 +102,33 @@ class Answers:
         tools = shape.tools
         self.choices = [Choice(None if tools is None else ToolText(*tools)) for _ in range(shape.choices)]
 
-    def take(self, told: Delta | Last) -> int:
+    def take(self, update: Delta | Last) -> int:
         """Add to a choice; returns the number of tokens before. Raises Busy for a log-prob that is not a
         number, if log-probs are wanted."""
-        choice = self.choices[told.index]
+        choice = self.choices[update.index]
         before = len(choice.tokens)
-        choice.text.append(told.text)
-        if isinstance(told, Last):
-            choice.last = told
-            if told.experts is not None:
-                choice.scores = unpacked(told.experts.rows)
+        choice.text.append(update.text)
+        if isinstance(update, Last):
+            choice.last = update
+            if update.experts is not None:
+                choice.scores = unpacked(update.experts.rows)
             return before
-        choice.tokens += told.tokens
+        choice.tokens += update.tokens
         if self.shape.logprobs:
-            choice.names += map(self.shape.name, told.tokens, told.texts)
-            choice.logprobs += sound(told.logprobs)
-            choice.texts += told.texts
+            choice.names += map(self.shape.name, update.tokens, update.texts)
+            choice.logprobs += sound(update.logprobs)
+            choice.texts += update.texts
         return before
 
     @property
     def usage(self) -> Usage:
         return self.shape.usage_of(sum(len(choice.tokens) for choice in self.choices))
 
-    def quiet(self, told: Delta | Last) -> bool:
+    def quiet(self, update: Delta | Last) -> bool:
         """Whether a chunk would have no content: a part of a character, or what may be a stop string."""
         if self.shape.scores is not None:
-            return isinstance(told, Delta)
-        return self.shape.plain and isinstance(told, Delta) and not told.text
+            return isinstance(update, Delta)
+        return self.shape.plain and isinstance(update, Delta) and not update.text
 
     def ended(self) -> Iterator[tuple[int, Choice, Last]]:
         for index, choice in enumerate(self.choices):

@@ -167,17 +167,17 @@ class ToolText:
                 return
             inner, self._held = self._held[:at], self._held[at + len(form.end) :]
             self._inside = False
-            yield from self._told(inner, form.end)
+            yield from self._receive(inner, form.end)
 
     def end(self) -> Iterator[str | ToolCall]:
         """The remaining parts: the response is over."""
         held, self._held = self._held, ""
         if self._inside and (held or self._form.begin):
-            yield from self._told(held, "")
+            yield from self._receive(held, "")
         elif held and (held.strip() or not self.calls):
             yield held
 
-    def _told(self, inner: str, end: str) -> Iterator[str | ToolCall]:
+    def _receive(self, inner: str, end: str) -> Iterator[str | ToolCall]:
         """The calls between begin and end, or all of it as text."""
         calls = parsed(inner, self._names)
         self.calls += len(calls)
@@ -201,10 +201,10 @@ _calls = msgspec.json.Decoder(list[_Said] | _Said)
 def parsed(text: str, names: frozenset[str]) -> list[ToolCall]:
     """The calls that make up this text; none if it is anything else."""
     try:
-        said = _calls.decode(text)
+        calls = _calls.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return []
-    found = said if isinstance(said, list) else [said]
+    found = calls if isinstance(calls, list) else [calls]
     if not all(one.name in names for one in found):
         return []
     arguments = (one.arguments if one.arguments is not None else one.parameters or {} for one in found)

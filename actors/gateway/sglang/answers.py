@@ -98,7 +98,7 @@ class Answer:
         self._tail = echoed + (b"" if index is None else b',"index":%d' % index)
         self._text, self._ids, self._logprobs = bytearray(), bytearray(), bytearray()
         self._version = b'""'
-        self.tokens = self._final = self._told = 0
+        self.tokens = self._final = self._seen = 0
         self._reason = b"null"
 
     def add(self, delta: Delta) -> bool:
@@ -115,7 +115,7 @@ class Answer:
             self._final = delta.tokens[-1]
             self._version = b'"%d"' % delta.version
         self._text += msgspec.json.encode(delta.text)[1:-1]
-        return self.tokens - self._told >= max(self._interval, self.tokens // PACE, 1)
+        return self.tokens - self._seen >= max(self._interval, self.tokens // PACE, 1)
 
     def end(self, last: Last) -> None:
         """Record the end of the response."""
@@ -129,7 +129,7 @@ class Answer:
 
     def part(self) -> bytes:
         """Everything so far, before the end."""
-        self._told = self.tokens
+        self._seen = self.tokens
         return self._json(b',"weight_version":' + self._version)
 
     def whole(self, latency_s: float) -> bytes:

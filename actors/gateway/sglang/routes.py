@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from gleaner.actors.gateway.ask import Ask, BadAsk, Busy, sub_id
+from gleaner.actors.gateway.call_texts import encode, reader
 from gleaner.actors.gateway.calls import Call, Route
 from gleaner.actors.gateway.choices import Delta, Last, follow
 from gleaner.actors.gateway.expert_answers import NO_EXPERTS
@@ -23,7 +24,6 @@ from gleaner.actors.gateway.sglang.wire import (
     check_served,
 )
 from gleaner.actors.gateway.text import Reader
-from gleaner.actors.gateway.texts import encode, reader
 
 MOST = 512
 """Limit of responses of one call."""
@@ -46,12 +46,12 @@ async def generate(call: Call) -> web.StreamResponse:
     began_s = loop.time()
     body = await call.body(GenerateBody)
     order = await _order(call, body)
-    told = follow(call.desk.requests, order.asks, order.readers)
+    updates = follow(call.desk.requests, order.asks, order.readers)
     if body.stream:
-        return await events(call, _chunks(order, told, lambda: loop.time() - began_s))
+        return await events(call, _chunks(order, updates, lambda: loop.time() - began_s))
     wholes: list[bytes] = [b""] * len(order.asks)
     try:
-        async for one in told:
+        async for one in updates:
             answer = order.answers[one.index]
             if isinstance(one, Delta):
                 answer.add(one)
@@ -59,16 +59,16 @@ async def generate(call: Call) -> web.StreamResponse:
                 _end(answer, one)
                 wholes[one.index] = answer.whole(loop.time() - began_s)
     finally:
-        await told.aclose()
+        await updates.aclose()
     whole = b"[" + b",".join(wholes) + b"]" if order.batch else wholes[0]
     return web.Response(body=whole, content_type="application/json")
 
 
 async def _chunks(
-    order: _Order, told: AsyncGenerator[Delta | Last, None], latency_s: Callable[[], float]
+    order: _Order, updates: AsyncGenerator[Delta | Last, None], latency_s: Callable[[], float]
 ) -> AsyncGenerator[bytes, None]:
     try:
-        async for one in told:
+        async for one in updates:
             answer = order.answers[one.index]
             if isinstance(one, Last):
                 _end(answer, one)
@@ -76,7 +76,7 @@ async def _chunks(
             elif answer.add(one):
                 yield b"data: " + answer.part() + b"\n\n"
     finally:
-        await told.aclose()
+        await updates.aclose()
 
 
 def _end(answer: Answer, last: Last) -> None:
@@ -95,9 +95,9 @@ async def _order(call: Call, body: GenerateBody) -> _Order:
     settings = given if isinstance(given, list) else [given] * len(prompts)
     logprobs = body.return_logprob
     wanted = logprobs if isinstance(logprobs, list) else [bool(logprobs)] * len(prompts)
-    for name, said in (("sampling_params", settings), ("return_logprob", wanted)):
-        if len(said) != len(prompts):
-            raise BadAsk(f"{len(said)} of them for {len(prompts)} prompts", name)
+    for name, value in (("sampling_params", settings), ("return_logprob", wanted)):
+        if len(value) != len(prompts):
+            raise BadAsk(f"{len(value)} of them for {len(prompts)} prompts", name)
     total = sum(max(one.n, 1) for one in settings)
     if total > MOST or any(one.n < 1 for one in settings):
         raise BadAsk(f"expected 1 to {MOST} responses, got {total}", "sampling_params.n")

@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
 from gleaner.actors.gateway.ask import BadAsk, sub_id
+from gleaner.actors.gateway.call_texts import check_length, encode, encode_chat, reader, vocabulary
 from gleaner.actors.gateway.calls import Call, Route, VersionGate, json
 from gleaner.actors.gateway.choices import Last, follow, sound
 from gleaner.actors.gateway.openai.requests import (
@@ -26,7 +27,6 @@ from gleaner.actors.gateway.openai.requests import (
     Token,
 )
 from gleaner.actors.gateway.openai.routes import SEEDS
-from gleaner.actors.gateway.texts import check_length, encode, encode_chat, reader, vocabulary
 from gleaner.actors.gateway.vllm.wire import Ok, SamplingParams
 
 
@@ -152,14 +152,14 @@ async def _columns(call: Call, body: Batch, prompts: Sequence[Sequence[int]]) ->
     readers = [reader(words, params.stops, (), min_tokens=params.min_tokens or 0) for _ in asks]
     tokens: list[list[int]] = [[] for _ in asks]
     logprobs: list[list[float]] = [[] for _ in asks]
-    told = follow(call.desk.requests, asks, readers)
+    updates = follow(call.desk.requests, asks, readers)
     try:
-        async for one in told:
+        async for one in updates:
             if not isinstance(one, Last):
                 tokens[one.index] += one.tokens
                 logprobs[one.index] += one.logprobs if body.logprobs is None else sound(one.logprobs)
     finally:
-        await told.aclose()
+        await updates.aclose()
     wanted = body.logprobs is not None
     return Columns(
         prompt_ids=[list(prompt) for prompt in prompts],

@@ -8,12 +8,7 @@ from functools import partial
 from aiohttp import web
 
 from gleaner.actors.gateway.ask import BadAsk, sub_id
-from gleaner.actors.gateway.calls import Call, Route, json
-from gleaner.actors.gateway.choices import follow
-from gleaner.actors.gateway.expert_answers import NO_EXPERTS, NO_SHAPE, as_npy, as_object
-from gleaner.actors.gateway.openai.requests import DEFAULT_TOKENS, ChatRequest
-from gleaner.actors.gateway.openai.routes import SEEDS
-from gleaner.actors.gateway.texts import (
+from gleaner.actors.gateway.call_texts import (
     check_length,
     check_model,
     encode,
@@ -21,6 +16,11 @@ from gleaner.actors.gateway.texts import (
     reader,
     vocabulary,
 )
+from gleaner.actors.gateway.calls import Call, Route, json
+from gleaner.actors.gateway.choices import follow
+from gleaner.actors.gateway.expert_answers import NO_EXPERTS, NO_SHAPE, as_npy, as_object
+from gleaner.actors.gateway.openai.requests import DEFAULT_TOKENS, ChatRequest
+from gleaner.actors.gateway.openai.routes import SEEDS
 from gleaner.actors.gateway.vllm.wire import (
     DetokenizeAnswer,
     DetokenizeRequest,
@@ -75,12 +75,12 @@ async def generate(call: Call) -> web.StreamResponse:
             shape=served.experts_shape,
         ),
     )
-    told = follow(call.desk.requests, asks, readers)
+    updates = follow(call.desk.requests, asks, readers)
     try:
-        async for one in told:
+        async for one in updates:
             answer.take(one)
     finally:
-        await told.aclose()
+        await updates.aclose()
     return json(answer.whole())
 
 

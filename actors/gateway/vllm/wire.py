@@ -169,15 +169,15 @@ class Generated:
         self._content: list[list[TokenLogprob]] = [[] for _ in range(choices)]
         self._last: list[Last | None] = [None] * choices
 
-    def take(self, told: Delta | Last) -> None:
-        if isinstance(told, Last):
-            self._last[told.index] = told
+    def take(self, update: Delta | Last) -> None:
+        if isinstance(update, Last):
+            self._last[update.index] = update
             return
-        self._tokens[told.index] += told.tokens
+        self._tokens[update.index] += update.tokens
         if self._logprobs:
-            self._content[told.index] += [
+            self._content[update.index] += [
                 TokenLogprob(token=f"token_id:{token}", token_id=token, logprob=logprob)
-                for token, logprob in zip(told.tokens, sound(told.logprobs), strict=True)
+                for token, logprob in zip(update.tokens, sound(update.logprobs), strict=True)
             ]
 
     def whole(self) -> GenerateAnswer:

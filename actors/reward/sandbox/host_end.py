@@ -20,7 +20,7 @@ from gleaner.actors.reward.sandbox import folders, shells, wire
 from gleaner.actors.reward.sandbox.confinement import Confinement
 from gleaner.actors.reward.sandbox.detection import Host
 from gleaner.actors.reward.sandbox.port import Isolation, Outcome, Status, Work
-from gleaner.actors.reward.sandbox.program_pipes import Running, SandboxFailed
+from gleaner.actors.reward.sandbox.program_pipes import RunningProgram, SandboxFailed
 
 MAX_PROGRAMS = 1000
 START_S = 60.0
@@ -54,7 +54,7 @@ class HostSandbox:
         self._channel: socket.socket | None = None
         self._tmp, self._held = "", -1
         self._programs = 0
-        self._staying: Running | None = None
+        self._staying: RunningProgram | None = None
 
     @property
     def isolation(self) -> Isolation:
@@ -119,7 +119,7 @@ class HostSandbox:
                 self._end_staying()
                 work = self._ready(work)
                 assert self._channel is not None
-                staying = self._staying = Running(self._channel, work)
+                staying = self._staying = RunningProgram(self._channel, work)
             outcome = staying.ask(work.payload)
         except (SandboxFailed, OSError, EOFError, ValueError) as error:
             self.close()
@@ -167,7 +167,7 @@ class HostSandbox:
     def _run(self, work: Work) -> Outcome:
         channel = self._channel
         assert channel is not None
-        running = Running(channel, work)
+        running = RunningProgram(channel, work)
         try:
             return running.finish()
         finally:

@@ -1,4 +1,4 @@
-"""`Running`: one program at the trusted end, with its pipes and its end.
+"""`RunningProgram`: one program at the trusted end, with its pipes and its end.
 
 Its pipes are read up to a limit, and its end has a name.
 
@@ -24,7 +24,7 @@ class SandboxFailed(RuntimeError):
     """A sandbox could not be started or does not answer; the text gives the reason and the remedy."""
 
 
-class Running:
+class RunningProgram:
     """One program, from its start on. Always `close` it. Calls raise SandboxFailed, OSError and EOFError
     where the zygote is gone."""
 

@@ -20,7 +20,7 @@ FDS = 3
 """Descriptors that are sent with work: the program's stdout, its stderr, and where its result goes."""
 
 
-class Ended(EOFError):
+class SocketClosed(EOFError):
     """The other end closed its socket."""
 
 
@@ -46,7 +46,7 @@ def send_work(channel: socket.socket, work: Work, fds: tuple[int, ...]) -> None:
 
 
 def receive(channel: socket.socket) -> tuple[Json, bytes, list[int]]:
-    """The next frame with its descriptors. Raises `Ended`, OSError."""
+    """The next frame with its descriptors. Raises `SocketClosed`, OSError."""
     prefix, ancillary, _flags, _address = channel.recvmsg(_PREFIX.size, socket.CMSG_SPACE(4 * FDS))
     fds = array.array("i")
     for level, kind, data in ancillary:
@@ -54,7 +54,7 @@ def receive(channel: socket.socket) -> tuple[Json, bytes, list[int]]:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     prefix += _exactly(channel, _PREFIX.size - len(prefix)) if prefix else b""
     if not prefix:
-        raise Ended("the other end of the sandbox's socket is closed")
+        raise SocketClosed("the other end of the sandbox's socket is closed")
     head_bytes, body_bytes = _PREFIX.unpack(prefix)
     if head_bytes > MAX_HEAD_BYTES or body_bytes > MAX_BODY_BYTES:
         raise OSError(f"a frame of {head_bytes} and {body_bytes} bytes")
@@ -67,7 +67,7 @@ def _exactly(channel: socket.socket, count: int) -> bytes:
     while count:
         part = channel.recv(min(count, 2**20))
         if not part:
-            raise Ended("the other end of the sandbox's socket closed it within a frame")
+            raise SocketClosed("the other end of the sandbox's socket closed it within a frame")
         parts.append(part)
         count -= len(part)
     return b"".join(parts)

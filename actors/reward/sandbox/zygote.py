@@ -50,7 +50,7 @@ class Zygote:
 
     def serve(self) -> None:
         """Run programs until the host closes the socket."""
-        with contextlib.suppress(wire.Ended):
+        with contextlib.suppress(wire.SocketClosed):
             while True:
                 head, payload, fds = wire.receive(self._channel)
                 if "function" not in head:
@@ -137,9 +137,11 @@ class _Run:
             "wall_s": time.monotonic() - self._began_s,
             "peak_bytes": self._peak,
         }
-        said = self._said()
-        if said != program.CONFINED:
-            report["failed"] = said.decode("utf-8", "replace") or "the program's process ended at its start"
+        result_bytes = self._said()
+        if result_bytes != program.CONFINED:
+            report["failed"] = (
+                result_bytes.decode("utf-8", "replace") or "the program's process ended at its start"
+            )
         elif not none_left:
             report["failed"] = "its processes could not be ended"
         return report

@@ -40,7 +40,7 @@ class BadResult(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FunctionResult:
     """What a function returned: its score, and other numbers by their names."""
 
     score: float
@@ -168,7 +168,7 @@ def _takes_messages(named: list[inspect.Parameter]) -> bool | None:
     return True if "dict" in text.lower() else False if "str" in text else None
 
 
-def read(style: str, result: object) -> Found:
+def read(style: str, result: object) -> FunctionResult:
     """The meaning of a result in a form. Raises BadResult."""
     if style == TRL or (style == SLIME and isinstance(result, list | tuple)):
         if isinstance(result, str | bytes) or not hasattr(result, "__len__"):
@@ -181,8 +181,8 @@ def read(style: str, result: object) -> Found:
         if "score" not in result:
             names = ", ".join(map(str, list(result)[:8]))
             raise BadResult(f"it returned a dict without 'score', with {names or 'nothing'}")
-        return Found(_number(result["score"], "score"), _parts(result))
-    return Found(_number(result, ""), {})
+        return FunctionResult(_number(result["score"], "score"), _parts(result))
+    return FunctionResult(_number(result, ""), {})
 
 
 def _number(value: object, name: str) -> float:

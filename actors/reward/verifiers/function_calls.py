@@ -38,13 +38,13 @@ def score(payload: bytes) -> bytes:
     """JSON of the function's result for one response: score and parts, or why it failed."""
     item = json.loads(payload)
     watch = Watch() if item.pop("watched", False) else None
-    said = _said(item)
+    result = _scored(item)
     if watch is not None:
-        said["refused"] = watch.refused()
-    return json.dumps(said, ensure_ascii=False).encode("utf-8", "replace")
+        result["refused"] = watch.refused()
+    return json.dumps(result, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _said(item: Mapping[str, object]) -> dict[str, object]:
+def _scored(item: Mapping[str, object]) -> dict[str, object]:
     if not _loaded:
         return {"failed": "; ".join(_problems)}
     function = _loaded[0]

@@ -20,7 +20,7 @@ from gleaner.actors.reward.sandbox.host_end import HostSandbox
 from gleaner.actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
 from gleaner.actors.reward.sandbox.program_pipes import SandboxFailed
 from gleaner.actors.reward.verdicts import Judgement
-from gleaner.actors.reward.verifiers import function_calls, in_time
+from gleaner.actors.reward.verifiers import function_calls, timed_scoring
 from gleaner.actors.reward.verifiers.call_forms import MAX_NAME, MAX_PARTS
 from gleaner.actors.reward.verifiers.function_sources import TooManySources, sources
 from gleaner.actors.reward.verifiers.own_function import item_of
@@ -34,7 +34,7 @@ ENDS_OF_FUNCTIONS = frozenset({Status.CRASHED, Status.FORBIDDEN})
 """Ends that no response can cause in a process that only reads it: the function caused them."""
 
 
-class Said(msgspec.Struct, frozen=True):
+class FunctionOutput(msgspec.Struct, frozen=True):
     """The function's output for a response, from the sandbox."""
 
     score: float = 0.0
@@ -44,7 +44,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FunctionLocation:
     """The place of a function: "module:function", the folder to import from, files that it may read."""
 
     call: str
@@ -70,10 +70,12 @@ def settings_of(spec: VerifierSpec) -> Function:
     return found
 
 
-def place_of(settings: Function) -> Place:
+def place_of(settings: Function) -> FunctionLocation:
     """The place of the settings' function."""
     folder = Path(settings.path).resolve()
-    return Place(settings.call, str(folder), tuple(str(folder / Path(one)) for one in settings.reads))
+    return FunctionLocation(
+        settings.call, str(folder), tuple(str(folder / Path(one)) for one in settings.reads)
+    )
 
 
 def make(spec: VerifierSpec) -> Verifier:
@@ -115,15 +117,15 @@ class FunctionVerifier:
         )
         try:
             sandbox.start()
-            told = sandbox.run(Work(function=function_calls.DESCRIBE, payload=b""))
+            description = sandbox.run(Work(function=function_calls.DESCRIBE, payload=b""))
         except SandboxFailed:
             sandbox.close()
             raise
-        if told.status is not Status.OK or told.result:
+        if description.status is not Status.OK or description.result:
             sandbox.close()
-            if told.status is not Status.OK:
-                raise SandboxFailed(told.detail)
-            raise BadVerifier(f"reward.function: {told.result.decode('utf-8', 'replace')}")
+            if description.status is not Status.OK:
+                raise SandboxFailed(description.detail)
+            raise BadVerifier(f"reward.function: {description.result.decode('utf-8', 'replace')}")
         self._sandbox = sandbox
 
     def close(self) -> None:
@@ -144,18 +146,18 @@ class FunctionVerifier:
         process, unless it runs the contents of responses. More processor time, memory or output than the
         limits, on one response alone, is that response's fault: it causes the function's work."""
         self._ready()
-        return in_time.judged(
+        return timed_scoring.judged(
             items, lambda item: self._judged(item_for(*item)), self._limits.cpu_s, self._clock
         )
 
     def try_one(self, entry: Entry, response: str) -> Trial:
         """See `Tries`: in a process of its own."""
         outcome = self._ready().run(self._work({**item_for(entry, response), "watched": True}))
-        said = _read(outcome)
+        output = _read(outcome)
         return Trial(
-            judgement=self._judgement(outcome, said),
+            judgement=self._judgement(outcome, output),
             printed=(outcome.stdout + outcome.stderr).decode("utf-8", "replace"),
-            refused=said.refused if said else (),
+            refused=output.refused if output else (),
         )
 
     def _judged(self, item: dict[str, object]) -> Judgement:
@@ -163,9 +165,9 @@ class FunctionVerifier:
         late = f"more than {self._limits.cpu_s:g} s of processor time"
         if not self._alone:
             outcome = sandbox.ask(replace(work, limits=STAYING, each_s=self._limits.cpu_s))
-            said = _read(outcome)
-            if said is not None or outcome.status is Status.TIMEOUT:
-                return self._judgement(replace(outcome, detail=late, cpu_s=0.0), said)
+            output = _read(outcome)
+            if output is not None or outcome.status is Status.TIMEOUT:
+                return self._judgement(replace(outcome, detail=late, cpu_s=0.0), output)
         outcome = sandbox.run(work)
         return self._judgement(outcome, _read(outcome))
 
@@ -179,12 +181,12 @@ class FunctionVerifier:
         payload = json.dumps(item).encode()
         return Work(function=function_calls.FUNCTION, payload=payload, limits=self._limits)
 
-    def _judgement(self, outcome: Outcome, said: Said | None) -> Judgement:
-        if said is None:
+    def _judgement(self, outcome: Outcome, output: FunctionOutput | None) -> Judgement:
+        if output is None:
             return self._ended(outcome)
-        if said.failed:
-            return Judgement(0.0, verdicts.VERIFIER_FAILED, said.failed[:MAX_DETAIL], cpu_s=outcome.cpu_s)
-        return Judgement(said.score, parts=said.parts, cpu_s=outcome.cpu_s)
+        if output.failed:
+            return Judgement(0.0, verdicts.VERIFIER_FAILED, output.failed[:MAX_DETAIL], cpu_s=outcome.cpu_s)
+        return Judgement(output.score, parts=output.parts, cpu_s=outcome.cpu_s)
 
     def _ended(self, outcome: Outcome) -> Judgement:
         """The judgement from the end of a process that had one response alone."""
@@ -203,13 +205,13 @@ def item_for(entry: Entry, response: str) -> dict[str, object]:
     return item_of(entry.question, messages, response, entry.answer, entry.info)
 
 
-def _read(outcome: Outcome) -> Said | None:
+def _read(outcome: Outcome) -> FunctionOutput | None:
     """The output, read strictly; None if it is not valid."""
     if outcome.status is not Status.OK:
         return None
     try:
-        said = msgspec.json.decode(outcome.result, type=Said)
+        output = msgspec.json.decode(outcome.result, type=FunctionOutput)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    sound = len(said.parts) <= MAX_PARTS and all(len(name) <= MAX_NAME for name in said.parts)
-    return said if sound else None
+    sound = len(output.parts) <= MAX_PARTS and all(len(name) <= MAX_NAME for name in output.parts)
+    return output if sound else None

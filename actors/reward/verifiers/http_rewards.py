@@ -16,7 +16,7 @@ from gleaner.actors.reward import verdicts
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.verifiers import http_wires
-from gleaner.actors.reward.verifiers.call_forms import Found, Item
+from gleaner.actors.reward.verifiers.call_forms import FunctionResult, Item
 from gleaner.actors.reward.verifiers.functions import MAX_DETAIL, item_for
 from gleaner.actors.reward.verifiers.http_wires import BadAnswer
 from gleaner.actors.reward.verifiers.port import BadVerifier, VerifierSpec
@@ -106,7 +106,7 @@ class HttpVerifier:
             return _failed(verdicts.VERIFIER_FAILED, f"{url}: {problem}")
         return Judgement(found.score, parts=found.parts)
 
-    async def _tried(self, item: Item, tries: list[str]) -> Found:
+    async def _tried(self, item: Item, tries: list[str]) -> FunctionResult:
         """Raises Unavailable, BadAnswer. tries: takes why each try failed."""
         wait_s = FIRST_WAIT_S
         while True:
@@ -119,7 +119,7 @@ class HttpVerifier:
                 await asyncio.sleep(max(problem.after_s, wait_s * (1 + self._rng.random())))
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
-    async def _asked(self, item: Item) -> Found:
+    async def _asked(self, item: Item) -> FunctionResult:
         settings = self._settings
         body = http_wires.body(settings.style, item, self._task, settings.deadline_s)
         if settings.style != http_wires.ROLL:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 
 from gleaner.actors.reward.verifiers import call_forms
-from gleaner.actors.reward.verifiers.call_forms import BadResult, Found, Item
+from gleaner.actors.reward.verifiers.call_forms import BadResult, FunctionResult, Item
 
 Json = dict[str, object]
 
@@ -48,7 +48,7 @@ def body(style: str, item: Item, task: str, deadline_s: float) -> Json:
     return dict(item)
 
 
-def read(style: str, text: bytes) -> Found:
+def read(style: str, text: bytes) -> FunctionResult:
     """The score in an answer. Raises BadAnswer."""
     value = parsed(text)
     try:
@@ -96,7 +96,7 @@ def shown(text: bytes) -> str:
     return repr(text[: 4 * MAX_SHOWN].decode("utf-8", "replace")[:MAX_SHOWN])
 
 
-def _openrlhf(value: object) -> Found:
+def _openrlhf(value: object) -> FunctionResult:
     if not isinstance(value, dict) or "rewards" not in value:
         raise BadResult("it returned no 'rewards'")
     parts: dict[object, object] = {"score": _only(value["rewards"])}
@@ -108,7 +108,7 @@ def _openrlhf(value: object) -> Found:
     return call_forms.read(call_forms.OWN, parts)
 
 
-def _roll(value: object) -> Found:
+def _roll(value: object) -> FunctionResult:
     if not isinstance(value, dict) or "reward_score" not in value:
         raise BadResult("it returned no 'reward_score'")
     return call_forms.read(call_forms.OWN, value["reward_score"])

@@ -14,7 +14,9 @@ from gleaner.actors.reward.verifiers import params
 from gleaner.actors.reward.verifiers.port import VerifierSpec
 from gleaner.actors.reward.verifiers.sandboxed import Sandboxed
 
-INSIDE = "gleaner.actors.reward.verifiers.math_inside"  # never imported here: it loads sympy, half a second
+INSIDE = (
+    "gleaner.actors.reward.verifiers.math_comparison"  # never imported here: it loads sympy, half a second
+)
 MEMORY_BYTES = 2**30
 STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=MEMORY_BYTES)
 """Limits of the process that answers share, over all of its answers."""

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import cast
 
 from gleaner.actors.reward.verifiers import call_forms
-from gleaner.actors.reward.verifiers.call_forms import BadFunction, BadResult, Form, Found, Item
+from gleaner.actors.reward.verifiers.call_forms import BadFunction, BadResult, Form, FunctionResult, Item
 
 MAX_TEXT = 300
 NO_NETWORK = "a function has no network in the sandbox: reward.function.trusted = true runs it outside"
@@ -55,7 +55,7 @@ class OwnFunction:
         self._function = cast("call_forms.Function", found)
         self._runner: asyncio.Runner | None = None
 
-    def call(self, item: Item) -> Found:
+    def call(self, item: Item) -> FunctionResult:
         """The function's result for a response. Raises BadResult, and errors of the function."""
         result = self.form.call(self._function, item)
         if inspect.isawaitable(result):
@@ -63,7 +63,7 @@ class OwnFunction:
             result = self._runner.run(cast("Coroutine[object, object, object]", _awaited(result)))
         return call_forms.read(self.form.style, result)
 
-    async def call_async(self, item: Item) -> Found:
+    async def call_async(self, item: Item) -> FunctionResult:
         """The same within a loop, where other calls wait at the same time."""
         result = self.form.call(self._function, item)
         return call_forms.read(self.form.style, await result if inspect.isawaitable(result) else result)

@@ -36,32 +36,32 @@ _HEAD = struct.Struct("<cdI")
 """Header of a call's result: its kind, processor seconds, bytes that follow."""
 _KINDS = {b"v": VALUE, b"r": RAISED, b"t": TOO_LONG}
 
-Told = tuple[str, str, float]
+Result = tuple[str, str, float]
 """The result of a test: its kind, the text, processor seconds."""
 
 
 def run(payload: bytes) -> bytes:
-    """The result of each test, as JSON: a list of `Told`, shorter where `stop` is set and one was not done.
+    """The result of each test, as JSON: a list of `Result`, shorter where `stop` is set and one was not done.
 
     payload: JSON with source, call (a function, or "" for stdin), inputs, test_s (processor time of a test)
     and stop (at the first test that is not done).
     """
     asked = json.loads(payload)
     source, inputs, test_s = asked["source"], asked["inputs"], asked["test_s"]
-    told: list[Told] = []
+    results: list[Result] = []
     with open(SOURCE, "w", encoding="utf-8", errors="surrogatepass") as file:  # for tracebacks and inspect
         file.write(source)
     if asked["call"]:
-        while len(told) < len(inputs) and not (told and asked["stop"] and told[-1][0] != VALUE):
-            told += _calls(asked, inputs[len(told) :])
+        while len(results) < len(inputs) and not (results and asked["stop"] and results[-1][0] != VALUE):
+            results += _calls(asked, inputs[len(results) :])
     else:
         code, problem = _compiled(source)
         texts = _Texts()
         for text in inputs:
-            told.append(texts.run(code, text, test_s) if code else (RAISED, problem, 0.0))
-            if asked["stop"] and told[-1][0] != TEXT:
+            results.append(texts.run(code, text, test_s) if code else (RAISED, problem, 0.0))
+            if asked["stop"] and results[-1][0] != TEXT:
                 break
-    return json.dumps(told[: len(inputs)]).encode("utf-8", "replace")
+    return json.dumps(results[: len(inputs)]).encode("utf-8", "replace")
 
 
 def calls(payload: bytes) -> bytes:
@@ -73,8 +73,8 @@ def calls(payload: bytes) -> bytes:
     os.close(nothing)
     lines = asked["source"].splitlines(keepends=True)
     linecache.cache[SOURCE] = (len(asked["source"]), None, lines, SOURCE)  # for tracebacks and inspect
-    told = [_told(*one, test_s) for one in _called(asked, asked["inputs"])]
-    return dumps(told).encode("utf-8", "replace")
+    results = [_result(*one, test_s) for one in _called(asked, asked["inputs"])]
+    return dumps(results).encode("utf-8", "replace")
 
 
 def _compiled(source: str) -> tuple[Any, str]:
@@ -90,7 +90,7 @@ class _Texts:
     def __init__(self) -> None:
         self._given, self._out, self._err = (_nameless(name) for name in ("given", "out", "err"))
 
-    def run(self, code: Any, text: str, test_s: float) -> Told:
+    def run(self, code: Any, text: str, test_s: float) -> Result:
         """One test, in a child of its own."""
         for fd in (self._given, self._out, self._err):
             os.ftruncate(fd, 0)
@@ -168,7 +168,7 @@ def _fresh_streams() -> None:
     )
 
 
-def _calls(asked: dict[str, Any], inputs: list[Any]) -> list[Told]:
+def _calls(asked: dict[str, Any], inputs: list[Any]) -> list[Result]:
     """Calls of a function in one child, up to the first that ends it."""
     out = _nameless("told")
     try:
@@ -176,22 +176,22 @@ def _calls(asked: dict[str, Any], inputs: list[Any]) -> list[Told]:
         if pid == 0:
             _be_function(asked, inputs, out)
         status, cpu_s = _ended(pid)
-        told = _frames(out, len(inputs), asked["test_s"])
+        results = _frames(out, len(inputs), asked["test_s"])
     finally:
         os.close(out)
-    done = len(told) == len(inputs) or (asked["stop"] and told and told[-1][0] != VALUE)
+    done = len(results) == len(inputs) or (asked["stop"] and results and results[-1][0] != VALUE)
     if not done:
-        spent_s = cpu_s - sum(one[2] for one in told)
+        spent_s = cpu_s - sum(one[2] for one in results)
         ended = EXITED, f"exit code {os.waitstatus_to_exitcode(status)} within a call", spent_s
-        told.append(_problem(status, spent_s, math.inf) or ended)
-    return told
+        results.append(_problem(status, spent_s, math.inf) or ended)
+    return results
 
 
-def _frames(out: int, most: int, test_s: float) -> list[Told]:
+def _frames(out: int, most: int, test_s: float) -> list[Result]:
     """The tests that a child reported."""
-    told: list[Told] = []
+    results: list[Result] = []
     at = 0
-    while len(told) < most:
+    while len(results) < most:
         head = os.pread(out, _HEAD.size, at)
         if len(head) < _HEAD.size:
             break
@@ -201,11 +201,11 @@ def _frames(out: int, most: int, test_s: float) -> list[Told]:
             break
         at += _HEAD.size + size
         cpu_s = cpu_s if 0.0 <= cpu_s < 1e6 else 0.0
-        told.append(_told(kind, cpu_s, data, test_s))
-    return told
+        results.append(_result(kind, cpu_s, data, test_s))
+    return results
 
 
-def _told(kind: bytes, cpu_s: float, data: bytes, test_s: float) -> Told:
+def _result(kind: bytes, cpu_s: float, data: bytes, test_s: float) -> Result:
     if cpu_s > test_s:
         return TIMEOUT, "", cpu_s
     return _KINDS[kind], data.decode("utf-8", "replace"), cpu_s
@@ -294,7 +294,7 @@ def _ended(pid: int) -> tuple[int, float]:
     return status, usage.ru_utime + usage.ru_stime
 
 
-def _problem(status: int, cpu_s: float, test_s: float) -> Told | None:
+def _problem(status: int, cpu_s: float, test_s: float) -> Result | None:
     """Why a test has no output: too long, or a signal."""
     if cpu_s > test_s or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
         return TIMEOUT, "", cpu_s

@@ -31,7 +31,9 @@ USUAL = (
 RESULT_BYTES = 16 * 2**20
 FILE_BYTES = 32 * 2**20
 
-_told: msgspec.json.Decoder[list[tuple[str, str, float]]] = msgspec.json.Decoder(list[tuple[str, str, float]])
+_results: msgspec.json.Decoder[list[tuple[str, str, float]]] = msgspec.json.Decoder(
+    list[tuple[str, str, float]]
+)
 _failed = {
     "raised": (Status.CRASHED.value, "it raised"),
     "exited": (Status.CRASHED.value, "it ended:"),
@@ -131,12 +133,14 @@ class CodeVerifier(Sandboxed):
 
     def _compared(self, cases: list[Case], outcome: Outcome) -> Judgement:
         try:
-            told = _told.decode(outcome.result)
+            results = _results.decode(outcome.result)
         except (msgspec.MsgspecError, RecursionError):
             return Judgement(0.0, Status.CRASHED.value, "it wrote over its result", cpu_s=outcome.cpu_s)
         passed, first = 0, ("", "")
         for number, case in enumerate(cases, 1):
-            status, why = self._one(case, *told[number - 1][:2]) if number <= len(told) else (OK, "not run")
+            status, why = (
+                self._one(case, *results[number - 1][:2]) if number <= len(results) else (OK, "not run")
+            )
             if why and not first[1]:
                 first = status, f"test {number} of {len(cases)}: {why}"
             passed += not why

@@ -8,8 +8,8 @@ from gleaner.actors.reward.sandbox.detection import detect
 from gleaner.actors.reward.sandbox.host_end import HostSandbox
 from gleaner.actors.reward.sandbox.port import Sandbox
 from gleaner.actors.reward.verdicts import Judgement
-from gleaner.actors.reward.verifiers import in_time
-from gleaner.actors.reward.verifiers.in_time import Clock
+from gleaner.actors.reward.verifiers import timed_scoring
+from gleaner.actors.reward.verifiers.timed_scoring import Clock
 
 
 class Sandboxed:
@@ -40,9 +40,9 @@ class Sandboxed:
         judge: Callable[[tuple[Entry, str]], Judgement],
         deadline_s: float,
     ) -> list[Judgement]:
-        """See `in_time.judged`."""
+        """See `timed_scoring.judged`."""
         self.sandbox  # noqa: B018  # its start is no response's time
-        return in_time.judged(items, judge, deadline_s, self.clock)
+        return timed_scoring.judged(items, judge, deadline_s, self.clock)
 
     @property
     def sandbox(self) -> Sandbox:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from gleaner.actors.reward import verdicts
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.verdicts import Judgement
-from gleaner.actors.reward.verifiers.call_forms import BadFunction, Found
+from gleaner.actors.reward.verifiers.call_forms import BadFunction, FunctionResult
 from gleaner.actors.reward.verifiers.functions import MAX_DETAIL, item_for, place_of
-from gleaner.actors.reward.verifiers.in_time import GOES_ON, NOT_REACHED
 from gleaner.actors.reward.verifiers.own_function import OwnFunction, failure
 from gleaner.actors.reward.verifiers.port import BadVerifier
+from gleaner.actors.reward.verifiers.timed_scoring import GOES_ON, NOT_REACHED
 from gleaner.configs.schema import Function
 
 AT_ONCE = 32
@@ -78,7 +78,7 @@ class TrustedFunction:
         clock = asyncio.timeout(self._deadline_s)
         try:
             async with clock:
-                found: Found = await function.call_async(item_for(entry, response))
+                found: FunctionResult = await function.call_async(item_for(entry, response))
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever the user's function raises
             if clock.expired():
                 text = f"{function.name}: no result within {self._deadline_s:g} s on the clock"

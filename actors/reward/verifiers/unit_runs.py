@@ -21,26 +21,26 @@ MAX_TOLD_BYTES = 2**20
 MAX_WORDS = 300
 SLICE_MS = 50
 
-Told = tuple[str, int, bool, list[tuple[str, str, str]]]
+Result = tuple[str, int, bool, list[tuple[str, str, str]]]
 """The report of a file: its path, the child's exit code (negative: a signal), whether a line was forged, and
 for each test its name, outcome and text."""
 
 
 def run(payload: bytes) -> bytes:
-    """JSON of a `Told` for each file. payload: JSON with response, files (content by path) and tests (paths
+    """JSON of a `Result` for each file. payload: JSON with response, files (content by path) and tests (paths
     to run, which are among the files)."""
     asked = json.loads(payload)
     sys.dont_write_bytecode = True
-    told: list[Told] = []
+    results: list[Result] = []
     for path, content in asked["response"].items():
         _place(path, content, 0o600)
     for path in asked["tests"]:
         for name, content in asked["files"].items():
             _place(name, content, 0o400)
-        told.append(_file(path))
+        results.append(_file(path))
         with contextlib.suppress(OSError):
             os.kill(-1, signal.SIGKILL)  # descendants of the child; not this process, and none outside
-    return json.dumps(told).encode("utf-8", "replace")
+    return json.dumps(results).encode("utf-8", "replace")
 
 
 def _place(path: str, content: str, mode: int) -> None:
@@ -54,7 +54,7 @@ def _place(path: str, content: str, mode: int) -> None:
         file.write(content)
 
 
-def _file(path: str) -> Told:
+def _file(path: str) -> Result:
     read, write = os.pipe()
     word = os.urandom(16).hex()
     pid = os.fork()
@@ -63,7 +63,7 @@ def _file(path: str) -> Told:
         _be_runner(path, write, word)
     os.close(write)
     try:
-        code, lines = _told_by(pid, read)
+        code, lines = _output_of(pid, read)
     finally:
         os.close(read)
     forged = False
@@ -78,18 +78,18 @@ def _file(path: str) -> Told:
     return path, code, forged, tests
 
 
-def _told_by(pid: int, read: int) -> tuple[int, list[bytes]]:
+def _output_of(pid: int, read: int) -> tuple[int, list[bytes]]:
     """The child's exit code and its lines, up to a limit; other holders of the pipe are not waited for."""
-    told = bytearray()
+    output = bytearray()
     poll = select.poll()
     poll.register(read, select.POLLIN)
     code: int | None = None
     while True:
         ready = poll.poll(SLICE_MS if code is None else 0)
         part = os.read(read, 2**16) if ready else b""
-        told += part[: MAX_TOLD_BYTES - len(told)]
+        output += part[: MAX_TOLD_BYTES - len(output)]
         if code is not None and not part:
-            return code, bytes(told).splitlines()
+            return code, bytes(output).splitlines()
         if code is None and not part:
             ended, status = os.waitpid(pid, 0 if ready else os.WNOHANG)
             code = os.waitstatus_to_exitcode(status) if ended else None

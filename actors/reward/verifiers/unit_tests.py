@@ -32,7 +32,7 @@ TESTS_FAILED = 1
 """Exit code of pytest where a test failed: the ones that must fail do."""
 
 _Tests = list[tuple[str, str, str]]
-_told: msgspec.json.Decoder[list[tuple[str, int, bool, _Tests]]] = msgspec.json.Decoder(
+_results: msgspec.json.Decoder[list[tuple[str, int, bool, _Tests]]] = msgspec.json.Decoder(
     list[tuple[str, int, bool, _Tests]]
 )
 _Canaries = Mapping[str, Sequence[str]]
@@ -97,14 +97,16 @@ class UnitTestVerifier(Sandboxed):
 
     def _compared(self, suite: Suite, canaries: _Canaries, outcome: Outcome) -> Judgement:
         try:
-            told = {path: (code, forged, tests) for path, code, forged, tests in _told.decode(outcome.result)}
+            results = {
+                path: (code, forged, tests) for path, code, forged, tests in _results.decode(outcome.result)
+            }
         except (msgspec.MsgspecError, RecursionError):
-            told = {}
+            results = {}
         passed, first, crashed = 0, "", False
         for file in suite.tests:
-            if file.path not in told:
+            if file.path not in results:
                 return self._cheated("its result was written over", outcome)
-            code, forged, tests = told[file.path]
+            code, forged, tests = results[file.path]
             found, why = _outcomes(file.path, tests, canaries[file.path])
             if forged:
                 return self._cheated(f"{file.path}: reports were forged", outcome)

@@ -1,4 +1,4 @@
-"""Takers: complete groups go to the trainer or to an evaluation.
+"""GroupReaders: complete groups go to the trainer or to an evaluation.
 
 Owns the takers that wait for groups of a batch. Handing out a group is an event like any other. A group that
 was handed out before is read back from its shelf: its tokens are in memory no longer.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from gleaner.actors.protocol.rollout import GroupOut, Groups, SampleOut, TakeGroups
 from gleaner.actors.rollout.fleet.instance_table import Instances
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.events import GroupsTaken
 from gleaner.actors.rollout.state.token_log import Batch
 from gleaner.supervisor import Context, Deadline, Deferred, Refused
@@ -17,7 +17,7 @@ MAX_WAIT_S = 86_400.0
 """Limit of one wait: a timer that never ends would be kept forever."""
 
 
-class Takers:
+class GroupReaders:
     """See the module. One taker per batch waits at a time; a later request replaces an earlier one. held:
     whether no group may be handed out for the first time now. on_handed_out: called with a batch and its
     groups that a taker gets."""
@@ -25,12 +25,12 @@ class Takers:
     def __init__(
         self,
         ctx: Context,
-        books: Books,
+        journaled: JournaledState,
         instances: Instances,
         held: Callable[[], bool],
         on_handed_out: Callable[[str, Sequence[int]], None] = lambda batch, groups: None,
     ) -> None:
-        self._ctx, self._books, self._instances, self._held = ctx, books, instances, held
+        self._ctx, self._journaled, self._instances, self._held = ctx, journaled, instances, held
         self._on_handed_out = on_handed_out
         self._waiting: dict[str, tuple[Deadline, TakeGroups, Deferred]] = {}
         self.read_back = 0  # groups that were handed out again
@@ -49,7 +49,7 @@ class Takers:
     def look(self) -> None:
         """Answer the takers whose conditions hold now."""
         for name, (until, ask, deferred) in list(self._waiting.items()):
-            batch = self._books.state.log.batches.get(name)
+            batch = self._journaled.state.log.batches.get(name)
             if batch is None:
                 self._forget(name)
                 deferred.answer(Refused(f"batch {name} is not open any more"))
@@ -82,9 +82,9 @@ class Takers:
         if ready:
             groups = {group: group_out(batch, group) for group in ready if not batch.delivered(group)}
             taken = GroupsTaken(batch=batch.name, taker=ask.taker, groups=tuple(ready))
-            await self._books.hand_out(taken, list(groups.values()))
+            await self._journaled.hand_out(taken, list(groups.values()))
             if again := [group for group in ready if group not in groups]:
-                groups |= await self._books.shelves.get(batch.name, again)
+                groups |= await self._journaled.shelves.get(batch.name, again)
                 self.read_back += len(again)
             if len(groups) < len(ready):
                 deferred.answer(Refused(f"batch {batch.name} is not open any more"))
@@ -96,7 +96,7 @@ class Takers:
                 remaining=max(0, batch.wanted - len(_had(batch, ask)) - len(ready)),
                 remote_serving=self._served(batch),
                 dropped=sorted(batch.fates.dropped),
-                collected=self._books.state.counters.tokens_collected,
+                collected=self._journaled.state.counters.tokens_collected,
             )
         )
 

@@ -1,4 +1,4 @@
-"""Selecting: decides which groups count, requests prompts, aborts the rest.
+"""GroupSelection: decides which groups count, requests prompts, aborts the rest.
 
 Owns the requests for prompts and the running aborts; `state.group_policy` makes the decisions,
 `state.group_events` has their effects. All of it follows from the state: a restarted manager continues from
@@ -12,9 +12,9 @@ from gleaner.actors.names import CONTROLLER
 from gleaner.actors.protocol.instances import Abort
 from gleaner.actors.protocol.rollout import MorePrompts, PromptsAre
 from gleaner.actors.rollout.fleet.instance_table import Instances
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.admission import unfit
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import GroupsAdded
 from gleaner.actors.rollout.state.group_events import decision_of, due_aborts, events_of
 from gleaner.actors.rollout.state.token_log import Batch
@@ -28,18 +28,18 @@ ABORT_AGAIN_S = 0.5  # an abort may be lost in transit
 ABORT_LATE_S = 10.0
 
 
-class Selecting:
+class GroupSelection:
     """See the module. `act` is called with what an event of selection changed, after its commit."""
 
     def __init__(
         self,
         ctx: Context,
-        books: Books,
+        journaled: JournaledState,
         instances: Instances,
         max_prompt_tokens: int,
-        act: Callable[[Changes], None],
+        act: Callable[[Effects], None],
     ) -> None:
-        self._ctx, self._books, self._instances = ctx, books, instances
+        self._ctx, self._journaled, self._instances = ctx, journaled, instances
         self._max_prompt_tokens, self._act = max_prompt_tokens, act
         self._asking: set[str] = set()  # batches for which prompts are requested
         self._aborting: set[str] = set()  # instances with aborts in progress
@@ -47,20 +47,20 @@ class Selecting:
 
     def start(self) -> None:
         """Continue where the last incarnation was."""
-        for batch in list(self._books.state.log.batches.values()):
+        for batch in list(self._journaled.state.log.batches.values()):
             self.look(batch)
 
     def look(self, batch: Batch) -> None:
         """Decide again: a group was completed or added, or the state was restored."""
         decision = decision_of(batch)
         if events := events_of(batch.name, decision):
-            changes, committed = self._books.enter(*events, flush=True)
+            changes, committed = self._journaled.enter(*events, flush=True)
             self._ctx.background(self._decided(changes, committed), f"groups of {batch.name}")
         if decision.add and batch.name not in self._asking:
             self._asking.add(batch.name)
             self._ctx.background(self._refill(batch), f"prompts for {batch.name}")
 
-    async def _decided(self, changes: Sequence[Changes], committed: Awaitable[int]) -> None:
+    async def _decided(self, changes: Sequence[Effects], committed: Awaitable[int]) -> None:
         await committed
         for change in changes:
             self._act(change)
@@ -91,7 +91,7 @@ class Selecting:
                     wait.progress()
                     if self._open(batch):
                         added = GroupsAdded(batch=batch.name, first=ask.first, prompts=reply.prompts)
-                        self._act(await self._books.record(added))
+                        self._act(await self._journaled.record(added))
                         # the next completed groups may have arrived while prompts were requested
                         self.look(batch)
         finally:
@@ -105,13 +105,13 @@ class Selecting:
         return None if fault is None else f"a prompt {fault}"
 
     def _open(self, batch: Batch) -> bool:
-        return self._books.state.log.batches.get(batch.name) is batch
+        return self._journaled.state.log.batches.get(batch.name) is batch
 
     # -- aborts --
 
     def abort(self) -> None:
         """Send aborts to instances that decode requests that do not count."""
-        state = self._books.state
+        state = self._journaled.state
         for name in due_aborts(state.log, state.streams):
             if name not in self._aborting and name in self._instances:
                 self._aborting.add(name)
@@ -119,7 +119,7 @@ class Selecting:
 
     async def _abort(self, name: str) -> None:
         """Send aborts until the instance's stream has reported the end of each, or it is gone."""
-        state = self._books.state
+        state = self._journaled.state
         try:
             async with self._ctx.wait(
                 "aborted requests to end", on=name, deadline_s=ABORT_LATE_S, go_on=True

@@ -15,7 +15,7 @@ from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import Score, Verdict
 from gleaner.actors.reward.health import MAX_TEXT, VerifierHealth
 from gleaner.actors.reward.verdicts import OURS
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.events import Scored
 from gleaner.actors.rollout.state.group_policy import made_again
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
@@ -36,12 +36,12 @@ class Scoring:
     def __init__(
         self,
         ctx: Context,
-        books: Books,
+        journaled: JournaledState,
         limits: Reward,
         on_scored: Callable[[Scored], Awaitable[None]],
         on_health: Callable[[], None],
     ) -> None:
-        self._ctx, self._books, self._limits = ctx, books, limits
+        self._ctx, self._journaled, self._limits = ctx, journaled, limits
         self._on_scored, self._on_health = on_scored, on_health
         self.health = VerifierHealth(limits.sick_share, limits.sick_limit_s)
         self.asked_again: Counter[str] = Counter()
@@ -52,7 +52,7 @@ class Scoring:
 
     def start(self) -> None:
         """Start with the requests that the last incarnation had left without a verdict."""
-        for log in self._books.state.log.unscored():
+        for log in self._journaled.state.log.unscored():
             self.add(log.id)
 
     def add(self, request: str) -> None:
@@ -73,7 +73,7 @@ class Scoring:
 
     def _ask_more(self) -> None:
         while self._waiting and self._asking < self._limits.max_queue:
-            log = self._books.state.log.requests.get(self._waiting.popleft())
+            log = self._journaled.state.log.requests.get(self._waiting.popleft())
             if log is not None and not log.judged and log.state is RequestState.FINISHED:
                 self._asking += 1
                 self._ctx.background(self._score(log), "score")
@@ -93,7 +93,7 @@ class Scoring:
         if log.due and not len(log):  # there is no text to score
             await self._on_scored(Scored(request=log.id, score=0.0, status=DEADLINE))
             return
-        prompt = self._books.state.log.batches[log.batch].prompt(log.group)
+        prompt = self._journaled.state.log.batches[log.batch].prompt(log.group)
         ask = Score(request=log.id, split=prompt.split, index=prompt.index, tokens=log.tokens_bytes())
         late_s = 2 * self._deadline_s()
         async with self._ctx.wait("a verdict", on=REWARD, deadline_s=late_s, go_on=True):
@@ -122,7 +122,7 @@ class Scoring:
             except AskFailed as problem:
                 self._ctx.log.warning("score not received: request=%s: %s", log.id, problem)
             else:
-                self._heard(verdict)
+                self._observe(verdict)
                 if not self._wanted(log):
                     return None
                 if not self._tried_again(log, verdict.status):
@@ -135,19 +135,19 @@ class Scoring:
 
     def _wanted(self, log: RequestLog) -> bool:
         """Whether it is still finished and open: it was not dropped meanwhile."""
-        return log.id in self._books.state.log.requests and log.state is RequestState.FINISHED
+        return log.id in self._journaled.state.log.requests and log.state is RequestState.FINISHED
 
     def _tried_again(self, log: RequestLog, status: str) -> bool:
         """Whether this failure is the verifier's, so that the same response is scored again. With few
         verdicts the response may be at fault: then the sample is generated again first."""
         if not (self.health.sick and self.health.fails(status)):
             return False
-        most = self._books.state.log.batches[log.batch].submitted.again
+        most = self._journaled.state.log.batches[log.batch].submitted.again
         return self.health.outage or log.due or not made_again(status, log.again, most)
 
-    def _heard(self, verdict: Verdict) -> None:
+    def _observe(self, verdict: Verdict) -> None:
         before = self.health.sick
-        self.health.heard(verdict.status, verdict.detail, self._ctx.now())
+        self.health.observe(verdict.status, verdict.detail, self._ctx.now())
         self._changed(before)
 
     def _idle(self) -> None:

@@ -1,22 +1,22 @@
-"""Opening: open batches under their weights, and publish versions.
+"""BatchSubmission: open batches under their weights, and publish versions.
 
-Owns the checks before a batch is open, and the effects of a new version of the weights. `Books` owns the open
-batches and their weights.
+Owns the checks before a batch is open, and the effects of a new version of the weights. `JournaledState` owns
+the open batches and their weights.
 """
 
 from collections.abc import Callable, Sequence
 
 from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.rollout import SubmitBatch, Weights
-from gleaner.actors.rollout.fleet.step_metrics import Measuring
-from gleaner.actors.rollout.fleet.weight_updates import Flipping
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.fleet.step_metrics import StepMetrics
+from gleaner.actors.rollout.fleet.weight_updates import WeightUpdates
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.admission import TokenLimits, unfit
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.supervisor import Context, Refused, Suspended
 
 
-class Opening:
+class BatchSubmission:
     """See the module.
 
     Args:
@@ -27,16 +27,21 @@ class Opening:
     def __init__(
         self,
         ctx: Context,
-        books: Books,
+        journaled: JournaledState,
         *,
-        flipping: Flipping,
-        measuring: Measuring,
+        weight_updates: WeightUpdates,
+        step_metrics: StepMetrics,
         limits: TokenLimits,
-        act: Callable[[Changes], None],
+        act: Callable[[Effects], None],
     ) -> None:
-        self._ctx, self._books, self._flipping, self._measuring = ctx, books, flipping, measuring
+        self._ctx, self._journaled, self._weight_updates, self._step_metrics = (
+            ctx,
+            journaled,
+            weight_updates,
+            step_metrics,
+        )
         self._limits, self._act = limits, act
-        self._state = books.state
+        self._state = journaled.state
 
     async def submit(self, message: SubmitBatch) -> None:
         """Publish the weights of a batch and open it. Idempotent. Raises Refused or Suspended."""
@@ -54,14 +59,14 @@ class Opening:
                 f"batch {name}: max_new_tokens is {message.batch.max_new_tokens}, "
                 f"rollout.max_new_tokens is {self._limits.response}"
             )
-        opened = self._books.weights.get(name)
+        opened = self._journaled.weights.get(name)
         if message.batch.min_version is None and opened is not None and opened.root != message.weights.root:
             # no instance will serve those again
             raise Refused(_lost_weights(f"batch {name}", opened.version))
         await self._note(message.weights)
         await self.open(message.batch, message.weights)
-        self._flipping.tell()
-        self._measuring.there()
+        self._weight_updates.tell()
+        self._step_metrics.there()
 
     def known(self, weights: Weights) -> bool:
         """Whether this version is known already. Raises Refused if it cannot be published."""
@@ -82,8 +87,8 @@ class Opening:
             if versions.newest is not None and versions.newest.version > weights.version:
                 return  # a repeated message, after newer versions
         await self._note(weights)
-        self._flipping.tell()
-        self._measuring.there()
+        self._weight_updates.tell()
+        self._step_metrics.there()
 
     async def open(self, batch: BatchSubmitted, weights: Weights) -> None:
         """Open a batch that is not open yet. Raises Refused or Suspended."""
@@ -92,8 +97,8 @@ class Opening:
                 raise Refused(refusal)
             if full := self._ctx.journal.refuses():
                 raise Suspended(f"no new batches: {full}")
-            self._measuring.opened(batch.batch)
-            self._act(await self._books.submit(batch, weights))
+            self._step_metrics.opened(batch.batch)
+            self._act(await self._journaled.submit(batch, weights))
 
     async def close(self, names: Sequence[str]) -> None:
         """Release those of these batches that are open."""
@@ -101,9 +106,9 @@ class Opening:
         batches = [open[name] for name in names if name in open]
         if not batches:
             return
-        changes = await self._books.release(*batches)
+        changes = await self._journaled.release(*batches)
         for batch, changed in zip(batches, changes, strict=True):
-            self._measuring.released(batch.name)
+            self._step_metrics.released(batch.name)
             self._act(changed)
 
     async def _note(self, weights: Weights) -> None:
@@ -113,7 +118,7 @@ class Opening:
             raise Refused(fault)
         if self._state.begun_under_others(weights.version, weights.root):
             raise Refused(_lost_weights("an open batch", weights.version))
-        await self._books.publish(weights)
+        await self._journaled.publish(weights)
 
 
 def _lost_weights(what: str, version: int) -> str:

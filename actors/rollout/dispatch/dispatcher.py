@@ -1,4 +1,4 @@
-"""Dispatching: send waiting requests to the instances that the LoadBalancer names.
+"""Dispatcher: send waiting requests to the instances that the LoadBalancer names.
 
 Owns the order of the batches, the load reports to the balancer and the dispatches in transit. Single requests
 go first: a caller waits for the answer. Then batches of exactly one version: they can only be served until
@@ -17,12 +17,12 @@ from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.experts import ExpertsWanted
 from gleaner.actors.protocol.instances import Dispatch, Work
 from gleaner.actors.protocol.requests import BATCH
-from gleaner.actors.rollout.dispatch.migration import Moving
+from gleaner.actors.rollout.dispatch.migration import Migration
 from gleaner.actors.rollout.dispatch.quarantine import Quarantine
-from gleaner.actors.rollout.dispatch.session_affinity import Sessions
+from gleaner.actors.rollout.dispatch.session_affinity import SessionAffinity
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
-from gleaner.actors.rollout.journal.journaled_state import Books
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import Dispatched
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.token_log import Batch
@@ -44,25 +44,25 @@ OnSent = Callable[[Instance, list[RequestLog]], None]
 class PlacementConstraints:
     """What binds a request to an instance, beside the load: a move, its session, a suspicion."""
 
-    moving: Moving
-    sessions: Sessions
+    migration: Migration
+    sessions: SessionAffinity
     quarantine: Quarantine
 
 
-class Dispatching:
+class Dispatcher:
     """See the module; `run` it in the background, `wake` it when something changed."""
 
     def __init__(
         self,
         ctx: Context,
-        books: Books,
+        journaled: JournaledState,
         instances: Instances,
         constraints: PlacementConstraints,
         on_sent: OnSent,
         give_up: GiveUp,
     ) -> None:
-        self._ctx, self._books, self._instances = ctx, books, instances
-        self._moving, self._sessions = constraints.moving, constraints.sessions
+        self._ctx, self._journaled, self._instances = ctx, journaled, instances
+        self._migration, self._sessions = constraints.migration, constraints.sessions
         self._quarantine = constraints.quarantine
         self._on_sent, self._give_up = on_sent, give_up
         self._load: list[LoadChange] = []
@@ -82,7 +82,7 @@ class Dispatching:
         """Requests wait, or an instance has free capacity."""
         self._changed.set()
 
-    def note(self, changes: Changes) -> None:
+    def note(self, changes: Effects) -> None:
         """Requests started or ended: the balancer gets a report before the next placement."""
         self._load += [
             LoadChange(instance=name, incarnation=incarnation, started=1)
@@ -109,7 +109,7 @@ class Dispatching:
             self._changed.clear()
             await self._report_load()
             await self._quarantine.look()
-            if not self._books.state.log.waiting or self._ctx.now() < self._held_until_s:
+            if not self._journaled.state.log.waiting or self._ctx.now() < self._held_until_s:
                 continue
             full: list[set[int]] = []  # no instance of these versions has free capacity
             waiting = self._waiting()
@@ -125,7 +125,7 @@ class Dispatching:
 
     def _waiting(self) -> deque[BatchSubmitted]:
         """The batches that have requests waiting, in the order in which they are served."""
-        log = self._books.state.log
+        log = self._journaled.state.log
         batches = sorted((log.batches[name] for name in log.waits.batches()), key=_urgency)
         return deque(batch.submitted for batch in batches)
 
@@ -133,26 +133,26 @@ class Dispatching:
         """The first waiting batch, with the versions that may make its requests. Single requests behind it
         join if all may go anywhere: a placement takes turns of two actors, whatever its size."""
         first = waiting.popleft()
-        batches, roots = [first.batch], self._books.roots(first)
+        batches, roots = [first.batch], self._journaled.roots(first)
         if self._anywhere(first):
-            while waiting and self._anywhere(waiting[0]) and self._books.roots(waiting[0]) == roots:
+            while waiting and self._anywhere(waiting[0]) and self._journaled.roots(waiting[0]) == roots:
                 batches.append(waiting.popleft().batch)
         return batches, roots
 
     def _anywhere(self, batch: BatchSubmitted) -> bool:
         """Whether it is a single request without a session, a target instance or a need to run alone."""
-        if batch.scored or self._moving.arriving(batch.batch) or self._quarantine.suspect(batch.batch):
+        if batch.scored or self._migration.arriving(batch.batch) or self._quarantine.suspect(batch.batch):
             return False
-        return not any(self._sessions.of(one.id) for one in self._books.state.log.first(batch.batch, 1))
+        return not any(self._sessions.of(one.id) for one in self._journaled.state.log.first(batch.batch, 1))
 
     async def _place(self, batches: list[str], roots: dict[int, bytes]) -> bool:
         """Send waiting requests while there is free capacity; False if there was not enough."""
-        log = self._books.state.log
+        log = self._journaled.state.log
         count = sum(map(log.waits.count, batches))
         if not count:
             return True
-        moved = [one for batch in batches for one in self._moving.arriving(batch)]
-        targets = tuple(self._moving.moved_to(one) for one in moved)
+        moved = [one for batch in batches for one in self._migration.arriving(batch)]
+        targets = tuple(self._migration.moved_to(one) for one in moved)
         waiting = (one for batch in batches for one in log.first(batch, 1))
         preferred = self._sessions.preferred(next(waiting).id) if count == 1 else ""
         place = Place(roots=roots, count=count, moved=targets, preferred=preferred)
@@ -188,20 +188,20 @@ class Dispatching:
             await self._report_load()
 
     def _send(self, instance: Instance, version: int, logs: list[RequestLog]) -> None:
-        streams = self._books.state.streams
+        streams = self._journaled.state.streams
         if streams.alive(instance.name, instance.incarnation) is None or not logs:
             return
         first = streams.next_ticket(instance.name, instance.incarnation)
         tickets = tuple(range(first, first + len(logs)))
         work = [self._work(ticket, log) for ticket, log in zip(tickets, logs, strict=True)]
-        _, committed = self._books.enter(
+        _, committed = self._journaled.enter(
             Dispatched(
                 instance=instance.name,
                 incarnation=instance.incarnation,
                 version=version,
                 tickets=tickets,
                 requests=tuple(log.id for log in logs),
-                moved=sum(bool(self._moving.moved_to(log)) for log in logs),
+                moved=sum(bool(self._migration.moved_to(log)) for log in logs),
             ),
             flush=True,
         )
@@ -218,7 +218,7 @@ class Dispatching:
         instance.sending.append(self._ctx.background(delivery, f"dispatch to {instance.name}"))
 
     def _work(self, ticket: int, log: RequestLog) -> Work:
-        batch = self._books.state.log.batches[log.batch].submitted
+        batch = self._journaled.state.log.batches[log.batch].submitted
         experts: ExpertsWanted | None = None
         if batch.experts:
             name = batch.batch.removeprefix(BATCH)

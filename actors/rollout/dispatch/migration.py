@@ -1,4 +1,4 @@
-"""Moving: request moves to balance load (RLBoost, Algorithm 2, lines 13-27).
+"""Migration: request moves to balance load (RLBoost, Algorithm 2, lines 13-27).
 
 Owns when the LoadBalancer is asked, the moves in progress, and how long a request rests after one. The
 balancer decides what moves where (`rebalancer`). A move is an abort at the source, whose stream brings the
@@ -17,10 +17,10 @@ import numpy as np
 from gleaner.actors.names import BALANCER
 from gleaner.actors.protocol.balancer import Holding, MoveOrder, Moves, Rebalance
 from gleaner.actors.protocol.instances import Abort
-from gleaner.actors.rollout.dispatch.remaining_length import LengthsLeft
+from gleaner.actors.rollout.dispatch.remaining_length import RemainingLengths
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
-from gleaner.actors.rollout.journal.journaled_state import Books
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.supervisor import AskFailed, Context
 
@@ -63,12 +63,12 @@ class _Columns:
     executing: list[bool] = field(default_factory=list)
 
 
-class Moving:
+class Migration:
     """See the module; `run` it in the background, `wake` it when load changed."""
 
-    def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
-        self._ctx, self._books, self._instances = ctx, books, instances
-        self._lengths = LengthsLeft()
+    def __init__(self, ctx: Context, journaled: JournaledState, instances: Instances) -> None:
+        self._ctx, self._journaled, self._instances = ctx, journaled, instances
+        self._lengths = RemainingLengths()
         self._orders: dict[str, _Order] = {}
         self._moved_s: dict[str, float] = {}
         self._pending_s: dict[str, float] = {}
@@ -78,9 +78,9 @@ class Moving:
         """An instance was added, or serves other weights."""
         self._changed.set()
 
-    def note(self, changes: Changes) -> None:
+    def note(self, changes: Effects) -> None:
         """Record the changes in requests."""
-        requests = self._books.state.log.requests
+        requests = self._journaled.state.log.requests
         for name in changes.finished:
             log = requests.get(name)
             if log is not None:
@@ -102,7 +102,7 @@ class Moving:
         """The requests of this batch that have left their instances for others and wait; the longest prefix
         goes first."""
         taken = [name for name, order in self._orders.items() if order.taken]
-        requests = map(self._books.state.log.requests.get, taken)
+        requests = map(self._journaled.state.log.requests.get, taken)
         waiting = [
             log
             for log in requests
@@ -122,7 +122,7 @@ class Moving:
     async def run(self) -> None:
         """Run a round whenever load changed, but not too often."""
         while True:
-            await self._ctx.idle(self._changed, LOOK_S if self._books.state.log.requests else None)
+            await self._ctx.idle(self._changed, LOOK_S if self._journaled.state.log.requests else None)
             self._changed.clear()
             moved = await self._round()
             await self._ctx.idle(asyncio.Event(), AGAIN_S if moved else ROUND_S)
@@ -130,14 +130,14 @@ class Moving:
     async def _round(self) -> bool:
         """Run one round; return whether anything moves."""
         self._prune()
-        batches = self._books.state.log.batches
+        batches = self._journaled.state.log.batches
         gates = {name: number for number, name in enumerate(batches)}
         closed = self._waiting_batches()
         under_way = {name for order in self._orders.values() for name in (order.source, order.target)}
         holdings = [self._holding(instance, gates, closed, under_way) for instance in self._serving()]
         if len(holdings) < 2 or not any(1 in holding.movable for holding in holdings):
             return False
-        roots = [self._books.roots(batch.submitted) for batch in batches.values()]
+        roots = [self._journaled.roots(batch.submitted) for batch in batches.values()]
         ask = Rebalance(gates=roots, holdings=holdings)
         try:
             answer = await self._ctx.ask(BALANCER, ask, deadline_s=DECISION_DEADLINE_S, expect=Moves)
@@ -151,7 +151,7 @@ class Moving:
     async def _begin(self, move: MoveOrder) -> None:
         """Take the requests from their instance; `note` records when they have left it."""
         instance = self._instances.get(move.source)
-        stream = self._books.state.streams.alive(move.source, move.source_incarnation)
+        stream = self._journaled.state.streams.alive(move.source, move.source_incarnation)
         if instance is None or stream is None or instance.incarnation != move.source_incarnation:
             return
         live = stream.live()
@@ -168,20 +168,20 @@ class Moving:
 
     def _serving(self) -> Iterator[Instance]:
         for instance in self._instances.values():
-            alive = self._books.state.streams.alive(instance.name, instance.incarnation)
+            alive = self._journaled.state.streams.alive(instance.name, instance.incarnation)
             if instance.version is not None and alive is not None:
                 yield instance
 
     def _waiting_batches(self) -> set[str]:
         """Batches with requests that wait for an instance: those fill idle instances."""
-        log = self._books.state.log
+        log = self._journaled.state.log
         return {name for name in log.batches if log.waits.count(name)}
 
     def _holding(
         self, instance: Instance, gates: dict[str, int], closed: set[str], under_way: set[str]
     ) -> Holding:
         """The requests of an instance, for the balancer."""
-        state, now = self._books.state, self._ctx.now()
+        state, now = self._journaled.state, self._ctx.now()
         columns = _Columns()
         live = state.streams[instance.name].live()
         full = sum(ticket.started for ticket in live.values()) >= instance.slots
@@ -211,7 +211,7 @@ class Moving:
 
     def _prune(self) -> None:
         """Forget finished entries, so nothing here outgrows the requests in flight."""
-        requests, now = self._books.state.log.requests, self._ctx.now()
+        requests, now = self._journaled.state.log.requests, self._ctx.now()
         for name, order in list(self._orders.items()):
             if name not in requests or now > order.until_s:
                 del self._orders[name]

@@ -6,9 +6,9 @@ requests are suspects. In memory only: a restarted manager starts counting from 
 """
 
 from gleaner.actors.names import BALANCER
-from gleaner.actors.rollout.dispatch.suspect_policy import MAX_KNOWN, Held, Suspects
+from gleaner.actors.rollout.dispatch.suspect_policy import MAX_KNOWN, SuspectRequest, Suspects
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.tickets import Stream
 from gleaner.supervisor import Context
@@ -17,8 +17,8 @@ from gleaner.supervisor import Context
 class Quarantine:
     """See the module."""
 
-    def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
-        self._ctx, self._books, self._instances = ctx, books, instances
+    def __init__(self, ctx: Context, journaled: JournaledState, instances: Instances) -> None:
+        self._ctx, self._journaled, self._instances = ctx, journaled, instances
         self._suspects = Suspects()
         self._kept: tuple[str, int] | None = None
         self._request = ""  # the request that it is kept for
@@ -43,13 +43,13 @@ class Quarantine:
     def died(self, instance: str, stream: Stream) -> list[str]:
         """An instance died unasked, with the requests of its stream. Returns requests to end: they kill
         engines."""
-        requests, now_s = self._books.state.log.requests, self._ctx.now()
-        held: dict[str, Held] = {}
+        requests, now_s = self._journaled.state.log.requests, self._ctx.now()
+        held: dict[str, SuspectRequest] = {}
         for ticket in stream.live().values():
             log = requests.get(ticket.request)
             if log is not None:
                 sent_s = self._sent_s.get(log.id, float("-inf"))
-                held[log.id] = Held(len(log), _got_tokens(log), sent_s)
+                held[log.id] = SuspectRequest(len(log), _got_tokens(log), sent_s)
         singles = {request for request in held if self._single(requests[request])}
         ended = self._suspects.died(instance, now_s, held, singles)
         self._ended.update(ended)
@@ -57,7 +57,7 @@ class Quarantine:
 
     def suspect(self, batch: str) -> RequestLog | None:
         """The request of this batch, if it waits to run alone."""
-        known = self._books.state.log.batches[batch]
+        known = self._journaled.state.log.batches[batch]
         if known.submitted.scored:
             return None
         log = known.groups[0][0]
@@ -75,7 +75,7 @@ class Quarantine:
             able = [one for one in self._instances.values() if self._serves(one, roots)]
             if not able:
                 return None
-            chosen = min(able, key=lambda one: self._books.state.streams[one.name].held)
+            chosen = min(able, key=lambda one: self._journaled.state.streams[one.name].held)
             self._kept, self._request = (chosen.name, chosen.incarnation), log.id
             self._ctx.log.warning(
                 "quarantine after deaths of several engines: request=%s runs alone on %s", log.id, chosen.name
@@ -84,13 +84,13 @@ class Quarantine:
         instance = self._instance()
         if self._request != log.id or instance is None:
             return None
-        return instance if not self._books.state.streams[instance.name].held else None
+        return instance if not self._journaled.state.streams[instance.name].held else None
 
     async def look(self) -> None:
         """Release the instance when its request has a token, is over, or is elsewhere."""
         if self._kept is None:
             return
-        instance, log = self._instance(), self._books.state.log.requests.get(self._request)
+        instance, log = self._instance(), self._journaled.state.log.requests.get(self._request)
         if instance is not None and log is not None:
             waits = log.state is RequestState.QUEUED and self._suspects.suspect(log.id, len(log))
             runs = log.state is RequestState.DISPATCHED and not _got_tokens(log)
@@ -112,11 +112,11 @@ class Quarantine:
 
     def _serves(self, instance: Instance, roots: dict[int, bytes]) -> bool:
         version = instance.version
-        alive = self._books.state.streams.alive(instance.name, instance.incarnation) is not None
+        alive = self._journaled.state.streams.alive(instance.name, instance.incarnation) is not None
         return alive and version is not None and roots.get(version) == instance.root
 
     def _single(self, log: RequestLog) -> bool:
-        return not self._books.state.log.batches[log.batch].submitted.scored
+        return not self._journaled.state.log.batches[log.batch].submitted.scored
 
 
 def _got_tokens(log: RequestLog) -> bool:

@@ -1,4 +1,4 @@
-"""LengthsLeft: remaining tokens of requests, estimated from finished ones.
+"""RemainingLengths: remaining tokens of requests, estimated from finished ones.
 
 Owns a histogram of lengths, fed as responses finish. Pure. Responses have long tails: a long response is
 expected to become longer. Older lengths fade, because a policy that learns changes them.
@@ -14,7 +14,7 @@ MEMORY = 4096
 """Responses that are remembered: a few steps of a large batch."""
 
 
-class LengthsLeft:
+class RemainingLengths:
     """See the module. The histogram has `BINS` bins of equal width up to the longest limit seen."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Sessions: requests of a conversation go to the instance of its last turn.
+"""SessionAffinity: requests of a conversation go to the instance of its last turn.
 
 Owns which instance served each session last. Soft state: a restarted manager has forgotten it. If there are
 too many sessions, the least recently used is forgotten. That costs a prefill, nothing more. Pure.
@@ -14,7 +14,7 @@ MAX_SESSION = 200
 """Characters of one session name."""
 
 
-class Sessions:
+class SessionAffinity:
     """See the module."""
 
     def __init__(self, most: int = MAX_SESSIONS) -> None:

@@ -35,7 +35,7 @@ class _Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SuspectRequest:
     """A request on an instance that died. tokens: in its log; here: it got some there. sent_s: when it was
     sent there."""
 
@@ -52,7 +52,9 @@ class Suspects:
         self._died: tuple[str, float] = "", -1.0  # the last instance that died, and when
         self._other: tuple[str, float] = "", -1.0  # the last one of another name
 
-    def died(self, instance: str, now_s: float, held: Mapping[str, Held], singles: Set[str]) -> list[str]:
+    def died(
+        self, instance: str, now_s: float, held: Mapping[str, SuspectRequest], singles: Set[str]
+    ) -> list[str]:
         """An instance died unasked with these requests on it, of which `singles` can be suspects. Returns
         those to end."""
         ended: list[str] = []

@@ -1,4 +1,4 @@
-"""Profile: measured decode speed of instances (RLBoost 4.2.1, Algorithm 2).
+"""ThroughputTable: measured decode speed of instances (RLBoost 4.2.1, Algorithm 2).
 
 Owns the sums that a worker measures, the table of one instance, the model that is fitted to it, and which
 instances share a table. Pure: the caller measures the seconds.
@@ -84,7 +84,7 @@ class StepModel:
 
 
 @dataclass(slots=True)
-class Profile:
+class ThroughputTable:
     """The table of one instance, or of all instances of one kind of hardware."""
 
     buckets: dict[tuple[int, int], Work] = field(default_factory=dict)
@@ -154,13 +154,13 @@ class Profiles:
     table until that is full enough."""
 
     def __init__(self) -> None:
-        self._own: dict[str, Profile] = {}
-        self._kinds: dict[str, Profile] = {}
+        self._own: dict[str, ThroughputTable] = {}
+        self._kinds: dict[str, ThroughputTable] = {}
 
     def add(self, instance: str, kind: str, sums: list[Work]) -> None:
         """Add the sums of an instance's worker."""
-        self._own.setdefault(instance, Profile()).add(sums)
-        self._kinds.setdefault(kind, Profile()).add(sums)
+        self._own.setdefault(instance, ThroughputTable()).add(sums)
+        self._kinds.setdefault(kind, ThroughputTable()).add(sums)
 
     def forget(self, instance: str) -> None:
         """Forget an instance that is gone; the next one of its name may run on other hardware."""

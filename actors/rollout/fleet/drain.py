@@ -1,4 +1,4 @@
-"""Withdrawals: drain an instance and requeue its requests with their tokens.
+"""Drains: drain an instance and requeue its requests with their tokens.
 
 Owns the drains in progress. An abort may be lost in transit and is repeated; only the instance's own stream
 shows that it holds nothing."""
@@ -21,7 +21,7 @@ class _Withdrawal:
     aborted: set[int] = field(default_factory=set)
 
 
-class Withdrawals:
+class Drains:
     """See the module."""
 
     def __init__(self, ctx: Context, state: RolloutState) -> None:

@@ -23,8 +23,8 @@ from gleaner.supervisor import Address
 @dataclass(slots=True)
 class Instance:
     """One registered incarnation. `version`: what it serves, with this root; None: it gets no requests.
-    `leaving`: drained for good, as far as its host knows; `spared`: drained for now; `said`: version and root
-    that it could serve meanwhile. `heard_s`: time of its last frame, registration or dispatch."""
+    `leaving`: drained for good, as far as its host knows; `spared`: drained for now; `announcement`: version
+    and root that it could serve meanwhile. `heard_s`: time of its last frame, registration or dispatch."""
 
     name: str
     kind: str
@@ -36,7 +36,7 @@ class Instance:
     root: bytes = b""
     leaving: bool = False
     spared: bool = False
-    said: tuple[int, bytes] | None = None
+    announcement: tuple[int, bytes] | None = None
     engines: int = 1
     cache_tokens: int = 0
     device: Device | None = None
@@ -125,7 +125,7 @@ class Instances(dict[str, Instance]):
             return None
         return self.pop(name)
 
-    def heard(self, name: str, now_s: float) -> None:
+    def touch(self, name: str, now_s: float) -> None:
         """Record the time of a frame."""
         known = self.get(name)
         if known is not None:

@@ -25,16 +25,16 @@ from gleaner.actors.protocol.instances import (
     Withdraw,
     Withdrawn,
 )
-from gleaner.actors.rollout.dispatch.dispatcher import Dispatching
+from gleaner.actors.rollout.dispatch.dispatcher import Dispatcher
 from gleaner.actors.rollout.dispatch.placement import InstanceKind
 from gleaner.actors.rollout.dispatch.quarantine import Quarantine
-from gleaner.actors.rollout.fleet.drain import Withdrawals
+from gleaner.actors.rollout.fleet.drain import Drains
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
-from gleaner.actors.rollout.fleet.overdue import Owed
-from gleaner.actors.rollout.fleet.step_metrics import Measuring
-from gleaner.actors.rollout.fleet.weight_trials import Loading
-from gleaner.actors.rollout.journal.journaled_state import Books
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.fleet.overdue import OverdueWork
+from gleaner.actors.rollout.fleet.step_metrics import StepMetrics
+from gleaner.actors.rollout.fleet.weight_trials import WeightTrials
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import InstanceGone, InstanceJoined, TicketsRenewed, TicketsRevoked
 from gleaner.actors.rollout.state.ticket_renewal import may_renew
 from gleaner.actors.rollout.state.tickets import Stream
@@ -61,11 +61,11 @@ class MembershipSettings(Sections):
 class MembershipParts:
     """The parts of the manager that registrations and ends of instances concern."""
 
-    dispatching: Dispatching
-    loading: Loading
-    measuring: Measuring
-    withdrawals: Withdrawals
-    owed: Owed
+    dispatcher: Dispatcher
+    weight_trials: WeightTrials
+    step_metrics: StepMetrics
+    drains: Drains
+    overdue: OverdueWork
     quarantine: Quarantine
 
 
@@ -79,7 +79,7 @@ class MembershipEffects:
         deadly: these requests kill the engines that take them.
     """
 
-    committed: Callable[[Changes], None]
+    committed: Callable[[Effects], None]
     serving: Callable[[], None]
     deadly: Callable[[list[str]], Awaitable[None]]
 
@@ -90,19 +90,23 @@ class Membership:
     def __init__(
         self,
         ctx: Context,
-        books: Books,
+        journaled: JournaledState,
         instances: Instances,
         settings: MembershipSettings,
         parts: MembershipParts,
         effects: MembershipEffects,
     ) -> None:
-        self._ctx, self._books, self._instances, self._settings = ctx, books, instances, settings
-        self._dispatching, self._loading, self._measuring = parts.dispatching, parts.loading, parts.measuring
-        self._withdrawals, self._owed, self._quarantine = parts.withdrawals, parts.owed, parts.quarantine
+        self._ctx, self._journaled, self._instances, self._settings = ctx, journaled, instances, settings
+        self._dispatcher, self._weight_trials, self._step_metrics = (
+            parts.dispatcher,
+            parts.weight_trials,
+            parts.step_metrics,
+        )
+        self._drains, self._overdue, self._quarantine = parts.drains, parts.overdue, parts.quarantine
         self._act, self._on_serving = effects.committed, effects.serving
         self._on_deadly = effects.deadly
         self._asked: set[tuple[str, int]] = set()  # instances asked to drain: their death is expected
-        self._state = books.state
+        self._state = journaled.state
         self._registrations = 0
         self._registered_by = Deadline.after(REREGISTER_S, ctx.turn_time())
         self._awaited = {name for name, stream in self._state.streams.items() if not stream.gone}
@@ -122,18 +126,18 @@ class Membership:
         known = self._instances.get(name)
         # An instance of the journal that registers again with a new manager changes nothing there: when
         # thousands of requests wait for the manager, its instances do not queue for a commit each.
-        joined, deadly = Changes(), list[str]()
+        joined, deadly = Effects(), list[str]()
         if self._state.streams.alive(name, incarnation) is None:
             before = self._state.streams.get(name)
             if before is not None and not before.gone and before.incarnation < incarnation:
                 deadly = self._died(name, before)  # it is back before its end was reported
-            joined = await self._books.record(InstanceJoined(instance=name, incarnation=incarnation))
+            joined = await self._journaled.record(InstanceJoined(instance=name, incarnation=incarnation))
             if joined.refused:
                 raise Refused(
                     f"{name}#{incarnation} was replaced or given up: start again under a new incarnation"
                 )
         self._awaited.discard(name)
-        self._loading.gone(name, "it registered anew")
+        self._weight_trials.gone(name, "it registered anew")
         self._registrations += 1
         epoch = f"{self._ctx.incarnation}.{self._registrations}"
         instance = self._instances.register(message, epoch, self._ctx.turn_time())
@@ -143,21 +147,21 @@ class Membership:
         lost = tuple(sorted(ticket for ticket in stream.live() if ticket > message.received))
         if lost:
             self._ctx.log.info("%s never got %d dispatches: they go elsewhere", name, len(lost))
-            await self._books.record(TicketsRevoked(instance=name, incarnation=incarnation, tickets=lost))
-        self._dispatching.forget_load(name)
+            await self._journaled.record(TicketsRevoked(instance=name, incarnation=incarnation, tickets=lost))
+        self._dispatcher.forget_load(name)
         await self._ctx.tell(BALANCER, instance.down())
         await self._ctx.tell(BALANCER, instance.up(*stream.load()))
         self._act(joined)
         await self._on_deadly(deadly)
-        self._measuring.there()
-        self._dispatching.wake()
+        self._step_metrics.there()
+        self._dispatcher.wake()
         pulls = message.kind == "preemptible" and not self._settings.ablation.synchronous_weights
         return Registered(
             manager=self._ctx.address,
             epoch=epoch,
             stream_endpoint=stream_at.endpoint,
             stream_key=stream_at.public_key,
-            weights=self._books.newest_weights() if pulls else None,
+            weights=self._journaled.newest_weights() if pulls else None,
         )
 
     def still_registered(self, message: StillRegistered) -> None:
@@ -171,16 +175,16 @@ class Membership:
         instance = self._instances.get(message.instance)
         if instance is None or instance.incarnation != message.incarnation:
             raise Refused(f"{message.instance}#{message.incarnation} is not registered")
-        await self._loading.serving(instance, message)
+        await self._weight_trials.serving(instance, message)
         if instance.idle:
-            instance.said = message.version, message.root
+            instance.announcement = message.version, message.root
             return
         self._instances.serves(instance, message)
         await self._ctx.tell(BALANCER, instance.serves(message.version, message.root))
         self._on_serving()
-        self._measuring.serves(instance.name)
-        self._measuring.there()
-        self._dispatching.wake()
+        self._step_metrics.serves(instance.name)
+        self._step_metrics.there()
+        self._dispatcher.wake()
 
     async def keep(self, message: KeepRequests) -> RequestsKept:
         """Select the tickets that the instance may continue under its newer weights. Raises Refused."""
@@ -198,7 +202,7 @@ class Membership:
             renewed = TicketsRenewed(
                 instance=name, incarnation=incarnation, version=version, tickets=tuple(kept)
             )
-            self._act(await self._books.record(renewed))
+            self._act(await self._journaled.record(renewed))
         return RequestsKept(tickets=kept)
 
     async def withdraw(self, message: Withdraw) -> Deferred | Withdrawn:
@@ -215,7 +219,7 @@ class Membership:
         # a drain for a weight update must not clear `leaving`
         instance.leaving = instance.leaving or message.leaves
         await self._nothing_new(instance)
-        return self._withdrawals.begin(instance, min(message.grace_s, MAX_GRACE_S))
+        return self._drains.begin(instance, min(message.grace_s, MAX_GRACE_S))
 
     async def new_work(self, message: NewWork) -> None:
         """Stop or resume dispatching to the instance. On resume it serves again what it last reported, and
@@ -231,26 +235,26 @@ class Membership:
         self._ctx.log.info("serving again, the host stays: instance=%s", instance.name)
         instance.leaving = instance.spared = False
         self._asked.discard((instance.name, instance.incarnation))
-        self._withdrawals.call_off(instance.name)
-        said, instance.said = instance.said, None
-        if said is not None:
-            instance.version, instance.root = said
-            await self._ctx.tell(BALANCER, instance.serves(*said))
-        newest = self._books.newest_weights()
-        if newest is not None and said != (newest.version, newest.root):
+        self._drains.call_off(instance.name)
+        announcement, instance.announcement = instance.announcement, None
+        if announcement is not None:
+            instance.version, instance.root = announcement
+            await self._ctx.tell(BALANCER, instance.serves(*announcement))
+        newest = self._journaled.newest_weights()
+        if newest is not None and announcement != (newest.version, newest.root):
             await self._ctx.tell(instance.worker, ServeWeights(weights=newest))
         self._on_serving()
-        self._measuring.there()
-        self._dispatching.wake()
+        self._step_metrics.there()
+        self._dispatcher.wake()
 
     async def _nothing_new(self, instance: Instance) -> None:
         if instance.idle and instance.version is not None:
-            instance.said = instance.version, instance.root
+            instance.announcement = instance.version, instance.root
         instance.version = None
         self._asked.add((instance.name, instance.incarnation))
         await self._ctx.tell(BALANCER, instance.serves(None))
-        self._measuring.there()
-        self._dispatching.wake()  # requests meant for it go elsewhere
+        self._step_metrics.there()
+        self._dispatcher.wake()  # requests meant for it go elsewhere
 
     async def take_back(self) -> None:
         """Abort the tickets that instances hold; each row that confirms an abort arrives as an event of its
@@ -266,7 +270,7 @@ class Membership:
         instance = self._instances.get(event.name)
         if instance is not None and instance.incarnation == event.incarnation:
             await self._ctx.tell(BALANCER, instance.suspected(event.suspected))
-            self._dispatching.wake()
+            self._dispatcher.wake()
 
     async def terminated(self, event: Terminated) -> None:
         """Stop dispatching to the instance at once. Its last frames may still be in transit, on a socket of
@@ -274,7 +278,7 @@ class Membership:
         instance = self._instances.remove(event.name, event.incarnation)
         if instance is not None:
             await self._ctx.tell(BALANCER, instance.down())
-            self._measuring.there()
+            self._step_metrics.there()
             self._ctx.background(self._lose_when_quiet(event), f"end of {event.name}")
 
     async def _lose_when_quiet(self, event: Terminated) -> None:
@@ -293,7 +297,7 @@ class Membership:
         """Give up an incarnation: it is fenced, and its requests go elsewhere."""
         instance = self._instances.remove(name, incarnation)
         if instance is not None:
-            self._loading.gone(name, cause)
+            self._weight_trials.gone(name, cause)
             await self._ctx.tell(BALANCER, instance.down())
         deadly: list[str] = []
         if (stream := self._state.streams.alive(name, incarnation)) is not None:
@@ -301,11 +305,11 @@ class Membership:
             deadly = self._died(name, stream)
             anew = self._settings.ablation.recompute
             gone = InstanceGone(instance=name, incarnation=incarnation, cause=cause, anew=anew)
-            self._act(await self._books.record(gone))
-            self._measuring.left(name)
-        self._measuring.there()
-        self._dispatching.wake()
-        self._withdrawals.look()
+            self._act(await self._journaled.record(gone))
+            self._step_metrics.left(name)
+        self._step_metrics.there()
+        self._dispatcher.wake()
+        self._drains.look()
         await self._on_deadly(deadly)
 
     def _died(self, name: str, stream: Stream) -> list[str]:
@@ -334,7 +338,7 @@ class Membership:
         ):  # it loaded other weights since its last report, and will report them: until then it gets nothing
             instance.version = None
             await self._ctx.tell(BALANCER, instance.serves(None))
-        self._act(await self._books.record(revoked))
+        self._act(await self._journaled.record(revoked))
 
     async def look_for_silence(self) -> None:
         """Give up instances that hold work in silence, and those of the journal that never registered
@@ -349,6 +353,6 @@ class Membership:
                     self._awaited.discard(name)
                     await self.lose(name, stream.incarnation, "did not come back")
             elif now - instance.heard_s > self._settings.rollout.deadline_s and stream.held:
-                self._owed.silent(name, now - instance.heard_s)
+                self._overdue.silent(name, now - instance.heard_s)
                 silence = f"held {stream.held} requests in silence for {now - instance.heard_s:.0f} s"
                 await self.lose(name, stream.incarnation, silence)

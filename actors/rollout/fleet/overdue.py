@@ -1,4 +1,4 @@
-"""Owed: overdue tokens, and queued requests without free capacity.
+"""OverdueWork: overdue tokens, and queued requests without free capacity.
 
 Owns the list of these waits for `rlctl waits`, and the event if there was no free capacity for long. It gives
 up no instance: the manager's sweep does.
@@ -17,7 +17,7 @@ serves, or all are stuck."""
 INSTANCES = "the instances"
 
 
-class Owed:
+class OverdueWork:
     """See the module.
 
     Args:

@@ -1,4 +1,4 @@
-"""Measuring: times and lengths of batches and instances, to plan the next step.
+"""StepMetrics: times and lengths of batches and instances, to plan the next step.
 
 Owns the clocks of open batches. Soft state: a restarted manager starts new measurements, and has no times of
 the batches that were open already.
@@ -11,7 +11,7 @@ from gleaner.actors.protocol.throughput import Room
 from gleaner.actors.rollout.batches.critical_path import BatchInstants
 from gleaner.actors.rollout.fleet.batch_clock import BatchClock
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.request_log import RequestLog
 from gleaner.actors.rollout.state.state import RolloutState
 from gleaner.actors.rollout.state.token_log import Batch
@@ -21,7 +21,7 @@ MAX_GROUPS = 32  # whose lengths are reported: a sample of the batch, not all of
 MAX_SAMPLES = 16  # of each of them
 
 
-class Measuring:
+class StepMetrics:
     """See the module."""
 
     def __init__(self, ctx: Context, state: RolloutState, instances: Instances) -> None:
@@ -57,7 +57,7 @@ class Measuring:
                 now, instance.name, count, preemptible=instance.kind == "preemptible"
             )
 
-    def note(self, changes: Changes) -> None:
+    def note(self, changes: Effects) -> None:
         """Requests started, left their instances, or were scored."""
         now, requests = self._ctx.now(), self._state.log.requests
         for ended in changes.ended:

@@ -1,4 +1,4 @@
-"""Loading: load results of instances, and trials of weights before publication.
+"""WeightTrials: load results of instances, and trials of weights before publication.
 
 Owns the running trial: one instance alone receives the weights, and they are published when it serves them.
 Weights that instances could not load (`failed_loads`) are marked so in the journal; an instance that tried
@@ -14,7 +14,7 @@ from gleaner.actors.protocol.rollout import NotPublished, Weights, WeightsFailed
 from gleaner.actors.protocol.weights import DropVersion
 from gleaner.actors.rollout.fleet.failed_loads import FailedLoads, Key
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.supervisor import Context, Deadline, Deferred, Done, Refused
 
 TRIAL_S = 600.0
@@ -38,7 +38,7 @@ class _Trial:
         return self.weights.version, self.weights.root
 
 
-class Loading:
+class WeightTrials:
     """See the module.
 
     Args:
@@ -49,13 +49,13 @@ class Loading:
     def __init__(
         self,
         ctx: Context,
-        books: Books,
+        journaled: JournaledState,
         instances: Instances,
         *,
         publish: Callable[[Weights], Awaitable[None]],
         tell: Callable[[], None],
     ) -> None:
-        self._ctx, self._books, self._instances = ctx, books, instances
+        self._ctx, self._journaled, self._instances = ctx, journaled, instances
         self._publish, self._tell = publish, tell
         self._loads = FailedLoads()
         self._trial: _Trial | None = None
@@ -75,7 +75,7 @@ class Loading:
             why = "no instance is there to load it"
             deferred.answer(NotPublished(version=weights.version, why=why, lost=True))
             return deferred
-        streams = self._books.state.streams
+        streams = self._journaled.state.streams
 
         def burden(one: Instance) -> tuple[bool, int, str]:
             stream = streams.alive(one.name, one.incarnation)
@@ -104,7 +104,7 @@ class Loading:
 
     async def not_loaded(self, message: NotLoaded) -> ServeNow:
         """Record the failed load and return the weights to serve now. Raises Refused."""
-        name, stream = message.instance, self._books.state.streams.get(message.instance)
+        name, stream = message.instance, self._journaled.state.streams.get(message.instance)
         if stream is None or stream.incarnation != message.incarnation:
             raise Refused(f"{name}#{message.incarnation} is not registered")
         key, trial = (message.version, message.root), self._trial
@@ -117,18 +117,18 @@ class Loading:
     async def _count(self, message: NotLoaded, key: Key) -> None:
         version, root, kind = *key, message.kind
         why = message.why[:MAX_WHY]
-        known = self._books.state.versions.known.get(version)
+        known = self._journaled.state.versions.known.get(version)
         if known is None or known.root != root:
             return  # it was given up already, or is lost
         self._loads.failed(key, message.instance, kind, died=message.died)
         present = sum(one.kind == kind and not one.leaving for one in self._instances.values())
         if not self._loads.given_up(key, kind, present):
             return
-        await self._books.fail(version, root, why)
+        await self._journaled.fail(version, root, why)
         for source in known.sources:
             if ":" not in source:  # an agent; engines of a gateway read folders by themselves
                 await self._ctx.tell(source, DropVersion(version=version, root=root))
-        newest = self._books.newest_weights()
+        newest = self._journaled.newest_weights()
         left = "there is no other" if newest is None else f"version {newest.version} is served instead"
         self._ctx.log.error(
             "version given up, instances cannot load it: version=%d; %s: %s", version, left, why
@@ -138,7 +138,7 @@ class Loading:
 
     def _due(self, kind: str, key: Key) -> Weights | None:
         """The weights to serve for an instance that could not load those of `key`."""
-        newest = self._books.newest_weights()
+        newest = self._journaled.newest_weights()
         if kind == "preemptible" or newest is None or (newest.version, newest.root) == key:
             return newest
         return None  # a trainer's own device gets the weights of its step, or none
@@ -156,7 +156,7 @@ class Loading:
             self._end_trial(f"{trial.instance} did not load them within {TRIAL_S:g} s", lost=True)
             if (instance := self._instances.get(trial.instance)) is not None:
                 self._back(instance)
-        state = self._books.state
+        state = self._journaled.state
         newest = state.versions.newest
         served = -1 if newest is None else newest.version
         failed = max(state.versions.failed.values(), key=lambda one: one.version, default=None)
@@ -174,7 +174,7 @@ class Loading:
 
     def _back(self, instance: Instance) -> None:
         """Send the instance back to the published weights."""
-        if (newest := self._books.newest_weights()) is not None:
+        if (newest := self._journaled.newest_weights()) is not None:
             self._say(instance, newest)
 
     def _say(self, instance: Instance, weights: Weights) -> None:

@@ -1,4 +1,4 @@
-"""Flipping: sends the newest weights to each preemptible instance, independently.
+"""WeightUpdates: sends the newest weights to each preemptible instance, independently.
 
 Owns the sends in progress, one per instance: an instance that does not take its message delays no other. When
 it does, it gets the newest version, never an older one after that. A lost send costs only time: the answer to
@@ -7,15 +7,15 @@ a registration names the newest weights too."""
 from gleaner.actors.protocol.instances import ServeWeights
 from gleaner.actors.protocol.rollout import Weights
 from gleaner.actors.rollout.fleet.instance_table import Instances
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.supervisor import Context
 
 
-class Flipping:
+class WeightUpdates:
     """See the module."""
 
-    def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
-        self._ctx, self._books, self._instances = ctx, books, instances
+    def __init__(self, ctx: Context, journaled: JournaledState, instances: Instances) -> None:
+        self._ctx, self._journaled, self._instances = ctx, journaled, instances
         self._under_way: set[str] = set()
 
     def tell(self) -> None:
@@ -26,19 +26,19 @@ class Flipping:
                 self._under_way.add(name)
                 self._ctx.background(self._tell(name), f"weights for {name}")
 
-    def _due(self, name: str, told: Weights | None) -> Weights | None:
+    def _due(self, name: str, last_sent: Weights | None) -> Weights | None:
         """The weights to send to this instance now."""
-        instance, newest = self._instances.get(name), self._books.newest_weights()
-        if instance is None or newest is None or instance.leaving or newest == told:
+        instance, newest = self._instances.get(name), self._journaled.newest_weights()
+        if instance is None or newest is None or instance.leaving or newest == last_sent:
             return None
         serves = (instance.version, instance.root)
         return None if serves == (newest.version, newest.root) else newest
 
     async def _tell(self, name: str) -> None:
-        told: Weights | None = None
+        last_sent: Weights | None = None
         try:
-            while (weights := self._due(name, told)) is not None:
-                told = weights
+            while (weights := self._due(name, last_sent)) is not None:
+                last_sent = weights
                 await self._ctx.tell(self._instances[name].worker, ServeWeights(weights=weights))
         finally:
             self._under_way.discard(name)

@@ -1,4 +1,4 @@
-"""Shelves: groups handed out of open batches, in the journal, not in memory.
+"""DeliveredGroups: groups handed out of open batches, in the journal, not in memory.
 
 Owns one stream per shelf, beside the manager's own, and the assignment of shelves to batches. A group is
 stored here before any taker is informed that it was taken. A trainer that was restarted, or that missed the
@@ -23,7 +23,7 @@ class ShelfEmptied(Message, frozen=True):
     """On a shelf, replacing all earlier contents."""
 
 
-class Shelves:
+class DeliveredGroups:
     """See the module. `numbers`: the shelf of each open batch."""
 
     def __init__(self, journal: Journal) -> None:

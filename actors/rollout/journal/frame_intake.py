@@ -1,4 +1,4 @@
-"""Intake of token frames: from the receiver to `Books`, and acknowledgements back.
+"""Intake of token frames: from the receiver to `JournaledState`, and acknowledgements back.
 
 Owns the frames that arrived and are not entered yet, and the commits not acknowledged yet. All frames of an
 instance in one turn of the loop are one journal event, with joined columns; those of all instances are one
@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
-from gleaner.actors.rollout.journal.journaled_state import Books, may_go_unheard
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.journal.journaled_state import JournaledState, may_go_unheard
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import FrameLogged
-from gleaner.actors.rollout.state.followed import Marks
+from gleaner.actors.rollout.state.follow_progress import Marks
 from gleaner.transport.token_frame import PackedFrame, joined
 
 MAX_JOINED_BYTES = 1 << 20  # of the columns of one event: larger ones are no cheaper per row
@@ -51,28 +51,30 @@ class Intake:
     Give `take` to a receiver, set `receiver` to it, and run `enter` and `acknowledge`.
 
     Args:
-        books: receives the frames.
+        journaled: receives the frames.
         act: acts on a committed event that changed more than tokens.
-        heard: called with an instance that sent frames.
+        touch: called with an instance that sent frames.
         idle: waits for an event of one's own (`Context.idle`).
-        following: receives tokens once they are committed.
+        token_followers: receives tokens once they are committed.
     """
 
     def __init__(
         self,
-        books: Books,
-        act: Callable[[Changes], None],
-        heard: Callable[[str], None],
+        journaled: JournaledState,
+        act: Callable[[Effects], None],
+        touch: Callable[[str], None],
         idle: Callable[[asyncio.Event], Awaitable[object]],
-        following: Followers,
+        token_followers: Followers,
     ) -> None:
-        self._books, self._act, self._heard, self._idle = books, act, heard, idle
-        self._following = following
+        self._journaled, self._act, self._touch, self._idle = journaled, act, touch, idle
+        self._token_followers = token_followers
         self.receiver: Receiver | None = None
         self.fenced = 0  # frames of incarnations that had been given up
         self._waiting: dict[StreamKey, list[PackedFrame]] = {}
         self._came = asyncio.Event()
-        self._owed: deque[tuple[asyncio.Future[int], dict[StreamKey, int], list[Changes], Marks]] = deque()
+        self._unacknowledged: deque[
+            tuple[asyncio.Future[int], dict[StreamKey, int], list[Effects], Marks]
+        ] = deque()
         self._entered = asyncio.Event()
 
     def take(self, frame: PackedFrame) -> None:
@@ -98,21 +100,23 @@ class Intake:
         newest: dict[StreamKey, int] = {}
         events: list[FrameLogged] = []
         for (stream, incarnation), frames in waiting.items():
-            if self._books.state.streams.have(stream, incarnation) is None:
+            if self._journaled.state.streams.have(stream, incarnation) is None:
                 # The incarnation was given up after its hello. The receiver forgets it and so refuses its
                 # next message.
                 self.fenced += len(frames)
                 if self.receiver is not None:
                     self.receiver.forget(stream, incarnation)
                 continue
-            self._heard(stream)
+            self._touch(stream)
             newest[stream, incarnation] = frames[-1].seq
             events += map(_event, _parts(frames))
         if events:
-            changes, committed = self._books.enter(*events)
-            told = [one for one in changes if one]
+            changes, committed = self._journaled.enter(*events)
+            effects = [one for one in changes if one]
             # The first commit that fails ends this actor, and those behind it are awaited no more.
-            self._owed.append((may_go_unheard(committed), newest, told, self._following.entered()))
+            self._unacknowledged.append(
+                (may_go_unheard(committed), newest, effects, self._token_followers.entered())
+            )
             self._entered.set()
 
     async def acknowledge(self) -> None:
@@ -121,14 +125,16 @@ class Intake:
             await self._idle(self._entered)
             self._entered.clear()
             newest: dict[StreamKey, int] = {}
-            while self._owed:
-                committed, seqs, changes, marks = self._owed.popleft()
+            while self._unacknowledged:
+                committed, seqs, changes, marks = self._unacknowledged.popleft()
                 await committed
-                self._following.committed(marks)
+                self._token_followers.committed(marks)
                 newest.update(seqs)
                 for one in changes:
                     self._act(one)
-                if not (self._owed and self._owed[0][0].done()):  # frames of one commit are done together
+                if not (
+                    self._unacknowledged and self._unacknowledged[0][0].done()
+                ):  # frames of one commit are done together
                     self._answer(newest)
                     newest = {}
 

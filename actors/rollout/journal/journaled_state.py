@@ -1,4 +1,4 @@
-"""Books: rollout state, weights of open batches, and the journal of both.
+"""JournaledState: rollout state, weights of open batches, and the journal of both.
 
 Owns the order: an event changes the state first and is committed after that, in the same order for all. A
 component that acts on an event visibly awaits its commit first. At its release the audit trail of a batch
@@ -13,8 +13,8 @@ from collections.abc import Awaitable
 
 from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.rollout import BatchLedger, GroupOut, RequestLedger, Weights
-from gleaner.actors.rollout.journal.delivered_groups import Shelves
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.journal.delivered_groups import DeliveredGroups
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import (
     BatchReleased,
     FrameLogged,
@@ -50,7 +50,7 @@ class ManagerSnapshot(Message, frozen=True):
     shelves: dict[str, int] = {}
 
 
-class Books:
+class JournaledState:
     """See the module. Read `state` and `weights` (by batch) freely."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Books:
         self._journal_bytes = journal_bytes
         self._since_snapshot = 0
         self._bytes_since = 0  # of frames
-        self.shelves = Shelves(journal)
+        self.shelves = DeliveredGroups(journal)
 
     async def replay(self) -> None:
         """Restore what the last incarnation had committed."""
@@ -80,7 +80,7 @@ class Books:
             else:
                 self.state.apply(event)
 
-    def enter(self, *events: Message, flush: bool = False) -> tuple[list[Changes], Awaitable[int]]:
+    def enter(self, *events: Message, flush: bool = False) -> tuple[list[Effects], Awaitable[int]]:
         """Apply now, commit with the next group. Returns what changed, and the commit to await. If a request
         has ended, or with `flush`, that group is committed without further delay: a step waits for it."""
         changes = [self.state.apply(event) for event in events]
@@ -98,13 +98,13 @@ class Books:
             return False
         return self._bytes_since >= HELD_BYTES * self.state.log.columns.held()
 
-    async def record(self, event: Message) -> Changes:
+    async def record(self, event: Message) -> Effects:
         """Apply and commit; then callers may act upon it."""
         (changes,), committed = self.enter(event, flush=True)
         await committed
         return changes
 
-    async def submit(self, batch: BatchSubmitted, weights: Weights) -> Changes:
+    async def submit(self, batch: BatchSubmitted, weights: Weights) -> Effects:
         """Open a batch under its weights."""
         self.weights[batch.batch] = weights
         changes = self.state.apply(batch)
@@ -128,7 +128,7 @@ class Books:
             await self.shelves.put(event.batch, groups)
         await self.record(event)
 
-    async def release(self, *batches: Batch) -> list[Changes]:
+    async def release(self, *batches: Batch) -> list[Effects]:
         """Write the audit trail of batches and forget them, in one commit. After the batch of a step or an
         evaluation the journal starts anew from a snapshot; single requests are too many and too small for
         that."""

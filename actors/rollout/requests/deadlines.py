@@ -11,8 +11,8 @@ taken.
 
 from gleaner.actors.protocol.instances import Abort
 from gleaner.actors.rollout.fleet.instance_table import Instances
-from gleaner.actors.rollout.journal.journaled_state import Books
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import RequestsDue
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.supervisor import Context
@@ -27,10 +27,10 @@ class Deadlines:
         limit_s: from a request's first dispatch, for those without a deadline of their own; 0: none.
     """
 
-    def __init__(self, ctx: Context, books: Books, instances: Instances, limit_s: float) -> None:
-        self._ctx, self._books, self._instances, self._limit_s = ctx, books, instances, limit_s
+    def __init__(self, ctx: Context, journaled: JournaledState, instances: Instances, limit_s: float) -> None:
+        self._ctx, self._journaled, self._instances, self._limit_s = ctx, journaled, instances, limit_s
         self._until_s: dict[str, float] = {}
-        requests = [log for log in books.state.log.requests.values() if log.state not in OVER]
+        requests = [log for log in journaled.state.log.requests.values() if log.state not in OVER]
         self.sent([log for log in requests if log.attempts])
         self._until_s |= {log.id: ctx.now() for log in requests if log.due}
 
@@ -39,7 +39,7 @@ class Deadlines:
         if self._limit_s > 0:
             until_s = self._ctx.now() + self._limit_s
             for log in logs:
-                if self._books.state.log.batches[log.batch].submitted.scored:
+                if self._journaled.state.log.batches[log.batch].submitted.scored:
                     self._until_s.setdefault(log.id, until_s)
 
     def until(self, request: str, seconds: float) -> None:
@@ -47,9 +47,9 @@ class Deadlines:
         until_s = self._ctx.now() + seconds
         self._until_s[request] = min(until_s, self._until_s.get(request, until_s))
 
-    async def look(self) -> Changes | None:
+    async def look(self) -> Effects | None:
         """End requests past their deadline; returns what that changed, None for nothing."""
-        log, now = self._books.state.log, self._ctx.now()
+        log, now = self._journaled.state.log, self._ctx.now()
         late: list[str] = []
         for name, until_s in list(self._until_s.items()):
             request = log.requests.get(name)
@@ -62,17 +62,17 @@ class Deadlines:
             self._ctx.log.info(
                 "requests past their deadline end with the tokens they have: count=%d", len(late)
             )
-            changes = await self._books.record(RequestsDue(requests=tuple(late)))
+            changes = await self._journaled.record(RequestsDue(requests=tuple(late)))
         await self._abort()
         return changes
 
     async def _abort(self) -> None:
         """Send aborts to the instances that hold such requests, again each time: an abort may be lost in
         transit."""
-        log = self._books.state.log
+        log = self._journaled.state.log
         if not any(request.due for name in self._until_s if (request := log.requests.get(name))):
             return
-        for name, stream in self._books.state.streams.items():
+        for name, stream in self._journaled.state.streams.items():
             instance = self._instances.get(name)
             tickets = [number for number, held in stream.live().items() if log.requests[held.request].due]
             if instance is not None and instance.incarnation == stream.incarnation and tickets:

@@ -1,4 +1,4 @@
-"""Singles: single requests, continued by any instance with a fitting version.
+"""RequestService: single requests, continued by any instance with a fitting version.
 
 Owns the callers that wait for an answer, and how long answers are kept; `version_gate` has the version gate.
 A single request is a batch of one that is not scored. Like all others it has the token log, the tickets and
@@ -17,12 +17,12 @@ from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.instances import CannotTake
 from gleaner.actors.protocol.requests import BATCH, Generate, VersionNotReady
 from gleaner.actors.protocol.rollout import Weights
-from gleaner.actors.rollout.dispatch.session_affinity import MAX_SESSION, Sessions
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.dispatch.session_affinity import MAX_SESSION, SessionAffinity
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.requests.answers import answer_to
 from gleaner.actors.rollout.requests.deadlines import Deadlines
-from gleaner.actors.rollout.requests.token_followers import Following
-from gleaner.actors.rollout.requests.version_gate import Gates
+from gleaner.actors.rollout.requests.token_followers import TokenFollowers
+from gleaner.actors.rollout.requests.version_gate import VersionGates
 from gleaner.actors.rollout.state.admission import MAX_OPEN_SINGLES, TokenLimits
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.token_log import request_id
@@ -44,13 +44,13 @@ Close = Callable[[Sequence[str]], Awaitable[None]]
 class RequestServices:
     """What a single request has while it is open: its version gate, deadline, follower and session."""
 
-    gates: Gates
+    version_gates: VersionGates
     deadlines: Deadlines
-    following: Following
-    sessions: Sessions
+    token_followers: TokenFollowers
+    sessions: SessionAffinity
 
 
-class Singles:
+class RequestService:
     """See the module. Call `finished` at the end of a request, and `look` from time to time.
 
     Args:
@@ -62,22 +62,22 @@ class Singles:
     def __init__(
         self,
         ctx: Context,
-        books: Books,
+        journaled: JournaledState,
         limits: TokenLimits,
         services: RequestServices,
         open: Open,
         close: Close,
     ) -> None:
-        self._ctx, self._books, self._limits = ctx, books, limits
-        self._gates, self._deadlines = services.gates, services.deadlines
-        self._following, self._sessions = services.following, services.sessions
+        self._ctx, self._journaled, self._limits = ctx, journaled, limits
+        self._version_gates, self._deadlines = services.version_gates, services.deadlines
+        self._token_followers, self._sessions = services.token_followers, services.sessions
         self._open, self._close = open, close
         self._waiting: dict[str, tuple[Generate, Deferred]] = {}
         self._deadly: dict[bytes, None] = {}  # prompts, by digest, the newest last
         now = ctx.now()
         self._kept = {
             name: Deadline.after(KEPT_S, now)
-            for name, batch in books.state.log.batches.items()
+            for name, batch in journaled.state.log.batches.items()
             if not batch.submitted.scored
         }
         self._ended = {name for name in self._kept if self._log(name).state is RequestState.FINISHED}
@@ -98,7 +98,7 @@ class Singles:
                 raise Refused(f"request {message.id} stands for other contents")
             earlier[1].answer(Refused(f"request {message.id} was asked again"))
         self._waiting[name] = (message, deferred)
-        if name in self._books.state.log.batches:
+        if name in self._journaled.state.log.batches:
             self._begun(name, message)
         else:
             self._ctx.background(self._begin(name, message, deferred), f"begin of {name}")
@@ -112,7 +112,7 @@ class Singles:
             name = BATCH + id
             if name in self._ended:
                 over.append(name)
-            elif name in self._books.state.log.batches:
+            elif name in self._journaled.state.log.batches:
                 self._deadlines.until(self._log(name).id, 0.0)
             elif name in self._waiting:
                 self._waiting.pop(name)[1].answer(Refused(f"request {id} was cancelled"))
@@ -120,7 +120,7 @@ class Singles:
 
     def finished(self, log: RequestLog) -> None:
         """A single request has finished, and its end is committed."""
-        self._following.forget(log.id)
+        self._token_followers.forget(log.id)
         self._sessions.ended(log.id)
         self._ended.add(log.batch)
         self._kept[log.batch] = Deadline.after(KEPT_S, self._ctx.now())
@@ -129,19 +129,19 @@ class Singles:
     async def cannot_be(self, message: CannotTake) -> None:
         """Refuse and forget a request that no engine can serve (it has a token that the model does not know,
         say): other instances would refuse it too, again and again."""
-        stream = self._books.state.streams.alive(message.instance, message.incarnation)
+        stream = self._journaled.state.streams.alive(message.instance, message.incarnation)
         if stream is None or not message.never:
             return
         live = stream.live()
         for request in [live[ticket].request for ticket in message.tickets if ticket in live]:
-            log = self._books.state.log.requests.get(request)
-            if log is None or self._books.state.log.batches[log.batch].submitted.scored:
+            log = self._journaled.state.log.requests.get(request)
+            if log is None or self._journaled.state.log.batches[log.batch].submitted.scored:
                 continue  # a training prompt is encoded with the model's own tokenizer: it was checked there
             await self._refuse(log, f"no instance serves it: {message.why}")
 
     async def deadly(self, request: str) -> None:
         """Engines die of this request: refuse it, and its prompt from now on."""
-        log = self._books.state.log.requests.get(request)
+        log = self._journaled.state.log.requests.get(request)
         if log is not None:
             self._deadly[hashlib.sha256(log.prompt.tobytes()).digest()] = None
             if len(self._deadly) > MAX_KEPT:
@@ -155,13 +155,13 @@ class Singles:
         if waiting is not None:
             waiting[1].answer(Refused(f"request {waiting[0].id}: {why}"))
         self._kept.pop(log.batch, None)
-        self._following.forget(log.id)
+        self._token_followers.forget(log.id)
         self._sessions.ended(log.id)
         await self._close([log.batch])
 
     async def look(self) -> None:
         """Forget answers that were kept long enough."""
-        now, batches = self._ctx.now(), self._books.state.log.batches
+        now, batches = self._ctx.now(), self._journaled.state.log.batches
         over = [
             name
             for name in self._kept
@@ -192,18 +192,20 @@ class Singles:
         cancelled = name not in self._waiting  # while its batch was opened
         self._deadlines.until(log.id, 0.0 if cancelled else message.deadline_s)
         if name not in self._ended:
-            self._following.follow(message.id, log, message.follower, message.accepted)
+            self._token_followers.follow(message.id, log, message.follower, message.accepted)
         self._answer(name)
 
     def _log(self, name: str) -> RequestLog:
-        return self._books.state.log.batches[name].groups[0][0]
+        return self._journaled.state.log.batches[name].groups[0][0]
 
     def _check(self, message: Generate) -> None:
         count = len(message.prompt) // 4
-        opened = self._books.state.log.batches.get(BATCH + message.id)
+        opened = self._journaled.state.log.batches.get(BATCH + message.id)
         if not message.id or "/" in message.id or len(message.id) > 200:
             raise Refused(f"id {message.id!r}: expected 1 to 200 characters without a slash")
-        most_prompt = self._limits.prompt + (self._limits.response if message.experts else 0)  # see `Opening`
+        most_prompt = self._limits.prompt + (
+            self._limits.response if message.experts else 0
+        )  # see `BatchSubmission`
         if not count or len(message.prompt) % 4 or count > most_prompt:
             raise Refused(f"request {message.id}: expected a prompt of 1 to {most_prompt} tokens")
         if message.experts and not message.follower:
@@ -224,7 +226,7 @@ class Singles:
         if len(message.session) > MAX_SESSION:
             raise Refused(f"request {message.id}: expected a session of at most {MAX_SESSION} characters")
         if opened is not None:
-            refusal = self._books.state.refusal(self._batch(message, opened.submitted.version))
+            refusal = self._journaled.state.refusal(self._batch(message, opened.submitted.version))
             if refusal is not None:
                 raise Refused(f"request {message.id} stands for other contents")
 
@@ -247,13 +249,13 @@ class Singles:
     async def _begin(self, name: str, message: Generate, deferred: Deferred) -> None:
         """Wait for the gate, then open the batch. An earlier call for the same id may have opened it
         meanwhile."""
-        met = await self._gates.met(message, lambda: name in self._books.state.log.batches)
+        met = await self._version_gates.met(message, lambda: name in self._journaled.state.log.batches)
         if name not in self._waiting:
             return  # it was cancelled
         outcome: VersionNotReady | AskFailed | None = None
-        if name not in self._books.state.log.batches:
+        if name not in self._journaled.state.log.batches:
             exact = message.exact_version
-            weights = self._books.newest_weights() if exact is None else self._weights(exact)
+            weights = self._journaled.newest_weights() if exact is None else self._weights(exact)
             if met and weights is not None:
                 await self._make_room()
                 self._sessions.begun(request_id(name, 0, 0), message.session)
@@ -263,7 +265,7 @@ class Singles:
                     self._sessions.ended(request_id(name, 0, 0))
                     outcome = refusal
             else:
-                outcome = self._gates.not_ready(message)
+                outcome = self._version_gates.not_ready(message)
         if outcome is None:
             self._begun(name, message)
             return
@@ -272,7 +274,7 @@ class Singles:
         deferred.answer(outcome)
 
     def _weights(self, version: int) -> Weights | None:
-        known = self._books.state.versions.known.get(version)
+        known = self._journaled.state.versions.known.get(version)
         if known is None:
             return None
         return Weights(version=known.version, root=known.root, sources=known.sources)

@@ -1,4 +1,4 @@
-"""Following: push committed tokens to the followers of single requests.
+"""TokenFollowers: push committed tokens to the followers of single requests.
 
 Owns how far each follower is up to date. Tokens sent to a follower are in the journal, so no later life of
 the manager contradicts them. They are sent at most once; a follower that finds a gap asks again. All that is
@@ -10,8 +10,8 @@ import asyncio
 import math
 
 from gleaner.actors.protocol.requests import Progress, ProgressItem
-from gleaner.actors.rollout.journal.journaled_state import Books
-from gleaner.actors.rollout.state.followed import Followed, Marks
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
+from gleaner.actors.rollout.state.follow_progress import FollowProgress, Marks
 from gleaner.actors.rollout.state.request_log import RequestLog
 from gleaner.supervisor import Context
 
@@ -20,13 +20,13 @@ TELL_S = 0.02
 in every process behind it."""
 
 
-class Following:
+class TokenFollowers:
     """See the module; `run` it."""
 
-    def __init__(self, ctx: Context, books: Books) -> None:
-        self._ctx, self._books = ctx, books
-        self._followed: dict[str, Followed] = {}  # by request
-        self._fresh: dict[str, Followed] = {}  # of these, those with more committed than sent
+    def __init__(self, ctx: Context, journaled: JournaledState) -> None:
+        self._ctx, self._journaled = ctx, journaled
+        self._followed: dict[str, FollowProgress] = {}  # by request
+        self._fresh: dict[str, FollowProgress] = {}  # of these, those with more committed than sent
         self._wake = asyncio.Event()
         self._told_s = -math.inf
         self._later = False
@@ -35,7 +35,7 @@ class Following:
         """Send tokens from `accepted` on; this replaces an earlier follower. Tokens in the log already may
         not be committed: they are sent with the next ones."""
         if log.crc is None and follower:
-            self._followed[log.id] = Followed(id, log, follower, accepted, accepted, accepted)
+            self._followed[log.id] = FollowProgress(id, log, follower, accepted, accepted, accepted)
 
     def forget(self, request: str) -> None:
         """The request is over: the rest is in its answer."""
@@ -76,12 +76,12 @@ class Following:
             for one in chosen:
                 del self._fresh[one.log.id]
                 one.new = False
-                held = self._books.state.log.requests.get(one.log.id) is one.log and one.log.crc is None
-                if held and one.committed > one.told:
+                held = self._journaled.state.log.requests.get(one.log.id) is one.log and one.log.crc is None
+                if held and one.committed > one.sent:
                     items.setdefault(one.follower, []).append(_item(one))
-                    one.told = one.committed
-            for follower, told in items.items():
-                await self._ctx.tell(follower, Progress(items=told))
+                    one.sent = one.committed
+            for follower, sent in items.items():
+                await self._ctx.tell(follower, Progress(items=sent))
 
     async def _wake_later(self, left_s: float) -> None:
         await asyncio.sleep(left_s)
@@ -89,12 +89,12 @@ class Following:
         self._wake.set()
 
 
-def _item(one: Followed) -> ProgressItem:
-    tokens, logprobs = one.log.made_since(one.told)
-    size = 4 * (one.committed - one.told)
+def _item(one: FollowProgress) -> ProgressItem:
+    tokens, logprobs = one.log.made_since(one.sent)
+    size = 4 * (one.committed - one.sent)
     return ProgressItem(
         id=one.id,
-        start=one.told,
+        start=one.sent,
         tokens=tokens[:size],
         logprobs=logprobs[:size],
         version=one.log.version_at(one.committed - 1),

@@ -1,4 +1,4 @@
-"""Gates: whether an instance serves, or will, a version that a request admits.
+"""VersionGates: whether an instance serves, or will, a version that a request admits.
 
 Owns the waiting for it. docs/versions.md defines a gate.
 """
@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 from gleaner.actors.protocol.requests import Generate, VersionNotReady
 from gleaner.actors.rollout.fleet.instance_table import Instances
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.supervisor import Context, Deadline
 
 LOOK_S = 1.0  # between two checks of the gate, at least: instances report when they serve other weights
 
 
-class Gates:
+class VersionGates:
     """See the module; call `changed` when instances serve other weights."""
 
-    def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
-        self._ctx, self._books, self._instances = ctx, books, instances
+    def __init__(self, ctx: Context, journaled: JournaledState, instances: Instances) -> None:
+        self._ctx, self._journaled, self._instances = ctx, journaled, instances
         self._served = asyncio.Event()
 
     def changed(self) -> None:
@@ -52,8 +52,8 @@ class Gates:
         )
 
     def _may_come(self, version: int) -> bool:
-        newest = self._books.newest_weights()
-        if version in self._books.state.versions.failed:
+        newest = self._journaled.newest_weights()
+        if version in self._journaled.state.versions.failed:
             return False
         return newest is None or version >= newest.version
 
@@ -62,12 +62,12 @@ class Gates:
         if message.exact_version is not None:
             return message.exact_version in served
         if message.min_version is None:
-            return self._books.newest_weights() is not None
+            return self._journaled.newest_weights() is not None
         return any(version >= message.min_version for version in served)
 
     def _served_versions(self) -> set[int]:
         """Known versions that an instance serves."""
-        known = self._books.state.versions.known
+        known = self._journaled.state.versions.known
         return {
             instance.version
             for instance in self._instances.values()

@@ -1,10 +1,10 @@
-"""Changes: the effects of one event on the rollout state. Owns the shapes only."""
+"""Effects: the effects of one event on the rollout state. Owns the shapes only."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedTicket:
     """A ticket that no longer counts: finished, aborted, taken back, or gone with its instance."""
 
     instance: str
@@ -15,13 +15,13 @@ class Ended:
 
 
 @dataclass(slots=True)
-class Changes:
+class Effects:
     """The effects of one event, for the actor to act upon."""
 
     # (instance, incarnation), one entry per request
     started: list[tuple[str, int]] = field(default_factory=list)
     began: list[str] = field(default_factory=list)  # the requests of `started`
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[EndedTicket] = field(default_factory=list)
     queued: list[str] = field(default_factory=list)  # requests that wait for an instance (again)
     finished: list[str] = field(default_factory=list)  # requests to be scored
     completed: list[tuple[str, int]] = field(default_factory=list)  # (batch, group) finished and scored

@@ -1,11 +1,11 @@
 """Frame rows: each is a token of a request, or the start or end of its ticket.
 
-Pure: changes the token log, the stream and the counters, and records starts and ends in `Changes`.
+Pure: changes the token log, the stream and the counters, and records starts and ends in `Effects`.
 """
 
 import numpy as np
 
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import Counters, FrameLogged
 from gleaner.actors.rollout.state.request_log import RequestState
 from gleaner.actors.rollout.state.ticket_end import end, finished, revoke, waits
@@ -20,7 +20,7 @@ def enter_rows(
     event: FrameLogged,
     stream: Stream,
     columns: Columns,
-    changes: Changes,
+    changes: Effects,
 ) -> None:
     """Append the rows of a frame. Nearly every row is one more token of a running request: all of those go
     into the columns at once.
@@ -48,7 +48,7 @@ def _row(
     event: FrameLogged,
     stream: Stream,
     row: Row,
-    changes: Changes,
+    changes: Effects,
 ) -> None:
     number, token, logprob, flags = row
     ticket = stream.tickets.get(number)

@@ -6,7 +6,7 @@ Owns their effects. A part of `state`, whose rules hold here too: total, pure, t
 
 from collections.abc import Iterator, Mapping
 
-from gleaner.actors.rollout.state.effects import Changes, Ended
+from gleaner.actors.rollout.state.effects import Effects, EndedTicket
 from gleaner.actors.rollout.state.events import Counters, GroupsAdded, GroupsDropped, GroupsKept, SampleAgain
 from gleaner.actors.rollout.state.group_policy import SURPLUS, UNIFORM, Decision, Rule, Standing, decide
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
@@ -16,7 +16,7 @@ from gleaner.actors.rollout.state.token_log import Batch, TokenLog
 Selects = GroupsKept | GroupsDropped | GroupsAdded | SampleAgain
 
 
-def select(log: TokenLog, streams: Streams, counters: Counters, event: Selects, changes: Changes) -> None:
+def select(log: TokenLog, streams: Streams, counters: Counters, event: Selects, changes: Effects) -> None:
     """Change the state by one of these events, or name in `changes` why not."""
     match event:
         case SampleAgain():
@@ -34,7 +34,7 @@ def select(log: TokenLog, streams: Streams, counters: Counters, event: Selects, 
         _added(log, batch, event, changes)
 
 
-def _kept(batch: Batch, event: GroupsKept, changes: Changes) -> None:
+def _kept(batch: Batch, event: GroupsKept, changes: Effects) -> None:
     for group in _undecided(batch, event.groups, changes):
         if not batch.complete(group):
             changes.refused.append("kept_incomplete")
@@ -47,7 +47,7 @@ def _kept(batch: Batch, event: GroupsKept, changes: Changes) -> None:
 
 
 def _dropped(
-    log: TokenLog, streams: Streams, counters: Counters, batch: Batch, event: GroupsDropped, changes: Changes
+    log: TokenLog, streams: Streams, counters: Counters, batch: Batch, event: GroupsDropped, changes: Effects
 ) -> None:
     dropped: dict[str, RequestLog] = {}
     for group in _undecided(batch, event.groups, changes):
@@ -60,7 +60,7 @@ def _dropped(
     _give_up(log, streams, counters, dropped, event.why, cause, changes)
 
 
-def _undecided(batch: Batch, groups: tuple[int, ...], changes: Changes) -> Iterator[int]:
+def _undecided(batch: Batch, groups: tuple[int, ...], changes: Effects) -> Iterator[int]:
     for group in groups:
         if not batch.selects or group >= len(batch.groups):
             changes.refused.append("unknown_group")
@@ -70,7 +70,7 @@ def _undecided(batch: Batch, groups: tuple[int, ...], changes: Changes) -> Itera
             yield group
 
 
-def _added(log: TokenLog, batch: Batch, event: GroupsAdded, changes: Changes) -> None:
+def _added(log: TokenLog, batch: Batch, event: GroupsAdded, changes: Effects) -> None:
     if event.first != len(batch.groups):
         changes.refused.append("added_twice" if event.first < len(batch.groups) else "added_with_a_gap")
     elif len(batch.groups) + len(event.prompts) > batch.submitted.most:
@@ -79,7 +79,7 @@ def _added(log: TokenLog, batch: Batch, event: GroupsAdded, changes: Changes) ->
         changes.queued += [request.id for request in log.add(batch, event.prompts)]
 
 
-def _again(log: TokenLog, streams: Streams, counters: Counters, event: SampleAgain, changes: Changes) -> None:
+def _again(log: TokenLog, streams: Streams, counters: Counters, event: SampleAgain, changes: Effects) -> None:
     request = log.requests.get(event.request)
     if request is None:
         changes.refused.append("unknown_request")
@@ -102,14 +102,16 @@ def _give_up(
     requests: Mapping[str, RequestLog],
     why: str,
     cause: str,
-    changes: Changes,
+    changes: Effects,
 ) -> None:
     """Generate nothing more for these requests; their tokens stay in the log until the release. The instances
     that decode them need an abort."""
     for name, stream in streams.items() if requests else ():
         for number, ticket in stream.live().items():
             if ticket.request in requests:
-                changes.ended.append(Ended(name, stream.incarnation, number, ticket.request, ticket.started))
+                changes.ended.append(
+                    EndedTicket(name, stream.incarnation, number, ticket.request, ticket.started)
+                )
                 stream.supersede(number)
     for request in requests.values():
         request.dropped = why

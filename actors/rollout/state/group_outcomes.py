@@ -1,4 +1,4 @@
-"""Fates: the outcomes of the groups of a batch that does not keep all of them.
+"""GroupOutcomes: the outcomes of the groups of a batch that does not keep all of them.
 
 Owns the record of the outcomes, not the decisions (`group_policy`) nor the requests (`token_log`). Pure.
 """
@@ -10,7 +10,7 @@ from gleaner.actors.protocol.batches import Prompt
 
 
 @dataclass(slots=True)
-class Fates:
+class GroupOutcomes:
     """kept: groups that count, in the order of the decisions. dropped: those that do not, and why. added: the
     prompts drawn since the batch was submitted, in the order of their groups."""
 

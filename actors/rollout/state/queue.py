@@ -1,4 +1,4 @@
-"""Waiting: the queue of requests for an instance, in their order.
+"""RequestQueue: the queue of requests for an instance, in their order.
 
 Owns the order: requests that were started before are first, those with the longest prefix foremost, since
 they delay their groups most. The others keep the order of their batch. Pure. The queue is sorted, so to take
@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 _Key = tuple[int, bool, int, int, str]
 
 
-class Waiting:
+class RequestQueue:
     """Names of requests, batch by batch."""
 
     def __init__(self) -> None:

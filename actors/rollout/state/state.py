@@ -5,7 +5,7 @@ the manager rebuilds from its journal exactly the state it had. Pure: no clock, 
 
 `apply` is total and never raises, because an event that raised would raise again in every replay. An event
 that must not change anything (an older incarnation, a duplicate, a gap, another version) is counted under its
-reason in `refused` and named in `Changes.refused`.
+reason in `refused` and named in `Effects.refused`.
 
 Invariants (`check` returns the broken ones): every collected token is in the log of its request, once; a
 request is with one instance at most; every token of a batch bears a published version that the batch admits.
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.rollout.state.admission import refusal_of
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import (
     BatchReleased,
     Counters,
@@ -65,9 +65,9 @@ class RolloutState:
         self.counters = Counters()
         self.refused: Counter[str] = Counter()
 
-    def apply(self, event: Message) -> Changes:
+    def apply(self, event: Message) -> Effects:
         """Change the state by one event; an event of another kind is refused."""
-        changes = Changes()
+        changes = Effects()
         match event:
             case FrameLogged():
                 self._frame(event, changes)
@@ -180,13 +180,13 @@ class RolloutState:
             faults.append(f"{self.tokens_lost} collected tokens stand nowhere")
         return faults
 
-    def _submitted(self, event: BatchSubmitted, changes: Changes) -> None:
+    def _submitted(self, event: BatchSubmitted, changes: Effects) -> None:
         if self.refusal(event) is not None:
             changes.refused.append("batch")
         elif event.batch not in self.log.batches:
             changes.queued += [log.id for log in self.log.open(event).requests()]
 
-    def _released(self, event: BatchReleased, changes: Changes) -> None:
+    def _released(self, event: BatchReleased, changes: Effects) -> None:
         if event.batch not in self.log.batches:
             changes.refused.append("unknown_batch")
             return
@@ -198,7 +198,7 @@ class RolloutState:
                 if ticket.request in closed:
                     end(name, stream, number, changes)
 
-    def _joined(self, event: InstanceJoined, changes: Changes) -> None:
+    def _joined(self, event: InstanceJoined, changes: Effects) -> None:
         old = self.streams.get(event.instance)
         if old is not None and old.incarnation >= event.incarnation:
             if old.gone or old.incarnation > event.incarnation:
@@ -208,7 +208,7 @@ class RolloutState:
             self._fence(event.instance, old, changes)
         self.streams[event.instance] = Stream(event.incarnation)
 
-    def _fence(self, instance: str, stream: Stream, changes: Changes) -> None:
+    def _fence(self, instance: str, stream: Stream, changes: Effects) -> None:
         """Ignore this incarnation from now on and requeue its requests."""
         gone(self.log, self.counters, instance, stream, changes)
         self.streams.fence(stream)
@@ -221,7 +221,7 @@ class RolloutState:
             self.counters.tokens_released += len(log)
             self.log.empty(log)
 
-    def _dispatched(self, event: Dispatched, changes: Changes) -> None:
+    def _dispatched(self, event: Dispatched, changes: Effects) -> None:
         stream = self.streams.alive(event.instance, event.incarnation)
         self.counters.requests_moved += event.moved
         for number, name in zip(event.tickets, event.requests, strict=False):
@@ -242,7 +242,7 @@ class RolloutState:
                 self.log.move(log, RequestState.DISPATCHED)
                 stream.give(number, name, log.attempts, event.version)
 
-    def _renewed(self, event: TicketsRenewed, changes: Changes) -> None:
+    def _renewed(self, event: TicketsRenewed, changes: Effects) -> None:
         stream = self.streams.alive(event.instance, event.incarnation)
         if stream is None:
             changes.refused.append("fenced")
@@ -253,7 +253,7 @@ class RolloutState:
         """Whether this version was published; a batch of exactly one version implies it."""
         return log.min_version is None or version in self.versions.known
 
-    def _frame(self, event: FrameLogged, changes: Changes) -> None:
+    def _frame(self, event: FrameLogged, changes: Effects) -> None:
         stream, columns = self.streams.alive(event.instance, event.incarnation), columns_of(event)
         if stream is None:
             changes.refused.append("fenced")
@@ -271,7 +271,7 @@ class RolloutState:
             self.counters.frames += event.frames
             enter_rows(self.log, self.counters, event, stream, columns, changes)
 
-    def _due(self, event: RequestsDue, changes: Changes) -> None:
+    def _due(self, event: RequestsDue, changes: Effects) -> None:
         for name in event.requests:
             log = self.log.requests.get(name)
             if log is None:
@@ -283,7 +283,7 @@ class RolloutState:
                 if log.state is RequestState.QUEUED:
                     finished(self.log, self.counters, log, changes)
 
-    def _scored(self, event: Scored, changes: Changes) -> None:
+    def _scored(self, event: Scored, changes: Effects) -> None:
         log = self.log.requests.get(event.request)
         if log is None:
             changes.refused.append("unknown_request")
@@ -301,7 +301,7 @@ class RolloutState:
             if batch.complete(log.group):
                 changes.completed.append((log.batch, log.group))
 
-    def _taken(self, event: GroupsTaken, changes: Changes) -> None:
+    def _taken(self, event: GroupsTaken, changes: Effects) -> None:
         batch = self.log.batches.get(event.batch)
         if batch is None:
             changes.refused.append("unknown_batch")

@@ -7,7 +7,7 @@ before are journaled, and makes no token before it is answered.
 
 from collections.abc import Iterable
 
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import TicketsRenewed
 from gleaner.actors.rollout.state.tickets import Stream
 from gleaner.actors.rollout.state.token_log import TokenLog
@@ -30,7 +30,7 @@ def may_renew(
     return may
 
 
-def renew(log: TokenLog, versions: Versions, stream: Stream, event: TicketsRenewed, changes: Changes) -> None:
+def renew(log: TokenLog, versions: Versions, stream: Stream, event: TicketsRenewed, changes: Effects) -> None:
     """Later tokens of these tickets count as made under the version of the event."""
     tickets = may_renew(log, versions, stream, event.version, event.tickets)
     changes.refused += ["wrong_version"] * (len(set(event.tickets)) - len(tickets))

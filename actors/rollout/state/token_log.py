@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
-from gleaner.actors.rollout.state.group_outcomes import Fates
+from gleaner.actors.rollout.state.group_outcomes import GroupOutcomes
 from gleaner.actors.rollout.state.group_policy import seed_again
-from gleaner.actors.rollout.state.queue import Waiting
+from gleaner.actors.rollout.state.queue import RequestQueue
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.token_columns import TokenColumns
 
@@ -34,7 +34,7 @@ class Batch:
     taken: set[int] = field(default_factory=set)
     verdicts: int = 0
     """Number of verdicts, and of decisions about groups: while it is the same, no other group is due."""
-    fates: Fates = field(default_factory=Fates)
+    fates: GroupOutcomes = field(default_factory=GroupOutcomes)
     past: list[RequestLog] = field(default_factory=list)
     """Requests whose samples were generated again: they count no more, and stay for the ledger."""
 
@@ -118,7 +118,7 @@ class TokenLog:
         self.columns = TokenColumns()
         self.batches: dict[str, Batch] = {}
         self.requests: dict[str, RequestLog] = {}
-        self.waits = Waiting()
+        self.waits = RequestQueue()
         self.most_tokens = 0
         """Tokens of all open requests, if they reach their limits."""
         self._opened = 0  # batches, ever

@@ -42,12 +42,12 @@ _Words = ctypes.c_uint64 * WORDS
 log = logging.getLogger("nodeagent.engine")
 
 
-class Held(OSError):
+class PageInUse(OSError):
     """Another process, or another life of the instance, writes the page."""
 
 
 class PageWriter:
-    """The one writer of a page. Raises `Held`, OSError: no space, no such folder."""
+    """The one writer of a page. Raises `PageInUse`, OSError: no space, no such folder."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -161,10 +161,12 @@ def _look(fd: int, path: Path) -> Page | None:
     except BadPage as problem:
         if _is_locked(fd) or os.pread(fd, PAGE_BYTES, 0) != data:
             return None
-        told = f"{path}: {problem}"
+        reason = f"{path}: {problem}"
         if isinstance(problem, TornPage):
-            told += ", and nobody writes it any more: its writer died in the middle; the next one repairs it"
-        raise type(problem)(told) from None
+            reason += (
+                ", and nobody writes it any more: its writer died in the middle; the next one repairs it"
+            )
+        raise type(problem)(reason) from None
 
 
 def _to_read(path: Path) -> int:
@@ -183,7 +185,7 @@ def _lock(fd: int, path: Path) -> None:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_LOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
     except OSError as problem:
         if problem.errno in (errno.EAGAIN, errno.EACCES):
-            raise Held(problem.errno, "somebody else writes it", str(path)) from None
+            raise PageInUse(problem.errno, "somebody else writes it", str(path)) from None
         raise
 
 

@@ -98,7 +98,7 @@ class Page:
 
     def loaded(self) -> Page:
         """The prepared version is served."""
-        said = replace(
+        state = replace(
             self,
             state=State.SERVING,
             version=self.next_version,
@@ -107,9 +107,9 @@ class Page:
             next_root=NO_ROOT,
             loads=self.loads + 1,
         )
-        if self.failed_version > said.version:
-            return said
-        return replace(said, failed_version=NONE, failed_root=NO_ROOT, tries=0, why="")
+        if self.failed_version > state.version:
+            return state
+        return replace(state, failed_version=NONE, failed_root=NO_ROOT, tries=0, why="")
 
     def failed(self, why: str) -> Page:
         """The prepared version did not load; the previous version is still served. `why` becomes one line."""

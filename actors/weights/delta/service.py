@@ -91,13 +91,13 @@ class ServedDeltas:
                 delta = await self._built(base, manifest, part, sum(chunk.length for chunk in part))
         except (DeltaError, NoSuchImage) as problem:
             self._ctx.log.info("delta of own part not made: version=%d: %s", manifest.version, problem)
-        said = JoinDelta(
+        request = JoinDelta(
             version=manifest.version,
             root=manifest.root,
             source=self._ctx.name,
             table=delta.table.encode() if delta is not None else b"",
         )
-        reply = await self._ctx.ask(first, said, deadline_s=JOIN_DELTA_S, expect=DeltaJoined)
+        reply = await self._ctx.ask(first, request, deadline_s=JOIN_DELTA_S, expect=DeltaJoined)
         joined = DeltaTable.decode(reply.table)
         assert delta is not None  # else it was refused
         at = own_part(joined, delta.table, self._ctx.name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gleaner.actors.protocol.weights import DeltaJoined, JoinDelta
 from gleaner.actors.weights.delta.codec import DeltaError
 from gleaner.actors.weights.delta.table import BadDelta, DeltaTable
-from gleaner.actors.weights.transfer.version_index import Served
+from gleaner.actors.weights.transfer.version_index import VersionIndex
 from gleaner.supervisor import Context, Deferred, Refused
 
 MAX_JOINING = 2  # versions: the delta of an older one is not needed any more
@@ -22,14 +22,14 @@ MAX_JOINING = 2  # versions: the delta of an older one is not needed any more
 class _Joining:
     """The tables of one version that owners have sent."""
 
-    said: dict[str, bytes] = field(default_factory=dict)
+    received: dict[str, bytes] = field(default_factory=dict)
     waiting: list[Deferred] = field(default_factory=list)
 
 
 class DeltaParts:
     """See the module docstring."""
 
-    def __init__(self, ctx: Context, served: Served) -> None:
+    def __init__(self, ctx: Context, served: VersionIndex) -> None:
         self._ctx, self._served = ctx, served
         self._joining: dict[tuple[int, bytes], _Joining] = {}
 
@@ -37,26 +37,26 @@ class DeltaParts:
         """Add one owner's table; answered when all owners have sent theirs and this host has the manifest."""
         deferred = Deferred()
         joining = self._joining.setdefault((message.version, message.root), _Joining())
-        joining.said[message.source] = message.table
+        joining.received[message.source] = message.table
         joining.waiting.append(deferred)
         for older in sorted(self._joining)[:-MAX_JOINING]:
             self._answer(older, Refused(f"a newer version came before all had a delta to {older[0]}"))
         known = self._served.known(message.version)
         if known is None or known[0].root != message.root:
             return deferred  # this host's own part is added later, or a newer version removes the entry
-        said = {owner.source: joining.said.get(owner.source) for owner in known[0].owners}
-        if said and None not in said.values():
-            tables = {source: table for source, table in said.items() if table}
-            lacking = [source for source in said if source not in tables]
+        received = {owner.source: joining.received.get(owner.source) for owner in known[0].owners}
+        if received and None not in received.values():
+            tables = {source: table for source, table in received.items() if table}
+            lacking = [source for source in received if source not in tables]
             self._answer((message.version, message.root), self._joined(tables, lacking))
         return deferred
 
-    def _joined(self, said: Mapping[str, bytes], lacking: Sequence[str]) -> DeltaJoined | Refused:
-        """said: the tables of all owners except `lacking`."""
+    def _joined(self, received: Mapping[str, bytes], lacking: Sequence[str]) -> DeltaJoined | Refused:
+        """received: the tables of all owners except `lacking`."""
         if lacking:
             return Refused(f"{', '.join(lacking)} had no base for it, or too much changed there")
         try:
-            tables = {source: DeltaTable.decode(table) for source, table in said.items()}
+            tables = {source: DeltaTable.decode(table) for source, table in received.items()}
             return DeltaJoined(table=DeltaTable.join(tables).encode())
         except DeltaError as problem:
             return Refused(str(problem))

@@ -1,4 +1,4 @@
-"""`DiskPublishing`: schedules versions to be written to a shared file system.
+"""`DiskPublication`: schedules versions to be written to a shared file system.
 
 Owns the queue of versions. The job waits for none of them. `writer` writes a version, behind the port
 `DiskVersions`. A version whose predecessor is in the folder, and still here, is written as the difference to
@@ -52,7 +52,7 @@ class DiskVersions(Protocol):
         """Remove versions that are older."""
 
 
-class DiskPublishing:
+class DiskPublication:
     """Writes published versions to a folder, in order and in the background.
 
     Args:

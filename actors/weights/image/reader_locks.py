@@ -1,4 +1,4 @@
-"""`Lease`: shared file lock of the readers of an image file.
+"""`ReaderLock`: shared file lock of the readers of an image file.
 
 Owns the rule for all processes of a host. A reader holds a shared `flock` on the file as long as it reads the
 file or has it mapped. A process that reuses the file needs an exclusive lock, and does not wait for it. A
@@ -19,11 +19,11 @@ from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.weights.image.safetensors_file import begin_of
 
 
-class Leased(OSError):
+class ImageLocked(OSError):
     """A process writes the file."""
 
 
-class Lease:
+class ReaderLock:
     """The file at `path` is neither written again nor removed by name until `close`. Raises OSError: it is
     not there, or being written."""
 
@@ -95,7 +95,7 @@ def _shared(path: Path) -> int:
             raise FileNotFoundError(f"{path} is gone")
     except BlockingIOError:
         os.close(fd)
-        raise Leased(f"{path} is being written") from None
+        raise ImageLocked(f"{path} is being written") from None
     except BaseException:
         os.close(fd)
         raise

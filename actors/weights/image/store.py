@@ -32,7 +32,7 @@ from gleaner.actors.weights.image.draft import (
     new_draft,
 )
 from gleaner.actors.weights.image.port import ImageStoreFull, NoSuchImage
-from gleaner.actors.weights.image.reader_locks import Leased, exclusive, let_go, mapped
+from gleaner.actors.weights.image.reader_locks import ImageLocked, exclusive, let_go, mapped
 from gleaner.actors.weights.image.safetensors_file import NotSafetensors
 
 _VERSION = re.compile(r"v(\d{9})")
@@ -130,7 +130,7 @@ class ImageStore:
         """Map a sealed version read-only. Raises `NoSuchImage`."""
         try:
             return Image(version, self.path(version))
-        except (FileNotFoundError, Leased, NotSafetensors):
+        except (FileNotFoundError, ImageLocked, NotSafetensors):
             raise self._absent(version) from None
 
     def content(self, version: int) -> memoryview:

@@ -21,9 +21,9 @@ from gleaner.actors.weights.image.port import ImageDraft, ImageStoreError
 from gleaner.actors.weights.shards.owners import Owners, shares_of_deltas, shares_of_image
 from gleaner.actors.weights.transfer.host_versions import HostVersions
 from gleaner.actors.weights.transfer.payload import Payload
-from gleaner.actors.weights.transfer.publication import Publishing
+from gleaner.actors.weights.transfer.publication import VersionPublisher
 from gleaner.actors.weights.transfer.pull import Pulls
-from gleaner.actors.weights.transfer.source_lookup import Lie
+from gleaner.actors.weights.transfer.source_lookup import BadSource
 from gleaner.configs.schema import Weights
 from gleaner.supervisor import AskFailed, Context, Waiting
 from gleaner.transport.bulk import Chunk, PullError
@@ -34,7 +34,7 @@ RETRY_S = 1.0
 LATE_S = 60.0  # a version without new chunks for so long is logged, each time again
 
 
-class Completing:
+class VersionAssembly:
     """Pulls the parts of other owners so that the version can be written to disk. `each`: has the chunks of
     deltas applied.
     """
@@ -43,13 +43,13 @@ class Completing:
         self,
         ctx: Context,
         versions: HostVersions,
-        publishing: Publishing,
+        publisher: VersionPublisher,
         settings: Weights,
         each: Mapper,
     ) -> None:
         self._ctx, self._store = ctx, versions.images
         self._served, self._deltas = versions.served, versions.deltas
-        self._publishing, self._settings, self._each = publishing, settings, each
+        self._publisher, self._settings, self._each = publisher, settings, each
         self._due: deque[tuple[Manifest, tuple[Chunk, ...]]] = deque(maxlen=MAX_DUE)
         self._busy = False
 
@@ -70,7 +70,14 @@ class Completing:
                 manifest, part = self._due.popleft()
                 try:
                     await self._one(manifest, part)
-                except (AskFailed, DeltaError, ImageStoreError, Lie, ManifestError, PullError) as problem:
+                except (
+                    AskFailed,
+                    DeltaError,
+                    ImageStoreError,
+                    BadSource,
+                    ManifestError,
+                    PullError,
+                ) as problem:
                     self._ctx.log.error("version %d is not on disk: %s", manifest.version, problem)
         finally:
             self._busy = False
@@ -89,7 +96,7 @@ class Completing:
                 self._store.discard(manifest.version)
                 draft.seal()
                 self._served.is_whole(manifest.version)
-                self._publishing.to_disk(manifest)
+                self._publisher.to_disk(manifest)
         finally:
             draft.abandon()
 
@@ -112,7 +119,7 @@ class Completing:
             try:
                 await owners.pull(shares_of_image(manifest, payload), wait)
                 break
-            except (AskFailed, PullError, Lie):
+            except (AskFailed, PullError, BadSource):
                 if attempt == TRIES or not self._served.has(manifest.version, manifest.root):
                     raise
                 await asyncio.sleep(RETRY_S)

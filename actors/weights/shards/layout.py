@@ -46,7 +46,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RankLayers:
     """The part of a model that belongs to one process: the layers of its pipeline stage, and its experts.
     `first`, `last`: whether the embedding, and the modules after the layers, belong to it."""
 
@@ -57,7 +57,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPosition:
     """The position of a tensor in a model. layer: None outside of the layers; expert: None for a tensor of no
     expert; `stacked`: dimension 0 counts experts."""
 
@@ -67,10 +67,10 @@ class Place:
     stacked: bool
 
 
-def place_of(name: str) -> Place:
+def place_of(name: str) -> TensorPosition:
     """The place of a tensor, by its Hugging Face name."""
     layer, expert = _LAYER.search(name), _EXPERT.search(name)
-    return Place(
+    return TensorPosition(
         int(layer[1]) if layer else None,
         layer[2] if layer else name,
         int(expert[1]) if expert else None,
@@ -111,7 +111,7 @@ def fsdp_parts(tensors: Sequence[TensorSpec], rank: int, ranks: int) -> tuple[Pa
     return tuple(found)
 
 
-def engine_parts(tensors: Sequence[TensorSpec], held: Held) -> tuple[Part, ...]:
+def engine_parts(tensors: Sequence[TensorSpec], held: RankLayers) -> tuple[Part, ...]:
     """The parts that an engine with these layers and experts needs: whole tensors, and rows of tensors that
     stack all experts. If the head is tied to the embedding, the last stage needs the embedding."""
     tied = not any(is_head(spec.name) for spec in tensors)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.weights.shards.layout import (
-    Held,
     LayoutError,
     Part,
+    RankLayers,
     columns_in,
     is_embedding,
     is_head,
@@ -58,7 +58,7 @@ class TensorRank:
 
 
 def megatron_parts(
-    tensors: Sequence[TensorSpec], heads: Heads, held: Held, rank: TensorRank
+    tensors: Sequence[TensorSpec], heads: Heads, held: RankLayers, rank: TensorRank
 ) -> tuple[Part, ...]:
     """The parts of the image that this rank publishes. `held`: the layers of its pipeline stage, the experts
     of its expert-parallel rank. Raises LayoutError if the model cannot be cut like that."""

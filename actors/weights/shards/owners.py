@@ -52,7 +52,7 @@ class Owners:
 
     async def pull(self, shares: Mapping[str, Sequence[Share]], fetching: Waiting) -> None:
         """Pull the missing chunks of each share from its owner. Raises the first error of any share:
-        AskFailed, `Lie`, `PullError`; `UnusableDelta` if an owner lacks the wanted deltas."""
+        AskFailed, `BadSource`, `PullError`; `UnusableDelta` if an owner lacks the wanted deltas."""
         work = (self._pull(owner, own, fetching) for owner, own in shares.items())
         for outcome in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(outcome, BaseException):

@@ -1,4 +1,4 @@
-"""`Parts`: one version published in parts by the ranks of a sharded trainer.
+"""`ShardedPublication`: one version published in parts by the ranks of a sharded trainer.
 
 The ranks are on one host or many, and nothing is gathered. The ranks of a host write into its image. When all
 of them have written, their host cuts and hashes their runs, and sends the result to the joining agent. When
@@ -23,12 +23,12 @@ from gleaner.actors.protocol.weights import (
     PartWritten,
     Published,
 )
-from gleaner.actors.weights.image.finite import not_finite
+from gleaner.actors.weights.image.finite_check import not_finite
 from gleaner.actors.weights.image.manifest import BadManifest, Manifest, hashed
 from gleaner.actors.weights.image.port import ImageDraft, ImageStoreError
-from gleaner.actors.weights.shards.assembly import Completing
+from gleaner.actors.weights.shards.assembly import VersionAssembly
 from gleaner.actors.weights.transfer.host_versions import HostVersions
-from gleaner.actors.weights.transfer.publication import Publishing, Unusable
+from gleaner.actors.weights.transfer.publication import Unusable, VersionPublisher
 from gleaner.configs.schema import Weights
 from gleaner.supervisor import AskFailed, Context, Deferred, Refused
 from gleaner.transport.bulk_frames import Chunk
@@ -53,24 +53,24 @@ class _Here:
 class _Joining:
     """The parts that hosts have sent."""
 
-    said: dict[str, JoinPart] = field(default_factory=dict)
+    received: dict[str, JoinPart] = field(default_factory=dict)
     waiting: list[Deferred] = field(default_factory=list)
 
 
-class Parts:
+class ShardedPublication:
     """See the module docstring."""
 
     def __init__(
         self,
         ctx: Context,
         versions: HostVersions,
-        publishing: Publishing,
-        completing: Completing,
+        publisher: VersionPublisher,
+        assembly: VersionAssembly,
         settings: Weights,
     ) -> None:
         self._ctx, self._store, self._served = ctx, versions.images, versions.served
         self._chunk_bytes, self._require_finite = settings.chunk_bytes, settings.require_finite
-        self._deltas, self._publishing, self._completing = versions.deltas, publishing, completing
+        self._deltas, self._publisher, self._assembly = versions.deltas, publisher, assembly
         self._here: dict[int, _Here] = {}
         self._joining: dict[int, _Joining] = {}
         self._made: dict[int, Manifest] = {}
@@ -80,7 +80,7 @@ class Parts:
 
     async def open(self, message: OpenPart) -> PartIsOpen:
         """Raises Refused."""
-        self._publishing.may(message)
+        self._publisher.may(message)
         here = await self._opened(message.version, message.tensors, message.image_bytes)
         if here.sent or here.draft is None:
             raise Refused(f"version {message.version} is being published: its parts were written")
@@ -134,7 +134,7 @@ class Parts:
             chunks, problem = await asyncio.gather(
                 self._ctx.offload(self._hashed, here), self._ctx.offload_aside(self._not_finite, here)
             )
-            self._publishing.require_finite(version, problem)
+            self._publisher.require_finite(version, problem)
             part = JoinPart(
                 version=version,
                 source=self._ctx.name,
@@ -153,7 +153,7 @@ class Parts:
             if anew:
                 self._serve(manifest, last.model_config, chunks, owners[0])
             if owners[0] == self._ctx.name:
-                await self._publishing.tell_manager(version, manifest.root, owners)
+                await self._publisher.tell_manager(version, manifest.root, owners)
         except Unusable as fault:
             self._give_up(version, str(fault))
             await self._ctx.tell(last.join, PartLost(version=version, why=str(fault)))
@@ -171,13 +171,13 @@ class Parts:
         """
         if not manifest.owners:  # all ranks are on this host
             self._served.add(manifest, model_config)
-            self._publishing.follow(manifest)
+            self._publisher.follow(manifest)
             return
         self._served.add(manifest, model_config, chunks)
         base = self._served.before_part(manifest.version, chunks)
         self._deltas.begin_part(base, manifest, chunks, first)
         if first == self._ctx.name:
-            self._completing.begin(manifest, chunks)
+            self._assembly.begin(manifest, chunks)
 
     def _not_finite(self, here: _Here) -> str:
         assert here.draft is not None
@@ -230,11 +230,11 @@ class Parts:
             deferred.answer(Refused(why))
             return deferred
         joining = self._joining.setdefault(message.version, _Joining())
-        joining.said[message.source] = message
+        joining.received[message.source] = message
         joining.waiting.append(deferred)
         for older in sorted(self._joining)[:-MAX_JOINING]:
             self._joined(older, Refused(f"version {older}: a newer one came before all ranks had written it"))
-        members = [rank for said in joining.said.values() for rank in said.members]
+        members = [rank for received in joining.received.values() for rank in received.members]
         if len(members) >= message.ranks:
             self._ctx.background(self._join(message.version, joining), f"join {message.version}")
         return deferred
@@ -246,17 +246,17 @@ class Parts:
         self._joined(message.version, Refused(message.why))
 
     async def _join(self, version: int, joining: _Joining) -> None:
-        first, *others = joining.said.values()
-        shares = {source: said.chunks for source, said in joining.said.items()}
+        first, *others = joining.received.values()
+        shares = {source: received.chunks for source, received in joining.received.items()}
         if any(one.tensors != first.tensors or one.image_bytes != first.image_bytes for one in others):
             why = f"version {version}: hosts do not agree which tensors there are"
             self._joined(version, Refused(why))
             return
         held = {
-            f"{source} (rank {', '.join(map(str, said.members))})": joined(
-                Run(chunk.offset, chunk.length) for chunk in said.chunks
+            f"{source} (rank {', '.join(map(str, received.members))})": joined(
+                Run(chunk.offset, chunk.length) for chunk in received.chunks
             )
-            for source, said in joining.said.items()
+            for source, received in joining.received.items()
         }
         try:
             check_tiling(held, first.image_bytes)

@@ -9,9 +9,9 @@ from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.protocol.weights import EnginePart
 from gleaner.actors.weights.image.manifest import Manifest
 from gleaner.actors.weights.shards.layout import (
-    Held,
     LayoutError,
     Part,
+    RankLayers,
     engine_parts,
     even,
     place_of,
@@ -57,7 +57,7 @@ def _parts(manifest: Manifest, part: EnginePart) -> tuple[Part, ...]:
         layers = max(layers, place.layer + 1 if place.layer is not None else 0)
         experts = max(experts, place.expert + 1 if place.expert is not None else 0)
         experts = max(experts, rows_in(spec) if place.stacked else 0)
-    held = Held(
+    held = RankLayers(
         layers=even(layers, part.stage, part.stages),
         experts=even(experts, part.rank, part.ranks),
         first=part.stage == 0,

@@ -1,4 +1,4 @@
-"""`Fetching`: one version on its way to this host, until its image is sealed.
+"""`VersionFetch`: one version on its way to this host, until its image is sealed.
 
 Owns a pull from its first request to the sealed image, whole or as deltas. Sources may disappear at any time.
 Verified chunks stay, and the pull resumes at any source that has the rest. However large a version is and
@@ -27,9 +27,9 @@ from gleaner.actors.weights.shards.owners import OFFER_DEADLINE_S, Owners, share
 from gleaner.actors.weights.shards.subset import chunks_of
 from gleaner.actors.weights.transfer.payload import Payload
 from gleaner.actors.weights.transfer.pull import Pulls
-from gleaner.actors.weights.transfer.pull_state import Moved, Overtaken, UnderWay
-from gleaner.actors.weights.transfer.source_lookup import ASK_AGAIN_S, Finding, Lie
-from gleaner.actors.weights.transfer.version_index import Served
+from gleaner.actors.weights.transfer.pull_state import RunningPull, SourceChanged, Superseded
+from gleaner.actors.weights.transfer.source_lookup import ASK_AGAIN_S, BadSource, SourceLookup
+from gleaner.actors.weights.transfer.version_index import VersionIndex
 from gleaner.configs.schema import Weights
 from gleaner.supervisor import AskFailed, Context, Refused, Waiting
 from gleaner.transport.bulk import BadHash, BadRange, BulkServer, Chunk, PullError
@@ -52,13 +52,13 @@ class FetchTarget:
     """
 
     images: Images
-    served: Served
+    served: VersionIndex
     server: BulkServer
     site: str = ""
     each: Mapper = map
 
 
-class Fetching:
+class VersionFetch:
     """Pulls one version to this host.
 
     Args:
@@ -83,8 +83,8 @@ class Fetching:
         self._draft: ImageDraft | None = None
         self._payloads: list[Payload] = []
         self._tables: tuple[DeltaTable, ...] = ()
-        self._finding = Finding(ctx, wanted, target.site)
-        self._under_way = UnderWay(
+        self._finding = SourceLookup(ctx, wanted, target.site)
+        self._under_way = RunningPull(
             lambda source: self._finding.other_than(self._question(source)), lambda: self.pulled_bytes
         )
         self.base = -1
@@ -146,11 +146,11 @@ class Fetching:
                     "deltas failed, pulling image: version=%d: %s", self._wanted.version, problem
                 )
                 self.drop()
-            except Overtaken:
+            except Superseded:
                 return self._refusal()
-            except Moved as move:
+            except SourceChanged as move:
                 self._ctx.log.info("source changed: version=%d: %s", self._wanted.version, move)
-            except (AskFailed, PullError, ManifestError, Lie, ImageStoreError) as problem:
+            except (AskFailed, PullError, ManifestError, BadSource, ImageStoreError) as problem:
                 fruitless = 0 if self.pulled_bytes > had else fruitless + 1
                 why = str(problem)
                 if isinstance(problem, ImageStoreError):  # not the fault of another host
@@ -223,9 +223,9 @@ class Fetching:
         try:
             manifest = Manifest.decode(offered.manifest)
         except ManifestError as problem:
-            raise Lie(f"{source} offers no manifest: {problem}") from problem
+            raise BadSource(f"{source} offers no manifest: {problem}") from problem
         if manifest.root != self._wanted.root:
-            raise Lie(f"the root that {source} offers is not the one of version {self._wanted.version}")
+            raise BadSource(f"the root that {source} offers is not the one of version {self._wanted.version}")
         self.manifest, self.model_config = manifest, offered.model_config
         self.relayed += source not in self._wanted.sources
         if self.base < 0:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gleaner.actors.weights.delta.service import ServedDeltas
 from gleaner.actors.weights.image.port import Images
-from gleaner.actors.weights.transfer.version_index import Served
+from gleaner.actors.weights.transfer.version_index import VersionIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,5 +18,5 @@ class HostVersions:
     """
 
     images: Images
-    served: Served
+    served: VersionIndex
     deltas: ServedDeltas

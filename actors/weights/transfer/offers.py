@@ -1,4 +1,4 @@
-"""`Offering`: versions that a host serves, also while it still pulls them.
+"""`OfferService`: versions that a host serves, also while it still pulls them.
 
 Owns the replies to `Offer`: capabilities to read an image, or the deltas that lead to it.
 """
@@ -9,24 +9,24 @@ from collections.abc import Mapping
 from gleaner.actors.protocol.weights import DeltaLink, Offer, Offered
 from gleaner.actors.weights.delta.service import ServedDeltas
 from gleaner.actors.weights.image.manifest import Manifest
-from gleaner.actors.weights.transfer.fetch import Fetching
-from gleaner.actors.weights.transfer.version_index import Served
+from gleaner.actors.weights.transfer.fetch import VersionFetch
+from gleaner.actors.weights.transfer.version_index import VersionIndex
 from gleaner.supervisor import Context, Deferred, Refused
 from gleaner.transport.bulk import BulkServer
 
 BEGIN_LATE_S = 2.0  # a receiver that was sent here before we know the manifest waits so long for it
 
 
-class Offering:
+class OfferService:
     """Answers `Offer`. coming: the pulls of this host, by version and root."""
 
     def __init__(
         self,
         ctx: Context,
         server: BulkServer,
-        served: Served,
+        served: VersionIndex,
         deltas: ServedDeltas,
-        coming: Mapping[tuple[int, bytes], Fetching],
+        coming: Mapping[tuple[int, bytes], VersionFetch],
     ) -> None:
         self._ctx, self._server, self._served = ctx, server, served
         self._deltas, self._coming = deltas, coming

@@ -1,4 +1,4 @@
-"""`Publishing`: describes and serves an image in the store, and announces it.
+"""`VersionPublisher`: describes and serves an image in the store, and announces it.
 
 Owns everything that follows from `Publish`. The job's own trainer notifies the manager itself at the end of
 its step. For an external trainer, which may end at any moment, this agent notifies the manager. A version is
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from gleaner.actors.names import CONTROLLER, MANAGER
 from gleaner.actors.protocol.rollout import PublishVersion, Weights, WeightsFailed
 from gleaner.actors.protocol.weights import FindStore, MayPublish, OpenPart, Publish, Published, StoreIs
-from gleaner.actors.weights.disk.publication import DiskPublishing, DiskVersions
-from gleaner.actors.weights.image.finite import not_finite
+from gleaner.actors.weights.disk.publication import DiskPublication, DiskVersions
+from gleaner.actors.weights.image.finite_check import not_finite
 from gleaner.actors.weights.image.layout_change import layout_change
 from gleaner.actors.weights.image.manifest import Manifest
 from gleaner.actors.weights.image.port import NoSuchImage, OpenImage
@@ -28,7 +28,7 @@ class Unusable(Exception):
     """No engine could use these weights; the text gives the reason."""
 
 
-class Publishing:
+class VersionPublisher:
     """See the module docstring."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Publishing:
         self._served, self._deltas = versions.served, versions.deltas
         self._backend, self._settings = settings.training.backend, settings.weights
         self._open_disk = disk
-        self._disk: DiskPublishing | None = None
+        self._disk: DiskPublication | None = None
 
     def store(self, message: FindStore) -> StoreIs:
         """The place where a trainer of this host writes. Raises Refused if the job has a trainer of its
@@ -162,7 +162,7 @@ class Publishing:
     def to_disk(self, manifest: Manifest) -> None:
         """Write a version that is whole here to disk too, if one is configured."""
         if self._disk is None:
-            self._disk = DiskPublishing(
+            self._disk = DiskPublication(
                 self._ctx, self._store, self._open_disk, self._settings.disk_whole_every
             )
         before = self._served.before(manifest.version)

@@ -6,7 +6,7 @@ Owns the counts. `fetch` chooses the bytes and the source.
 from collections.abc import Sequence
 
 from gleaner.actors.weights.transfer.payload import Payload
-from gleaner.actors.weights.transfer.source_lookup import Lie
+from gleaner.actors.weights.transfer.source_lookup import BadSource
 from gleaner.configs.schema import Weights
 from gleaner.supervisor import Context, Waiting
 from gleaner.transport.bulk import BulkSource, Chunk, PullError
@@ -31,7 +31,7 @@ class Pulls:
         self, payloads: Sequence[Payload], endpoint: str, tokens: Sequence[bytes], fetching: Waiting
     ) -> None:
         """Pull the missing chunks of each payload, one payload after the other, from one source. Raises
-        `Lie`, `PullError`.
+        `BadSource`, `PullError`.
         """
         async with self._ctx.wait(
             "a bulk pull", on=endpoint, deadline_s=CHUNK_DEADLINE_S, go_on=True
@@ -48,7 +48,7 @@ class Pulls:
         share: Sequence[Chunk] | None = None,
     ) -> None:
         """Pull the missing chunks of a payload, or of `share` of it. `wait` is for the next chunk, `fetching`
-        for the version. Raises `Lie`, `PullError`."""
+        for the version. Raises `BadSource`, `PullError`."""
         left = one.left if share is None else share
         self.resumed += bool(one.done and left)
 
@@ -74,7 +74,7 @@ class Pulls:
             self.bad_chunks += problem.wrong_chunks
             raise
         except ValueError as problem:
-            raise Lie(f"{source.endpoint!r} is nothing to pull from: {problem}") from problem
+            raise BadSource(f"{source.endpoint!r} is nothing to pull from: {problem}") from problem
         self.bad_chunks += result.retried_chunks
         if result.received_bytes >= MEASURED_BYTES and result.seconds > 0:
             rate_bytes_s = result.received_bytes / result.seconds

@@ -1,4 +1,4 @@
-"""`UnderWay`: a running pull that a better source or a newer version can end.
+"""`RunningPull`: a running pull that a better source or a newer version can end.
 
 Owns the periodic requests for another source, and the end of an abandoned pull. Received chunks stay;
 `fetch` chooses the next payload and source.
@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from gleaner.actors.weights.transfer.source_lookup import ASK_AGAIN_S, ASK_SOON_S
 
 
-class Moved(Exception):
+class SourceChanged(Exception):
     """There is a better source now."""
 
 
-class Overtaken(Exception):
+class Superseded(Exception):
     """A newer version is wanted instead."""
 
 
-class UnderWay:
+class RunningPull:
     """A pull from one source.
 
     Args:
@@ -39,7 +39,7 @@ class UnderWay:
 
     async def finish(self, source: str, work: Coroutine[object, object, None]) -> None:
         """Pull everything that is wanted from this source, unless another one is assigned or a newer version
-        is wanted meanwhile. No byte is written after this has ended. Raises `Moved`, `Overtaken`."""
+        is wanted meanwhile. No byte is written after this has ended. Raises `SourceChanged`, `Superseded`."""
         pulling = self._pulling = asyncio.ensure_future(work)
         had_bytes, turn_s = self._pulled_bytes(), ASK_AGAIN_S
         try:
@@ -47,9 +47,9 @@ class UnderWay:
                 turn_s = ASK_AGAIN_S if self._pulled_bytes() > had_bytes else ASK_SOON_S
                 had_bytes = self._pulled_bytes()
                 if (other := await self._other_than(source)) and not pulling.done():
-                    raise Moved(f"{source} is left for {other}")
+                    raise SourceChanged(f"{source} is left for {other}")
             if pulling.cancelled():
-                raise Overtaken
+                raise Superseded
             pulling.result()
         finally:
             self._pulling = None

@@ -92,7 +92,7 @@ class Wave:
             current: the parent that it has had since before this wave existed: it stays there, if there is a
                 slot.
         """
-        peer = self._heard(name, now_s)
+        peer = self._touch(name, now_s)
         for other in exclude:
             known = self._peers.get(other)
             if known is not None and not known.origin:
@@ -108,7 +108,7 @@ class Wave:
 
     def progress(self, name: str, have_bytes: int, now_s: float) -> None:
         """`name` holds so many verified bytes. Raises NotInWave; ValueError for more than there are."""
-        peer = self._heard(name, now_s)
+        peer = self._touch(name, now_s)
         if peer.origin:
             return
         if self._held(name, have_bytes) > peer.have_bytes:
@@ -257,7 +257,7 @@ class Wave:
             raise ValueError(f"{name} cannot hold {have_bytes} of {self.payload_bytes} bytes")
         return have_bytes
 
-    def _heard(self, name: str, now_s: float) -> Peer:
+    def _touch(self, name: str, now_s: float) -> Peer:
         peer = self._peer(name)
         peer.suspected, peer.heard_s = False, now_s
         return peer

@@ -1,4 +1,4 @@
-"""`Finding`: source lookup of a pulling host for one version.
+"""`SourceLookup`: source lookup of a pulling host for one version.
 
 Owns the requests to the publisher, which tracks the receivers (`waves`). Each request also reports the
 sources that failed and the source that sent false data. If the publisher does not answer, any named source
@@ -15,17 +15,17 @@ from gleaner.transport.bulk import BadHash, SourceGone
 FIND_DEADLINE_S = 5.0  # the publisher may still be making the requested delta
 ASK_AGAIN_S = 0.5  # while the version is pulled, or while no source can serve it
 ASK_SOON_S = 0.25  # while no bytes arrive
-NOBODY_S = 60.0  # in a row without a source; then any named source is used: the publisher may be wrong
+NO_SOURCE_S = 60.0  # in a row without a source; then any named source is used: the publisher may be wrong
 RETRY_S = 0.2
 QUICK_RETRIES = 3  # in a row: a source that restarts is back by then
 MAX_RETRY_S = 3.0  # after them, if the source hangs up (it serves as many as it can) or this host lacks space
 
 
-class Lie(Exception):
+class BadSource(Exception):
     """A source sent a false statement about the contents or the sources of a version."""
 
 
-class Finding:
+class SourceLookup:
     """Finds sources for one version. `wanted`: the version and its sources; the first of them tracks the
     receivers. `site`: of this host."""
 
@@ -35,7 +35,7 @@ class Finding:
         self._excluded: dict[str, None] = {}
         self._liar = ""
         self._away = ""
-        self._nobody_since_s: float | None = None
+        self._no_source_since_s: float | None = None
 
     async def find(self, asked: FindSource) -> SourceFound | None:
         """The source to pull from, and the form (whole or deltas); None if no source can serve the version
@@ -50,19 +50,19 @@ class Finding:
             self._ctx.log.info("source lookup failed: %s", problem)
             return SourceFound(source=next(self._named), base=asked.base)
         if not found.source:
-            return self._nobody(asked)
-        self._nobody_since_s = None
+            return self._no_source(asked)
+        self._no_source_since_s = None
         self._excluded.clear()
         self._liar = ""
         return found
 
-    def _nobody(self, asked: FindSource) -> SourceFound | None:
+    def _no_source(self, asked: FindSource) -> SourceFound | None:
         now_s = self._ctx.turn_time()
-        if self._nobody_since_s is None:
-            self._nobody_since_s = now_s
-        if now_s - self._nobody_since_s < NOBODY_S:
+        if self._no_source_since_s is None:
+            self._no_source_since_s = now_s
+        if now_s - self._no_source_since_s < NO_SOURCE_S:
             return None
-        self._ctx.log.warning("no source assigned: version=%d after %g s", asked.version, NOBODY_S)
+        self._ctx.log.warning("no source assigned: version=%d after %g s", asked.version, NO_SOURCE_S)
         return SourceFound(source=next(self._named), base=asked.base)
 
     async def other_than(self, asked: FindSource) -> str:
@@ -108,7 +108,7 @@ class Finding:
         """Exclude a failed source from the next lookup. A named source is not excluded: it may be back."""
         if source and source not in self._wanted.sources:
             self._excluded[source] = None
-            if isinstance(problem, BadHash | Lie):
+            if isinstance(problem, BadHash | BadSource):
                 self._liar = source
 
     def incomplete(self, source: str) -> None:

@@ -1,4 +1,4 @@
-"""`Tracking`: answers `FindSource` for the versions that this host has published.
+"""`SourceTracker`: answers `FindSource` for the versions that this host has published.
 
 Owns the waves (`waves`), the choice of deltas instead of the image, and the watch over receivers, so that
 the children of a dead one get another source at once.
@@ -18,7 +18,7 @@ from gleaner.supervisor import Context, Refused, Terminated
 MAX_RECEIVERS = 4096  # watched receivers; beyond it the children of a dead one detect its end themselves
 
 
-class Tracking:
+class SourceTracker:
     """Tracks receivers. `site`: of this host."""
 
     def __init__(self, ctx: Context, deltas: ServedDeltas, settings: Weights, site: str) -> None:
@@ -45,8 +45,8 @@ class Tracking:
             except LayoutError as problem:
                 raise Refused(str(problem)) from problem
         self._watch(asked)
-        told = msgspec.structs.replace(asked, base=base)
-        source = self._sources.find(told, payload_bytes, self._site, self._ctx.turn_time())
+        request = msgspec.structs.replace(asked, base=base)
+        source = self._sources.find(request, payload_bytes, self._site, self._ctx.turn_time())
         return SourceFound(source=source, base=base)
 
     def ended(self, event: Terminated) -> None:

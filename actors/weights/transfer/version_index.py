@@ -1,4 +1,4 @@
-"""`Served`: the versions that a host has, served and noted beside their images.
+"""`VersionIndex`: the versions that a host has, served and noted beside their images.
 
 The notes let the versions outlive the agent. Owns the versions and their offers at the bulk server.
 `publication` and `fetch` supply the versions.
@@ -36,7 +36,7 @@ def _settings(manifest: Manifest, model_config: bytes) -> bytes:
         return b""
 
 
-class Served:
+class VersionIndex:
     """Serves versions. on_gone: called with the root of an evicted version."""
 
     def __init__(

@@ -17,7 +17,7 @@ from rich.console import Console
 from bench.runtime.harness import ROOT
 from bench.runtime.machine import machine
 from bench.weights.pause import page
-from bench.weights.pause.measuring import Found, Sizes, measure
+from bench.weights.pause.measurement import EngineResult, Sizes, measure
 
 RESULTS = ROOT / "docs" / "pause.json"
 PYTHON = ROOT / ".engines" / "sglang" / "bin" / "python"
@@ -55,7 +55,7 @@ def main() -> None:
     def say(line: str) -> None:
         console.print(line, highlight=False)
 
-    found: list[Found] = []
+    found: list[EngineResult] = []
     for engine in engines:
         found.append(measure(engine, arguments.python, sizes, say))
         results = {

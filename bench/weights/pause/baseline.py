@@ -91,9 +91,9 @@ class Baseline:
             await asyncio.to_thread(bring)
             brought_s = time.monotonic()
         body = UpdateWeightsFromDisk(model_path=str(self.folder), weight_version=name)
-        said = await http.post("/update_weights_from_disk", body, Updated, LOAD_S)
-        if not said.success:
-            raise RuntimeError(f"{self.url} did not load {self.folder}: {said.message}")
+        reply = await http.post("/update_weights_from_disk", body, Updated, LOAD_S)
+        if not reply.success:
+            raise RuntimeError(f"{self.url} did not load {self.folder}: {reply.message}")
         await wire.go_on()
         still_s = time.monotonic() - paused_s
         timeline = steady.timeline

@@ -27,10 +27,10 @@ from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.files import find_process
-from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.host import ProcessLocation
 from gleaner.nodeagent.job_file import write_job
 from gleaner.nodeagent.process_arguments import arguments
-from gleaner.nodeagent.trees import threads
+from gleaner.nodeagent.process_trees import threads
 from gleaner.supervisor import Address, AskFailed, Done
 from gleaner.supervisor.system_messages import SYSTEM, Inspect, SystemState
 
@@ -59,7 +59,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PublishedVersion:
     """A version that was published. Seconds on the machine's monotonic clock: when the trainer had written it
     and called, when the publisher had described it, and when the manager had registered it. `wrote_s`: how
     long the image took."""
@@ -91,7 +91,7 @@ class Cluster:
         host.state_dir.mkdir(exist_ok=True)
         self._hosts.append(host)
         for kind in kinds:
-            seat = Seat(name, kind, host.state_dir, head=self.manager.head)
+            location = ProcessLocation(name, kind, host.state_dir, head=self.manager.head)
             env = {
                 **os.environ,
                 "PYTHONPATH": str(ROOT),
@@ -99,7 +99,7 @@ class Cluster:
             }
             with (host.state_dir / f"{kind}.out").open("ab") as out:
                 host.processes[kind] = subprocess.Popen(
-                    arguments(kind, seat, self._job_file), stdout=out, stderr=out, env=env
+                    arguments(kind, location, self._job_file), stdout=out, stderr=out, env=env
                 )
         return host
 
@@ -124,7 +124,7 @@ class Cluster:
 
     # -- versions --
 
-    async def publish(self, share: float) -> Told:
+    async def publish(self, share: float) -> PublishedVersion:
         """The next version, of which this share of elements differs from the last one."""
         version = self.version + 1
         began_s = time.monotonic()
@@ -138,7 +138,7 @@ class Cluster:
             MANAGER, PublishVersion(weights=weights), deadline_s=PUBLISH_S, expect=Done
         )
         self.version = version
-        return Told(version, called_s - began_s, called_s, described_s, time.monotonic())
+        return PublishedVersion(version, called_s - began_s, called_s, described_s, time.monotonic())
 
     def image(self) -> Path:
         """Newest version, as its publisher has it."""
@@ -188,8 +188,8 @@ class Cluster:
         while not holds(await self.instance(host)):
             for kind, process in host.processes.items():
                 if process.poll() is not None:
-                    said = (host.state_dir / f"{kind}.out").read_text(errors="replace")[-2000:]
-                    raise RuntimeError(f"{host.name}/{kind} ended with {process.returncode}: {said}")
+                    output = (host.state_dir / f"{kind}.out").read_text(errors="replace")[-2000:]
+                    raise RuntimeError(f"{host.name}/{kind} ended with {process.returncode}: {output}")
             if time.monotonic() > until_s:
                 raise TimeoutError(f"{host.instance} does not serve after {START_S:.0f} s")
             await asyncio.sleep(LOOK_S)

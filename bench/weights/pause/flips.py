@@ -71,8 +71,8 @@ async def flip(
     began_s = time.monotonic()
     await asyncio.sleep(times.steady_s)
     steady_s = time.monotonic()
-    told = await cluster.publish(share)
-    first_s = await first_of(timeline, str(told.version), load.look)
+    published = await cluster.publish(share)
+    first_s = await first_of(timeline, str(published.version), load.look)
     await asyncio.sleep(times.after_s)
     figures = await cluster.figures(host, "engine", host.instance)
 
@@ -82,13 +82,13 @@ async def flip(
     return Flip(
         engine=engine,
         way="all changed" if share == 1 else f"{100 * share:g} % changed",
-        pause_s=timeline.longest_gap_s(told.called_s, first_s),
+        pause_s=timeline.longest_gap_s(published.called_s, first_s),
         usual_s=timeline.longest_gap_s(began_s, steady_s),
-        lag_s=first_s - told.called_s,
+        lag_s=first_s - published.called_s,
         before=timeline.rate(began_s, steady_s),
-        during=timeline.rate(told.called_s, first_s),
-        wrote_s=told.wrote_s,
-        describe_s=told.described_s - told.called_s,
+        during=timeline.rate(published.called_s, first_s),
+        wrote_s=published.wrote_s,
+        describe_s=published.described_s - published.called_s,
         fetch_s=of("fetched_s"),
         pull_s=of("pulled_s"),
         pulled_mb=of("pulled_mb"),

@@ -6,10 +6,10 @@ from typing import Any
 
 from bench import page_sections
 from bench.runtime.table import figure
-from bench.weights.pause import drawing
+from bench.weights.pause import figure as drawing
 from bench.weights.pause.flips import Flip
 from bench.weights.pause.joiners import Join
-from bench.weights.pause.measuring import median
+from bench.weights.pause.measurement import median
 
 NAME = "weight pause"
 HOW = Path(__file__).with_name("how.md")

@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class TokenCount:
     """Number of tokens of a request at a moment; `version`: the weights that made the last of them."""
 
     at_s: float
@@ -19,11 +19,11 @@ class Came:
 class Timeline:
     """Tokens in order of arrival."""
 
-    came: list[Came] = field(default_factory=list)
+    came: list[TokenCount] = field(default_factory=list)
 
     def add(self, at_s: float, request: str, tokens: int, version: str) -> None:
         """Moments never go back."""
-        self.came.append(Came(at_s, request, tokens, version))
+        self.came.append(TokenCount(at_s, request, tokens, version))
 
     def first_s(self, version: str, since: int = 0) -> float | None:
         """Time of the first token of this version, of those from number `since` on; None: there was none."""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.actors.cluster import sealed
+from gleaner.actors.cluster import sealed_folder
 from gleaner.actors.cluster.checkpoint_store import CheckpointStore
 from gleaner.actors.cluster.host_copy import HostCopies
 from gleaner.actors.cluster.saved_state import Damaged, StateDirFull
@@ -288,14 +288,14 @@ def test_host_copy_becomes_checkpoint_unless_it_changes(host: HostCopies, store:
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_every_changed_byte_is_detected(where: int, change: int) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
-        whole = sealed.write(Path(place) / "one", 1, FILES, META, durable=False)
+        whole = sealed_folder.write(Path(place) / "one", 1, FILES, META, durable=False)
         targets = sorted(whole.path.iterdir())
         file = targets[where % len(targets)]
         data = bytearray(file.read_bytes())
         data[where % len(data)] ^= change
         file.write_bytes(data)
         try:
-            assert sealed.verify(whole.path) == whole
+            assert sealed_folder.verify(whole.path) == whole
             assert file.name == "meta.json", "only white space of the seal may differ"
         except Damaged:
             pass

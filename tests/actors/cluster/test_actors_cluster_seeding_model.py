@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.actors.cluster.learnt import POOLED_STEPS, Learnt, coming, learn
 from gleaner.actors.cluster.planner import planner_of
 from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
 from gleaner.actors.cluster.seeding_model import ModelPolicy
 from gleaner.actors.cluster.step_model import Machines, Work, predict
+from gleaner.actors.cluster.step_statistics import POOLED_STEPS, StepStatistics, coming, learn
 from gleaner.actors.protocol.step_times import Seen, StepTimes
 from gleaner.actors.protocol.throughput import EnginePace
 from gleaner.configs.load import load
@@ -244,7 +244,7 @@ def test_window_shrinks_without_waits_and_grows_with_them() -> None:
     )
     waits = msgspec.structs.replace(quiet, train_wait_s=20.0)
     shares = [0.0]
-    learnt = Learnt()
+    learnt = StepStatistics()
     for times in (quiet, quiet, waits, waits, waits, waits, waits):
         learnt = learn(learnt, times, 4)
         shares.append(learnt.trim)
@@ -341,7 +341,7 @@ def test_plan_stays_within_its_limits_for_any_measurement(steps: list[StepTimes]
         assert 0.0 <= state.t_seed_s <= max(max_s, 10.0)
         assert 1 <= state.n_prem <= MOST
         assert 0.0 <= state.predicted_s < math.inf
-        learnt = state.learnt or Learnt()
+        learnt = state.learnt or StepStatistics()
         assert 0.0 < learnt.pace < 10.0
         assert math.isfinite(learnt.log_mean + learnt.growth + learnt.train_token_s + learnt.rest_s)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=SeedingState) == state

@@ -13,7 +13,7 @@ import pytest
 from gleaner.actors.cluster import state_manager
 from gleaner.actors.cluster.checkpoint_store import CheckpointStore
 from gleaner.actors.cluster.host_copy import HostCopies
-from gleaner.actors.cluster.saved_state import Sealed, StateDirFull
+from gleaner.actors.cluster.saved_state import SealedState, StateDirFull
 from gleaner.actors.cluster.state_manager import Rewound, StateManager
 from gleaner.actors.protocol.cluster import (
     LatestState,
@@ -158,7 +158,7 @@ class SlowDisk(CheckpointStore):
         super().__init__(directory, keep=KEEP)
         self.go_on = threading.Event()
 
-    def adopt(self, source: Sealed) -> Sealed:
+    def adopt(self, source: SealedState) -> SealedState:
         self.go_on.wait(60)
         return super().adopt(source)
 
@@ -184,7 +184,7 @@ class FullDisk(CheckpointStore):
         super().__init__(directory, keep=KEEP)
         self.free = False
 
-    def adopt(self, source: Sealed) -> Sealed:
+    def adopt(self, source: SealedState) -> SealedState:
         if not self.free:
             raise StateDirFull(self.directory, 100, 0)
         return super().adopt(source)

@@ -97,8 +97,8 @@ lengths = st.lists(st.lists(st.integers(1, 5000), min_size=2, max_size=2), min_s
 def test_step_takes_at_least_training_and_longest_response(
     groups: list[list[int]], context_s: float, start_s: float, slots: int, window_s: float
 ) -> None:
-    plant = machines(context_s, 2.0, start_s, slots)
-    found = ends(work(groups), plant, (window_s, 3.0), (window_s, 0.0), (0.0, 1.0))
+    job_model = machines(context_s, 2.0, start_s, slots)
+    found = ends(work(groups), job_model, (window_s, 3.0), (window_s, 0.0), (0.0, 1.0))
     tokens, longest = sum(map(sum, groups)), max(map(max, groups))
     assert np.isfinite(found.end_s).all()
     assert (found.end_s >= tokens * 0.001 + 2.0 - 1e-6).all()
@@ -109,6 +109,6 @@ def test_step_takes_at_least_training_and_longest_response(
 @settings(deadline=None, max_examples=15)
 @given(lengths, st.floats(1e-8, 1e-5))
 def test_more_instances_never_make_steps_much_longer(groups: list[list[int]], context_s: float) -> None:
-    plant = machines(context_s)
-    found = ends(work(groups * 4), plant, *[(0.0, float(count)) for count in (1, 2, 4, 8)])
+    job_model = machines(context_s)
+    found = ends(work(groups * 4), job_model, *[(0.0, float(count)) for count in (1, 2, 4, 8)])
     assert (np.diff(found.end_s) <= 0.05 * found.end_s[:-1]).all()

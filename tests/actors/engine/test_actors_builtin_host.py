@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.servers.port import LoadFailed
-from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.engine.worker.port import StepCommands
 from gleaner.actors.protocol.experts import ExpertsWanted
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.sampling_params import Grammar, Sampling
@@ -36,7 +36,7 @@ def test_only_unservable_requests_are_refused_for_ever(tmp_path: Path) -> None:
     scored = replace(wanted, scores=Scores(top=2))
     bound = replace(work(6, 6), sampling=Sampling(grammar=Grammar(kind="regex", text="a")))
     sent = [work(1, 5), work(2, MODEL.vocab_size), work(3, 6, wanted), work(4, 7), work(5, 6, scored), bound]
-    turn = host.turn(Orders(load=published(tmp_path)[1], adds=[(3, sent)]))
+    turn = host.turn(StepCommands(load=published(tmp_path)[1], adds=[(3, sent)]))
     assert sorted(tuple(refusal.tickets) for refusal in turn.refusals) == [(2,), (3,), (5,), (6,)]
     assert all(refusal.never for refusal in turn.refusals)
     why = {refusal.tickets[0]: refusal.why for refusal in turn.refusals}
@@ -49,24 +49,24 @@ def test_only_unservable_requests_are_refused_for_ever(tmp_path: Path) -> None:
 
 def test_staged_weights_are_loaded_without_their_image(tmp_path: Path) -> None:
     host = BuiltinHost(BuiltinSettings.of(Config()))
-    host.turn(Orders(load=published(tmp_path / "one")[1]))
+    host.turn(StepCommands(load=published(tmp_path / "one")[1]))
     fetched = replace(published(tmp_path / "two")[1], version=4, root=b"4" * 32)
     host.stage(fetched)
     Path(fetched.path).unlink()
-    turn = host.turn(Orders(load=fetched, adds=[(4, [work(1, 5)])]))
+    turn = host.turn(StepCommands(load=fetched, adds=[(4, [work(1, 5)])]))
     assert (turn.load_failed, turn.version, turn.root) == ("", 4, b"4" * 32)
     gone = replace(fetched, version=5, root=b"5" * 32)
-    assert "version 5 was not loaded" in host.turn(Orders(load=gone)).load_failed
-    assert host.turn(Orders()).version == 4
+    assert "version 5 was not loaded" in host.turn(StepCommands(load=gone)).load_failed
+    assert host.turn(StepCommands()).version == 4
 
 
 def test_staged_weights_load_after_others_failed_to_stage(
     tmp_path: Path,
 ) -> None:
     host = BuiltinHost(BuiltinSettings.of(Config()))
-    host.turn(Orders(load=published(tmp_path / "one")[1]))
+    host.turn(StepCommands(load=published(tmp_path / "one")[1]))
     sound = replace(published(tmp_path / "two")[1], version=4, root=b"4" * 32)
     host.stage(sound)
     with pytest.raises(LoadFailed):
         host.stage(replace(sound, version=5, root=b"5" * 32, tensors=sound.tensors[:-1]))
-    assert host.turn(Orders(load=sound)).version == 4
+    assert host.turn(StepCommands(load=sound)).version == 4

@@ -19,7 +19,7 @@ from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.servers.port import LoadFailed, ServerDied
 from gleaner.actors.engine.worker import served_weights
-from gleaner.actors.engine.worker.port import EngineHost, Orders, Turn
+from gleaner.actors.engine.worker.port import EngineHost, StepCommands, StepResult
 from gleaner.actors.engine.worker.served_weights import ServedWeights
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
@@ -50,13 +50,13 @@ def test_builtin_engine_keeps_weights_after_an_unfit_image(tmp_path: Path) -> No
     host, good = BuiltinHost(BuiltinSettings.of(Config())), published(tmp_path)[1]
     other = msgspec.structs.replace(good, version=4, root=b"4", tensors=good.tensors[:-1])
     with pytest.raises(LoadFailed, match="lacks"):
-        BuiltinHost(BuiltinSettings.of(Config())).turn(Orders(load=other))
-    host.turn(Orders(load=good))
-    turn = host.turn(Orders(load=other))
+        BuiltinHost(BuiltinSettings.of(Config())).turn(StepCommands(load=other))
+    host.turn(StepCommands(load=good))
+    turn = host.turn(StepCommands(load=other))
     assert (turn.version, turn.root) == (3, good.root)
     assert turn.load_failed.startswith("version 4 was not loaded: the image lacks")
     gone = msgspec.structs.replace(good, path=str(tmp_path / "gone"))
-    assert "No such file" in host.turn(Orders(load=gone)).load_failed
+    assert "No such file" in host.turn(StepCommands(load=gone)).load_failed
 
 
 class Stubborn:
@@ -74,16 +74,16 @@ class Stubborn:
     def stage(self, fetched: Fetched) -> None:
         """Nothing to prepare."""
 
-    def turn(self, orders: Orders) -> Turn:
+    def turn(self, commands: StepCommands) -> StepResult:
         failed = ""
-        if (load := orders.load) is not None:
+        if (load := commands.load) is not None:
             assert self.gate.wait(60)
             self.tried[load.version] += 1
             if self.tried[load.version] >= self.takes.get(load.version, self.tries):
                 self._version = load.version
             else:
                 failed = "it does not fit"
-        return Turn(None, [], self._version, b"r%d" % (self._version or 0), True, load_failed=failed)
+        return StepResult(None, [], self._version, b"r%d" % (self._version or 0), True, load_failed=failed)
 
     def hurry(self) -> None: ...
 
@@ -260,10 +260,10 @@ async def test_version_that_fails_its_trial_is_never_published(fleet: Fleet) -> 
 class Mortal(Stubborn):
     """A host whose engine dies in its first load."""
 
-    def turn(self, orders: Orders) -> Turn:
-        if orders.load is not None:
+    def turn(self, commands: StepCommands) -> StepResult:
+        if commands.load is not None:
             raise ServerDied("the server has no room for it")
-        return super().turn(orders)
+        return super().turn(commands)
 
 
 async def test_death_in_a_load_leaves_version_and_reason(

@@ -11,7 +11,7 @@ import aiohttp
 
 from gleaner.actors.gateway.access import OPEN, Access
 from gleaner.actors.gateway.ask import Ask, AskError, End, Piece, Vocabulary
-from gleaner.actors.gateway.calls import Desk, Route, Served
+from gleaner.actors.gateway.calls import HandlerContext, Route, ServedModel
 from gleaner.actors.gateway.connections import IDLE_S, UNREAD_S
 from gleaner.actors.gateway.fleet import Loads, NotHere, PauseMode, UnknownWorker, Versions, Worker
 from gleaner.actors.gateway.server import HttpServer
@@ -144,7 +144,7 @@ class Letters:
         return turns + ("assistant: " if generation_prompt else "")
 
 
-SERVED = Served(model="tiny", max_prompt_tokens=64, max_new_tokens=128, run="test")
+SERVED = ServedModel(model="tiny", max_prompt_tokens=64, max_new_tokens=128, run="test")
 
 
 @dataclass
@@ -171,11 +171,13 @@ async def serving(
     words: bool = True,
     vocabulary: Vocabulary | None = None,
     requests: FakeRequests | None = None,
-    served: Served = SERVED,
+    served: ServedModel = SERVED,
 ) -> AsyncIterator[World]:
     """Serve `routes` and a client of them."""
     requests, fleet = requests or FakeRequests(script), fleet or FakeFleet()
-    desk = Desk(requests, fleet, settings or Gateway(), served, vocabulary or (Letters() if words else None))
+    desk = HandlerContext(
+        requests, fleet, settings or Gateway(), served, vocabulary or (Letters() if words else None)
+    )
     server = HttpServer(desk, routes, access, idle_s=idle_s, unread_s=unread_s)
     url = await server.start("127.0.0.1", 0)
     try:

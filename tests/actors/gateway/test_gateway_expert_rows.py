@@ -54,11 +54,11 @@ def test_row_is_of_the_attempt_of_the_next_token(
         if came and last:
             covers[attempt] = last
             for part in parts_of(attempt, last):
-                rows.heard(part)
+                rows.receive(part)
     if whole and prompt + total > 1:
         covers[AFTERWARDS] = prompt + total - 1
         for part in parts_of(AFTERWARDS, prompt + total - 1):
-            rows.heard(part)
+            rows.receive(part)
     joined = rows.joined(spans, prompt, total)
     if not total:
         assert joined is None
@@ -98,7 +98,7 @@ def test_rows_use_the_narrowest_type_and_arrive_in_parts() -> None:
     rows = ExpertRowsOf()
     for part in parts:
         assert rows.joined(spans_of([1]), count, 1) is None, "some parts are missing"
-        rows.heard(part)
+        rows.receive(part)
     joined = rows.joined(spans_of([1]), count, 1)
     assert joined is not None
     assert joined.rows.astype("<i4").tobytes() == raw
@@ -120,10 +120,10 @@ def test_rows_use_the_narrowest_type_and_arrive_in_parts() -> None:
 )
 def test_malformed_tables_are_ignored(message: ExpertRows) -> None:
     rows = ExpertRowsOf()
-    rows.heard(message)
+    rows.receive(message)
     assert rows.held_bytes in (0, len(message.rows))
     for part in parts_of(1, 4):
-        rows.heard(part)
+        rows.receive(part)
     joined = rows.joined(spans_of([3]), 2, 3)
     assert joined is not None
     assert joined.rows.tolist() == [row(1, position) for position in range(4)]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gleaner.actors.engine.servers.factory import sglang_host
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
-from gleaner.actors.gateway.found_weights import FoundWeights, as_found
+from gleaner.actors.gateway.folder_weights import FolderWeights, as_found
 from gleaner.actors.gateway.gateway import Gateway
 from gleaner.actors.protocol.instances import Withdraw, Withdrawn
 from gleaner.actors.protocol.rollout import PublishVersion, RolloutFigures, RolloutStatus
@@ -27,7 +27,7 @@ from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.load import from_tree
-from gleaner.nodeagent.gateway_door import door_of
+from gleaner.nodeagent.gateway_http import door_of
 from gleaner.supervisor import Done
 from gleaner.supervisor.testing import TestSystem
 from tests.actors.gateway.expert_server import EACH, LAYERS, ExpertServer, rows_of, token_at
@@ -56,7 +56,7 @@ class Moe:
         host = TestSystem(self.directory, node=name, join=self.head)
         await host.__aenter__()
         self.hosts.append(host)
-        host.spawn(f"{name}/transfer", lambda: FoundWeights(0))
+        host.spawn(f"{name}/transfer", lambda: FolderWeights(0))
         host.spawn(
             f"{name}/engine",
             lambda: RolloutWorker(WorkerSettings.of(config), name, "preemptible", sglang_host(config)),

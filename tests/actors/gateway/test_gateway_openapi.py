@@ -114,7 +114,7 @@ def test_document_has_every_route_and_resolves_every_reference() -> None:
     paths = DOCUMENT["paths"]
     for route in ROUTES:
         operation = paths[route.path.replace(":.+", "")][route.method.lower()]
-        assert operation["summary"] == route.says
+        assert operation["summary"] == route.description
         assert ("requestBody" in operation) == (route.body is not None)
     names = [operation["operationId"] for path in paths.values() for operation in path.values()]
     assert len(set(names)) == len(names)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from gleaner.actors.gateway.ask import End, Piece
-from gleaner.actors.gateway.calls import Served
+from gleaner.actors.gateway.calls import ServedModel
 from gleaner.actors.gateway.routes import ROUTES
 from tests.actors.gateway.gateway_world import World, pieces, serving
 
-SERVED = Served(model="tiny", max_prompt_tokens=57, max_new_tokens=64, context_tokens=64, room_tokens=58)
+SERVED = ServedModel(model="tiny", max_prompt_tokens=57, max_new_tokens=64, context_tokens=64, room_tokens=58)
 """As SGLang with a context of 64 reports it."""
 PROMPT = [7] * 50
 TURNS = [{"role": "user", "content": "x" * 30}]
@@ -151,7 +151,7 @@ def test_response_can_be_continued_at_any_token(
     context: int, slack: int, prompt: int, asked: Any, usual: int | None
 ) -> None:
     capacity = max(2, context - slack)
-    served = Served("m", capacity - 1, context, context_tokens=context, room_tokens=capacity)
+    served = ServedModel("m", capacity - 1, context, context_tokens=context, room_tokens=capacity)
     try:
         limit = served.response_tokens(prompt, asked, usual)
     except ValueError:

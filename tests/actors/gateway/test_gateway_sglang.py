@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.actors.gateway.ask import BadAsk, Busy, End, NotReady, Piece
+from gleaner.actors.gateway.call_texts import reader
 from gleaner.actors.gateway.calls import read
 from gleaner.actors.gateway.choices import follow
 from gleaner.actors.gateway.sglang.answers import Answer, AnswerContent, GenerateIs
 from gleaner.actors.gateway.sglang.routes import ROUTES
 from gleaner.actors.gateway.sglang.wire import GenerateBody, SamplingBody, check_served
-from gleaner.actors.gateway.texts import reader
 from gleaner.actors.protocol.sampling_params import Grammar
 from tests.actors.gateway.gateway_world import (
     FakeRequests,

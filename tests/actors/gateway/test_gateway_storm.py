@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from gleaner.actors.gateway.calls import Desk, Served
+from gleaner.actors.gateway.calls import HandlerContext, ServedModel
 from gleaner.actors.gateway.routes import ROUTES
 from gleaner.actors.gateway.server import HttpServer
 from gleaner.actors.rollout.manager import RolloutManager
@@ -23,8 +23,8 @@ async def test_engine_and_manager_death_is_invisible_to_clients(tmp_path: Path) 
         host = await running.host("s1")
         gateway, fleet = await gateway_of(running)
         await running.submit()  # publishes version 3
-        served = Served(model="tiny", max_prompt_tokens=16, max_new_tokens=NEW_TOKENS)
-        server = HttpServer(Desk(gateway, fleet, Settings(), served, Letters()), ROUTES)
+        served = ServedModel(model="tiny", max_prompt_tokens=16, max_new_tokens=NEW_TOKENS)
+        server = HttpServer(HandlerContext(gateway, fleet, Settings(), served, Letters()), ROUTES)
         url = await server.start("127.0.0.1", 0)
         await running.responses()
         running.hold.begin(turns=10)

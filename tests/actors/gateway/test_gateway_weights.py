@@ -20,8 +20,8 @@ from gleaner.actors.engine.worker import served_weights
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.gateway.fleet import CannotLoad, Failed, VersionTaken
-from gleaner.actors.gateway.found_weights import FoundWeights, in_folder
-from gleaner.actors.gateway.job_fleet import Holding
+from gleaner.actors.gateway.folder_weights import FolderWeights, in_folder
+from gleaner.actors.gateway.job_fleet import HoldableRequests
 from gleaner.actors.gateway.model_check import ModelCheck
 from gleaner.actors.gateway.own_fleet import EngineAt, OwnFleet
 from gleaner.actors.protocol.instances import InstancesAre, ListInstances
@@ -104,12 +104,12 @@ class Holder(Actor):
         self.world = world
 
     async def on_start(self) -> None:
-        self.world.fleet = OwnFleet(self.ctx, cast(Holding, None), self.world)
+        self.world.fleet = OwnFleet(self.ctx, cast(HoldableRequests, None), self.world)
         self.world.ready.set()
 
 
 class World:
-    """A manager and engines by URL; fills `Hands`."""
+    """A manager and engines by URL; fills `EngineControl`."""
 
     def __init__(self, directory: Path, head: TestSystem) -> None:
         self.directory, self.head = directory, head
@@ -140,7 +140,7 @@ class World:
             {"engine": {"kind": "sglang", "url": server.url}, "rollout": {"max_new_tokens": 16}}, "t"
         )
         host = self.hosts[name] = await TestSystem(self.directory, node=name, join=self.head).__aenter__()
-        host.spawn(f"{name}/transfer", lambda: FoundWeights(0))
+        host.spawn(f"{name}/transfer", lambda: FolderWeights(0))
         host.spawn(
             f"{name}/engine",
             lambda: RolloutWorker(WorkerSettings.of(config), name, "preemptible", sglang_host(config)),

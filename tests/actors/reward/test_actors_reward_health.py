@@ -8,7 +8,7 @@ TEXT = "ZeroDivisionError: division by zero"
 
 def record(health: VerifierHealth, statuses: list[str], at_s: float = 0.0) -> None:
     for status in statuses:
-        health.heard(status, TEXT if status in OURS else "", at_s)
+        health.observe(status, TEXT if status in OURS else "", at_s)
 
 
 def test_verifier_is_sick_beyond_its_share_of_failures() -> None:
@@ -53,7 +53,7 @@ def test_program_statuses_never_make_a_verifier_sick() -> None:
 
 def test_verifier_is_sick_if_every_response_times_out() -> None:
     health = VerifierHealth(0.2, 30.0)
-    health.heard("timeout", "more than 2 s", 0.0)
+    health.observe("timeout", "more than 2 s", 0.0)
     sick = health.sickness(0.0)
     assert sick is not None
     assert sick.words == "1 of its last 1 verdicts failed (timeout 1): more than 2 s"

@@ -11,7 +11,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
-from gleaner.actors.rollout.state.effects import Changes
+from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import (
     Dispatched,
     FrameLogged,
@@ -121,7 +121,7 @@ class World:
         self.old_frames: list[FrameLogged] = []
         self.started: list[str] = []
 
-    def apply(self, event: Message) -> Changes:
+    def apply(self, event: Message) -> Effects:
         self.events.append(event)
         changes = self.state.apply(event)
         assert self.state.check() == []

@@ -90,7 +90,7 @@ class HastyManager(RolloutManager):
     async def submit(self, message: SubmitBatch) -> Done:
         done = await super().submit(message)
         requests = [log.id for log in self._state.log.batches[message.batch.batch].requests()]
-        self._act(await self._books.record(RequestsDue(requests=tuple(requests))))
+        self._act(await self._journaled.record(RequestsDue(requests=tuple(requests))))
         return done
 
 
@@ -261,7 +261,7 @@ balancing = {
     ),
     "rebalance": st.builds(
         Rebalance,
-        gates=st.lists(st.dictionaries(INTS, RAW, max_size=1), max_size=1),
+        version_gates=st.lists(st.dictionaries(INTS, RAW, max_size=1), max_size=1),
         holdings=st.lists(
             st.builds(
                 Holding,

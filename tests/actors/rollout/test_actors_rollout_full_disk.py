@@ -8,7 +8,7 @@ from rollout_world import submission
 
 from gleaner.actors.protocol.rollout import RolloutFigures, RolloutStatus, SubmitBatch, Weights
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.configs.schema import Config
@@ -91,8 +91,8 @@ class FullJournal:
 
 async def test_failed_commits_of_a_batch_are_all_awaited() -> None:
     journal = FullJournal()
-    books = Books(journal, journal, 100)  # type: ignore[arg-type]
+    journaled = JournaledState(journal, journal, 100)  # type: ignore[arg-type]
     with pytest.raises(JournalFull):
-        await books.submit(submission("step-1"), WEIGHTS)
+        await journaled.submit(submission("step-1"), WEIGHTS)
     assert len(journal.commits) == 2
     assert [commit._log_traceback for commit in journal.commits] == [False, False]

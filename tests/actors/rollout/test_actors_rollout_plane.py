@@ -18,7 +18,7 @@ import torch
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.builtin.settings import BuiltinSettings
-from gleaner.actors.engine.worker.port import Orders, Turn
+from gleaner.actors.engine.worker.port import StepCommands, StepResult
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.model.flat_image import weight_layout, write_weights
@@ -99,7 +99,7 @@ class HeldHost(BuiltinHost):
         self._hold, self._of, self._turns = hold, 0, 0
         self._ordered = threading.Event()
 
-    def turn(self, orders: Orders) -> Turn:
+    def turn(self, orders: StepCommands) -> StepResult:
         until_s = time.monotonic() + HELD_TURN_S
         while self._stopped() and time.monotonic() < until_s and not self._ordered.wait(0.01):
             pass

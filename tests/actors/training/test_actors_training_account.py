@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gleaner.actors.training.account import Meter, used_between
 from gleaner.actors.training.records import AnyRecord, End, Node, Run, Sample, Step
-from gleaner.actors.training.usage import Used
+from gleaner.actors.training.usage import ResourceUsage
 from gleaner.configs.schema import Prices
 
 PRICES = Prices(reserved_per_hour=8.0, preemptible_per_hour=2.0, currency="EUR")
@@ -141,4 +141,4 @@ def test_live_account_equals_the_report() -> None:
         meter.observe(record)
     (used,) = used_between(WHOLE, [(0, 300)])
     assert meter.used == used
-    assert used.since(Used()) == used
+    assert used.since(ResourceUsage()) == used

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.actors.training import gang
-from gleaner.actors.training.gang import Gang, GangBroken, Membership, RankFailed, RankSilent
+from gleaner.actors.training.gang import Gang, GangBroken, RankFailed, RankMembership, RankSilent
 from gleaner.actors.training.gang_orders import (
     PREFIX,
     Add,
@@ -74,11 +74,13 @@ def test_non_orders_are_refused(body: bytes) -> None:
         length(b"\xff\xff\xff\xff")
 
 
-def in_a_gang(directory: Path, rank_1: Callable[[Membership], None], deadline_s: float = DEADLINE_S) -> Gang:
+def in_a_gang(
+    directory: Path, rank_1: Callable[[RankMembership], None], deadline_s: float = DEADLINE_S
+) -> Gang:
     """Rank 0's side; rank 1 runs `work` on a thread, then leaves."""
 
     def run() -> None:
-        link = Membership(directory, 1, deadline_s)
+        link = RankMembership(directory, 1, deadline_s)
         while link.join(0.2) is None:
             pass
         rank_1(link)
@@ -94,7 +96,7 @@ def test_orders_are_carried_out_in_sequence_and_answered(tmp_path: Path) -> None
     # The name of a Unix socket has 107 bytes at most; folders of runs may be longer.
     directory = tmp_path / ("long" * 40)
 
-    def work(link: Membership) -> None:
+    def work(link: RankMembership) -> None:
         for number in range(2):
             order = link.next(DEADLINE_S)
             link.answer(Report({"path": len(order.path) if isinstance(order, Load) else -1, "n": number}))
@@ -139,7 +141,7 @@ def test_rank_with_endless_computation_is_named_at_the_deadline(
     monkeypatch.setattr(gang, "WORDS_S", 0.3)
     taken, hangs = threading.Event(), threading.Event()
 
-    def work(link: Membership) -> None:
+    def work(link: RankMembership) -> None:
         assert link.next(DEADLINE_S) == Begin()
         taken.set()
         hangs.wait(SILENT_S)
@@ -169,7 +171,7 @@ def test_blame_names_the_failed_rank_or_the_silent_one(
 def test_rank_ends_when_the_socket_of_rank_0_closes(tmp_path: Path) -> None:
     seen: list[str] = []
 
-    def work(link: Membership) -> None:
+    def work(link: RankMembership) -> None:
         try:
             link.next(DEADLINE_S)
         except GangBroken as broken:

@@ -99,7 +99,7 @@ class OnePlan(Actor):
         return Plan(t_seed_s=self.t_seed_s, n_prem=1)
 
     @handles(WhoIsUp)
-    async def who_is_up(self, message: WhoIsUp) -> HostsUp:
+    async def list_hosts(self, message: WhoIsUp) -> HostsUp:
         return HostsUp(boot=1, roles={"r": "reserved"})
 
     @handles(JobEnded)
@@ -124,11 +124,11 @@ class SwampedPlan(OnePlan):
         return await super().plan(message)
 
     @handles(WhoIsUp)
-    async def who_is_up(self, message: WhoIsUp) -> HostsUp:
+    async def list_hosts(self, message: WhoIsUp) -> HostsUp:
         if self.plans >= 3 and not self.free.is_set():
             await self.ctx.tell(self.ctx.address, WhoIsUp())  # in place of this message
             await self.free.wait()
-        return await super().who_is_up(message)
+        return await super().list_hosts(message)
 
 
 class HastyManager(RolloutManager):
@@ -140,7 +140,7 @@ class HastyManager(RolloutManager):
         batch = self._state.log.batches[message.batch.batch]
         if batch.name == "step-2":
             due = RequestsDue(requests=tuple(log.id for log in batch.requests()))
-            self._act(await self._books.record(due))
+            self._act(await self._journaled.record(due))
         return done
 
 

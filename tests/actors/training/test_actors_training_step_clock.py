@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.actors.training.attempt_times import AttemptTimes
-from gleaner.actors.training.step_clock import Spent, StepClock
+from gleaner.actors.training.step_clock import StepClock, StepSeconds
 
-PARTS = Spent(seeding_s=2.0, waiting_s=1.0, training_s=4.0, weights_s=0.5)
+PARTS = StepSeconds(seeding_s=2.0, waiting_s=1.0, training_s=4.0, weights_s=0.5)
 
 
 def test_step_without_a_death_has_no_recovery() -> None:
@@ -16,7 +16,7 @@ def test_step_without_a_death_has_no_recovery() -> None:
     clock.lap("other", 104.0)
     clock.attempt(PARTS, 112.0, again=False)
     spent = clock.end(112.5)
-    assert spent == Spent(
+    assert spent == StepSeconds(
         seeding_s=2.0, waiting_s=1.0, training_s=4.0, weights_s=0.5, evaluation_s=3.0, other_s=2.0
     )
     assert spent.step_s == 12.5
@@ -33,7 +33,7 @@ def test_discarded_attempt_is_recovery() -> None:
 def test_manager_absence_is_deducted_from_its_lap() -> None:
     clock = StepClock(0.0)
     clock.lap("evaluation", 5.0, away_s=2.0)
-    assert clock.end(5.0) == Spent(evaluation_s=3.0, recovery_s=2.0)
+    assert clock.end(5.0) == StepSeconds(evaluation_s=3.0, recovery_s=2.0)
 
 
 def test_repeated_pass_is_recovery_whole() -> None:
@@ -42,7 +42,7 @@ def test_repeated_pass_is_recovery_whole() -> None:
     clock.attempt(PARTS, 13.0, again=False)
     clock.void(14.0)
     clock.attempt(PARTS, 21.5, again=False)
-    assert clock.end(21.5) == Spent(
+    assert clock.end(21.5) == StepSeconds(
         seeding_s=2.0, waiting_s=1.0, training_s=4.0, weights_s=0.5, recovery_s=14.0
     )
 
@@ -51,7 +51,7 @@ def test_attempt_that_outlives_its_controller_is_cut() -> None:
     """The clock of the run stopped with the head, and the trainer waited for the head."""
     clock = StepClock(10.0)
     clock.lap("recovery", 12.0)
-    clock.attempt(Spent(seeding_s=1.0, waiting_s=60.0, training_s=3.0), 16.0, again=False)
+    clock.attempt(StepSeconds(seeding_s=1.0, waiting_s=60.0, training_s=3.0), 16.0, again=False)
     spent = clock.end(16.0)
     assert spent.step_s == pytest.approx(6.0)
     assert (spent.seeding_s, spent.training_s, spent.recovery_s) == (1.0, 3.0, 0.0)
@@ -82,7 +82,7 @@ def test_parts_are_not_negative_and_sum_to_the_step(made: list[tuple], last_s: f
         now_s += lap_s
         if what == "attempt":
             seeding_s, waiting_s, training_s, weights_s = more[0]
-            parts = Spent(
+            parts = StepSeconds(
                 seeding_s=seeding_s, waiting_s=waiting_s, training_s=training_s, weights_s=weights_s
             )
             clock.attempt(parts, now_s, again=more[1])
@@ -93,7 +93,7 @@ def test_parts_are_not_negative_and_sum_to_the_step(made: list[tuple], last_s: f
     now_s += last_s
     spent = clock.end(now_s)
     assert spent.step_s == pytest.approx(now_s - 50.0, abs=1e-6)
-    assert all(getattr(spent, name) >= 0 for name in Spent.__slots__)
+    assert all(getattr(spent, name) >= 0 for name in StepSeconds.__slots__)
 
 
 def test_manager_absence_counts_while_waiting_not_while_computing() -> None:
@@ -105,4 +105,4 @@ def test_manager_absence_counts_while_waiting_not_while_computing() -> None:
     times.lap("training")
     now_s = 10.0
     times.lap("seeding")
-    assert times.spent == Spent(waiting_s=3.0, recovery_s=2.0, training_s=4.0, seeding_s=1.0)
+    assert times.spent == StepSeconds(waiting_s=3.0, recovery_s=2.0, training_s=4.0, seeding_s=1.0)

@@ -4,7 +4,7 @@ import pytest
 
 from gleaner.actors.protocol.critical_path import CriticalPath
 from gleaner.actors.protocol.training import StepResult
-from gleaner.actors.training.step_clock import Spent
+from gleaner.actors.training.step_clock import StepSeconds
 from gleaner.actors.training.step_path import STAGES, stages_of
 
 RESULT = StepResult(
@@ -18,7 +18,7 @@ PATH = CriticalPath(
 
 
 def test_stages_sum_to_the_step_in_order() -> None:
-    spent = Spent(training_s=4.0, waiting_s=4.0, evaluation_s=1.0, recovery_s=0.5)
+    spent = StepSeconds(training_s=4.0, waiting_s=4.0, evaluation_s=1.0, recovery_s=0.5)
     found = stages_of(PATH, RESULT, spent)
     assert list(found) == list(STAGES)
     assert sum(found.values()) == pytest.approx(spent.step_s)
@@ -27,7 +27,7 @@ def test_stages_sum_to_the_step_in_order() -> None:
 
 
 def test_stages_are_not_negative_when_clocks_disagree() -> None:
-    found = stages_of(PATH, RESULT, Spent(training_s=1.0))
+    found = stages_of(PATH, RESULT, StepSeconds(training_s=1.0))
     assert all(seconds >= 0 for seconds in found.values())
 
 

@@ -11,8 +11,8 @@ from gleaner.actors.protocol.reward import GetProblems, Problems
 from gleaner.actors.protocol.rollout import SubmitBatch
 from gleaner.actors.protocol.training import TrainerIs
 from gleaner.actors.training.job_journal import standing_of
-from gleaner.actors.training.patient_ask import Asking
-from gleaner.actors.training.problem_order import Draws
+from gleaner.actors.training.problem_order import ProblemOrder
+from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.actors.training.submission import NothingFits, Submission
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
@@ -55,10 +55,10 @@ class Submitter(Actor):
         self._config = config
 
     async def on_start(self) -> None:
-        draws = Draws(self._config.train_problems, self._config.rollout.prompts)
+        draws = ProblemOrder(self._config.train_problems, self._config.rollout.prompts)
         standing = await standing_of(self.ctx.journal.replay(), draws)
         self.submission = Submission(
-            self.ctx, Asking(self.ctx, self._config.liveness.successor_s), self._config, standing
+            self.ctx, RetryingAsk(self.ctx, self._config.liveness.successor_s), self._config, standing
         )
 
 

@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.actors.training.problem_order import KEPT_STEPS, Drawn, Draws, Redrawn, Returned
+from gleaner.actors.training.problem_order import KEPT_STEPS, Drawn, ProblemOrder, Redrawn, Returned
 from gleaner.supervisor import Message
 
 PROMPTS = 4
@@ -16,13 +16,13 @@ class Job:
 
     def __init__(self, seed: int, problems: int) -> None:
         self.rng, self.problems = random.Random(seed), problems
-        self.draws, self.journal = Draws(problems, PROMPTS), list[Message]()
+        self.draws, self.journal = ProblemOrder(problems, PROMPTS), list[Message]()
         self.trained: list[int] = []
         self.unfit: set[int] = set()
         self.steps = 0
 
     def die(self) -> None:
-        self.draws = Draws(self.problems, PROMPTS)
+        self.draws = ProblemOrder(self.problems, PROMPTS)
         for event in self.journal:
             if isinstance(event, Drawn | Redrawn | Returned):
                 self.draws.apply(event)
@@ -95,7 +95,7 @@ def test_every_problem_is_trained_once_before_repeats(seed: int, steps: int) -> 
 
 
 def test_problems_repeat_from_the_first_after_the_last() -> None:
-    draws = Draws(5, PROMPTS)
+    draws = ProblemOrder(5, PROMPTS)
     for batch, wanted in (("step-1", (0, 1, 2, 3)), ("step-2", (4, 0, 1, 2))):
         event = draws.draw(batch, PROMPTS)
         assert event is not None
@@ -104,7 +104,7 @@ def test_problems_repeat_from_the_first_after_the_last() -> None:
 
 
 def test_journal_without_draws_resumes_with_its_problems() -> None:
-    draws = Draws(1000, PROMPTS)
+    draws = ProblemOrder(1000, PROMPTS)
     for step in (1, 2, 3):
         draws.finished(step)
     event = draws.draw("step-4", PROMPTS)
@@ -113,7 +113,7 @@ def test_journal_without_draws_resumes_with_its_problems() -> None:
 
 
 def test_old_problems_are_forgotten() -> None:
-    draws = Draws(1000, PROMPTS)
+    draws = ProblemOrder(1000, PROMPTS)
     for step in range(1, 3 * KEPT_STEPS):
         event = draws.draw(f"step-{step}", PROMPTS)
         assert event is not None

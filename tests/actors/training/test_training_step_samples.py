@@ -8,7 +8,7 @@ from gleaner.actors.protocol.batches import Span
 from gleaner.actors.protocol.rollout import GroupOut, SampleOut
 from gleaner.actors.training.advantages import group_advantages
 from gleaner.actors.training.staleness import Staleness
-from gleaner.actors.training.step_samples import Gathered, samples_of
+from gleaner.actors.training.step_samples import StepContents, samples_of
 
 
 def group(number: int, *scores: float | None) -> GroupOut:
@@ -36,7 +36,7 @@ def test_group_with_fewer_than_two_scores_gives_no_gradient() -> None:
 
 
 def test_unscored_samples_are_in_no_mean_or_count() -> None:
-    done = Gathered(Staleness(0, 0))
+    done = StepContents(Staleness(0, 0))
     done.add([group(0, 1.0, None), group(1, 0.5, 0.0)])
     assert done.scores == [1.0, 0.5, 0.0]
     assert done.reward == 0.5
@@ -45,7 +45,7 @@ def test_unscored_samples_are_in_no_mean_or_count() -> None:
 
 
 def test_step_without_a_scored_sample_has_no_reward() -> None:
-    done = Gathered(Staleness(0, 0))
+    done = StepContents(Staleness(0, 0))
     done.add([group(0, None, None)])
     assert done.reward is None
     assert done.samples == []

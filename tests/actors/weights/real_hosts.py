@@ -32,12 +32,12 @@ from gleaner.actors.weights.image.reader_locks import mapped
 from gleaner.actors.weights.image.safetensors_file import header
 from gleaner.actors.weights.image.store import ImageStore
 from gleaner.configs.load import dump, from_tree
-from gleaner.nodeagent.host import Seat
+from gleaner.nodeagent.host import ProcessLocation
 from gleaner.nodeagent.job_file import write_job
 from gleaner.nodeagent.process_arguments import arguments
 from gleaner.nodeagent.system import open_system
 from gleaner.rlctl.client import Cluster, connect
-from gleaner.rlctl.publishing import Publication
+from gleaner.rlctl.weight_publisher import Publication
 from gleaner.supervisor import Actor, Registry, handles
 from gleaner.supervisor.address import Address
 from gleaner.supervisor.inspection.messages import ActorDescribed, Describe
@@ -105,7 +105,7 @@ def forks() -> Iterator[Forks]:
 class RealHosts:
     """The publisher's host "a", and the hosts of receivers, named by letters."""
 
-    def __init__(self, folder: Path, forked: Forks, cluster: Cluster, head: Seat) -> None:
+    def __init__(self, folder: Path, forked: Forks, cluster: Cluster, head: ProcessLocation) -> None:
         self.cluster, self._folder, self._forks, self._head = cluster, folder, forked, head
         self.run_id = folder.name
         self.pids: dict[str, int] = {}
@@ -130,8 +130,8 @@ class RealHosts:
         state.mkdir(exist_ok=True)
         self.names.add(name)
         write_job(state / "job.json", self.job(weights))
-        seat = Seat(name, "transfer", state, head=self._head.head)
-        self.pids[name] = self._forks.start(arguments("transfer", seat, state / "job.json")[3:])
+        location = ProcessLocation(name, "transfer", state, head=self._head.head)
+        self.pids[name] = self._forks.start(arguments("transfer", location, state / "job.json")[3:])
 
     def kill(self, name: str) -> None:
         """SIGKILL; returns when the process is gone and the kernel has released its resources."""
@@ -269,13 +269,13 @@ async def real_hosts(folder: Path, forked: Forks, names: str, **weights: object)
     whatever happened."""
     place = folder / f"faults-{secrets.token_hex(4)}"
     place.mkdir()
-    seat = Seat("head", "head", place / "head", listen="tcp://127.0.0.1:0")
-    async with open_system(seat) as system:
+    location = ProcessLocation("head", "head", place / "head", listen="tcp://127.0.0.1:0")
+    async with open_system(location) as system:
         system.spawn(REGISTRY, lambda: Registry(lambda: system.limits.lease_s))
         system.spawn("cluster/scheduler", lambda: JobOf(place.name, {"a": "reserved"}))
         system.spawn("rollout/balancer", lambda: LoadBalancer(1))
         system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(OWN)))
-        head = Seat("head", "head", place / "head", head=system.wire.local)
+        head = ProcessLocation("head", "head", place / "head", head=system.wire.local)
         async with connect(system.wire.local.endpoint) as cluster:
             hosts = RealHosts(place, forked, cluster, head)
             try:

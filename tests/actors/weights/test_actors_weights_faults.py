@@ -47,14 +47,14 @@ FALSE_OFFERS: dict[str, Callable[[Offered], Offered]] = {
 
 def falsify(all: Hosts, name: str, change: Callable[[Offered], Offered]) -> list[int]:
     """Change all later offers of this host by `change`; returns their count."""
-    offering, count = all.agents[name]._offering, [0]
-    honest = offering._offered
+    offers, count = all.agents[name]._offers, [0]
+    honest = offers._offered
 
     def offered(*args: object, **options: object) -> Offered:
         count[0] += 1
         return change(honest(*args, **options))  # type: ignore[arg-type]
 
-    offering._offered = offered  # type: ignore[method-assign]
+    offers._offered = offered  # type: ignore[method-assign]
     return count
 
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from gleaner.actors.protocol.weights import Fetch
-from gleaner.actors.weights.image.reader_locks import Lease
+from gleaner.actors.weights.image.reader_locks import ReaderLock
 from gleaner.actors.weights.transfer import source_lookup as finding
 from gleaner.supervisor import Refused
 from gleaner.transport.bulk_frames import ANSWER_BYTES
@@ -133,7 +133,7 @@ async def test_host_that_joins_meanwhile_gets_the_new_version(tmp_path: Path, fo
     async with real_hosts(tmp_path, forked, "abc", **CHAINS, **SLOW) as hosts:
         first = await hosts.publish(1, os.urandom(SIZE))
         await asyncio.gather(*(hosts.pull(name, first) for name in "bc"))
-        served = [Lease(hosts.path(name, 1)) for name in "bc"]  # as an engine leases it
+        served = [ReaderLock(hosts.path(name, 1)) for name in "bc"]  # as an engine leases it
         second = await hosts.publish(2, os.urandom(SIZE))
         pulls = [asyncio.create_task(hosts.pull(name, second)) for name in "bc"]
         await hosts.until(lambda: hosts.chunks("c", 2), "they change over")

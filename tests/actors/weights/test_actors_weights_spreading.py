@@ -281,7 +281,7 @@ async def test_receiver_without_a_source_falls_back_to_publisher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Sources, "find", lambda *_: "")
-    monkeypatch.setattr(finding, "NOBODY_S", 0.8)
+    monkeypatch.setattr(finding, "NO_SOURCE_S", 0.8)
     async with hosts(tmp_path, "ab") as all:
         data = os.urandom(SIZE)
         await all.fetch("b", 1, await all.publish(1, data))

@@ -22,6 +22,7 @@ from gleaner.supervisor import (
     SystemPorts,
     handles,
 )
+from gleaner.supervisor.actor_test_kit import ActorTestKit
 from gleaner.supervisor.address import Address, Incarnations
 from gleaner.supervisor.journal.memory import MemoryJournal
 from gleaner.supervisor.journal.port import Journal
@@ -32,7 +33,6 @@ from gleaner.supervisor.names.client import CLAIM_NAMES, REGISTRY, Names
 from gleaner.supervisor.names.leases import Digest, Leases
 from gleaner.supervisor.names.registry import NameFenced
 from gleaner.supervisor.network import Network
-from gleaner.supervisor.stage import Stage
 from gleaner.supervisor.system import ActorSystem
 from gleaner.supervisor.system_messages import ClaimNames, Found, LeaseGranted, Lookup, RenewLease
 from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
@@ -251,7 +251,7 @@ async def test_name_is_free_when_its_actor_has_ended(tmp_path: Path, monkeypatch
 def test_repeated_claim_is_fenced_once() -> None:
     """A restarted registry does not know the claimant: the fence comes with the claim that counts."""
     journal = MemoryJournal()
-    with Stage(lambda: Registry(lambda: 2.0), journal=journal) as stage:
+    with ActorTestKit(lambda: Registry(lambda: 2.0), journal=journal) as stage:
         later = ClaimNames(endpoint="tcp://10.0.0.1:1", life=7, names={"a": 12}, ended={}, first=False)
         assert stage.ask(later, LeaseGranted).claim_again
         first = msgspec.structs.replace(later, names={"a": 12, "b": 9}, first=True)
@@ -259,7 +259,7 @@ def test_repeated_claim_is_fenced_once() -> None:
         assert stage.ask(msgspec.structs.replace(later, names={"a": 13}), LeaseGranted).superseded == {}
         stage.crash()
         assert stage.ask(msgspec.structs.replace(later, names={"c": 9}), LeaseGranted).claim_again
-    with Stage(Reader, journal=journal) as stage:
+    with ActorTestKit(Reader, journal=journal) as stage:
         reader = stage.actor
         assert isinstance(reader, Reader)
         assert reader.fences == [("a", 12), ("b", 9), ("a", 13)]

@@ -14,7 +14,7 @@ from watched_process import system_of
 
 from gleaner.supervisor import Health, ProcessSpec, Restarted, Supervisor, child, one_for_one
 from gleaner.supervisor.process import ChildProcess
-from gleaner.supervisor.watch.health import Parent, Pulse
+from gleaner.supervisor.watch.health import ChildHealth, Parent
 from gleaner.transport.wire import Peer
 
 HEALTH = Health(silent_s=10.0, start_s=60.0)
@@ -26,52 +26,52 @@ def idle() -> float:
     return 3.0
 
 
-def first_ill_s(pulse: Pulse, cpu_s: Callable[[float], float], until_s: float = 1000.0) -> float:
+def first_ill_s(pulse: ChildHealth, cpu_s: Callable[[float], float], until_s: float = 1000.0) -> float:
     """The time at which a check once a second finds that the child is to be killed."""
     seconds = map(float, range(int(until_s)))
     return next((now_s for now_s in seconds if pulse.look(now_s, partial(cpu_s, now_s))), until_s)
 
 
 def test_child_is_killed_after_the_stated_silence() -> None:
-    pulse = Pulse(HEALTH, 0.0)
+    pulse = ChildHealth(HEALTH, 0.0)
     pulse.beat(5.0)
     assert first_ill_s(pulse, lambda now_s: idle()) == 15.0
     assert pulse.look(15.0, idle) == "no heartbeat for 10.0 s"
 
 
 def test_heartbeat_ends_a_silence() -> None:
-    pulse = Pulse(HEALTH, 0.0)
+    pulse = ChildHealth(HEALTH, 0.0)
     for beat_s in range(0, 100, 9):
         pulse.beat(float(beat_s))
         assert not pulse.look(beat_s + 8.9, idle)
 
 
 def test_starting_child_has_its_own_limit() -> None:
-    pulse = Pulse(HEALTH, 0.0)
+    pulse = ChildHealth(HEALTH, 0.0)
     assert first_ill_s(pulse, lambda now_s: idle()) == 60.0
     assert pulse.look(60.0, idle) == "no heartbeat for 60.0 s since its start"
 
 
 def test_silent_child_using_the_processor_has_longer_limit() -> None:
-    pulse = Pulse(HEALTH, 0.0)
+    pulse = ChildHealth(HEALTH, 0.0)
     pulse.beat(0.0)
     assert first_ill_s(pulse, lambda now_s: now_s) == 60.0
 
 
 def test_starved_child_at_1_percent_gets_longer_limit() -> None:
-    pulse = Pulse(HEALTH, 0.0)
+    pulse = ChildHealth(HEALTH, 0.0)
     pulse.beat(0.0)
     assert first_ill_s(pulse, lambda now_s: now_s / 100) == 60.0
 
 
 def test_idle_child_is_killed_one_silence_after_work() -> None:
-    pulse = Pulse(HEALTH, 0.0)
+    pulse = ChildHealth(HEALTH, 0.0)
     pulse.beat(0.0)
     assert first_ill_s(pulse, lambda now_s: min(now_s, 20.0)) == 30.0
 
 
 def test_processor_use_is_read_only_for_late_children() -> None:
-    pulse = Pulse(HEALTH, 0.0)
+    pulse = ChildHealth(HEALTH, 0.0)
     pulse.beat(0.0)
 
     def never() -> float:

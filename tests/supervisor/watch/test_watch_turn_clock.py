@@ -7,7 +7,7 @@ from patient_loop import PatientLoop
 
 from gleaner.supervisor import Done
 from gleaner.supervisor.address import Address
-from gleaner.supervisor.asks import PendingAsks
+from gleaner.supervisor.pending_asks import PendingAsks
 from gleaner.supervisor.virtual_time import VirtualLoop
 from gleaner.supervisor.watch.turn_clock import TICK_S, TurnClock, timeout_in_turns
 

@@ -47,7 +47,7 @@ class MadeTokens:
         from starlette.responses import JSONResponse
 
         client = scope["app"].state.engine_client
-        told = await client.engine_core.call_utility_async(METHOD)
+        counts = await client.engine_core.call_utility_async(METHOD)
         known = client.output_processor.request_states
-        made = {known[name].external_req_id: count for name, count in (told or {}).items() if name in known}
-        await JSONResponse({"paused": told is not None, "made": made})(scope, receive, send)
+        made = {known[name].external_req_id: count for name, count in (counts or {}).items() if name in known}
+        await JSONResponse({"paused": counts is not None, "made": made})(scope, receive, send)

@@ -31,8 +31,8 @@ async def serve(folder: Path) -> AsyncIterator[Serve]:
 
         async def start(model: Path = folder, **settings: object) -> Client:
             chosen = {"slots": 4, "max_tokens": 512, "exact": True} | settings
-            server, batching = loaded(Settings(model=model, host="127.0.0.1", port=0, **chosen), 0)
-            turning = asyncio.ensure_future(batching.run())
+            server, batch_loop = loaded(Settings(model=model, host="127.0.0.1", port=0, **chosen), 0)
+            turning = asyncio.ensure_future(batch_loop.run())
 
             async def stop() -> None:
                 turning.cancel()

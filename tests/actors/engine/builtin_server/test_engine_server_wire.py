@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gleaner.actors.engine.builtin_server.active_request import Running, aborted, reason_of
+from gleaner.actors.engine.builtin_server.active_request import ActiveRequest, aborted, reason_of
 from gleaner.actors.engine.builtin_server.answers import Answers
 from gleaner.actors.engine.builtin_server.request_parser import Engine, asked_of
 from gleaner.actors.engine.builtin_server.wire import GenerateBody, PauseBody, UpdateBody
@@ -68,7 +68,7 @@ def test_answer_is_written_as_by_sglang(engine: Engine) -> None:
     raw = """{"input_ids": [40, 41], "rid": "r", "return_logprob": true, "sampling_params":
         {"max_new_tokens": 3, "sampling_seed": 1}}"""
     (asked,), _ = asked_of(body(raw), engine)
-    answers, running = Answers(engine.prompts), Running(asked, began_s=1.0)
+    answers, running = Answers(engine.prompts), ActiveRequest(asked, began_s=1.0)
     letter = engine.prompts.encode_text("ab")
 
     def written() -> str:
@@ -96,7 +96,7 @@ def test_answer_is_written_as_by_sglang(engine: Engine) -> None:
 
 def test_answer_without_tokens_has_empty_log_probs(engine: Engine) -> None:
     (asked,), _ = asked_of(body('{"text": "a", "rid": "r", "return_logprob": true}'), engine)
-    running = Running(asked, began_s=0.0)
+    running = ActiveRequest(asked, began_s=0.0)
     running.end(aborted("it was aborted"), 0.5)
     assert msgspec.json.encode(Answers(engine.prompts).answer(running, "v1")).decode() == (
         '{"text":"","output_ids":[],"meta_info":{"id":"r","finish_reason":{"type":"abort","message":'

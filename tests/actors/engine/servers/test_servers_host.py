@@ -24,7 +24,7 @@ from gleaner.actors.engine.servers.port import (
     ServerDied,
     ServerRefused,
 )
-from gleaner.actors.engine.worker.port import AwaitedHost, Orders, Turn
+from gleaner.actors.engine.worker.port import AwaitedHost, StepCommands, StepResult
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.weights import Fetched
 from gleaner.transport.token_frame import Flag
@@ -145,14 +145,14 @@ def work(ticket: int, new: int = 6, prefix: tuple[int, ...] = ()) -> Work:
     )
 
 
-def add(*given: Work, version: int = 3) -> Orders:
-    return Orders(adds=[(version, list(given))])
+def add(*given: Work, version: int = 3) -> StepCommands:
+    return StepCommands(adds=[(version, list(given))])
 
 
 Rows = list[tuple[int, int, int]]
 
 
-def rows_of(turn: Turn) -> Rows:
+def rows_of(turn: StepResult) -> Rows:
     if turn.output is None:
         return []
     columns = (turn.output.tickets, turn.output.tokens, turn.output.flags)
@@ -160,13 +160,13 @@ def rows_of(turn: Turn) -> Rows:
 
 
 def drive(
-    host: DrivenHost, orders: Orders, until: Callable[[Rows], bool], within_s: float = 60.0
-) -> tuple[Rows, list[Turn]]:
+    host: DrivenHost, commands: StepCommands, until: Callable[[Rows], bool], within_s: float = 60.0
+) -> tuple[Rows, list[StepResult]]:
     rows, turns, end_s = [], [], time.monotonic() + within_s
     while not until(rows):
         assert time.monotonic() < end_s, f"only {rows}"
-        turns.append(host.turn(orders))
-        orders = Orders()
+        turns.append(host.turn(commands))
+        commands = StepCommands()
         rows += rows_of(turns[-1])
     return rows, turns
 
@@ -176,7 +176,7 @@ def finished(count: int) -> Callable[[Rows], bool]:
 
 
 def test_tokens_arrive_in_order_with_end_flags(host: DrivenHost, server: ScriptedServer) -> None:
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     rows, turns = drive(host, add(work(11), work(12)), finished(2))
     for ticket in (11, 12):
         own = [(token, flags) for number, token, flags in rows if number == ticket]
@@ -187,7 +187,7 @@ def test_tokens_arrive_in_order_with_end_flags(host: DrivenHost, server: Scripte
 
 
 def test_prefix_is_continued_up_to_the_limit(host: DrivenHost, server: ScriptedServer) -> None:
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     rows, _ = drive(host, add(work(11, new=6, prefix=(103, 104))), finished(1))
     assert server.asks[-1].tokens.tolist() == [7, 8, 9, 103, 104]
     assert server.asks[-1].max_new_tokens == 4
@@ -195,7 +195,7 @@ def test_prefix_is_continued_up_to_the_limit(host: DrivenHost, server: ScriptedS
 
 
 def test_server_work_is_reported_as_common_decode_steps(host: DrivenHost, server: ScriptedServer) -> None:
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     _, turns = drive(host, add(work(11), work(12)), finished(2))
     tokens, prefilled, attended, steps = (
         sum(getattr(turn.work, name) for turn in turns)
@@ -209,29 +209,29 @@ def test_server_work_is_reported_as_common_decode_steps(host: DrivenHost, server
 
 def test_abort_gives_one_last_row_and_reaches_server(host: DrivenHost, server: ScriptedServer) -> None:
     server.silent_after = 2
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
-    rows, _ = drive(host, Orders(aborts=[11, 99]), finished(2))
+    rows, _ = drive(host, StepCommands(aborts=[11, 99]), finished(2))
     assert rows == [(11, 0, ENDED), (99, 0, ENDED)]
     assert [rid.rpartition("-")[2] for rid in server.aborted] == ["11"]
 
 
 def test_new_weights_end_requests_of_older_ones(host: DrivenHost, server: ScriptedServer) -> None:
     server.silent_after = 2
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
     server.version_name = "4"
-    rows, turns = drive(host, Orders(load=fetched(4)), finished(1))
+    rows, turns = drive(host, StepCommands(load=fetched(4)), finished(1))
     assert rows == [(11, 0, ENDED)]
     assert turns[0].version == 4
 
 
 def test_unstaged_weights_disturb_nothing(host: DrivenHost, server: ScriptedServer) -> None:
     server.silent_after = 2
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
     server.fails = "stage"
-    turn = host.turn(Orders(load=fetched(4)))
+    turn = host.turn(StepCommands(load=fetched(4)))
     assert (turn.version, turn.root, turn.load_failed, rows_of(turn)) == (3, b"r", "no room", [])
     server.silent_after, server.fails = None, ""
     drive(host, add(work(12)), finished(1))
@@ -240,10 +240,10 @@ def test_unstaged_weights_disturb_nothing(host: DrivenHost, server: ScriptedServ
 
 def test_refused_weights_leave_the_previous_weights(host: DrivenHost, server: ScriptedServer) -> None:
     server.silent_after = 2
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
     server.fails = "commit"
-    rows, turns = drive(host, Orders(load=fetched(4)), finished(1))
+    rows, turns = drive(host, StepCommands(load=fetched(4)), finished(1))
     assert rows == [(11, 0, ENDED)]
     assert (turns[0].version, turns[0].load_failed) == (3, "not taken")
     assert "probe" in server.asks[-1].rid, "a probe must succeed before the server is trusted again"
@@ -253,17 +253,17 @@ def test_refused_weights_leave_the_previous_weights(host: DrivenHost, server: Sc
 
 def test_server_that_refused_first_weights_accepts_others(host: DrivenHost, server: ScriptedServer) -> None:
     server.fails = "commit"
-    turn = host.turn(Orders(load=FETCHED))
+    turn = host.turn(StepCommands(load=FETCHED))
     assert (turn.version, turn.load_failed) == (None, "not taken")
     assert host.turn(add(work(1))).refusals[0].why.startswith("it has no weights yet")
     server.fails, server.version_name = "", "4"
-    assert host.turn(Orders(load=fetched(4))).version == 4
+    assert host.turn(StepCommands(load=fetched(4))).version == 4
     drive(host, add(work(12), version=4), finished(1))
 
 
 def test_work_of_another_version_is_refused(host: DrivenHost) -> None:
     assert host.turn(add(work(1))).refusals[0].why.startswith("it has no weights yet")
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     refusal = host.turn(add(work(2), version=2)).refusals[0]
     assert refusal.tickets == [2]
     assert refusal.why == "it serves version 3, not 2"
@@ -272,15 +272,15 @@ def test_work_of_another_version_is_refused(host: DrivenHost) -> None:
 
 def test_refusal_of_the_server_is_passed_on(host: DrivenHost, server: ScriptedServer) -> None:
     server.refuses = "too long for the context"
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     turn = host.turn(add(work(11)))
-    refusal = (turn.refusals or host.turn(Orders()).refusals)[0]
+    refusal = (turn.refusals or host.turn(StepCommands()).refusals)[0]
     assert (refusal.tickets, refusal.why, refusal.never) == ([11], "too long for the context", True)
 
 
 @pytest.mark.parametrize("given", [work(4, new=2, prefix=(1, 2)), work(4, new=0), work(4, prefix=(200,))])
 def test_impossible_work_is_never_sent(host: DrivenHost, server: ScriptedServer, given: Work) -> None:
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     asked = len(server.asks)
     assert host.turn(add(given)).refusals[0].never
     assert len(server.asks) == asked
@@ -288,7 +288,7 @@ def test_impossible_work_is_never_sent(host: DrivenHost, server: ScriptedServer,
 
 def test_healthy_server_without_tokens_is_given_up(host: DrivenHost, server: ScriptedServer) -> None:
     server.silent_after = 2
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     with pytest.raises(ServerDied, match="no token came"):
         drive(host, add(work(11)), finished(1))
 
@@ -302,7 +302,7 @@ async def test_own_pause_does_not_count_as_server_silence(
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PatientLoop)
     host = RemoteHost(server, stall_s=5.0, serve_s=60.0)
-    await host.awaited_turn(Orders(load=FETCHED))
+    await host.awaited_turn(StepCommands(load=FETCHED))
     if busy:
         server.silent_after = 2
         await host.awaited_turn(add(work(11)))
@@ -310,16 +310,16 @@ async def test_own_pause_does_not_count_as_server_silence(
         await asyncio.sleep(0.6)  # a health check ran meanwhile
         loop.stand_still(60.0)
         await asyncio.sleep(0.1)
-        await host.awaited_turn(Orders())
+        await host.awaited_turn(StepCommands())
     host.close()
     await host.closed()
 
 
 def test_unresponsive_idle_server_is_given_up(host: DrivenHost, server: ScriptedServer) -> None:
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     server.hangs = True
     with pytest.raises(ServerDied, match="did not answer"):
-        drive(host, Orders(), finished(1))
+        drive(host, StepCommands(), finished(1))
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_invalid_tokens_are_not_passed_on(
     host: DrivenHost, server: ScriptedServer, made: Callable[[Chunk], Chunk], why: str
 ) -> None:
     server.made = made
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     with pytest.raises(ServerDied, match=why):
         drive(host, add(work(11)), finished(1))
 
@@ -344,24 +344,24 @@ def test_streams_pause_while_no_rows_are_taken(
     monkeypatch.setattr(row_exchange, "MAX_HELD", 10)
     sent: list[int] = []
     server.made = lambda chunk: (sent.extend(chunk.tokens), chunk)[1]
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     host.turn(add(work(11, new=60)))
     time.sleep(0.8)  # longer than `stall_s`: an unread stream does not stall
     assert len(sent) < 30
-    rows, _ = drive(host, Orders(), finished(1))
+    rows, _ = drive(host, StepCommands(), finished(1))
     assert rows[-1][1] == 162
 
 
 def test_order_ends_a_waiting_turn(host: DrivenHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "TURN_S", 600.0)  # longer than a turn of a test is waited for
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     host.hurry()
-    assert rows_of(host.turn(Orders())) == []
+    assert rows_of(host.turn(StepCommands())) == []
 
 
 def test_close_ends_the_turn_and_the_server(host: DrivenHost, server: ScriptedServer) -> None:
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     host.close()
     with pytest.raises(ServerDied, match="closed"):
-        host.turn(Orders())
+        host.turn(StepCommands())
     assert server.closed

@@ -14,7 +14,7 @@ from gleaner.actors.engine.servers import in_flight as holding
 from gleaner.actors.engine.servers import row_queue as row_exchange
 from gleaner.actors.engine.servers.host import RemoteHost
 from gleaner.actors.engine.servers.port import Ask, Chunk, ServerDied, ServerRefused
-from gleaner.actors.engine.worker.port import Orders, Turn
+from gleaner.actors.engine.worker.port import StepCommands, StepResult
 from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.protocol.weights import Fetched
 from tests.actors.engine.servers.test_servers_host import (
@@ -111,15 +111,15 @@ def host(server: Holds) -> Iterator[DrivenHost]:
 
 def serving(host: DrivenHost, server: Holds, *tickets: int) -> Rows:
     """Serve version 3 with these requests; the rows that arrived."""
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     server.calls.clear()
     coming = sum(server.come_of[ticket] for ticket in tickets)
     new = add(*(work(ticket, LENGTH) for ticket in tickets))
     return drive(host, new, lambda rows: len(rows) == coming)[0]
 
 
-def flip(host: DrivenHost) -> Turn:
-    return host.turn(Orders(load=image(4), keep=True))
+def flip(host: DrivenHost) -> StepResult:
+    return host.turn(StepCommands(load=image(4), keep=True))
 
 
 def tokens(rows: Rows, ticket: int) -> list[int]:
@@ -134,7 +134,7 @@ def test_older_tokens_precede_those_of_newer_weights(host: DrivenHost, server: H
     assert (turn.version, turn.load_failed, turn.kept) == (4, "", [11, 12])
     assert server.calls == ["hold", "commit"], "it pauses until the allowed requests are known"
     assert [token for _, token, _ in rows_of(turn)] == [OLD] * 3, "the tokens in transit"
-    after, _ = drive(host, Orders(), finished(2))
+    after, _ = drive(host, StepCommands(), finished(2))
     assert server.calls == ["hold", "commit", "go on"]
     for ticket, made in ((11, 5), (12, 3)):
         assert tokens(before + rows_of(turn), ticket) == [OLD] * made
@@ -146,7 +146,7 @@ def test_disallowed_requests_end_and_others_continue(host: DrivenHost, server: H
     server.has(12, made=3, come=3)
     serving(host, server, 11, 12)
     assert flip(host).kept == [11, 12]
-    rows, _ = drive(host, Orders(aborts=[12]), finished(2))
+    rows, _ = drive(host, StepCommands(aborts=[12]), finished(2))
     assert [row for row in rows if row[0] == 12] == [(12, 0, ENDED)]
     assert tokens(rows, 11) == [NEW] * (LENGTH - 2)
     assert [rid.rpartition("-")[2] for rid in server.aborted] == ["12"]
@@ -165,7 +165,7 @@ def test_incomplete_or_unknown_requests_are_not_kept(
     assert turn.kept == [11]
     ended = [ticket for ticket, _, flags in rows_of(turn) if flags == ENDED]
     assert ended == [12, 13]
-    rows, _ = drive(host, Orders(), finished(1))
+    rows, _ = drive(host, StepCommands(), finished(1))
     assert tokens(rows, 12) == tokens(rows, 13) == [], "no token of these requests follows"
 
 
@@ -194,7 +194,7 @@ def test_failed_load_keeps_requests_under_previous_weights(host: DrivenHost, ser
     assert (turn.version, turn.load_failed, turn.kept) == (3, "not taken", None)
     assert "go on" in server.calls
     rows = before + rows_of(turn)  # the request may have ended within that turn
-    rows += drive(host, Orders(), lambda more: finished(1)(rows + more))[0]
+    rows += drive(host, StepCommands(), lambda more: finished(1)(rows + more))[0]
     assert len(tokens(rows, 11)) == LENGTH
     assert not server.aborted
 
@@ -225,17 +225,17 @@ def test_request_with_too_many_rows_is_handed_over(
     turn = flip(host)
     assert len(rows_of(turn)) == 4
     assert turn.kept == [11]
-    rows, _ = drive(host, Orders(), finished(2))
+    rows, _ = drive(host, StepCommands(), finished(2))
     assert tokens(rows, 12) == [OLD], "the one remaining token before the end"
     assert (12, 0, ENDED) in rows
 
 
 def test_nothing_is_held_without_requests_to_keep(host: DrivenHost, server: Holds) -> None:
-    host.turn(Orders(load=FETCHED))
+    host.turn(StepCommands(load=FETCHED))
     server.calls.clear()
     assert flip(host).kept == []
     assert server.calls == ["commit", "probe"]
     server.has(11, made=4, come=2)
     drive(host, add(work(11, LENGTH), version=4), lambda rows: len(rows) == 2)
-    assert host.turn(Orders(load=image(5))).kept is None
+    assert host.turn(StepCommands(load=image(5))).kept is None
     assert "hold" not in server.calls

@@ -10,7 +10,7 @@ import pytest
 
 from gleaner.actors.engine.servers.requirements import unmet
 from gleaner.configs.schema import Config, Engine
-from gleaner.nodeagent.fittings import RealFittings
+from gleaner.nodeagent.adapters import RealAdapterFactory
 
 
 def environment(home: Path, program: str) -> str:
@@ -114,7 +114,7 @@ def test_url_without_a_listener_is_named() -> None:
 
 async def test_only_preemptible_hosts_are_checked() -> None:
     config = Config(engine=Engine(kind="sglang"))
-    fittings = RealFittings()
-    assert len(await fittings.unmet("preemptible", config)) == 1
-    assert await fittings.unmet("reserved", config) == []
-    assert await fittings.unmet("head", config) == []
+    adapters = RealAdapterFactory()
+    assert len(await adapters.unmet("preemptible", config)) == 1
+    assert await adapters.unmet("reserved", config) == []
+    assert await adapters.unmet("head", config) == []

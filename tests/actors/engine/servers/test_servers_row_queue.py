@@ -1,4 +1,4 @@
-"""RowExchange: rows of several streams in one turn.
+"""RowQueue: rows of several streams in one turn.
 
 Gathering never delays a first or a last token.
 """
@@ -10,7 +10,7 @@ import pytest
 
 from gleaner.actors.engine.servers import row_queue as row_exchange
 from gleaner.actors.engine.servers.port import Ask, Chunk
-from gleaner.actors.engine.servers.row_queue import RowExchange, Stream, Taken
+from gleaner.actors.engine.servers.row_queue import RowQueue, Stream, TakenRows
 
 FOREVER_S = 600.0
 
@@ -29,7 +29,7 @@ def one(token: int, finish: bool = False) -> Chunk:
     return Chunk([token], [-0.5], "length" if finish else None)
 
 
-async def taken(taking: "asyncio.Task[Taken]") -> list[int]:
+async def taken(taking: "asyncio.Task[TakenRows]") -> list[int]:
     async with asyncio.timeout(60):
         output = (await taking).output
     assert output is not None
@@ -37,7 +37,7 @@ async def taken(taking: "asyncio.Task[Taken]") -> list[int]:
 
 
 async def test_tokens_wait_until_every_stream_has_some() -> None:
-    exchange = RowExchange()
+    exchange = RowQueue()
     taking = asyncio.create_task(exchange.take(FOREVER_S, expected=2))
     exchange.put(stream(1), one(7), 2)
     await asyncio.sleep(0.05)
@@ -48,7 +48,7 @@ async def test_tokens_wait_until_every_stream_has_some() -> None:
 
 @pytest.mark.parametrize(("started", "finish"), [(False, False), (True, True)], ids=["first", "last"])
 async def test_first_and_last_tokens_of_requests_never_wait(started: bool, finish: bool) -> None:
-    exchange = RowExchange()
+    exchange = RowQueue()
     taking = asyncio.create_task(exchange.take(FOREVER_S, expected=9))
     exchange.put(stream(1), one(7), 2)
     await asyncio.sleep(0.05)
@@ -59,7 +59,7 @@ async def test_first_and_last_tokens_of_requests_never_wait(started: bool, finis
 
 @pytest.mark.parametrize("urgent", ["hurry", "refuse", "ended"])
 async def test_urgent_event_releases_gathered_tokens(urgent: str) -> None:
-    exchange = RowExchange()
+    exchange = RowQueue()
     exchange.put(stream(1), one(7), 2)
     taking = asyncio.create_task(exchange.take(FOREVER_S, expected=9))
     await asyncio.sleep(0)

@@ -36,7 +36,7 @@ from gleaner.actors.engine.servers.sglang import sampling_params
 from gleaner.actors.engine.servers.sglang_events import meta_of, new_of, newest_rows
 from gleaner.actors.engine.servers.sglang_messages import FinishReason, Meta
 from gleaner.actors.engine.servers.sglang_scores import ScoreReading
-from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.engine.worker.port import StepCommands
 from gleaner.actors.model.checkpoint import load_checkpoint
 from gleaner.actors.model.flat_image import image_bytes, weight_layout, write_weights
 from gleaner.actors.model.qwen3 import Qwen3
@@ -325,7 +325,7 @@ def test_server_that_cannot_start_is_reported_with_output(tmp_path: Path) -> Non
     host = DrivenHost(sglang_host(config))
     try:
         with pytest.raises(ServerDied, match=r"exit 1(.|\n)*no module named sglang.launch_server"):
-            host.turn(Orders(load=fetched))
+            host.turn(StepCommands(load=fetched))
     finally:
         host.close()
         assert host.joined(10)
@@ -427,11 +427,11 @@ def test_temperatures_are_refused_when_log_probs_omit_them(
     _, fetched = published(tmp_path / "store")
     host = attached(server)
     try:
-        host.turn(Orders(load=fetched))
+        host.turn(StepCommands(load=fetched))
         given = [given_at(1.0, 1, new=2), given_at(0.7, 2, new=2), given_at(0.0, 3, new=2)]
-        turns = [host.turn(Orders(adds=[(3, given)]))]
+        turns = [host.turn(StepCommands(adds=[(3, given)]))]
         while sum(2 * len(turn.refusals) + len(turn.output or ()) for turn in turns) < 2 * len(given):
-            turns.append(host.turn(Orders()))
+            turns.append(host.turn(StepCommands()))
         assert [ticket for turn in turns for one in turn.refusals for ticket in one.tickets] == refused
     finally:
         host.close()
@@ -442,13 +442,13 @@ def test_healthy_server_without_tokens_is_detected(server: SilentServer, tmp_pat
     _, fetched = published(tmp_path / "store")
     host = attached(server)
     try:
-        assert host.turn(Orders(load=fetched)).version == 3
+        assert host.turn(StepCommands(load=fetched)).version == 3
         asked = len(server.paths)
         with pytest.raises(ServerDied, match="1 requests are in the server and no token came"):
-            orders = Orders(adds=[(3, [given_at(1.0, 1)])])
+            commands = StepCommands(adds=[(3, [given_at(1.0, 1)])])
             for _ in range(20):
-                assert host.turn(orders).output is None
-                orders = Orders()
+                assert host.turn(commands).output is None
+                commands = StepCommands()
         assert server.paths[asked:].count("/model_info") >= 2, "the health checks were answered"
     finally:
         host.close()

@@ -1,20 +1,20 @@
-"""StreamPace: how many tokens a server sends at once, by its speed."""
+"""StreamInterval: how many tokens a server sends at once, by its speed."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.actors.engine.servers.stream_interval import MOST, NEWS_S, StreamPace
+from gleaner.actors.engine.servers.stream_interval import MOST, NEWS_S, StreamInterval
 
 
-def after(token_s: float, times: int = 4000, tokens: int = 1) -> StreamPace:
-    pace = StreamPace()
+def after(token_s: float, times: int = 4000, tokens: int = 1) -> StreamInterval:
+    pace = StreamInterval()
     for _ in range(times):
-        pace.told(tokens, tokens * token_s)
+        pace.observe(tokens, tokens * token_s)
     return pace
 
 
 def test_unknown_server_sends_each_token() -> None:
-    assert StreamPace().interval == 1
+    assert StreamInterval().interval == 1
 
 
 @given(st.floats(0.0, 10.0), st.integers(1, 64))
@@ -28,7 +28,7 @@ def test_slower_server_sends_each_token_again() -> None:
     pace = after(NEWS_S / 8)
     assert pace.interval == 8
     for _ in range(4000):
-        pace.told(1, 2 * NEWS_S)
+        pace.observe(1, 2 * NEWS_S)
     assert pace.interval == 1
 
 

@@ -20,8 +20,8 @@ from test_actors_load_failed import Transfer
 from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.servers.host import RemoteHost
-from gleaner.actors.engine.worker.kept_requests import Keeping
-from gleaner.actors.engine.worker.port import AnyHost, Orders, Turn
+from gleaner.actors.engine.worker.kept_requests import KeptRequests
+from gleaner.actors.engine.worker.port import AnyHost, StepCommands, StepResult
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.protocol.instances import KeepRequests, RequestsKept
@@ -73,11 +73,11 @@ class Stepped(BuiltinHost):
         self._version: int | None = None
         self._root = b""
 
-    def turn(self, orders: Orders) -> Turn:
-        if not orders and not self.steps:
+    def turn(self, commands: StepCommands) -> StepResult:
+        if not commands and not self.steps:
             time.sleep(0.005)
-            return Turn(None, [], self._version, self._root, idle=False)
-        turn = super().turn(orders)
+            return StepResult(None, [], self._version, self._root, idle=False)
+        turn = super().turn(commands)
         if turn.output is not None and turn.work and turn.work.tokens:
             self.steps = max(0, self.steps - 1)
         self._version, self._root = turn.version, turn.root
@@ -230,11 +230,11 @@ class Owner(Actor):
         self.to_end: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
 
     async def on_start(self) -> None:
-        keeping = Keeping(self.ctx, CONFIG.engine, self._sender, preemptible=True)
-        self.ctx.background(self._ask(keeping), "keep")
+        kept_requests = KeptRequests(self.ctx, CONFIG.engine, self._sender, preemptible=True)
+        self.ctx.background(self._ask(kept_requests), "keep")
 
-    async def _ask(self, keeping: Keeping) -> None:
-        self.to_end.set_result(await keeping.to_end([7, 8], 4, b"r"))
+    async def _ask(self, kept_requests: KeptRequests) -> None:
+        self.to_end.set_result(await kept_requests.to_end([7, 8], 4, b"r"))
 
 
 async def test_manager_is_asked_after_all_older_tokens_arrived(tmp_path: Path) -> None:

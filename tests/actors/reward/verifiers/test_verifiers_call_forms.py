@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gleaner.actors.reward.verifiers.call_forms import BadFunction, BadResult, Found, form_of, read
+from gleaner.actors.reward.verifiers.call_forms import BadFunction, BadResult, FunctionResult, form_of, read
 from gleaner.actors.reward.verifiers.own_function import item_of
 
 ITEM = item_of("2+2?", [], "It is 4.", "4", {"data_source": "sums", "level": 3})
@@ -145,21 +145,25 @@ def test_slime_arguments_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("style", "result", "found"),
     [
-        ("own", 0.5, Found(0.5, {})),
-        ("own", True, Found(1.0, {})),
-        ("own", -2, Found(-2.0, {})),
-        ("own", np.float32(0.5), Found(0.5, {})),
-        ("own", np.array(0.5), Found(0.5, {})),
-        ("own", {"score": 1, "format": 0.25, "pred": "4", "bad": math.nan}, Found(1.0, {"format": 0.25})),
-        ("verl", {"score": 1.0, "acc": True}, Found(1.0, {"acc": 1.0})),
-        ("trl", [0.25], Found(0.25, {})),
-        ("trl", np.array([0.25]), Found(0.25, {})),
-        ("slime", 1, Found(1.0, {})),
-        ("slime", [0.5], Found(0.5, {})),
-        ("slime", [{"score": 0.5, "n": 2}], Found(0.5, {"n": 2.0})),
+        ("own", 0.5, FunctionResult(0.5, {})),
+        ("own", True, FunctionResult(1.0, {})),
+        ("own", -2, FunctionResult(-2.0, {})),
+        ("own", np.float32(0.5), FunctionResult(0.5, {})),
+        ("own", np.array(0.5), FunctionResult(0.5, {})),
+        (
+            "own",
+            {"score": 1, "format": 0.25, "pred": "4", "bad": math.nan},
+            FunctionResult(1.0, {"format": 0.25}),
+        ),
+        ("verl", {"score": 1.0, "acc": True}, FunctionResult(1.0, {"acc": 1.0})),
+        ("trl", [0.25], FunctionResult(0.25, {})),
+        ("trl", np.array([0.25]), FunctionResult(0.25, {})),
+        ("slime", 1, FunctionResult(1.0, {})),
+        ("slime", [0.5], FunctionResult(0.5, {})),
+        ("slime", [{"score": 0.5, "n": 2}], FunctionResult(0.5, {"n": 2.0})),
     ],
 )
-def test_scores_and_parts_are_read(style: str, result: object, found: Found) -> None:
+def test_scores_and_parts_are_read(style: str, result: object, found: FunctionResult) -> None:
     assert read(style, result) == found
 
 
@@ -196,4 +200,4 @@ def test_function_of_trl_scores_as_in_trl() -> None:
     form = form_of(rewards.think_format_reward)
     for response, worth in (("<think>a</think>b", 1.0), ("b", 0.0)):
         item = {**ITEM, "response": response}
-        assert read(form.style, form.call(rewards.think_format_reward, item)) == Found(worth, {})
+        assert read(form.style, form.call(rewards.think_format_reward, item)) == FunctionResult(worth, {})

@@ -144,7 +144,7 @@ def test_trusted_side_does_not_load_sympy() -> None:
 # Run in a process of its own, since its patches stay.
 _WATCHED = """
 import sys
-from gleaner.actors.reward.verifiers import math_inside
+from gleaner.actors.reward.verifiers import math_comparison
 seen = []
 def hook(event, arguments):
     source, name = (*arguments, "", "")[:2]
@@ -153,7 +153,7 @@ def hook(event, arguments):
     if event in ("os.system", "subprocess.Popen", "open") and "planted" in str(arguments):
         seen.append(f"planted: {event}")
 if PREPARED:
-    math_inside.prepare()
+    math_comparison.prepare()
 sys.addaudithook(hook)
 import sympy
 from math_verify import verify
@@ -170,9 +170,9 @@ texts = [
 ]
 for text in texts:
     for response in (text, f"<answer>{text}</answer>"):
-        for way in math_inside.read_answer(response, boxed=False):
+        for way in math_comparison.read_answer(response, boxed=False):
             for expected in ("3", "x^5-x-1=0", "\\\\operatorname{open}(x)"):
-                verify(math_inside.read_expected(expected), way, timeout_seconds=None)
+                verify(math_comparison.read_expected(expected), way, timeout_seconds=None)
             try:
                 sympy.sympify(way[-1])
             except Exception:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from test_actors_rollout_plane import NEW_TOKENS, Plane, plane
 
-from gleaner.actors.engine.worker.port import Orders
+from gleaner.actors.engine.worker.port import StepCommands
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.instances import Work
@@ -294,7 +294,7 @@ def test_aborted_additions_are_never_added() -> None:
     work = [
         Work(ticket=n, prompt=b"", prefix=b"", seed=0, max_new_tokens=1, temperature=1.0) for n in range(3)
     ]
-    orders = Orders(adds=[(1, work[:2]), (1, work[2:])])
+    orders = StepCommands(adds=[(1, work[:2]), (1, work[2:])])
     orders.abort([2, 0])
     assert [[one.ticket for one in added] for _, added in orders.adds] == [[1]]
     assert sorted(orders.aborts) == [0, 2]

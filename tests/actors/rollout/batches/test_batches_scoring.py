@@ -16,10 +16,10 @@ from gleaner.actors.protocol.reward import Score, Verdict
 from gleaner.actors.protocol.rollout import GroupOut, Groups, TakeGroups
 from gleaner.actors.reward.health import LEAST
 from gleaner.actors.rollout.batches import scoring
-from gleaner.actors.rollout.batches.group_delivery import Takers
+from gleaner.actors.rollout.batches.group_delivery import GroupReaders
 from gleaner.actors.rollout.batches.scoring import Scoring
 from gleaner.actors.rollout.fleet.instance_table import Instances
-from gleaner.actors.rollout.journal.journaled_state import Books
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.events import Dispatched, GroupsTaken, InstanceJoined, SampleAgain, Scored
 from gleaner.actors.rollout.state.group_events import decision_of
 from gleaner.actors.rollout.state.group_policy import made_again
@@ -79,8 +79,8 @@ class Manager(Actor):
         self.changes: list[bool] = []
 
     async def on_start(self) -> None:
-        books = cast("Books", SimpleNamespace(state=self.state))
-        self.scoring = Scoring(self.ctx, books, self._config.reward, self.on_scored, self.on_health)
+        journaled = cast("JournaledState", SimpleNamespace(state=self.state))
+        self.scoring = Scoring(self.ctx, journaled, self._config.reward, self.on_scored, self.on_health)
         self.scoring.start()
 
     async def on_scored(self, event: Scored) -> None:
@@ -248,13 +248,15 @@ class Handing(Actor):
             return {group: GroupOut(group=group, prompt=b"", samples=()) for group in groups}
 
         self.taken: list[int] = []
-        books = SimpleNamespace(state=self._state, hand_out=hand_out, shelves=SimpleNamespace(get=get))
-        self.takers = Takers(self.ctx, cast("Books", books), Instances(), lambda: self.held)
+        journaled = SimpleNamespace(state=self._state, hand_out=hand_out, shelves=SimpleNamespace(get=get))
+        self.group_readers = GroupReaders(
+            self.ctx, cast("JournaledState", journaled), Instances(), lambda: self.held
+        )
 
     @handles(TakeGroups)
     async def take(self, message: TakeGroups) -> Deferred:
-        deferred = self.takers.add(message)
-        self.takers.look()
+        deferred = self.group_readers.add(message)
+        self.group_readers.look()
         return deferred
 
 
@@ -278,11 +280,11 @@ async def test_sick_verifier_allows_only_groups_handed_out_before(
         assert await take(1) == []
         assert await take(taker=2) == [1], "a restarted trainer continues with its groups"
         waiting = asyncio.create_task(take(1, taker=2, least=2, wait_s=60.0))
-        await until(lambda: len(handing.takers._waiting) == 1)
-        handing.takers.look()
+        await until(lambda: len(handing.group_readers._waiting) == 1)
+        handing.group_readers.look()
         assert handing.taken == []
         handing.held = False
-        handing.takers.look()
+        handing.group_readers.look()
         assert await waiting == [0, 2]
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from gleaner.actors.protocol.instances import Dispatch, Work
-from gleaner.actors.rollout.dispatch.dispatcher import DISPATCH_DEADLINE_S, Dispatching
+from gleaner.actors.rollout.dispatch.dispatcher import DISPATCH_DEADLINE_S, Dispatcher
 from gleaner.supervisor import AskTimeout, Done
 
 WORK = Work(ticket=7, prompt=b"", prefix=b"", seed=1, max_new_tokens=4, temperature=1.0)
@@ -34,20 +34,20 @@ class Ctx:
         raise AskTimeout("no reply by its deadline")
 
 
-def dispatching(ctx: Ctx) -> Dispatching:
-    made = Dispatching.__new__(Dispatching)
+def dispatcher(ctx: Ctx) -> Dispatcher:
+    made = Dispatcher.__new__(Dispatcher)
     cast(Any, made)._ctx = ctx
     return made
 
 
 async def test_dispatch_is_repeated_under_its_key_after_pauses() -> None:
     ctx = Ctx(0.5, 3.0)
-    await dispatching(ctx)._hand_over(cast(Any, SimpleNamespace(worker="spot-1/engine")), DISPATCH)
+    await dispatcher(ctx)._hand_over(cast(Any, SimpleNamespace(worker="spot-1/engine")), DISPATCH)
     assert ctx.asked == [(10.0, "1.1/7"), (9.5, "1.1/7"), (6.5, "1.1/7")]
 
 
 async def test_instance_that_takes_nothing_is_given_up() -> None:
     ctx = Ctx(4.0, DISPATCH_DEADLINE_S)
     with pytest.raises(AskTimeout):
-        await dispatching(ctx)._hand_over(cast(Any, SimpleNamespace(worker="spot-1/engine")), DISPATCH)
+        await dispatcher(ctx)._hand_over(cast(Any, SimpleNamespace(worker="spot-1/engine")), DISPATCH)
     assert len(ctx.asked) == 2

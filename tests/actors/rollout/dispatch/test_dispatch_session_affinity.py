@@ -16,9 +16,9 @@ from gleaner.actors.protocol.instances import InstancesAre, ListInstances
 from gleaner.actors.protocol.requests import Generate
 from gleaner.actors.protocol.rollout import HoldBack, RolloutFigures, RolloutStatus
 from gleaner.actors.protocol.sampling_params import Sampling
-from gleaner.actors.rollout.dispatch.dispatcher import Dispatching
+from gleaner.actors.rollout.dispatch.dispatcher import Dispatcher
 from gleaner.actors.rollout.dispatch.placement import Balancer, InstanceKind
-from gleaner.actors.rollout.dispatch.session_affinity import Sessions
+from gleaner.actors.rollout.dispatch.session_affinity import SessionAffinity
 from gleaner.supervisor import Done
 from tests.actors.rollout.state.test_state_versions import HELLO, generate
 
@@ -29,7 +29,7 @@ ROOTS = {3: b"root"}
 def test_last_instance_is_preferred_until_session_is_evicted(
     turns: list[tuple[str, str]],
 ) -> None:
-    sessions, last = Sessions(most=2), dict[str, str]()
+    sessions, last = SessionAffinity(most=2), dict[str, str]()
     for number, (session, instance) in enumerate(turns):
         request = f"r{number}"
         sessions.begun(request, session)
@@ -101,13 +101,13 @@ async def test_requests_are_placed_together_except_those_of_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placed: list[list[str]] = []
-    place = Dispatching._place
+    place = Dispatcher._place
 
-    async def counted(self: Dispatching, batches: list[str], roots: dict[int, bytes]) -> bool:
+    async def counted(self: Dispatcher, batches: list[str], roots: dict[int, bytes]) -> bool:
         placed.append(batches)
         return await place(self, batches, roots)
 
-    monkeypatch.setattr(Dispatching, "_place", counted)
+    monkeypatch.setattr(Dispatcher, "_place", counted)
     async with plane(tmp_path) as running:
         hosts = [await running.host("s1"), await running.host("s2")]
         await running.submit()

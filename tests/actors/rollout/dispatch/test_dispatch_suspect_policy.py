@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from gleaner.actors.engine.builtin.host import BuiltinHost
 from gleaner.actors.engine.builtin.settings import BuiltinSettings
-from gleaner.actors.engine.worker.port import Orders, Turn
+from gleaner.actors.engine.worker.port import StepCommands, StepResult
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.worker import RolloutWorker
 from gleaner.actors.protocol.requests import Generate, Generated
-from gleaner.actors.rollout.dispatch.suspect_policy import LONE_DEATHS, SOON_S, SUSPECT_AFTER, Held, Suspects
+from gleaner.actors.rollout.dispatch.suspect_policy import (
+    LONE_DEATHS,
+    SOON_S,
+    SUSPECT_AFTER,
+    SuspectRequest,
+    Suspects,
+)
 from gleaner.actors.weights.agent import TransferAgent
 from gleaner.actors.weights.image.store import ImageStore
 from gleaner.actors.weights.settings import TransferSettings
@@ -45,10 +51,12 @@ def test_ended_request_was_alone_in_repeated_deaths(
     deaths: list[tuple[str, float, dict[str, tuple[int, bool, float]]]],
 ) -> None:
     policy, now_s = Suspects(), 0.0
-    seen: list[tuple[str, float, dict[str, Held]]] = []
+    seen: list[tuple[str, float, dict[str, SuspectRequest]]] = []
     for instance, after_s, there in deaths:
         now_s += after_s
-        held = {name: Held(tokens, here, now_s - for_s) for name, (tokens, here, for_s) in there.items()}
+        held = {
+            name: SuspectRequest(tokens, here, now_s - for_s) for name, (tokens, here, for_s) in there.items()
+        }
         ended = policy.died(instance, now_s, held, set(NAMES))
         for name in ended:
             assert held.keys() == {name}, "no request is ended for the requests beside it"
@@ -74,7 +82,7 @@ def test_deadly_request_is_isolated_and_then_ended(places: list[str], company: i
     while True:
         now_s += 100.0
         names = ["deadly"] if policy.suspect("deadly", 0) else ["deadly", *others]
-        held = {name: Held(0, False, now_s - 1.0) for name in names}
+        held = {name: SuspectRequest(0, False, now_s - 1.0) for name in names}
         deaths += 1
         ended = policy.died(places[deaths % len(places)], now_s, held, set(names))
         if ended:
@@ -82,7 +90,7 @@ def test_deadly_request_is_isolated_and_then_ended(places: list[str], company: i
     assert ended == ["deadly"]
     assert deaths == (LONE_DEATHS if not company else SUSPECT_AFTER + LONE_DEATHS)
     for name in others:
-        assert policy.died("x", now_s + 1.0, {name: Held(1, True, now_s)}, {name}) == []
+        assert policy.died("x", now_s + 1.0, {name: SuspectRequest(1, True, now_s)}, {name}) == []
         assert not policy.suspect(name, 1), "a token clears the request"
 
 
@@ -92,7 +100,7 @@ DEADLY = 13
 class FragileHost(BuiltinHost):
     """Dies at one token, and ends everything with it."""
 
-    def turn(self, orders: Orders) -> Turn:
+    def turn(self, orders: StepCommands) -> StepResult:
         if any(DEADLY in array("I", one.prompt) for _, work in orders.adds for one in work):
             raise RuntimeError("illegal memory access")
         return super().turn(orders)

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from gleaner.actors.engine.worker.port import Orders
-from gleaner.actors.engine.worker.throughput_report import Measured
+from gleaner.actors.engine.worker.port import StepCommands
+from gleaner.actors.engine.worker.throughput_report import UnreportedWork
 from gleaner.actors.protocol.instances import Work as Dispatched
 from gleaner.actors.protocol.throughput import Work
-from gleaner.actors.rollout.dispatch.remaining_length import LengthsLeft
+from gleaner.actors.rollout.dispatch.remaining_length import RemainingLengths
 from gleaner.actors.rollout.dispatch.throughput_table import (
     MEMORY_S,
     PLATEAU_SHARE,
-    Profile,
     Profiles,
     StepModel,
+    ThroughputTable,
 )
 from gleaner.sim.models.batching import Entry, Limits
 from gleaner.sim.models.clock import Immediate
@@ -32,7 +32,7 @@ def turns(rows: int, context: float, steps: int = 100, model: StepModel = TRUE, 
 
 
 def test_model_is_recovered_from_three_buckets() -> None:
-    profile = Profile()
+    profile = ThroughputTable()
     profile.add([turns(4, 9000.0), turns(30, 5000.0)])
     assert profile.model is None, "two points do not determine a third"
     profile.add([turns(200, 1000.0)])
@@ -43,13 +43,13 @@ def test_model_is_recovered_from_three_buckets() -> None:
 
 
 def test_batches_of_one_size_give_no_model() -> None:
-    profile = Profile()
+    profile = ThroughputTable()
     profile.add([turns(30, 1000.0), turns(33, 3000.0), turns(29, 9000.0), turns(60, 9000.0)])
     assert profile.model is None
 
 
 def test_noise_never_gives_a_negative_cost() -> None:
-    profile = Profile()
+    profile = ThroughputTable()
     for number, rows in enumerate((1, 3, 9, 40, 120, 250)):
         profile.add([turns(rows, 500.0 * (number + 1), noise=0.8 + 0.4 * (number % 2))])
     model = profile.model
@@ -59,7 +59,7 @@ def test_noise_never_gives_a_negative_cost() -> None:
 
 
 def test_table_follows_an_engine_that_becomes_slower() -> None:
-    profile = Profile()
+    profile = ThroughputTable()
     slow = StepModel(base_s=12e-3, row_s=4e-5, context_s=6e-8)
     for model in (TRUE, slow):
         for _ in range(int(4 * MEMORY_S)):
@@ -83,7 +83,7 @@ def test_plateau_has_little_gain_and_falls_with_context() -> None:
 
 
 def test_prefill_is_the_extra_time_of_its_turns() -> None:
-    profile = Profile()
+    profile = ThroughputTable()
     profile.add([turns(rows, 4000.0) for rows in (2, 20, 200)])
     plain = turns(50, 4000.0)
     profile.add([plain.plus(Work(seconds=3.0, steps=0.0, tokens=0.0, attended=0.0, prefilled=100_000.0))])
@@ -106,7 +106,7 @@ def test_instances_of_a_kind_share_a_table_initially() -> None:
 
 
 def test_worker_reports_sums_of_like_turns_once() -> None:
-    measured = Measured()
+    measured = UnreportedWork()
     for _ in range(50):
         measured.add(turns(20, 4000.0, steps=1))
         measured.add(turns(200, 4000.0, steps=1))
@@ -122,16 +122,16 @@ def test_modelled_engine_measures_its_own_model() -> None:
     law = LengthLaw(median=60, sigma=0.6)
     limits = Limits(slots=64, cache_tokens=10**7, token_scale=16)
     host = SimEngineHost(Engine(cost, limits, law, 500, 0.0, 400), world.memory, clock)
-    host.turn(Orders(load=fetched(1)))
+    host.turn(StepCommands(load=fetched(1)))
     work = [
         Dispatched(ticket=n, prompt=bytes(40), prefix=b"", seed=n, max_new_tokens=200, temperature=1.0)
         for n in range(1, 65)
     ]
-    measured, orders, tokens = Measured(), Orders(adds=[(1, work)]), 0
+    measured, orders, tokens = UnreportedWork(), StepCommands(adds=[(1, work)]), 0
     while True:
         began_s = clock.spent_s
         turn = host.turn(orders)
-        orders = Orders()
+        orders = StepCommands()
         assert turn.output is not None
         tokens += len(turn.output)
         if turn.work is not None:
@@ -147,7 +147,7 @@ def test_modelled_engine_measures_its_own_model() -> None:
             )
         if turn.idle:
             break
-    profile = Profile()
+    profile = ThroughputTable()
     profile.add(measured.take())
     assert sum(one.tokens for one in profile.buckets.values()) == tokens
     model = profile.model
@@ -171,7 +171,7 @@ def test_parallel_copies_count_as_one_faster_engine() -> None:
 
 
 def test_long_responses_are_expected_to_be_longer() -> None:
-    lengths = LengthsLeft()
+    lengths = RemainingLengths()
     limit, made = np.array([100.0] * 3), np.array([0.0, 50.0, 99.0])
     assert lengths.expected(made, limit).tolist() == [50.0, 25.0, 1.0], "half of the limit at first"
     for _ in range(90):

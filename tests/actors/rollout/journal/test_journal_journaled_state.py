@@ -1,4 +1,4 @@
-"""The manager's books: restored events, and a bounded replay within a batch."""
+"""The manager's journaled: restored events, and a bounded replay within a batch."""
 
 import zlib
 from pathlib import Path
@@ -10,7 +10,7 @@ from rollout_world import tokens_of
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.rollout import GroupOut, Weights
 from gleaner.actors.rollout.batches.group_delivery import group_out
-from gleaner.actors.rollout.journal.journaled_state import Books, ManagerSnapshot, ledger_of
+from gleaner.actors.rollout.journal.journaled_state import JournaledState, ManagerSnapshot, ledger_of
 from gleaner.actors.rollout.state.events import Dispatched, FrameLogged, GroupsTaken, InstanceJoined, Scored
 from gleaner.supervisor import Journal, SqliteJournal
 
@@ -30,13 +30,13 @@ def frame(seq: int) -> FrameLogged:
     )
 
 
-def books(store: SqliteJournal, incarnation: int) -> Books:
-    return Books(Journal(store, "m", incarnation), Journal(store, "m/ledger", incarnation), LIMIT)
+def journaled(store: SqliteJournal, incarnation: int) -> JournaledState:
+    return JournaledState(Journal(store, "m", incarnation), Journal(store, "m/ledger", incarnation), LIMIT)
 
 
 async def test_long_batch_is_replayed_from_a_snapshot_inside(tmp_path: Path) -> None:
     store = SqliteJournal(tmp_path / "j.sqlite", commit_s=0)
-    before = books(store, 1)
+    before = journaled(store, 1)
     prompt = Prompt(split="train", index=0, tokens=(1,), seeds=(7,))
     batch = BatchSubmitted(batch="b", version=0, prompts=(prompt,), max_new_tokens=FRAMES + 1)
     await before.submit(batch, Weights(version=0, root=b"r", sources=("a",)))
@@ -50,7 +50,7 @@ async def test_long_batch_is_replayed_from_a_snapshot_inside(tmp_path: Path) -> 
     snapshot, events = await store.read("m")
     assert isinstance(snapshot, ManagerSnapshot)
     assert len(events) < LIMIT
-    after = books(store, 2)
+    after = journaled(store, 2)
     await after.replay()
     assert after.state.snapshot() == before.state.snapshot()
     assert after.weights == before.weights
@@ -58,10 +58,10 @@ async def test_long_batch_is_replayed_from_a_snapshot_inside(tmp_path: Path) -> 
     await store.close()
 
 
-async def opened(tmp_path: Path, incarnation: int = 1, **bounds: int) -> tuple[SqliteJournal, Books]:
+async def opened(tmp_path: Path, incarnation: int = 1, **bounds: int) -> tuple[SqliteJournal, JournaledState]:
     store = SqliteJournal(tmp_path / "j.sqlite", commit_s=0)
     journal, ledger = Journal(store, "m", incarnation), Journal(store, "m/ledger", incarnation)
-    return store, Books(journal, ledger, bounds.get("events", LIMIT), bounds.get("bytes", 1 << 30))
+    return store, JournaledState(journal, ledger, bounds.get("events", LIMIT), bounds.get("bytes", 1 << 30))
 
 
 def batch_of(name: str, new_tokens: int = 100) -> BatchSubmitted:
@@ -72,15 +72,17 @@ def batch_of(name: str, new_tokens: int = 100) -> BatchSubmitted:
 WEIGHTS = Weights(version=0, root=b"r", sources=("a",))
 
 
-async def finish(books: Books, name: str, tickets: tuple[int, int], seq: int, length: int = 5) -> None:
+async def finish(
+    journaled: JournaledState, name: str, tickets: tuple[int, int], seq: int, length: int = 5
+) -> None:
     """Both requests of the batch are decoded on one instance, one frame per token, and scored."""
     requests = (f"{name}/0/0", f"{name}/0/1")
-    await books.record(
+    await journaled.record(
         Dispatched(instance="spot", incarnation=1, version=0, tickets=tickets, requests=requests)
     )
     rows = np.array(tickets, np.uint32).tobytes()
     for step in range(length):
-        await books.record(
+        await journaled.record(
             FrameLogged(
                 instance="spot",
                 incarnation=1,
@@ -92,35 +94,35 @@ async def finish(books: Books, name: str, tickets: tuple[int, int], seq: int, le
             )
         )
     for request in requests:
-        await books.record(Scored(request=request, score=1.0))
+        await journaled.record(Scored(request=request, score=1.0))
 
 
-def handed(books: Books, batch: str) -> GroupOut:
-    return group_out(books.state.log.batches[batch], 0)
+def handed(journaled: JournaledState, batch: str) -> GroupOut:
+    return group_out(journaled.state.log.batches[batch], 0)
 
 
 async def test_handed_out_group_moves_from_memory_to_shelf(
     tmp_path: Path,
 ) -> None:
-    store, books = await opened(tmp_path)
-    await books.record(InstanceJoined(instance="spot", incarnation=1))
+    store, journaled = await opened(tmp_path)
+    await journaled.record(InstanceJoined(instance="spot", incarnation=1))
     for name, tickets, seq in (("one", (1, 2), 1), ("two", (3, 4), 6)):
-        await books.submit(batch_of(name), WEIGHTS)
-        await finish(books, name, tickets, seq)
-    held, out = books.state.log.columns.pages[0], handed(books, "one")
-    await books.hand_out(GroupsTaken(batch="one", taker=1, groups=(0,)), [out])
-    assert books.state.log.columns.pages[0] == held // 2, "its pages were not given back"
-    log = books.state.log.requests["one/0/1"]
+        await journaled.submit(batch_of(name), WEIGHTS)
+        await finish(journaled, name, tickets, seq)
+    held, out = journaled.state.log.columns.pages[0], handed(journaled, "one")
+    await journaled.hand_out(GroupsTaken(batch="one", taker=1, groups=(0,)), [out])
+    assert journaled.state.log.columns.pages[0] == held // 2, "its pages were not given back"
+    log = journaled.state.log.requests["one/0/1"]
     assert (len(log), log.tokens_crc()) == (5, zlib.crc32(out.samples[1].tokens))
     with pytest.raises(LookupError, match="one/0/1"):
         log.tokens_bytes()
-    assert await books.shelves.get("one", [0]) == {0: out}
-    assert books.state.tokens_lost == 0
+    assert await journaled.shelves.get("one", [0]) == {0: out}
+    assert journaled.state.tokens_lost == 0
     await store.close()
 
     store, after = await opened(tmp_path, 2)
     await after.replay()
-    assert after.state.snapshot() == books.state.snapshot()
+    assert after.state.snapshot() == journaled.state.snapshot()
     assert await after.shelves.get("one", [0]) == {0: out}, "a newer manager does not find the group"
     two = handed(after, "two")
     await after.hand_out(GroupsTaken(batch="two", taker=1, groups=(0,)), [two])
@@ -137,15 +139,15 @@ async def test_handed_out_group_moves_from_memory_to_shelf(
 
 
 async def test_frames_of_many_bytes_cause_a_snapshot_early(tmp_path: Path) -> None:
-    store, books = await opened(tmp_path, events=10**6, bytes=5000)
-    await books.record(InstanceJoined(instance="spot", incarnation=1))
-    await books.submit(batch_of("b", 1000), WEIGHTS)
-    await finish(books, "b", (1, 2), 1, 300)
+    store, journaled = await opened(tmp_path, events=10**6, bytes=5000)
+    await journaled.record(InstanceJoined(instance="spot", incarnation=1))
+    await journaled.submit(batch_of("b", 1000), WEIGHTS)
+    await finish(journaled, "b", (1, 2), 1, 300)
     snapshot, events = await store.read("m")
     assert isinstance(snapshot, ManagerSnapshot)
     assert 0 < len(events) * 26 <= 5000 + 26 * 4
     await store.close()
     store, after = await opened(tmp_path, 2)
     await after.replay()
-    assert after.state.snapshot() == books.state.snapshot()
+    assert after.state.snapshot() == journaled.state.snapshot()
     await store.close()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.actors.rollout.state.queue import Waiting
+from gleaner.actors.rollout.state.queue import RequestQueue
 
 requests = st.lists(
     st.tuples(st.sampled_from(["step-1", "step-2"]), st.integers(0, 5), st.integers(0, 3), st.integers(0, 9)),
@@ -15,7 +15,7 @@ requests = st.lists(
 def test_longest_prefix_precedes_the_batch_order(
     drawn: list[tuple[str, int, int, int]], data: st.DataObject
 ) -> None:
-    waiting, model = Waiting(), dict[str, tuple[str, tuple[int, bool, int, int]]]()
+    waiting, model = RequestQueue(), dict[str, tuple[str, tuple[int, bool, int, int]]]()
     for batch, group, sample, tokens in drawn:
         name = f"{batch}/{group}/{sample}"
         waiting.add(name, batch, group, sample, tokens, int(tokens > 0))

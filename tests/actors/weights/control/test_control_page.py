@@ -13,7 +13,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.actors.weights.control.file import ControlFile, Held, PageWriter, has_writer, read_page
+from gleaner.actors.weights.control.file import ControlFile, PageInUse, PageWriter, has_writer, read_page
 from gleaner.actors.weights.control.page import (
     PAGE_BYTES,
     WHY_BYTES,
@@ -117,7 +117,7 @@ async def test_page_has_one_writer_and_the_next_continues(path: Path) -> None:
     first.tell(page)
     assert read_page(first.path).pid == os.getpid()
     assert has_writer(first.path)
-    with pytest.raises(Held):
+    with pytest.raises(PageInUse):
         PageWriter(first.path)
     second = ControlFile(path.parent / "weights", "spot-1/engine")
     second.tell(page.begun(2))  # not possible yet; the caller ignores that

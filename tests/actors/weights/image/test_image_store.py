@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.weights.image.port import ImageStoreFull, NoSuchImage, VersionConflict
-from gleaner.actors.weights.image.reader_locks import Lease, Leased, exclusive
+from gleaner.actors.weights.image.reader_locks import ImageLocked, ReaderLock, exclusive
 from gleaner.actors.weights.image.safetensors_file import NotSafetensors
 from gleaner.actors.weights.image.store import ImageStore
 
@@ -119,8 +119,8 @@ def test_memory_in_use_is_not_reused_until_released(
 
 READER = """
 import sys, time
-from gleaner.actors.weights.image.reader_locks import Lease
-lease = Lease(sys.argv[1])
+from gleaner.actors.weights.image.reader_locks import ReaderLock
+lease = ReaderLock(sys.argv[1])
 print("reads", flush=True)
 time.sleep(60)
 """
@@ -167,18 +167,18 @@ def test_drafts_and_removed_versions_cannot_be_leased(directory: Path) -> None:
     file = store.path(1)
     fd = exclusive(file)
     assert fd is not None
-    with pytest.raises(Leased, match="is being written"):
-        Lease(file)
+    with pytest.raises(ImageLocked, match="is being written"):
+        ReaderLock(file)
     with pytest.raises(NoSuchImage):
         store.open(1)
     os.close(fd)
-    lease = Lease(file)
+    lease = ReaderLock(file)
     assert exclusive(file) is None
     lease.close()
     lease.close()
     store.discard(1)
     with pytest.raises(FileNotFoundError):
-        Lease(file)
+        ReaderLock(file)
 
 
 def test_version_is_a_checkpoint_read_without_a_copy(directory: Path) -> None:

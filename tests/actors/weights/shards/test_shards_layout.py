@@ -16,9 +16,9 @@ from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.training.shares import rows_of
 from gleaner.actors.weights.image.manifest import Manifest, hashed
 from gleaner.actors.weights.shards.layout import (
-    Held,
     LayoutError,
     Part,
+    RankLayers,
     engine_parts,
     even,
     fsdp_parts,
@@ -80,8 +80,8 @@ def a_model(seed: int = 0, tied: bool = False, before: int = 0) -> Model:
     return Model(weights, tensors, image)
 
 
-def held(pp: int, stage: int, ep: int, expert: int) -> Held:
-    return Held(even(LAYERS, stage, pp), even(EXPERTS, expert, ep), stage == 0, stage == pp - 1)
+def held(pp: int, stage: int, ep: int, expert: int) -> RankLayers:
+    return RankLayers(even(LAYERS, stage, pp), even(EXPERTS, expert, ep), stage == 0, stage == pp - 1)
 
 
 def megatron_tensors(model: Model, tp: int, index: int) -> dict[str, Words]:
@@ -178,7 +178,7 @@ def test_any_rank_layout_serves_any_engine_layout(
             engine_finds_its_tensors(model, manifest, held(pp, stage, ep, expert), tied)
 
 
-def engine_finds_its_tensors(model: Model, manifest: Manifest, here: Held, tied: bool) -> None:
+def engine_finds_its_tensors(model: Model, manifest: Manifest, here: RankLayers, tied: bool) -> None:
     image = bytearray(b"\xa5" * len(model.image))
     parts = engine_parts(model.tensors, here)
     for number in chunks_needed(runs_of(parts, model.tensors, len(model.image)), manifest.chunks):
@@ -225,7 +225,7 @@ def test_fsdp2_ranks_form_the_image_with_uneven_shards(ranks: int, chunk_bytes: 
 
 def test_engine_needs_its_experts_rows_of_stacked_tensors() -> None:
     spec = TensorSpec("model.layers.0.mlp.experts.gate_up_proj", "bfloat16", (8, 4, 6), 0, 384)
-    here = Held(range(1), even(8, 1, 4), first=True, last=True)
+    here = RankLayers(range(1), even(8, 1, 4), first=True, last=True)
     assert engine_parts([spec], here) == (Part(spec.name, 2, 4),)
     assert runs_of(engine_parts([spec], here), [spec], 384) == (Run(96, 96),)
     with pytest.raises(LayoutError, match="stacked experts"):
@@ -234,7 +234,7 @@ def test_engine_needs_its_experts_rows_of_stacked_tensors() -> None:
 
 def test_ranks_with_shared_rows_form_few_runs_together() -> None:
     spec = TensorSpec("model.layers.0.self_attn.o_proj.weight", "bfloat16", (4096, 64), 0, 4096 * 128)
-    here = Held(range(1), range(0), first=True, last=True)
+    here = RankLayers(range(1), range(0), first=True, last=True)
     parts = [megatron_parts([spec], HEADS, here, TensorRank(index, 8)) for index in range(8)]
     assert len(runs_of(parts[3], [spec], spec.nbytes)) == 4096
     assert runs_of([part for some in parts for part in some], [spec], spec.nbytes) == (Run(0, spec.nbytes),)

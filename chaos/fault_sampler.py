@@ -1,0 +1,294 @@
+"""Draws the parameters of one fault: host, process, duration, amount.
+
+Owns the ranges, with one method for each kind. Pure. `swarm` chooses the kinds and their rates; `bounds`
+chooses which faults fit together.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gleaner.chaos.bounds import Bounds
+from gleaner.chaos.fault_targets import COMMITTERS, CRASHES, HANGS, RANKS
+from gleaner.chaos.faults import (
+    FROZEN_DEAD_S,
+    AnyFault,
+    BadLink,
+    BadScorer,
+    ClockJump,
+    CorruptChunk,
+    CrashActor,
+    DiskFull,
+    FalseNotice,
+    Freeze,
+    Hang,
+    KillHost,
+    KillInCommit,
+    KillOnMessage,
+    KillProcess,
+    KillZone,
+    Notice,
+    Partition,
+    Process,
+    Reset,
+    RestartStorm,
+    ScorerFault,
+    Sickness,
+    SickVerifier,
+    Slow,
+    Zombie,
+)
+from gleaner.chaos.kill_points import CALLED, GOT, MOMENT_SHARES, SENT
+
+NOTICES_S = (0.0, 30.0, 120.0)
+"""Notices that clouds give: none, Azure's and GCP's half a minute, AWS's two minutes."""
+JUMPS_S = (-86_400.0, -3600.0, -30.0, -2.0, 2.0, 30.0, 3600.0, 86_400.0)
+"""A day (a wrong date), an hour (a wrong zone), half a minute and two seconds (NTP steps)."""
+CALLERS_HOST = "client"
+
+SCORER_FAULTS: tuple[ScorerFault, ...] = ("hang", "crash", "lie")
+SICKNESSES: tuple[Sickness, ...] = ("raise", "hang", "crash")
+
+
+class FaultTargets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Targets of faults. `zones`: of preemptible hosts. `head_returns`: a killed head is started again and
+    resumes the job. `ranks`: processes of the trainer's gang beside its first. `callers`: programs that send
+    single requests (`gleaner.chaos.callers`)."""
+
+    preemptible: Annotated[int, Meta(ge=0, le=1000)] = 3
+    zones: tuple[str, ...] = ("a", "b")
+    head_returns: bool = False
+    ranks: Annotated[int, Meta(ge=0, le=2)] = 0
+    callers: Annotated[int, Meta(ge=0, le=16)] = 0
+
+
+class Drawer:
+    """One method for each kind; each draws the parameters of one fault at a given time."""
+
+    def __init__(self, rng: random.Random, terrain: FaultTargets, horizon_s: float, bounds: Bounds) -> None:
+        self._rng = rng
+        self._terrain = terrain
+        self._horizon_s = horizon_s
+        self._bounds = bounds
+        self.draws: dict[str, Callable[[float], AnyFault]] = {
+            "kill_process": self._kill_process,
+            "crash_actor": self._crash_actor,
+            "kill_host": self._kill_host,
+            "kill_zone": self._kill_zone,
+            "kill_on_message": self._kill_on_message,
+            "kill_in_commit": self._kill_in_commit,
+            "freeze": self._freeze,
+            "zombie": self._zombie,
+            "hang": self._hang,
+            "slow": self._slow,
+            "partition": self._partition,
+            "bad_link": self._bad_link,
+            "reset": self._reset,
+            "notice": self._notice,
+            "false_notice": self._false_notice,
+            "clock_jump": self._clock_jump,
+            "disk_full": self._disk_full,
+            "corrupt_chunk": self._corrupt_chunk,
+            "bad_scorer": self._bad_scorer,
+            "sick_verifier": self._sick_verifier,
+            "restart_storm": self._restart_storm,
+        }
+        if not terrain.preemptible:
+            for kind in ("kill_zone", "notice", "false_notice"):
+                del self.draws[kind]
+        elif not terrain.zones:
+            del self.draws["kill_zone"]
+
+    def fault(self, kind: str, at_s: float) -> AnyFault:
+        """A fault of this kind."""
+        return self.draws[kind](at_s)
+
+    # -- numbers --
+
+    def _between(self, low: float, high: float) -> float:
+        return round(self._rng.uniform(low, high), 3)
+
+    def _length(self, at_s: float, low: float, high: float) -> float:
+        """Duration of a fault that is over by the horizon."""
+        left_s = max(self._horizon_s - at_s, low)
+        return self._between(low, max(min(high, left_s), low))
+
+    def _preemptible(self) -> str:
+        return f"@preemptible/{self._rng.randrange(self._terrain.preemptible)}"
+
+    def _host(self) -> str:
+        """Preemptible hosts are most of a fleet, so most often one of them."""
+        if self._terrain.preemptible and self._rng.random() < 0.5:
+            return self._preemptible()
+        return self._rng.choice(("@head", "@reserved"))
+
+    def _place(self) -> tuple[str, Process]:
+        host = self._host()
+        kinds: dict[str, tuple[Process, ...]] = {
+            "@head": ("rollout", "reward", "agent") if self._terrain.head_returns else ("rollout", "reward"),
+            "@reserved": ("transfer", "trainer", "agent", *RANKS[: self._terrain.ranks]),
+        }
+        return host, self._rng.choice(kinds.get(host, ("transfer", "engine", "agent")))
+
+    def _two_hosts(self) -> tuple[str, str]:
+        if self._terrain.callers and self._rng.random() < 0.3:
+            return "@head", CALLERS_HOST
+        a = self._host()
+        others = [name for name in ("@head", "@reserved") if name != a]
+        if self._terrain.preemptible and a.startswith("@p") and self._terrain.preemptible > 1:
+            number = (int(a.rpartition("/")[2]) + 1) % self._terrain.preemptible
+            others.append(f"@preemptible/{number}")
+        elif self._terrain.preemptible and not a.startswith("@p"):
+            others += [self._preemptible()] * 2
+        return a, self._rng.choice(others)
+
+    # -- kinds --
+
+    def _kill_process(self, at_s: float) -> AnyFault:
+        host, process = self._place()
+        return KillProcess(at_s=at_s, host=host, process=process)
+
+    def _crash_actor(self, at_s: float) -> AnyFault:
+        places = [place for place in CRASHES if place[0] != "@preemptible" or self._terrain.preemptible]
+        role, process, actor = self._rng.choice(places)
+        host = self._preemptible() if role == "@preemptible" else role
+        return CrashActor(at_s=at_s, host=host, process=process, actor=actor)
+
+    def _kill_host(self, at_s: float) -> AnyFault:
+        hosts = ["@reserved"]
+        if self._terrain.preemptible:
+            hosts += [self._preemptible()] * 2
+        if self._terrain.head_returns:
+            hosts.append("@head")
+        host = self._rng.choice(hosts)
+        back_s = 0.0 if host.startswith("@p") else self._length(at_s, 0.5, 10.0)
+        return KillHost(at_s=at_s, host=host, back_s=back_s)
+
+    def _kill_zone(self, at_s: float) -> AnyFault:
+        return KillZone(at_s=at_s, zone=self._rng.choice(self._terrain.zones))
+
+    def _kill_on_message(self, at_s: float) -> AnyFault:
+        if self._terrain.callers and self._rng.random() < 0.5:
+            return self._kill_on_call(at_s)
+        host, process = self._place()
+        if process in RANKS:  # it does not depend on messages
+            process = "trainer"
+        seat = host.partition("/")[0], process
+        moment = self._rng.choice(MOMENT_SHARES)
+        if moment == "sent" and seat not in SENT:
+            moment = "received"
+        message = self._rng.choice((SENT if moment == "sent" else GOT)[seat])
+        count = 1 + int(self._rng.expovariate(1 / 3.0))
+        return KillOnMessage(
+            at_s=at_s, host=host, process=process, message=message, count=count, moment=moment
+        )
+
+    def _kill_on_call(self, at_s: float) -> AnyFault:
+        """Versions are published a few times in a run, and only where rollout may be ahead."""
+        able = [it for it in CALLED if self._terrain.head_returns or it[0] != "agent"]
+        process, message, moment = self._rng.choice(able)
+        count = 1 + int(self._rng.expovariate(1.0 if message == "PublishVersion" else 1 / 3.0))
+        return KillOnMessage(
+            at_s=at_s, host="@head", process=process, message=message, count=count, moment=moment
+        )
+
+    def _kill_in_commit(self, at_s: float) -> AnyFault:
+        place: tuple[str, Process] = self._rng.choice(COMMITTERS)
+        host, process = place
+        return KillInCommit(at_s=at_s, host=host, process=process, torn=self._rng.random() < 0.5)
+
+    def _freeze(self, at_s: float) -> AnyFault:
+        host, process = self._place()
+        return Freeze(at_s=at_s, host=host, process=process, for_s=self._length(at_s, 0.05, 4.0))
+
+    def _zombie(self, at_s: float) -> AnyFault:
+        process: Process
+        if self._terrain.preemptible and self._rng.random() < 0.7:
+            host, process = self._preemptible(), self._rng.choice(("engine", "transfer", "agent"))
+        else:
+            host, process = self._rng.choice((("@head", "rollout"), ("@reserved", "trainer")))
+        for_s = self._length(at_s, FROZEN_DEAD_S, self._bounds.zombie_s)
+        return Zombie(at_s=at_s, host=host, process=process, for_s=for_s)
+
+    def _hang(self, at_s: float) -> AnyFault:
+        terrain = self._terrain
+        places = [
+            (host, process)
+            for host, process in HANGS
+            if (terrain.preemptible or host != "@preemptible")
+            and (terrain.head_returns or (host, process) != ("@head", "agent"))
+        ]
+        places += [("@reserved", rank) for rank in RANKS[: terrain.ranks]]
+        host, process = self._rng.choice(places)
+        return Hang(at_s=at_s, host=self._preemptible() if host == "@preemptible" else host, process=process)
+
+    def _slow(self, at_s: float) -> AnyFault:
+        host, process = self._place()
+        factor = round(2.0 ** self._rng.uniform(0.5, 4.0), 2)
+        return Slow(at_s=at_s, host=host, process=process, factor=factor, for_s=self._length(at_s, 1.0, 30.0))
+
+    def _partition(self, at_s: float) -> AnyFault:
+        a, b = self._two_hosts()
+        for_s = self._length(at_s, 0.2, self._bounds.partition_s)
+        return Partition(at_s=at_s, a=a, b=b, both=self._rng.random() < 0.5, for_s=for_s)
+
+    def _bad_link(self, at_s: float) -> AnyFault:
+        a, b = self._two_hosts()
+        chance = self._rng.random
+        return BadLink(
+            at_s=at_s,
+            a=a,
+            b=b,
+            for_s=self._length(at_s, 1.0, 30.0),
+            loss=self._between(0.0, 0.2) if chance() < 0.6 else 0.0,
+            duplicate=self._between(0.0, 0.2) if chance() < 0.5 else 0.0,
+            delay_s=self._between(0.0, 0.3) if chance() < 0.5 else 0.0,
+            jitter_s=self._between(0.0, 0.3) if chance() < 0.5 else 0.0,
+            bytes_per_s=round(10 ** self._rng.uniform(6.5, 8.5)) if chance() < 0.25 else 0.0,
+        )
+
+    def _reset(self, at_s: float) -> AnyFault:
+        a, b = self._two_hosts()
+        return Reset(at_s=at_s, a=a, b=b)
+
+    def _notice(self, at_s: float) -> AnyFault:
+        return Notice(at_s=at_s, host=self._preemptible(), notice_s=self._rng.choice(NOTICES_S))
+
+    def _false_notice(self, at_s: float) -> AnyFault:
+        return FalseNotice(
+            at_s=at_s,
+            host=self._preemptible(),
+            notice_s=self._rng.choice(NOTICES_S[1:]),
+            back_s=self._length(at_s, 0.5, 20.0),
+            hint=self._rng.random() < 0.3,
+        )
+
+    def _clock_jump(self, at_s: float) -> AnyFault:
+        return ClockJump(at_s=at_s, host=self._host(), by_s=self._rng.choice(JUMPS_S))
+
+    def _disk_full(self, at_s: float) -> AnyFault:
+        host = self._rng.choice(("@head", "@head", "@reserved"))
+        return DiskFull(at_s=at_s, host=host, for_s=self._length(at_s, 0.5, self._bounds.disk_full_s))
+
+    def _corrupt_chunk(self, at_s: float) -> AnyFault:
+        host = self._preemptible() if self._terrain.preemptible else "@reserved"
+        return CorruptChunk(at_s=at_s, host=host, count=self._rng.choice((1, 1, 2, 5)))
+
+    def _bad_scorer(self, at_s: float) -> AnyFault:
+        how = self._rng.choice(SCORER_FAULTS)
+        return BadScorer(at_s=at_s, how=how, count=self._rng.choice((1, 1, 2, 4)))
+
+    def _sick_verifier(self, at_s: float) -> AnyFault:
+        how = self._rng.choice(SICKNESSES)
+        return SickVerifier(at_s=at_s, how=how, for_s=self._length(at_s, 2.0, 15.0))
+
+    def _restart_storm(self, at_s: float) -> AnyFault:
+        host, process = self._place()
+        most = self._bounds.storm if host.startswith("@p") else self._bounds.kills - 1
+        kills = self._rng.randint(2, max(most, 2))
+        return RestartStorm(
+            at_s=at_s, host=host, process=process, kills=kills, every_s=self._between(0.5, 2.0)
+        )

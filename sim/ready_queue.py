@@ -1,0 +1,112 @@
+"""Turn and SlowQueue: waiting callbacks of a simulated system.
+
+A turn is a callback of one process; the turns of a slow process wait in its lane. Owns their form. `loop`
+decides when a turn runs, `process_loop` whether it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gleaner.sim.process_loop import ProcessLoop
+
+
+class ReadyCallback(asyncio.Handle):
+    """A callback that waits for its turn. Made without `Handle.__init__`, which would double its price."""
+
+    __slots__ = ()
+    _repr = None  # on the class: a slot less to fill
+    _source_traceback = None
+    _callback: Callable[..., object]
+    _args: tuple[object, ...]
+    _context: contextvars.Context
+    _loop: ProcessLoop
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: ProcessLoop,
+        context: contextvars.Context,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+
+
+class ReadyTimer(asyncio.TimerHandle):
+    """The same, due at `when`."""
+
+    __slots__ = ()
+    _repr = None
+    _source_traceback = None
+    _callback: Callable[..., object]
+    _args: tuple[object, ...]
+    _context: contextvars.Context
+    _loop: ProcessLoop
+    _when: float
+    _scheduled: bool
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: ProcessLoop,
+        context: contextvars.Context,
+    ) -> None:
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._scheduled = True
+
+
+AnyTurn = ReadyCallback | ReadyTimer
+Queue = deque[AnyTurn]
+
+
+class SlowQueue(deque[AnyTurn]):
+    """Turns of a slow process: turns that arrive together run together, a while later.
+
+    Args:
+        pause_s: how much later.
+        call_later: of the world, whose time a slow process does not slow.
+        let_out: takes the turns that may run now.
+    """
+
+    def __init__(
+        self,
+        pause_s: float,
+        call_later: Callable[[float, Callable[[], None]], asyncio.TimerHandle],
+        let_out: Callable[[list[AnyTurn]], None],
+    ) -> None:
+        super().__init__()
+        self._pause_s = pause_s
+        self._call_later = call_later
+        self._let_out = let_out
+        self._due: asyncio.TimerHandle | None = None
+
+    def append(self, turn: AnyTurn) -> None:
+        """It waits, at most for the pause."""
+        super().append(turn)
+        if self._due is None:
+            self._due = self._call_later(self._pause_s, self.let_out)
+
+    def let_out(self) -> None:
+        """Now."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        turns = list(self)
+        self.clear()
+        self._let_out(turns)
