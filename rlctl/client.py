@@ -207,7 +207,9 @@ class _NoJournal:
     def read(self, stream: str) -> Awaitable[Replayed]:
         self._refuse(stream)
 
-    def snapshot(self, stream: str, incarnation: int, state: Message) -> Awaitable[int]:
+    def snapshot(
+        self, stream: str, incarnation: int, state: Message, *, flush: bool = False
+    ) -> Awaitable[int]:
         self._refuse(stream)
 
     def probe(self) -> Awaitable[None]:

@@ -98,10 +98,7 @@ class SimJournal:
         self, stream: str, incarnation: int, events: Sequence[Message], *, flush: bool = False
     ) -> asyncio.Future[int]:
         """See `JournalStore.append`."""
-        done = self._write(Write(stream, incarnation, [_row(event) for event in events], False))
-        if flush:
-            self._gather_until(self._committed_s + FLUSH_SHARE * self._commit_s)
-        return done
+        return self._write(Write(stream, incarnation, [_row(event) for event in events], False), flush)
 
     def _gather_until(self, when_s: float) -> None:
         """The group that gathers, if one does, is committed then at the latest."""
@@ -110,9 +107,11 @@ class SimJournal:
             self._gathers.cancel()
             self._gathers = self._process.call_at(when_s, self._next)
 
-    def snapshot(self, stream: str, incarnation: int, state: Message) -> asyncio.Future[int]:
+    def snapshot(
+        self, stream: str, incarnation: int, state: Message, *, flush: bool = False
+    ) -> asyncio.Future[int]:
         """See `JournalStore.snapshot`."""
-        return self._write(Write(stream, incarnation, [_row(state)], True))
+        return self._write(Write(stream, incarnation, [_row(state)], True), flush)
 
     def read(self, stream: str) -> asyncio.Future[Replayed]:
         """See `JournalStore.read`."""
@@ -151,9 +150,11 @@ class SimJournal:
 
     # -- the caller's side --
 
-    def _write(self, write: Write) -> asyncio.Future[int]:
+    def _write(self, write: Write, flush: bool) -> asyncio.Future[int]:
         done: asyncio.Future[int] = self._process.create_future()
         self._put(_Queued(write, done), done, self._commit_s)
+        if flush:
+            self._gather_until(self._committed_s + FLUSH_SHARE * self._commit_s)
         return done
 
     def _call(self, work: Callable[[], T]) -> asyncio.Future[T]:

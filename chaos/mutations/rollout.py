@@ -72,8 +72,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "gleaner.actors.rollout.journal.journaled_state",
-                "            await self.shelves.put(event.batch, groups)\n",
-                "            pass\n",
+                "[self.shelves.put(event.batch, groups)] if groups else []",
+                "list[Awaitable[int]]()",
             ),
         ),
         ("I1", "I8"),

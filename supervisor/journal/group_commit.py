@@ -132,9 +132,14 @@ class GroupCommit:
             self._flush.set()
         return done
 
-    def snapshot(self, stream: str, incarnation: int, state: Message) -> "asyncio.Future[int]":
+    def snapshot(
+        self, stream: str, incarnation: int, state: Message, *, flush: bool = False
+    ) -> "asyncio.Future[int]":
         """See `JournalStore.snapshot`."""
-        return self._write(Write(stream, incarnation, [_row(state)], True))
+        done = self._write(Write(stream, incarnation, [_row(state)], True))
+        if flush:
+            self._flush.set()
+        return done
 
     def read(self, stream: str) -> "asyncio.Future[Replayed]":
         """See `JournalStore.read`."""

@@ -59,7 +59,9 @@ class MemoryJournal:
 
         return _done(write)
 
-    def snapshot(self, stream: str, incarnation: int, state: Message) -> Awaitable[int]:
+    def snapshot(
+        self, stream: str, incarnation: int, state: Message, *, flush: bool = False
+    ) -> Awaitable[int]:
         """See `JournalStore.snapshot`."""
 
         def write() -> int:

@@ -40,8 +40,11 @@ class JournalStore(Protocol):
         Raises (when awaited): JournalDamaged, JournalUnreadable, JournalUnable.
         """
 
-    def snapshot(self, stream: str, incarnation: int, state: Message) -> Awaitable[int]:
-        """Commit `state` as a replacement of every event appended before this call, and delete those."""
+    def snapshot(
+        self, stream: str, incarnation: int, state: Message, *, flush: bool = False
+    ) -> Awaitable[int]:
+        """Commit `state` as a replacement of every event appended before this call, and delete those.
+        `flush`: see `append`."""
 
     def probe(self) -> Awaitable[None]:
         """Prove that appends would be taken, by a write that leaves nothing. Raises JournalError."""
@@ -106,12 +109,12 @@ class Journal:
 
     async def snapshot(self, state: Message) -> int:
         """Replace all events so far by `state`: replay starts from it."""
-        return await self.snapshot_soon(state)
+        return await self.snapshot_soon(state, flush=True)
 
-    def snapshot_soon(self, state: Message) -> Awaitable[int]:
-        """The same without waiting."""
+    def snapshot_soon(self, state: Message, *, flush: bool = False) -> Awaitable[int]:
+        """The same without waiting. `flush`: see `JournalStore.append`."""
         self._open()
-        return self._store.snapshot(self._stream, self._incarnation, state)
+        return self._store.snapshot(self._stream, self._incarnation, state, flush=flush)
 
     async def probe(self) -> None:
         """See `JournalStore.probe`."""

@@ -49,9 +49,11 @@ class WatchedStore:
         """See `JournalStore.read`."""
         return self._entered(self._store.read(stream), stream, "a replay of its journal", REPLAY_LATE_S)
 
-    def snapshot(self, stream: str, incarnation: int, state: Message) -> Awaitable[int]:
+    def snapshot(
+        self, stream: str, incarnation: int, state: Message, *, flush: bool = False
+    ) -> Awaitable[int]:
         """See `JournalStore.snapshot`."""
-        taken = self._store.snapshot(stream, incarnation, state)
+        taken = self._store.snapshot(stream, incarnation, state, flush=flush)
         return self._entered(taken, stream, "a commit of its journal", COMMIT_LATE_S)
 
     def probe(self) -> Awaitable[None]:

@@ -51,10 +51,10 @@ class DeliveredGroups:
         """Commit that the shelf is empty."""
         return self._stream(number).snapshot_soon(ShelfEmptied())
 
-    async def put(self, batch: str, groups: Iterable[GroupOut]) -> None:
+    def put(self, batch: str, groups: Iterable[GroupOut]) -> Awaitable[int]:
         """Commit these groups."""
         events = [GroupShelved(batch=batch, group=group) for group in groups]
-        await self._stream(self.numbers[batch]).append(*events)
+        return self._stream(self.numbers[batch]).append_soon(*events, flush=True)
 
     async def get(self, batch: str, groups: Iterable[int]) -> dict[int, GroupOut]:
         """Those of these groups that are on the shelf, by number."""

@@ -84,13 +84,14 @@ class JournaledState:
         """Apply now, commit with the next group. Returns what changed, and the commit to await. If a request
         has ended, or with `flush`, that group is committed without further delay: a step waits for it."""
         changes = [self.state.apply(event) for event in events]
-        committed = self._journal.append_soon(*events, flush=flush or any(one.finished for one in changes))
+        flush = flush or any(one.finished for one in changes)
+        committed = self._journal.append_soon(*events, flush=flush)
         self._since_snapshot += len(events)
         self._bytes_since += sum(ROW_BYTES * len(one.flags) for one in events if isinstance(one, FrameLogged))
         if self._since_snapshot >= self._journal_events or self._full():
             may_go_unheard(committed)
             # commits are in order: what was appended before is committed with it
-            committed = self._snapshot()
+            committed = self._snapshot(flush=flush)
         return changes, committed
 
     def _full(self) -> bool:
@@ -123,10 +124,10 @@ class JournaledState:
 
     async def hand_out(self, event: GroupsTaken, groups: list[GroupOut]) -> None:
         """Record that these groups were taken. `groups`: the contents of those that are taken for the first
-        time. They are in the journal before their tokens are forgotten."""
-        if groups:
-            await self.shelves.put(event.batch, groups)
-        await self.record(event)
+        time. They are in the journal no later than the event, which forgets their tokens."""
+        put = [self.shelves.put(event.batch, groups)] if groups else []
+        _changes, taken = self.enter(event, flush=True)
+        await asyncio.gather(*put, taken)
 
     async def release(self, *batches: Batch) -> list[Effects]:
         """Write the audit trail of batches and forget them, in one commit. After the batch of a step or an
@@ -134,23 +135,23 @@ class JournaledState:
         that."""
         trail = self._ledger.append_soon(*map(ledger_of, batches))
         changes, released = self.enter(*(BatchReleased(batch=one.name) for one in batches))
-        await asyncio.gather(trail, released)  # a full disk fails both
-        shelves = [self.shelves.numbers.pop(one.name, None) for one in batches]
+        commits = [trail, released]
         for one in batches:
             self.weights.pop(one.name, None)
-        if any(one.submitted.scored for one in batches):
-            await self._snapshot()
-        for shelf in shelves:
+            shelf = self.shelves.numbers.pop(one.name, None)
             if shelf is not None:
-                await self.shelves.empty(shelf)
+                commits.append(self.shelves.empty(shelf))
+        if any(one.submitted.scored for one in batches):
+            commits.append(self._snapshot(flush=True))  # the manager handles no message meanwhile
+        await asyncio.gather(*commits)  # a full disk fails all
         return changes
 
-    def _snapshot(self) -> Awaitable[int]:
+    def _snapshot(self, *, flush: bool = False) -> Awaitable[int]:
         self._since_snapshot = self._bytes_since = 0
         state = ManagerSnapshot(
             rollout=self.state.snapshot(), weights=dict(self.weights), shelves=dict(self.shelves.numbers)
         )
-        return self._journal.snapshot_soon(state)
+        return self._journal.snapshot_soon(state, flush=flush)
 
     async def publish(self, weights: Weights) -> None:
         """Record the newest version, and the versions that are lost with it. Committed on return."""

@@ -261,7 +261,7 @@ balancing = {
     ),
     "rebalance": st.builds(
         Rebalance,
-        version_gates=st.lists(st.dictionaries(INTS, RAW, max_size=1), max_size=1),
+        gates=st.lists(st.dictionaries(INTS, RAW, max_size=1), max_size=1),
         holdings=st.lists(
             st.builds(
                 Holding,
