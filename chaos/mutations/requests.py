@@ -72,6 +72,7 @@ REQUESTS: tuple[Mutation, ...] = (
             ),
         ),
         ("single requests",),
+        ("kill_in_commit",),
         campaign="hunt-singles",
     ),
 )
