@@ -32,7 +32,7 @@ class Progress(ProcessLine, frozen=True, kw_only=True):
     loss: float
 
 
-class MadeModel(ProcessLine, frozen=True, kw_only=True):
+class MadeModel(ProcessLine, frozen=True, kw_only=True, tag="made"):
     """Contents of a checkpoint directory that loads. example: a problem of the task, if one was requested."""
 
     path: str

@@ -4,7 +4,7 @@
 |---|---|
 | an event is committed | `committed` |
 | requests are sent to an instance | `sent` |
-| a frame arrives from an instance | `touch` |
+| a frame arrives from an instance | `frame_arrived` |
 | an instance serves other weights | `serving` |
 | an instance takes no dispatch | `unresponsive` |
 | requests kill every engine that takes them | `deadly` |
@@ -101,9 +101,9 @@ class Reactions:
         parts.deadlines.sent(logs)  # their time runs from the first dispatch on
         parts.quarantine.sent(logs)  # if the instance dies at once, they are suspects
 
-    def touch(self, name: str) -> None:
+    def frame_arrived(self, name: str) -> None:
         """A frame arrived from the instance."""
-        self._instances.touch(name, self._ctx.turn_time())  # it is not silent
+        self._instances.answered(name, self._ctx.turn_time())  # it is not silent
 
     def serving(self) -> None:
         """An instance serves other weights than before, or serves again."""

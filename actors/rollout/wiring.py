@@ -110,7 +110,9 @@ class ManagerParts:
                 committed=reactions.committed, serving=reactions.serving, deadly=reactions.deadly
             ),
         )
-        self.intake = Intake(journaled, reactions.committed, reactions.touch, ctx.idle, self.token_followers)
+        self.intake = Intake(
+            journaled, reactions.committed, reactions.frame_arrived, ctx.idle, self.token_followers
+        )
         reactions.parts = self
 
     def start(self) -> None:

@@ -20,12 +20,13 @@ SCOPES = {"wait", "waiting", "_wait", "timeout", "timeout_at"}
 LISTED_BY_CALLER = "called inside the wait of its only caller"
 IN_A_WORKER = "in a worker process, whose pool has a deadline for its answer"
 ALLOWED = {
+    ("nodeagent/node.py", "_wait_for"): "the imports of a fork server, for READY_S at most, or the stop",
     (
         "actors/cluster/local_hosts.py",
         "stop",
     ): "stops of processes, each bounded by SIGKILL; its callers wait",
     ("actors/engine/worker/served_weights.py", "_fetched"): LISTED_BY_CALLER,
-    ("actors/engine/worker/served_weights.py", "_told"): LISTED_BY_CALLER,
+    ("actors/engine/worker/served_weights.py", "_announced"): LISTED_BY_CALLER,
     ("actors/reward/pool.py", "_slot"): "a pause between two starts of workers, at most LONGEST_BACKOFF_S",
     ("actors/reward/pool.py", "_submit"): "the proxy waits; tries and their deadlines bound it",
     ("actors/reward/verifiers/http_rewards.py", "_tried"): IN_A_WORKER,

@@ -27,7 +27,7 @@ def test_process_killed_on_full_disk_waits_for_space(host: str, kind: str) -> No
     assert (outcome.ended, outcome.reason) == ("done", "")
     assert outcome.findings == []
     assert audit(evidence(outcome)) == []
-    waited = [(at_s, text) for at_s, process, text in outcome.said if process == f"{host}/{kind}"]
+    waited = [(at_s, text) for at_s, process, text in outcome.printed if process == f"{host}/{kind}"]
     assert len(waited) == 1  # once, not at every poll
     assert "no space is left" in waited[0][1]
 

@@ -12,10 +12,10 @@ from gleaner.sim.cluster import SimCluster
 from gleaner.sim.fault_injector import FaultInjector
 from gleaner.sim.run_setup import RunSetup
 
-KILL_S = 5.0  # instances serve by then, and the job continues for about as long again
+KILL_S = 7.0  # instances serve by then, and the job continues for 3 s
 PAGE = Path(__file__).parents[2] / "docs" / "actors.md"
 SMALL = [
-    "job.steps=4",
+    "job.steps=12",
     "task.heldout_problems=8",
     "rollout.prompts=8",
     "rollout.samples=4",

@@ -122,7 +122,7 @@ def test_step_parts_sum_to_training_time_without_recovery() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "after_s", "least_s"),
-    [(trainer, 0.9, 2.0), (manager, 0.4, 0.3), (controller, 0.9, 0.001), (reserved_host, 0.9, 5.0)],
+    [(trainer, 0.9, 2.0), (manager, 0.4, 0.3), (controller, 0.9, 0.0005), (reserved_host, 0.9, 5.0)],
 )
 def test_step_parts_sum_to_training_time_after_kills(fault: Fault, after_s: float, least_s: float) -> None:
     """Kill between two steps, and in the middle of the second step after that, which needs the killed

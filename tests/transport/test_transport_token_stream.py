@@ -344,6 +344,7 @@ async def test_instance_hangs_up_on_an_untrusted_manager(closing, eventually) ->
 
 SENDER = """
 import asyncio, sys
+from gleaner.transport.stream_sender import SenderLimits
 from gleaner.transport.token_stream import StreamSender
 from gleaner.transport.wire import Peer
 

@@ -125,7 +125,7 @@ class Instances(dict[str, Instance]):
             return None
         return self.pop(name)
 
-    def touch(self, name: str, now_s: float) -> None:
+    def answered(self, name: str, now_s: float) -> None:
         """Record the time of a frame."""
         known = self.get(name)
         if known is not None:

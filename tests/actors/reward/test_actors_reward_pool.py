@@ -215,7 +215,7 @@ async def test_cancelled_caller_does_not_block_the_next(pool: WorkerPool) -> Non
 
 PARENT = """
 import asyncio, sys
-from gleaner.actors.reward.pool import WorkerPool
+from gleaner.actors.reward.pool import PoolLimits, WorkerPool
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.worker_process import WorkerProcess
 
