@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,13 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.command == "start":
             # Before the imports below: they may start a thread, and only a process of one forks a server.
-            forks = ForkServer.inherit()
+            forks = _server_of(ForkServer.inherit)
             from gleaner.nodeagent.host_services import RealHostServices
             from gleaner.nodeagent.node import run_node
 
             options = start_options(args)
             if options.local_fleet and forks is None:
-                forks = ForkServer.execute(PRELOADED, numeric_threads.environment(1))
+                env = numeric_threads.environment(1)
+                forks = _server_of(lambda: ForkServer.execute(PRELOADED, env))
             name = f"nodeagent {options.location.node}"
             return run_process(lambda stop: run_node(options, stop, RealHostServices(forks)), name)
         state_dir = args.state_dir or default_state_dir("head")
@@ -70,6 +71,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         work = commands.stop(state_dir, as_json=args.json)
     return run_process(lambda _: work, f"nodeagent {args.command}")
+
+
+def _server_of(start: Callable[[], ForkServer | None]) -> ForkServer | None:
+    """The fork server that `start` starts; None where this machine cannot: processes are executed then."""
+    try:
+        return start()
+    except OSError as problem:
+        print(f"nodeagent: no fork server, so processes are executed: {problem}", file=sys.stderr)
+        return None
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

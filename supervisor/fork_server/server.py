@@ -9,7 +9,6 @@ it and takes it along when it ends, as a child that it started itself.
 import ctypes
 import gc
 import importlib
-import logging
 import os
 import runpy
 import socket
@@ -30,8 +29,6 @@ PADDING = "." * TITLE_BYTES
 REPARENT_S = 5.0  # for the kernel to give the child to the requesting process; microseconds
 _ADOPTED_POLL_S = 0.0005
 _DECODER = msgspec.msgpack.Decoder(ForkRequest)
-
-log = logging.getLogger(__name__)
 
 
 class _Image:
@@ -84,7 +81,12 @@ def _fork_twice(request: ForkRequest) -> int:
     Raises OSError where no process could be made.
     """
     answer, report = os.pipe()
-    between = os.fork()
+    try:
+        between = os.fork()
+    except OSError:
+        os.close(answer)
+        os.close(report)
+        raise
     if between == 0:
         os.close(answer)
         between = os.getpid()
@@ -150,7 +152,13 @@ def fork_server(parent: int) -> tuple[socket.socket | None, int]:
     """Fork a server from this process, which has one thread: the socket to it and its pid, or (None, 0) in a
     child that the server forked, after the child's module has run. Raises OSError."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if pid := os.fork():
+    try:
+        pid = os.fork()
+    except OSError:
+        ours.close()
+        its.close()
+        raise
+    if pid:
         its.close()
         return ours, pid
     ours.close()
