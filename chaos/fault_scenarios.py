@@ -143,7 +143,7 @@ AIMS: tuple[FaultScenario, ...] = (
     FaultScenario("stream fence", "an instance is heard again after it was given up", 12.0, _stale_stream),
     FaultScenario("rest_for_one", "the balancer crashes, and the manager stands on it", 0.0, _lost_ground),
     FaultScenario("name fence", "a process starts anew after its host's clock went back", 2.0, _clock_back),
-    FaultScenario("drain", "a host is told long before its end", 0.0, _long_notice),
+    FaultScenario("drain", "a host gets its notice long before its end", 0.0, _long_notice),
     FaultScenario(
         "rewind", "the newest state is lost with its host, before its checkpoint", 0.0, _lost_state
     ),

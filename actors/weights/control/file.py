@@ -163,9 +163,7 @@ def _look(fd: int, path: Path) -> Page | None:
             return None
         reason = f"{path}: {problem}"
         if isinstance(problem, TornPage):
-            reason += (
-                ", and nobody writes it any more: its writer died in the middle; the next one repairs it"
-            )
+            reason += ", and no process writes it: its writer died in the middle; the next one repairs it"
         raise type(problem)(reason) from None
 
 
@@ -185,7 +183,7 @@ def _lock(fd: int, path: Path) -> None:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_LOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
     except OSError as problem:
         if problem.errno in (errno.EAGAIN, errno.EACCES):
-            raise PageInUse(problem.errno, "somebody else writes it", str(path)) from None
+            raise PageInUse(problem.errno, "another process writes it", str(path)) from None
         raise
 
 

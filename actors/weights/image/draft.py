@@ -159,7 +159,7 @@ def _made(folder: Path) -> tuple[int, int]:
         if (fd_folder := exclusive(folder, os.O_RDONLY | os.O_DIRECTORY)) is not None:
             break
     if fd_folder is None:
-        raise OSError(errno.EAGAIN, "somebody else cleans up again and again", str(folder))
+        raise OSError(errno.EAGAIN, "another process removes it again and again", str(folder))
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return fd_folder, os.open(folder / FILE, flags, 0o600)
