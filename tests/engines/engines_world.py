@@ -231,6 +231,11 @@ class Plane:
     async def figures(self) -> RolloutFigures:
         return await self.head.ask("rollout/manager", RolloutStatus(), RolloutFigures)
 
+    async def executing(self, name: str) -> int:
+        """Requests that this instance decodes, by the manager's account; 0 for an instance that left."""
+        known = await self.head.ask("rollout/manager", ListInstances(), InstancesAre)
+        return sum(one.executing for one in known.instances if one.name == name)
+
     async def serving(self, instances: int) -> None:
         async with asyncio.timeout(60):
             while (await self.figures()).serving_preemptible < instances:

@@ -3,6 +3,8 @@
 import asyncio
 import time
 from array import array
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -33,10 +35,58 @@ PATIENCE_S = 60.0
 
 
 SOME = 16  # tokens of all requests; nearly all are still missing when a server is disturbed
+SETTLED_S = 0.5  # without a change: what was on its way has arrived
 
 
 async def all_of(running: Plane, name: str) -> list[Generated]:
     return await asyncio.gather(*(running.generate(request(name, place)) for place in range(REQUESTS)))
+
+
+@dataclass
+class Storm:
+    """Requests of which a stopped instance holds some. collected_before: tokens before they were sent."""
+
+    answers: asyncio.Task[list[Generated]]
+    collected_before: int
+
+
+async def storm_caught(
+    running: Plane, name: str, stop: Callable[[], Awaitable[None]], go_on: Callable[[], Awaitable[None]]
+) -> Storm:
+    """Stop the server of an instance in the middle of its requests.
+
+    If they ended before it stopped, it goes on, and other requests follow."""
+    for attempt in range(ATTEMPTS):
+        collected = (await running.figures()).tokens_collected
+        answers = asyncio.create_task(all_of(running, f"storm-{attempt}"))
+        while not answers.done():
+            made = (await running.figures()).tokens_collected - collected
+            if made >= SOME and await running.executing(name) > 0:
+                break
+            await asyncio.sleep(0.01)
+        await stop()
+        if await held_for_good(running, name):
+            return Storm(answers, collected)
+        await go_on()
+        await answers
+    raise AssertionError(f"{ATTEMPTS} times all requests of {name} had ended when its server stopped")
+
+
+async def held_for_good(running: Plane, name: str) -> bool:
+    """Whether a stopped instance holds requests after all that was on its way has arrived."""
+    held, since_s = await running.executing(name), time.monotonic()
+    while held > 0 and time.monotonic() - since_s < SETTLED_S:
+        await asyncio.sleep(0.05)
+        if (now := await running.executing(name)) != held:
+            held, since_s = now, time.monotonic()
+    return held > 0
+
+
+def at_once(act: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def acted() -> None:
+        act()
+
+    return acted
 
 
 def lives(host: TestSystem, name: str) -> bool:
@@ -240,11 +290,9 @@ async def test_requests_of_a_frozen_server_continue_elsewhere(servers: Servers, 
         calm = await all_of(running, "calm")
         frozen = await running.instance("s2", two.url, stall_s=STALL_S)
         await running.serving(2)
-        answers = asyncio.create_task(all_of(running, "storm"))
-        await running.until_decoded(SOME)
-        two.freeze()
         try:
-            made = await answers
+            storm = await storm_caught(running, "s2/engine", at_once(two.freeze), at_once(two.thaw))
+            made = await storm.answers
             async with asyncio.timeout(60):
                 while lives(frozen, "s2"):
                     await asyncio.sleep(0.05)
@@ -265,11 +313,9 @@ async def test_healthy_server_without_tokens_is_left(servers: Servers, tmp_path:
         calm = await all_of(running, "calm")
         mute = await running.instance("s2", two.url, stall_s=STALL_S)
         await running.serving(2)
-        answers = asyncio.create_task(all_of(running, "storm"))
-        await running.until_decoded(SOME)
-        await other.pause("in_place")
         try:
-            made = await answers
+            storm = await storm_caught(running, "s2/engine", lambda: other.pause("in_place"), other.go_on)
+            made = await storm.answers
             async with asyncio.timeout(60):
                 while lives(mute, "s2"):
                     await asyncio.sleep(0.05)
@@ -292,11 +338,9 @@ async def test_killed_server_loses_no_token(servers: Servers, tmp_path: Path) ->
         assert all(len(set(array("I", answer.tokens))) > 5 for answer in calm), "a gap would not be seen"
         killed = await running.instance("s2", two.url)
         await running.serving(2)
-        before = await running.figures()
-        answers = asyncio.create_task(all_of(running, "storm"))
-        await running.until_decoded(4 * SOME)  # by then both servers decode
+        storm = await storm_caught(running, "s2/engine", at_once(two.freeze), at_once(two.thaw))
         two.kill()
-        made = await answers
+        made = await storm.answers
         assert [answer.tokens for answer in made] == [answer.tokens for answer in calm]
         for answer, undisturbed in zip(made, calm, strict=True):
             reported, expected = (
@@ -306,5 +350,5 @@ async def test_killed_server_loses_no_token(servers: Servers, tmp_path: Path) ->
         after = await running.figures()
         assert after.requests_migrated > 0
         assert after.tokens_lost == after.tokens_generated_twice == 0
-        assert after.tokens_collected - before.tokens_collected == REQUESTS * NEW_TOKENS
+        assert after.tokens_collected - storm.collected_before == REQUESTS * NEW_TOKENS
         assert not lives(killed, "s2")
