@@ -41,6 +41,9 @@ TRACE_NAME = "drawn"
 RESERVED_RIG, PREEMPTIBLE_RIG = HostDevices("t4"), HostDevices("cpu")
 TOKEN_SCALE = 8
 """Tokens of the model per message token: decoding one message token takes as long as eight."""
+FRAME_ROWS = (1, 2, 3, 2)
+"""Rows of a request in a frame, by seed: with one, a frame can be cut off between any two tokens; with more,
+within a frame too, and a run costs a quarter less."""
 LENGTHS = LengthLaw(median=60.0 * TOKEN_SCALE, sigma=0.6, correlation=0.5)
 """Long enough that most requests meet a fault, with a tail up to the job's limit."""
 
@@ -148,7 +151,7 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
         n_prem_max=campaign.terrain.preemptible,
     )
     return RunSetup(
-        job_model=job_model(),
+        job_model=job_model(seed),
         reserved=RESERVED_RIG,
         preemptible=PREEMPTIBLE_RIG,
         config=msgspec.structs.replace(config, fleet=fleet),
@@ -159,7 +162,14 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
     )
 
 
-def job_model() -> JobModel:
+def job_model(seed: int) -> JobModel:
     """A small model on slow machines: a step takes several virtual seconds and few events, so faults meet it
-    in the middle of its work. Its tokens depend on its weights, so that a wrong version is seen in them."""
-    return JobModel(model_shape("qwen3-0_6b"), LENGTHS, token_scale=TOKEN_SCALE, tokens_follow_weights=True)
+    in the middle of its work. Its tokens depend on its weights, so that a wrong version is seen in them. The
+    seed decides how many rows of a request are in a frame."""
+    return JobModel(
+        model_shape("qwen3-0_6b"),
+        LENGTHS,
+        token_scale=TOKEN_SCALE,
+        frame_rows=FRAME_ROWS[seed % len(FRAME_ROWS)],
+        tokens_follow_weights=True,
+    )
