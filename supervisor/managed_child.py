@@ -120,6 +120,7 @@ class RunningActor:
         self._what = f"actor on {system.node}/{system.process}"
         self._on_end: OnEnd | None = on_end
         self._up = False
+        self._early: Exit | None = None  # its end before its supervisor took note of its start
         self._waiting: asyncio.Task[None] | None = None  # for its journal
         self._system, self._spec, self._journals = system, spec, journals
         self._cell = self._again(heir)
@@ -159,10 +160,13 @@ class RunningActor:
             # Its number was too low, for example after this host's clock went back; by now the next one is
             # above the number that fenced it. The child is not at fault, so it is no failed start.
             log.warning("new life under a higher incarnation: %s: %s", self._spec.name, problem)
+            self._early = None
             self._cell = self._again(self._cell.heir)
         if isinstance(problem, Exception) and not isinstance(problem, JournalUnable):
             return ChildEnd.of(problem, self._what)
         self._up = True
+        if problem is None and self._early is not None:
+            self._exited(self._early)
         return None
 
     async def stop(self, within_s: float, *, again: bool = False) -> None:
@@ -184,8 +188,11 @@ class RunningActor:
         if self._on_end is not None and isinstance(exit_.problem, JournalUnable):
             self._suspend(exit_.problem)
             return
-        if self._on_end is None or not self._up:
-            return  # stopped on purpose, or its start reports it
+        if self._on_end is None:
+            return  # stopped on purpose
+        if not self._up:
+            self._early = exit_  # `start` reports it
+            return
         if exit_.problem is None:
             self._on_end(ChildEnd(exit_.cause, self._what, abnormal=False))
         else:

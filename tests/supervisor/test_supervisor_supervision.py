@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -70,6 +71,40 @@ async def test_crashed_actor_returns_under_a_new_incarnation(tmp_path: Path) -> 
             ("first", "crashed: RuntimeError: boom"),
             ("second", "with first: crashed: RuntimeError: boom"),
         ]
+        await tree.stop()
+
+
+class SlowBomb(Bomb):
+    """Starts when its gate opens: messages wait until then."""
+
+    gate: ClassVar[asyncio.Event]
+
+    async def on_start(self) -> None:
+        await self.gate.wait()
+
+
+async def test_actor_that_fails_as_soon_as_it_is_up_is_restarted(tmp_path: Path) -> None:
+    """It has ended before its supervisor takes note of its start."""
+    restarts: list[Restarted] = []
+    async with TestSystem(tmp_path) as test:
+        SlowBomb.gate = asyncio.Event()
+        tree = Supervisor(
+            test.system,
+            one_for_one(child("bomb", SlowBomb)),
+            on_failure=pytest.fail,
+            on_restart=restarts.append,
+        )
+        starting = asyncio.create_task(tree.start())
+        await until(lambda: test.system.cell("bomb"))
+        first = test.system.cell("bomb")
+        assert first is not None
+        await test.tell("bomb", Boom())
+        await until(lambda: len(first.mailbox))
+        SlowBomb.gate.set()
+        await starting
+        await until(lambda: restarts)
+        await until(lambda: (cell := test.system.cell("bomb")) is not None and cell is not first)
+        assert [(r.name, r.cause) for r in restarts] == [("bomb", "crashed: RuntimeError: boom")]
         await tree.stop()
 
 
