@@ -15,9 +15,11 @@ from gleaner.chaos.faults import KINDS, AnyFault, kind_of, to_json
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Faults of one run, sorted by time. `seed`: seed of the draws; it seeds the cluster too."""
+    """Faults of one run, sorted by time. `seed`: seed of the draws; it seeds the cluster too. `order`: seed
+    of the order and pace of turns (`gleaner.sim.turn_order`); 0: first come, first served."""
 
     seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    order: Annotated[int, Meta(ge=0, le=2**62)] = 0
     faults: tuple[AnyFault, ...] = ()
 
     def with_faults(self, faults: Iterable[AnyFault]) -> "Schedule":
@@ -40,7 +42,7 @@ def in_order(faults: Iterable[AnyFault]) -> tuple[AnyFault, ...]:
 
 
 def dump(schedule: Schedule) -> str:
-    """The schedule as TOML: `seed`, and a `[[faults]]` table each."""
+    """The schedule as TOML: `seed`, `order`, and a `[[faults]]` table each."""
     return tomli_w.dumps(msgspec.to_builtins(schedule))
 
 

@@ -159,6 +159,7 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
         trace=trace,
         deadline_s=campaign.deadline_s,
         zones=campaign.terrain.zones or ("a",),
+        order_seed=schedule.order,
     )
 
 

@@ -39,6 +39,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         trace_share: share of runs whose preemptible hosts follow a trace, where there are any.
         aims: recovery paths to which groups of faults are composed (`gleaner.chaos.fault_scenarios`).
             aim_share: share of runs that have one of them, beside what is drawn.
+        order_share: share of runs in which turns take time and run in a drawn order
+            (`gleaner.sim.turn_order`).
     """
 
     kinds: tuple[str, ...] = ()
@@ -51,6 +53,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     trace_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
     aims: tuple[str, ...] = ()
     aim_share: Annotated[float, Meta(ge=0, le=1)] = 0.35
+    order_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.kinds) - set(KINDS))
@@ -75,9 +78,9 @@ def draw(
     traces: Mapping[str, Trace] | None = None,
 ) -> Schedule:
     """The schedule of a seed."""
-    rng = random.Random(f"{seed}/swarm")
+    rng, order = random.Random(f"{seed}/swarm"), _order(random.Random(f"{seed}/order"), options.order_share)
     if rng.random() < options.calm:
-        return Schedule(seed=seed)
+        return Schedule(seed=seed, order=order)
     faults: list[AnyFault] = []
     drawer = Drawer(random.Random(f"{seed}/faults"), terrain, options.horizon_s, bounds)
     able = [kind for kind in KINDS if kind in drawer.draws and (not options.kinds or kind in options.kinds)]
@@ -95,7 +98,13 @@ def draw(
         come_and_go = _stays(random.Random(f"{seed}/trace"), terrain, options, traces)
     if options.aims and rng.random() < options.aim_share:
         faults += _aimed(random.Random(f"{seed}/aim"), terrain, options, come_and_go)
-    return Schedule(seed=seed).with_faults(bearable(_in_time(faults, options), bounds) + come_and_go)
+    return Schedule(seed=seed, order=order).with_faults(
+        bearable(_in_time(faults, options), bounds) + come_and_go
+    )
+
+
+def _order(rng: random.Random, share: float) -> int:
+    return rng.getrandbits(32) + 1 if rng.random() < share else 0
 
 
 def _stays(

@@ -61,7 +61,7 @@ class SimCluster:
     def __init__(self, setting: RunSetup, sink: Callable[[str], None] | None = None) -> None:
         self.setting = setting
         self.job = setting.job()
-        self.loop = SimLoop(sink)
+        self.loop = SimLoop(sink, setting.order_seed)
         self.net = SimNet(
             self.loop, random.Random(f"{setting.seed}/net"), self.loop.trace, profile=setting.link
         )

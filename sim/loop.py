@@ -3,8 +3,8 @@
 Everything that can run runs in turn, then time jumps. Owns virtual time, the order of turns (first come,
 first served, as asyncio promises) and of timers (by time, ties by age), the wall clocks of the hosts, and
 unexpected errors. Each process sees it through a loop of its own (`process_loop.ProcessLoop`); what is no
-process (the network between them, faults) runs as `world`. Nothing here is random: code that wants another
-order delays what it sends.
+process (the network between them, faults) runs as `world`. Nothing here is random without an order seed; with
+one, turns of a process take time, and what is ready together runs in a drawn order (`turn_order`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from gleaner.sim.forbidden_calls import NotSimulated
 from gleaner.sim.process_loop import Problem, ProcessLoop
 from gleaner.sim.ready_queue import AnyTurn, ReadyCallback, ReadyTimer
 from gleaner.sim.trace import Trace
+from gleaner.sim.turn_order import TurnOrder
 
 __all__ = ["Finding", "NotSimulated", "ProcessLoop", "SimLoop", "SpinsForever", "Stalled"]
 
@@ -60,9 +61,11 @@ class SimLoop:
 
     Args:
         sink: gets the trace as text, line by line.
+        order_seed: of the order and pace of all turns; 0: first come, first served, and turns take no time.
     """
 
-    def __init__(self, sink: Callable[[str], None] | None = None) -> None:
+    def __init__(self, sink: Callable[[str], None] | None = None, order_seed: int = 0) -> None:
+        self.order_seed = order_seed
         self.now_s = 0.0
         """Virtual seconds since the beginning."""
         self.trace = Trace(lambda: self.now_s, sink)
@@ -89,7 +92,9 @@ class SimLoop:
 
     def spawn(self, name: str, host: str) -> ProcessLoop:
         """A process without any task yet: `create_task` of what this returns begins its main one."""
-        process = ProcessLoop(self, name, host, len(self.processes) + 1)  # type: ignore[abstract]
+        number = len(self.processes) + 1
+        order = TurnOrder(f"{self.order_seed}/order/{number}") if self.order_seed else None
+        process = ProcessLoop(self, name, host, number, order)  # type: ignore[abstract]
         self.processes.append(process)
         self.trace.note("spawn", name, host, process.number)
         return process

@@ -16,10 +16,11 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 from gleaner.sim.forbidden_calls import REFUSED, refusing
-from gleaner.sim.ready_queue import AnyTurn, Queue, ReadyCallback, ReadyTimer, SlowQueue
+from gleaner.sim.ready_queue import AnyTurn, PassQueue, Queue, ReadyCallback, ReadyTimer
 
 if TYPE_CHECKING:
     from gleaner.sim.loop import SimLoop
+    from gleaner.sim.turn_order import TurnOrder
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -39,15 +40,19 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         master: whose time and queue it shares.
         name, host: of the process; a later life may have the same.
         number: differs between all processes of a run, in the order of their start.
+        order: of its turns; None: first come, first served, and a turn takes no time.
     """
 
-    def __init__(self, master: SimLoop, name: str, host: str, number: int) -> None:
+    def __init__(
+        self, master: SimLoop, name: str, host: str, number: int, order: TurnOrder | None = None
+    ) -> None:
         self.name, self.host, self.number = name, host, number
         self.alive = True
         self.slowness = 1.0
         """Factor on the duration of everything that the process does."""
         self._master = master
-        self._lane: Queue = master.ready  # where its turns wait while it runs
+        self._order = order
+        self._lane: Queue = self._usual_lane()  # where its turns wait while it runs
         self._parked: Queue | None = None  # its turns while it is frozen
         self._queue: Queue = self._lane  # the one of the two that counts
         self._tasks: list[asyncio.Task[object]] = []
@@ -162,7 +167,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     @property
     def runs_freely(self) -> bool:
-        """Whether due turns run now: it lives, and is neither frozen nor slow."""
+        """Whether due turns run now: it lives, is not frozen, and its passes take no time."""
         return self._queue is self._master.ready
 
     def awake_s(self) -> float:
@@ -201,12 +206,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         master, before = self._master, self._lane
         master.trace.note("slow", self.name, self.number, factor)
         self.slowness = factor
-        self._lane = master.ready
-        if factor > 1:
-            self._lane = SlowQueue((factor - 1) * TURN_S, master.call_later, self._let_out)
+        self._lane = self._usual_lane()
         if self._parked is None:
             self._queue = self._lane
-        if isinstance(before, SlowQueue):
+        if isinstance(before, PassQueue):
             before.let_out()
 
     def kill(self) -> None:
@@ -255,6 +258,17 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._parked = None
         self._lane = self._queue = deque(maxlen=0)
 
+    def _usual_lane(self) -> Queue:
+        master, order, slower_s = self._master, self._order, (self.slowness - 1) * TURN_S
+        if order is not None:
+            pass_s = order.pass_s
+            return PassQueue(
+                lambda: pass_s() * self.slowness + slower_s, order.arranged, master.call_later, self._let_out
+            )
+        if slower_s > 0:
+            return PassQueue(lambda: slower_s, _as_they_came, master.call_later, self._let_out)
+        return master.ready
+
     def _let_out(self, turns: list[AnyTurn]) -> None:
         """These turns of a slow process may run now."""
         if self.alive:
@@ -272,6 +286,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         reference, but they must be found at the end."""
         self._tasks = [task for task in self._tasks if not task.done() or _unseen(task)]
         self._look_at = max(2 * len(self._tasks), TASKS_LOOKED_AT)
+
+
+def _as_they_came(turns: list[AnyTurn]) -> list[AnyTurn]:
+    return turns
 
 
 def _unseen(task: asyncio.Task[object]) -> bool:

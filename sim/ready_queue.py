@@ -1,7 +1,7 @@
-"""Turn and SlowQueue: waiting callbacks of a simulated system.
+"""Turn and PassQueue: waiting callbacks of a simulated system.
 
-A turn is a callback of one process; the turns of a slow process wait in its lane. Owns their form. `loop`
-decides when a turn runs, `process_loop` whether it runs.
+A turn is a callback of one process; turns of a process whose passes take time wait in its lane. Owns their
+form. `loop` decides when a turn runs, `process_loop` whether it runs.
 """
 
 from __future__ import annotations
@@ -75,32 +75,35 @@ AnyTurn = ReadyCallback | ReadyTimer
 Queue = deque[AnyTurn]
 
 
-class SlowQueue(deque[AnyTurn]):
-    """Turns of a slow process: turns that arrive together run together, a while later.
+class PassQueue(deque[AnyTurn]):
+    """Turns of a process whose passes take time: turns that arrive together run together, a while later.
 
     Args:
-        pause_s: how much later.
+        pass_s: gives the seconds of the next pass.
+        arranged: gives the turns of a pass in the order in which they run.
         call_later: of the world, whose time a slow process does not slow.
         let_out: takes the turns that may run now.
     """
 
     def __init__(
         self,
-        pause_s: float,
+        pass_s: Callable[[], float],
+        arranged: Callable[[list[AnyTurn]], list[AnyTurn]],
         call_later: Callable[[float, Callable[[], None]], asyncio.TimerHandle],
         let_out: Callable[[list[AnyTurn]], None],
     ) -> None:
         super().__init__()
-        self._pause_s = pause_s
+        self._pass_s = pass_s
+        self._arranged = arranged
         self._call_later = call_later
         self._let_out = let_out
         self._due: asyncio.TimerHandle | None = None
 
     def append(self, turn: AnyTurn) -> None:
-        """It waits, at most for the pause."""
+        """It waits, at most for one pass."""
         super().append(turn)
         if self._due is None:
-            self._due = self._call_later(self._pause_s, self.let_out)
+            self._due = self._call_later(self._pass_s(), self.let_out)
 
     def let_out(self) -> None:
         """Now."""
@@ -109,4 +112,4 @@ class SlowQueue(deque[AnyTurn]):
             self._due = None
         turns = list(self)
         self.clear()
-        self._let_out(turns)
+        self._let_out(self._arranged(turns))

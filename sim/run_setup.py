@@ -71,6 +71,7 @@ class RunSetup:
         one_machine: hosts are processes, as those of a local fleet: the connections of one that is taken away
             break at once. Otherwise it falls silent.
         zones: names that preemptible hosts are dealt to in turn; those of a zone may fail together.
+        order_seed: of the order and pace of turns (`gleaner.sim.turn_order`); 0: first come, first served.
     """
 
     config: Config
@@ -87,6 +88,7 @@ class RunSetup:
     crowding: CoreSharing = field(default_factory=CoreSharing)
     one_machine: bool = False
     zones: tuple[str, ...] = ("a", "b", "c")
+    order_seed: int = 0
 
     def host_devices(self, host: str) -> HostDevices:
         """The rig of a host."""
