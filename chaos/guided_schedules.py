@@ -35,7 +35,9 @@ BEGIN_S = 6.0
 
 def lead(name: str, seed: int) -> Schedule:
     """The schedule of that name for a seed. Raises KeyError."""
-    return Schedule(seed=seed).with_faults(LEADS[name](random.Random(f"{seed}/{name}")))
+    rng = random.Random(f"{seed}/{name}")
+    order = rng.getrandbits(32) + 1 if name in ORDERED else 0
+    return Schedule(seed=seed, order=order).with_faults(LEADS[name](rng))
 
 
 def _at(rng: random.Random, low: float, high: float) -> float:
@@ -159,6 +161,16 @@ def _a_clock_that_went_back(rng: random.Random) -> list[AnyFault]:
     ]
 
 
+def _restarts_below_the_numbers_of_before(rng: random.Random) -> list[AnyFault]:
+    """The head's clock goes back, and a process without a journal starts again and again: the registry
+    refuses its first numbers while its actors start."""
+    again = [
+        KillProcess(at_s=_at(rng, low, low + 2.0), host="@head", process="reward")
+        for low in (9.0, 14.0, 19.0)
+    ]
+    return [ClockJump(at_s=7.0, host="@head", by_s=-3600.0), *again]
+
+
 def _a_head_that_stands_still(rng: random.Random) -> list[AnyFault]:
     """Frozen for longer than the silence that counts as death, and shorter than its service manager waits."""
     return [
@@ -198,7 +210,10 @@ LEADS: Mapping[str, Script] = {
     "a verifier that is sick": _a_verifier_that_is_sick,
     "verdicts that are none": _verdicts_that_are_none,
     "a clock that went back": _a_clock_that_went_back,
+    "restarts below the numbers of before": _restarts_below_the_numbers_of_before,
     "a head that stands still": _a_head_that_stands_still,
     "processes that stand still": _processes_that_stand_still,
     "loads that fail": _loads_that_fail,
 }
+ORDERED = frozenset({"restarts below the numbers of before"})
+"""Leads to races: their turns run in a drawn order."""

@@ -182,4 +182,17 @@ MESSAGES: tuple[Mutation, ...] = (
         ("hung process",),
         lead="processes that stand still",
     ),
+    Mutation(
+        "an end before the start is noticed",
+        "an actor that ends before its supervisor notices its start is started again",
+        (
+            Edit(
+                "gleaner.supervisor.managed_child",
+                "            self._early = exit_  # `start` reports it\n",
+                "",
+            ),
+        ),
+        ("I8",),
+        lead="restarts below the numbers of before",
+    ),
 )

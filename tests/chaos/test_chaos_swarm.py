@@ -223,3 +223,13 @@ def test_real_traces_become_schedules_of_stays() -> None:
 def test_schedule_survives_the_round_trip_to_workers() -> None:
     schedule = draw(7, FaultTargets(), Options(calm=0.0), Bounds(), {"two": TRACE})
     assert msgspec.json.decode(msgspec.json.encode(schedule), type=type(schedule)) == schedule
+
+
+def test_share_of_schedules_has_an_order_seed_and_keeps_it() -> None:
+    options = Options(order_share=0.25)
+    drawn = [draw(seed, FaultTargets(), options, Bounds()) for seed in range(400)]
+    ordered = [schedule for schedule in drawn if schedule.order]
+    assert 60 < len(ordered) < 140
+    assert len({schedule.order for schedule in ordered}) == len(ordered)
+    assert all(schedule.with_faults(schedule.faults[:1]).order == schedule.order for schedule in ordered)
+    assert not any(draw(seed, FaultTargets(), Options(order_share=0.0), Bounds()).order for seed in range(50))
