@@ -12,17 +12,17 @@ import os
 import sys
 from collections.abc import Sequence
 
+from gleaner.chaos.mutants import edits_of
 from gleaner.chaos.mutate import plant
-from gleaner.chaos.mutations import BY_NAME
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run orders until standard input ends."""
     parser = argparse.ArgumentParser(prog="python -m gleaner.chaos.worker")
-    parser.add_argument("--mutation", default="", choices=("", *BY_NAME), help="the bug to plant first")
+    parser.add_argument("--mutation", default="", help="the planted bug, or the mutant, to plant first")
     args = parser.parse_args(argv)
     if args.mutation:
-        plant(BY_NAME[args.mutation].edits)
+        plant(edits_of(args.mutation))
     return _serve()
 
 
