@@ -7,7 +7,7 @@ nothing of the product: a worker process makes its mutant before anything is imp
 """
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
@@ -68,16 +68,27 @@ Found = Iterator[tuple[str, ast.AST, str]]
 
 def mutants_of(module: str, source: str) -> list[Mutant]:
     """All mutants of a module, in the order of its source."""
-    tree = ast.parse(source)
-    made = []
+    tree, made = ast.parse(source), []
+    lines = [line.encode() for line in source.splitlines(keepends=True)]
     for node in _in_functions(tree):
         for rule in RULES:
             for name, place, new in rule(node):
-                old = ast.get_source_segment(source, place)
-                if old is not None and old != new:
+                old = _source(place, lines)
+                if old != new:
                     line, column = place.lineno, place.col_offset  # type: ignore[attr-defined]
                     made.append(Mutant(module, line, column, name, old, new))
     return sorted(set(made), key=lambda it: (it.line, it.column, it.rule, it.new))
+
+
+def _source(node: ast.AST, lines: Sequence[bytes]) -> str:
+    """As `ast.get_source_segment`, which splits the whole source at each call."""
+    place: tuple[int, int, int, int] = (
+        node.lineno - 1, node.col_offset, node.end_lineno - 1, node.end_col_offset  # type: ignore[attr-defined]
+    )  # fmt: skip
+    first, begin, last, end = place
+    if first == last:
+        return lines[first][begin:end].decode()
+    return b"".join((lines[first][begin:], *lines[first + 1 : last], lines[last][:end])).decode()
 
 
 def changed_by(mutant: Mutant, source: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from gleaner.chaos.plan import Loaded
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.sim_run import run
+from gleaner.chaos.story_filter import StoryFilter
 from gleaner.chaos.tally import RunReport
 
 
@@ -31,8 +32,10 @@ def replay(
     trace: Path | None = None,
     tail: int = 60,
     go_on: bool = False,
+    shown: StoryFilter | None = None,
 ) -> Replayed:
-    """Run it. go_on: to the end, whatever is found. Raises OSError where the trace cannot be written."""
+    """Run it. go_on: to the end, whatever is found. shown: the part of the story; None: all. Raises OSError
+    where the trace cannot be written."""
     kept: deque[str] = deque(maxlen=max(tail, 0))
     lines = 0
     with ExitStack() as stack:
@@ -46,5 +49,5 @@ def replay(
             else:
                 kept.append(line)
 
-        result = run(loaded, seed, schedule, tell=tell, stop_at=None if go_on else "")
+        result = run(loaded, seed, schedule, tell=tell, stop_at=None if go_on else "", shown=shown)
     return Replayed(result, tuple(kept), lines)

@@ -23,6 +23,7 @@ from gleaner.chaos.plan import Loaded
 from gleaner.chaos.responses_sim import Responses
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.story import line_of, line_of_fault, line_of_found, line_of_note
+from gleaner.chaos.story_filter import StoryFilter
 from gleaner.chaos.tally import Broken, RunReport
 from gleaner.configs.schema import Config
 from gleaner.rlctl.simulated_evidence import evidence
@@ -55,16 +56,17 @@ def run(
     *,
     tell: Callable[[str], None] | None = None,
     stop_at: str | None = None,
+    shown: StoryFilter | None = None,
 ) -> RunReport:
     """Run a job under the faults of its seed, or under `schedule`. tell: receives the story of the run, line
     by line (`gleaner.chaos.story`). stop_at: end at the first violation of that check, "" of any; None
-    continues to the end of the job."""
+    continues to the end of the job. shown: the part of the story that is told; None: all."""
     drawn = schedule if schedule is not None else loaded.schedule(seed)
     setting = setting_of(loaded, seed, drawn)
 
     def noted(note: str) -> None:
         line = line_of_note(note)
-        if line and tell is not None:
+        if line and tell is not None and (shown is None or shown.shows_note(line)):
             tell(line)
 
     cluster = SimCluster(setting, noted if tell is not None else None)
@@ -85,7 +87,7 @@ def run(
 
     jury.on_found = found
     if tell is not None:
-        jury.on_fact = lambda fact: tell(line_of(fact))
+        jury.on_fact = lambda fact: tell(line_of(fact)) if shown is None or shown.shows(fact) else None
         faults.on_strike = lambda fault, how: tell(line_of_fault(cluster.loop.now_s, fault, how))
     spins = ""
     with acknowledgements(observer.acknowledged), deliveries(observer.handed_up):

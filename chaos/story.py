@@ -3,6 +3,7 @@
 Each line has its virtual time. Owns the texts, and which parts of a message are left out. Pure.
 """
 
+from array import array
 from collections.abc import Iterator
 
 import msgspec
@@ -27,8 +28,12 @@ from gleaner.chaos.invariants.facts import (
 )
 from gleaner.supervisor.message import kind_of
 
-MAX_CHARS = 200
+MAX_CHARS = 400
 """Of the fields of one message."""
+COLUMNS = {"tickets": "I", "tokens": "I", "prompt": "I", "prefix": "I", "logprobs": "f", "flags": "B"}
+"""Fields that are columns of numbers, and the kind of their numbers (little-endian, as `array` has them)."""
+MAX_NUMBERS = 12
+"""Numbers shown of one column."""
 TOLD_BETTER = ("net ", "events ", "snapshot ")
 ARROWS = {"in": "<-", "out": "->", "local": "--"}
 """Direction: received, sent, or stayed in the process."""
@@ -108,7 +113,18 @@ def fields(message: object) -> str:
 
 def _fields(message: object) -> Iterator[str]:
     for field in msgspec.structs.fields(type(message)):  # type: ignore[arg-type]  # messages are structs
-        yield f"{field.name}={_short(getattr(message, field.name))}"
+        value = getattr(message, field.name)
+        yield f"{field.name}={_column(field.name, value) or _short(value)}"
+
+
+def _column(name: str, value: object) -> str:
+    """The numbers of a column of tokens, log-probs or tickets; "" for anything else."""
+    kind = COLUMNS.get(name)
+    if kind is None or not isinstance(value, bytes) or not value or len(value) % array(kind).itemsize:
+        return ""
+    numbers = array(kind, value)
+    shown = " ".join(f"{number:.4g}" if kind == "f" else str(number) for number in numbers[:MAX_NUMBERS])
+    return f"[{shown}]" if len(numbers) <= MAX_NUMBERS else f"[{shown} ... {len(numbers)} in all]"
 
 
 def _short(value: object) -> str:

@@ -6,6 +6,7 @@ Owns the arguments, the output and the exit code. Slow imports happen when a com
 import argparse
 import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 from shlex import quote
@@ -62,7 +63,10 @@ _RUN_EXAMPLES = """\
 _REPLAY_EXAMPLES = """\
   rlctl sim replay 17 --trace trace.txt            every message up to the first violation, in a file
   rlctl sim replay 17 --schedule seed-17.toml      with the fewest faults that still fail
-  rlctl sim replay 17 --campaign nightly --on      to its end, despite violations"""
+  rlctl sim replay 17 --campaign nightly --on      to its end, despite violations
+  rlctl sim replay 17 --on --request step-2/4/1    one request: its dispatches, tokens, moves and scores
+  rlctl sim replay 4 --mutation "hand out half a group"
+                                                   with a planted bug (docs/reliability.md)"""
 
 _LIST = "List campaigns, kinds of faults, checks with their meanings, and recovery paths."
 
@@ -113,6 +117,13 @@ def add(commands: Subparsers) -> None:
         "--tail", type=int, default=60, metavar="N", help="lines shown without --trace (default: 60)"
     )
     replay.add_argument("--on", action="store_true", help="continue after the first violation, to the end")
+    for name, metavar, text in (
+        ("request", "ID", "show what concerns this request (step-2/4/1), group (step-2/4) or batch (step-2)"),
+        ("host", "NAME", "show what happens on this host"),
+        ("actor", "NAME", "show messages from and to this actor, and commits of its stream"),
+        ("mutation", "NAME", "plant this bug, or make this mutant, first (docs/reliability.md)"),
+    ):
+        replay.add_argument(f"--{name}", default="", metavar=metavar, help=text)
     replay.set_defaults(run=_replay)
     show = _action(
         actions, "list", "list campaigns, faults, checks and recovery paths", _LIST, "  rlctl sim list"
@@ -234,7 +245,10 @@ def _replay(args: argparse.Namespace) -> int:
     from gleaner.chaos import schedule as schedules
     from gleaner.chaos.commands.sim_text import replay_lines
     from gleaner.chaos.replay import replay
+    from gleaner.chaos.story_filter import StoryFilter
 
+    if args.mutation:
+        return _replay_with(args)
     loaded = _loaded(args)
     if args.seed < 0:
         raise usage(f"SEED {args.seed}: expected a number ≥ 0")
@@ -249,11 +263,35 @@ def _replay(args: argparse.Namespace) -> int:
             f"--trace {args.trace}: is an availability trace, and would be written over; name it with "
             "--availability, and a new file for the messages"
         )
-    replayed = replay(loaded, args.seed, schedule, trace=args.trace, tail=args.tail, go_on=args.on)
+    chosen = args.request or args.host or args.actor
+    shown = StoryFilter(args.request, args.host, args.actor) if chosen else None
+    replayed = replay(
+        loaded, args.seed, schedule, trace=args.trace, tail=args.tail, go_on=args.on, shown=shown
+    )
     out = console()
     for line in replay_lines(replayed, args.trace):
         out.print(line, markup=False)
     return FAILED if replayed.run.broken else OK
+
+
+def _replay_with(args: argparse.Namespace) -> int:
+    """The same in a process of its own, in which the bug is planted before anything is imported."""
+    from gleaner.chaos.mutants import NoMutant, edits_of
+    from gleaner.chaos.mutate import CannotPlant
+
+    try:
+        edits_of(args.mutation)
+    except (NoMutant, CannotPlant) as problem:
+        raise usage(f"--mutation {args.mutation}: {problem}") from problem
+    words = ["sim", "replay", str(args.seed), "--campaign", args.campaign, "--tail", str(args.tail)]
+    for name in ("schedule", "trace", "request", "host", "actor"):
+        if value := getattr(args, name):
+            words += [f"--{name}", str(value)]
+    for file in args.availability:
+        words += ["--availability", str(file)]
+    words += ["--on"] if args.on else []
+    command = [sys.executable, "-m", "gleaner.chaos.planted_rlctl", args.mutation, *words]
+    return subprocess.run(command, check=False).returncode
 
 
 def _is_availability(file: Path) -> bool:

@@ -1,5 +1,8 @@
 """The story of a run: readable lines, up to the first broken promise."""
 
+import subprocess
+import sys
+from array import array
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import pytest
 
 from gleaner.actors.protocol.instances import Dispatch, RegisterInstance, Work
 from gleaner.actors.protocol.requests import Generate
+from gleaner.actors.rollout.state.events import Dispatched, FrameLogged
 from gleaner.chaos.faults import KillProcess
 from gleaner.chaos.invariants import facts
 from gleaner.chaos.invariants.catalogue import Jury
@@ -32,7 +36,9 @@ from gleaner.chaos.plan import load
 from gleaner.chaos.replay import replay
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.story import MAX_CHARS, fields, line_of, line_of_fault, line_of_found, line_of_note
-from gleaner.supervisor import Done
+from gleaner.chaos.story_filter import StoryFilter
+from gleaner.rlctl.errors import FAILED, USAGE
+from gleaner.supervisor import Done, Message
 
 TINY = str(Path(__file__).with_name("tiny.toml"))
 ASK = Generate(id="a", prompt=b"", max_new_tokens=8)
@@ -47,7 +53,7 @@ def test_message_line_shows_actors_and_sizes_of_long_fields() -> None:
     assert line.startswith(
         "   12.500000 head/rollout       tell  rollout/manager -> spot-1/engine: Dispatch "
     )
-    assert "epoch=1.2 version=4 work=[(ticket=3 prompt=<40 bytes>" in line
+    assert "epoch=1.2 version=4 work=[(ticket=3 prompt=[1886417008 " in line
     many = Dispatch(epoch="x" * 500, version=4, work=[WORK] * 9)
     assert len(fields(many)) <= MAX_CHARS
     assert "work=<9 of them>" in fields(Dispatch(epoch="", version=4, work=[WORK] * 9))
@@ -138,3 +144,75 @@ def test_replay_ends_with_first_violation_unless_continued(
     at_s = outcome.run.broken[0].at_s
     behind = [line for line in lines[violations[0] :] if float(line[:12]) > at_s + 0.001]
     assert bool(behind) is go_on
+
+
+def frame(instance: str, tickets: list[int]) -> FrameLogged:
+    return FrameLogged(
+        instance=instance,
+        incarnation=1,
+        seq=1,
+        tickets=array("I", tickets).tobytes(),
+        tokens=array("I", [7] * len(tickets)).tobytes(),
+        logprobs=array("f", [-0.25] * len(tickets)).tobytes(),
+        flags=bytes(len(tickets)),
+    )
+
+
+def committed(*messages: Message) -> Committed:
+    return Committed(1.0, "head", "rollout/manager", 1, messages)
+
+
+def test_columns_of_a_frame_are_shown_as_numbers() -> None:
+    line = line_of(committed(frame("spot-1/engine", [3, 4])))
+    assert "tickets=[3 4] tokens=[7 7] logprobs=[-0.25 -0.25] flags=[0 0]" in line
+    assert "... 40 in all]" in line_of(committed(frame("spot-1/engine", list(range(40)))))
+
+
+def test_filter_shows_what_concerns_a_request_and_its_rows() -> None:
+    one = StoryFilter(request="step-2/4")
+    dispatched = Dispatched(
+        instance="spot-1/engine",
+        incarnation=1,
+        version=0,
+        tickets=(8, 9),
+        requests=("step-2/4/1", "step-3/0/0"),
+    )
+    other = Dispatched(
+        instance="spot-1/engine", incarnation=1, version=0, tickets=(8,), requests=("step-2/40/1",)
+    )
+    assert one.shows(committed(dispatched))
+    assert one.shows(committed(frame("spot-1/engine", [8, 1])))
+    assert not one.shows(committed(frame("spot-1/engine", [9])))
+    assert not one.shows(committed(frame("spot-2/engine", [8])))
+    assert not one.shows(committed(other))
+    assert not one.shows(committed(frame("spot-1/engine", [8])))  # the number has another request now
+
+
+def test_filter_shows_what_happens_on_a_host_or_at_an_actor() -> None:
+    passed = MessagePassed(1.0, "spot-1/engine", "out", "tell", "spot-1/engine", "rollout/manager", Done())
+    assert StoryFilter(host="spot-1").shows(passed)
+    assert not StoryFilter(host="spot-10").shows(passed)
+    assert StoryFilter(actor="rollout/manager").shows(passed)
+    assert StoryFilter(actor="rollout/manager").shows(committed(Done()))
+    assert not StoryFilter(actor="rollout/balancer").shows(passed)
+    assert not StoryFilter(host="spot-1", actor="reward/proxy").shows(passed)
+    assert StoryFilter(host="spot-1").shows_note("kill ('spot-1/engine', 4)")
+    assert not StoryFilter(host="spot-1").shows_note("kill ('spot-12/engine', 4)")
+
+
+def test_replay_with_a_planted_bug_runs_it_and_names_an_unknown_one() -> None:
+    def replayed(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "gleaner.rlctl", "sim", "replay", "0", "--tail", "0", *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    planted = replayed("--mutation", "acknowledge before commit")
+    assert planted.returncode == FAILED
+    assert "I2" in planted.stdout
+    unknown = replayed("--mutation", "no such bug")
+    assert unknown.returncode == USAGE
+    assert "neither a planted bug nor a mutant" in unknown.stderr
