@@ -96,7 +96,7 @@ def noticed_by_tests(mutant: Mutant) -> str:
 
 
 def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
-    """Score a sample, or one mutant; 1 where one of those that were classified as noticed survives."""
+    """Score a sample, or the named mutants."""
     parser = argparse.ArgumentParser(prog="python -m gleaner.chaos.mutation_score", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="MUTANT", help="these mutants instead of a sample")
     parser.add_argument("--sample", type=int, default=40, help="mutants (default: 40)")
