@@ -6,7 +6,9 @@ the file.
 """
 
 import asyncio
+import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,27 +19,36 @@ from gleaner.chaos.mutations import MUTATIONS, Mutation
 from gleaner.chaos.plan import load
 from gleaner.chaos.tally import RunReport
 from gleaner.chaos.workers import Worker
+from tests.shared_results import once
 
 MORE = 6
 """Seeds that are tried after the one that caught it last."""
 CAUGHT = read()
 
 
-class Calm:
-    """Runs without a planted bug, in one process for all of them."""
+BY_RUN = sorted(MUTATIONS, key=lambda it: (it.campaign, it.lead, it.faults))
+"""Bugs that are hunted in the same run follow each other, so that one process mostly tests all of them."""
 
-    def __init__(self) -> None:
+
+class Calm:
+    """Runs without a planted bug, each once for all processes: several bugs are hunted in the same ones."""
+
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        self._factory = factory
         self._runner = asyncio.Runner()
         self._worker = Worker(load(MUTATIONS[0].campaign).campaign.run_s)
-        self._results: dict[bytes, RunReport] = {}  # several bugs are hunted in the same runs
 
     def result(self, mutation: Mutation, seed: int) -> RunReport:
         """The run in which that bug is hunted, without the bug."""
         (order,) = orders(load(mutation.campaign), mutation, [seed])
-        run = msgspec.json.encode(order)
-        if run not in self._results:
-            self._results[run] = self._runner.run(self._worker.ask(order))
-        return self._results[run]
+
+        def make(folder: Path) -> None:
+            report = self._runner.run(self._worker.ask(order))
+            (folder / "report.json").write_bytes(msgspec.json.encode(report))
+
+        name = hashlib.sha256(msgspec.json.encode(order)).hexdigest()
+        made = once(self._factory, f"calm-{name[:20]}", make)
+        return msgspec.json.decode((made / "report.json").read_bytes(), type=RunReport)
 
     def close(self) -> None:
         self._runner.run(self._worker.end())
@@ -45,8 +56,8 @@ class Calm:
 
 
 @pytest.fixture(scope="module")
-def calm() -> Iterator[Calm]:
-    made = Calm()
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calm]:
+    made = Calm(tmp_path_factory)
     yield made
     made.close()
 
@@ -58,7 +69,7 @@ def test_every_planted_bug_was_caught_by_expected_check() -> None:
 
 
 @pytest.mark.timeout(300)  # processes of their own, with all imports, on a machine that may be busy
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", BY_RUN, ids=lambda mutation: mutation.name)
 def test_planted_bug_is_caught_only_where_it_is_planted(mutation: Mutation, calm: Calm) -> None:
     before = CAUGHT[mutation.name]
     found = asyncio.run(hunt(mutation, first=before.seed, seeds=1 + MORE, check=before.check))
