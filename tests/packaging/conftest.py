@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared_results import once
+
 ROOT = Path(__file__).parents[2]
 NOT_BUILT = shutil.ignore_patterns(
     ".*", "runs", "build", "dist", "docs", "tests", "*.egg-info", "__pycache__"
@@ -17,15 +19,14 @@ NOT_BUILT = shutil.ignore_patterns(
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`python -m build` in a copy: the sdist first, and the wheel from that. Needs no network."""
-    folder = tmp_path_factory.mktemp("packaging")
-    shutil.copytree(ROOT, folder / "checkout", symlinks=True, ignore=NOT_BUILT)
-    done = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", folder / "checkout"],
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+    def build(folder: Path) -> None:
+        shutil.copytree(ROOT, folder / "checkout", symlinks=True, ignore=NOT_BUILT)
+        argv = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist"]
+        done = subprocess.run([*argv, folder / "checkout"], capture_output=True, text=True, timeout=250)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+    folder = once(tmp_path_factory, "packaging", build)
     assert len(list((folder / "dist").glob("*.tar.gz"))) == 1
     (built,) = (folder / "dist").glob("*.whl")
     return built
