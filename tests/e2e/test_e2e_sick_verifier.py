@@ -73,6 +73,7 @@ max_new_tokens = 16
 n_prem_max = 0
 
 [reward]
+deadline_s = 1.0            # the job waits 12 times as long for a sick verifier: a verdict may take that long
 sick_s = 5.0
 
 [reward.function]
