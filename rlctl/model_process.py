@@ -43,7 +43,7 @@ def make(out_dir: Path, config: Config) -> None:
     """Make the model of the settings. Raises BadTask, OSError."""
     import torch
 
-    from gleaner.actors.training.new_model import WarmStartProgress, new_model  # loads transformers
+    from gleaner.actors.training.new_model import WarmStartProgress, new_model
 
     torch.set_num_threads(1)  # the same seed gives the same bits whatever the host; two threads gain little
 

@@ -1,6 +1,6 @@
 """Making, checking and describing models in a process of its own.
 
-The process keeps torch and transformers out of `rlctl`. Owns that process and its lines. The work is in
+The process keeps torch out of `rlctl`. Owns that process and its lines. The work is in
 `gleaner.rlctl.model_process`.
 """
 

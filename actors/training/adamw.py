@@ -40,6 +40,10 @@ class AdamW:
         for count in self._steps.values():
             count.fill_(float(steps))
 
+    def set_learning_rate(self, lr: float) -> None:
+        """Set the learning rate of the steps from now on."""
+        self._lr = lr
+
     @torch.no_grad()
     def step(self, gradients: Mapping[str, Tensor | None]) -> None:
         """Move the weights. A weight without a gradient stays as it is, as do its moments."""

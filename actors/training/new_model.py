@@ -1,29 +1,29 @@
 """New small Qwen3 checkpoint with a warm start, which RL can improve.
 
 Owns the random weights, the supervised warm start, and the files of the new directory. Does not own the
-demonstrations (`demonstrations`) or the tokenizer (`new_tokenizer`). Imports `transformers`, which writes the
-checkpoint, so no process of a run imports this module.
+demonstrations (`demonstrations`) or the tokenizer (`new_tokenizer`). The weights and the files are those that
+`transformers` 5 draws and writes, without its import, which takes seconds.
 
 The same spec, problems and seed give the same bits, on the same machine with the same number of threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
 import torch
-from tokenizers import Tokenizer
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-from transformers.utils.logging import disable_progress_bar
+from tokenizers import Tokenizer, processors
 
-from gleaner.actors.model.checkpoint import load_checkpoint, save_checkpoint
-from gleaner.actors.model.qwen3 import Qwen3
+from gleaner.actors.model.checkpoint import save_checkpoint
+from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 from gleaner.actors.reward.prompts import Prompts
 from gleaner.actors.reward.source import Source
+from gleaner.actors.training.adamw import AdamW
 from gleaner.actors.training.demonstrations import demonstrate
 from gleaner.actors.training.logprobs import token_logprobs
 from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, END, PAD, UNKNOWN, new_tokenizer
@@ -78,11 +78,12 @@ def new_model(
     out_dir.parent.mkdir(parents=True, exist_ok=True)
     rng = Random(seed)
     with TemporaryDirectory(dir=out_dir.parent, prefix=f".{out_dir.name}-") as work:
-        drawn, whole = Path(work) / "drawn", Path(work) / "whole"
-        _write_random(drawn, spec, _tokenizer_for(problems, rng), seed)
-        model = load_checkpoint(drawn)
-        _warm_start(model, spec.warm_start, _Demonstrations(problems, drawn, rng), progress)
-        save_checkpoint(model.state_dict(), whole, like=drawn)
+        files, whole = Path(work) / "files", Path(work) / "whole"
+        tokenizer = _tokenizer_for(problems, rng)
+        _write_files(files, spec, tokenizer)
+        model = _drawn(Qwen3Config.load(files), tokenizer, seed)
+        _warm_start(model, spec.warm_start, _Demonstrations(problems, files, rng), progress)
+        save_checkpoint(model.state_dict(), whole, like=files)
         whole.rename(out_dir)
 
 
@@ -111,40 +112,70 @@ def _tokenizer_for(problems: Source, rng: Random) -> Tokenizer:
     return new_tokenizer([problem.question for problem in some], answers)
 
 
-def _write_random(directory: Path, spec: Model, tokenizer: Tokenizer, seed: int) -> None:
-    """A checkpoint with random weights, as transformers draws and writes it."""
-    end, pad = tokenizer.token_to_id(END), tokenizer.token_to_id(PAD)
-    config = Qwen3Config(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=spec.hidden_size,
-        intermediate_size=spec.intermediate_size,
-        num_hidden_layers=spec.layers,
-        num_attention_heads=spec.heads,
-        num_key_value_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
-        max_position_embeddings=LONGEST,
-        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=end,
-        pad_token_id=pad,
-    )
+def _drawn(config: Qwen3Config, tokenizer: Tokenizer, seed: int) -> Qwen3:
+    """A model with random weights, those that transformers draws from this seed."""
+    pad = tokenizer.token_to_id(PAD)
+    assert pad is not None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(do_sample=True, eos_token_id=end, pad_token_id=pad)
-    disable_progress_bar()  # of transformers, about one small file: the caller shows progress
-    model.save_pretrained(directory)
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=END,
-        pad_token=PAD,
-        unk_token=UNKNOWN,
-        model_max_length=LONGEST,
-        clean_up_tokenization_spaces=False,
-    )
-    wrapped.chat_template = CHAT_TEMPLATE
-    wrapped.save_pretrained(directory)
+        model = Qwen3(config)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[pad] = 0.0
+    return model
+
+
+def _write_files(directory: Path, spec: Model, tokenizer: Tokenizer) -> None:
+    """The files of a checkpoint beside its weights."""
+    end, pad = tokenizer.token_to_id(END), tokenizer.token_to_id(PAD)
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "dtype": "float32",
+        "eos_token_id": end,
+        "head_dim": spec.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": spec.hidden_size,
+        "initializer_range": 0.02,
+        "intermediate_size": spec.intermediate_size,
+        "layer_types": ["full_attention"] * spec.layers,
+        "max_position_embeddings": LONGEST,
+        "max_window_layers": 28,
+        "model_type": "qwen3",
+        "num_attention_heads": spec.heads,
+        "num_hidden_layers": spec.layers,
+        "num_key_value_heads": spec.kv_heads,
+        "pad_token_id": pad,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_theta": ROPE_THETA, "rope_type": "default"},
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": tokenizer.get_vocab_size(),
+    }
+    generation = {"do_sample": True, "eos_token_id": end, "pad_token_id": pad}
+    tokenizing = {
+        "backend": "tokenizers",
+        "clean_up_tokenization_spaces": False,
+        "eos_token": END,
+        "model_max_length": LONGEST,
+        "pad_token": PAD,
+        "tokenizer_class": "TokenizersBackend",
+        "unk_token": UNKNOWN,
+    }
+    directory.mkdir()
+    _write(directory / "config.json", config)
+    _write(directory / "generation_config.json", generation)
+    _write(directory / "tokenizer_config.json", tokenizing)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+
+
+def _write(file: Path, values: Mapping[str, object]) -> None:
+    file.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _warm_start(
@@ -154,22 +185,21 @@ def _warm_start(
     progress: Callable[[WarmStartProgress], None],
 ) -> None:
     """Imitate demonstrations: cross-entropy over response tokens, AdamW."""
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
-    )
+    weights = dict(model.named_parameters())
+    optimizer = AdamW(weights, settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
     for step in range(settings.steps):
         rise = min(1.0, (step + 1) / WARM_UP_STEPS)
-        optimizer.param_groups[0]["lr"] = (
+        optimizer.set_learning_rate(
             settings.learning_rate * rise * max(FINAL_RATE, 1 - step / settings.steps)
         )
         samples = demonstrations.take(settings.batch)
         tokens = sum(len(sample.response) for sample in samples)
-        optimizer.zero_grad()
+        model.zero_grad()
         loss = 0.0
         for part in by_length(samples, BATCH_TOKENS):
             share = -token_logprobs(model, collate(part)).sum() / tokens
             share.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             loss += share.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
-        optimizer.step()
+        torch.nn.utils.clip_grad_norm_(weights.values(), MAX_GRAD_NORM)
+        optimizer.step({name: weight.grad for name, weight in weights.items()})
         progress(WarmStartProgress(step + 1, settings.steps, loss))

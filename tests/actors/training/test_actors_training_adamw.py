@@ -29,7 +29,10 @@ def test_adamw_moves_weights_like_the_torch_class(weight_decay: float) -> None:
     other = torch.optim.AdamW(
         theirs.values(), lr=1e-2, betas=(0.9, 0.95), weight_decay=weight_decay, foreach=False
     )
-    for _ in range(5):
+    for step in range(5):
+        if step == 3:
+            one.set_learning_rate(1e-3)
+            other.param_groups[0]["lr"] = 1e-3
         gradients = {name: torch.randn_like(weight) for name, weight in ours.items() if name != "frozen"}
         for name, weight in theirs.items():
             weight.grad = gradients.get(name)

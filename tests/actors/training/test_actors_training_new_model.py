@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -54,6 +55,27 @@ def test_transformers_loads_the_model_with_the_same_logits(made: tuple[Path, obj
     tokens = torch.randint(0, ours.config.vocab_size, (2, 30), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_random_weights_and_files_are_those_of_transformers(tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Qwen3ForCausalLM
+
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    spec = msgspec.structs.replace(TINY, warm_start=WarmStart(steps=0))
+    new_model(ours, spec, Problems("spell_backward", PARAMS, 3), 3)
+    for kind in (AutoConfig, GenerationConfig, AutoTokenizer):
+        kind.from_pretrained(ours).save_pretrained(theirs)
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        written = json.loads((theirs / name).read_text())
+        for about_the_writer in ("transformers_version", "is_local", "local_files_only"):
+            written.pop(about_the_writer, "")
+        assert json.loads((ours / name).read_text()) == written, name
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        assert (ours / name).read_text() == (theirs / name).read_text(), name
+    torch.manual_seed(3)
+    drawn = Qwen3ForCausalLM(AutoConfig.from_pretrained(ours)).state_dict()
+    for name, weight in load_checkpoint(ours).state_dict().items():
+        assert torch.equal(weight, drawn[name]), name
 
 
 def test_transformers_makes_the_same_prompts_as_the_task(made: tuple[Path, object]) -> None:
