@@ -1,14 +1,15 @@
 """Clients of OpenAI's API with real SGLang servers behind the gateway: the SDK call by call, and others with
 their defaults; then a death in the middle of a grammar."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 import torch
 from engine_kinds import ROOT, SGLANG
@@ -18,6 +19,9 @@ from talking import Talking, loads
 
 from gleaner.actors.model.checkpoint import load_checkpoint
 from gleaner.actors.reward.prompts import Prompts
+
+if TYPE_CHECKING:  # a second of imports in each process of the tests; most run none of these
+    import openai
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1200)]
 
@@ -33,6 +37,8 @@ def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
 
 @pytest.fixture(scope="module")
 def client(talking: Talking) -> Iterator[openai.OpenAI]:
+    import openai
+
     with openai.OpenAI(base_url=f"{talking.url}/v1", api_key="none", max_retries=0) as one:
         yield one
 
@@ -328,6 +334,8 @@ FORM: Any = {"type": "json_schema", "json_schema": {"name": "many", "schema": MA
 
 async def test_killed_server_leaves_no_mark_in_grammar_text(talking: Talking) -> None:
     """Whole answers restart on the other server; a stream continues unchanged, or ends with an error."""
+    import openai
+
     async with openai.AsyncOpenAI(base_url=f"{talking.url}/v1", api_key="none", max_retries=0) as client:
 
         def asked(**more: Any) -> Any:
