@@ -1,4 +1,4 @@
-"""Garbage on every socket of a run: each process survives and counts it, and the job continues."""
+"""Garbage on every socket of a run: each process survives and counts it; the job continues until Ctrl-C."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def look(run: RealRun) -> Processes:
     return asyncio.run(ask())
 
 
-def test_run_survives_garbage_on_every_port(run: RealRun) -> None:
+def test_run_survives_garbage_on_every_port_and_ctrl_c_prints_its_resume(run: RealRun) -> None:
     ports = {process: listening(process) for process in remains(run.run)}
     listeners = [process for process, own in ports.items() if own]
     assert len(listeners) == 9
@@ -87,3 +87,8 @@ def test_run_survives_garbage_on_every_port(run: RealRun) -> None:
     run.until_step_after(run.steps()[-1], "after the attack")
     run.stops_whole()
     assert not [record for record in run.look() if isinstance(record, Restart)]
+
+    printed = run.output.read_text().splitlines()
+    assert "error: stopped on request" in printed
+    assert printed[-1].startswith(f"rlctl resume {run.run.id}  continues it")
+    assert not any("Traceback" in line for line in printed)
