@@ -8,7 +8,7 @@ from real_runs import RealRun
 from gleaner.actors.training.history import Eval
 from gleaner.rlctl.errors import OK
 
-pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "mixed" / "job.toml"
 SMALL = (
