@@ -137,7 +137,7 @@ def _verifiers_that_hang(rng: random.Random) -> list[AnyFault]:
     return [BadScorer(at_s=_at(rng, 11.0, 15.0), how="hang", count=12)]
 
 
-def _a_verifier_that_is_sick(rng: random.Random) -> list[AnyFault]:
+def _a_verifier_that_fails(rng: random.Random) -> list[AnyFault]:
     """No score for a while, and before and after it single answers of the workers are invalid."""
     return [
         BadScorer(at_s=_at(rng, 7.0, 9.0), how="crash", count=40),
@@ -171,7 +171,7 @@ def _restarts_below_the_numbers_of_before(rng: random.Random) -> list[AnyFault]:
     return [ClockJump(at_s=7.0, host="@head", by_s=-3600.0), *again]
 
 
-def _a_head_that_stands_still(rng: random.Random) -> list[AnyFault]:
+def _a_head_that_hangs(rng: random.Random) -> list[AnyFault]:
     """Frozen for longer than the silence that counts as death, and shorter than its service manager waits."""
     return [
         Zombie(at_s=_at(rng, low, low + 4.0), host="@head", process="agent", for_s=_at(rng, 10.0, 15.0))
@@ -179,7 +179,7 @@ def _a_head_that_stands_still(rng: random.Random) -> list[AnyFault]:
     ]
 
 
-def _processes_that_stand_still(rng: random.Random) -> list[AnyFault]:
+def _processes_that_hang(rng: random.Random) -> list[AnyFault]:
     """Frozen for good: a process that the job needs, and one that it does not."""
     needed: tuple[str, Process] = rng.choice((("@head", "rollout"), ("@reserved", "trainer")))
     return [
@@ -207,12 +207,12 @@ LEADS: Mapping[str, Script] = {
     "a trainer that starts again": _a_trainer_that_starts_again,
     "a trainer that dies behind its step": _a_trainer_that_dies_behind_its_step,
     "verifiers that hang": _verifiers_that_hang,
-    "a verifier that is sick": _a_verifier_that_is_sick,
+    "a verifier that fails": _a_verifier_that_fails,
     "verdicts that are none": _verdicts_that_are_none,
     "a clock that went back": _a_clock_that_went_back,
     "restarts below the numbers of before": _restarts_below_the_numbers_of_before,
-    "a head that stands still": _a_head_that_stands_still,
-    "processes that stand still": _processes_that_stand_still,
+    "a head that hangs": _a_head_that_hangs,
+    "processes that hang": _processes_that_hang,
     "loads that fail": _loads_that_fail,
 }
 ORDERED = frozenset({"restarts below the numbers of before"})

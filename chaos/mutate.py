@@ -33,7 +33,7 @@ def changed(source: str, edits: Sequence[Edit]) -> str:
     for edit in edits:
         count = source.count(edit.old)
         if count != 1:
-            raise CannotPlant(f"{edit.module}: stands there {count} times, expected once: {edit.old!r}")
+            raise CannotPlant(f"{edit.module}: occurs {count} times, expected once: {edit.old!r}")
         source = source.replace(edit.old, edit.new)
     return source
 

@@ -8,8 +8,8 @@ from gleaner.chaos.mutations.mutation import Mutation
 
 MESSAGES: tuple[Mutation, ...] = (
     Mutation(
-        "drop the dedupe of frames",
-        "a frame that comes twice counts once: in the receiver, and again in the state",
+        "no deduplication of frames",
+        "a repeated frame counts once: in the receiver, and again in the state",
         (
             Edit(
                 "gleaner.transport.token_ring",
@@ -29,8 +29,8 @@ MESSAGES: tuple[Mutation, ...] = (
         lead="a bad network",
     ),
     Mutation(
-        "take frames out of order",
-        "a gap in a stream is asked for before anything after it counts",
+        "accept frames out of order",
+        "a gap in a stream is requested before later frames count",
         (
             Edit(
                 "gleaner.transport.token_ring",
@@ -49,8 +49,8 @@ MESSAGES: tuple[Mutation, ...] = (
         lead="a bad network",
     ),
     Mutation(
-        "a ring without an end",
-        "an instance that nobody acknowledges stops decoding when its ring is full",
+        "unbounded token ring",
+        "an instance without acknowledgements stops decoding when its ring is full",
         (
             Edit(
                 "gleaner.transport.token_ring",
@@ -62,8 +62,8 @@ MESSAGES: tuple[Mutation, ...] = (
         lead="a manager that is silent",
     ),
     Mutation(
-        "send nothing again",
-        "a control link sends again what was not acknowledged: on a new connection, and when it is asked to",
+        "no retransmission",
+        "a control link retransmits unacknowledged messages: on a new connection, and on request",
         (
             Edit(
                 "gleaner.transport.link_end",
@@ -80,8 +80,8 @@ MESSAGES: tuple[Mutation, ...] = (
         lead="a bad network",
     ),
     Mutation(
-        "deliver control messages twice",
-        "a control message that comes twice is delivered once",
+        "no deduplication of control messages",
+        "a repeated control message is delivered once",
         (
             Edit(
                 "gleaner.transport.session",
@@ -93,8 +93,8 @@ MESSAGES: tuple[Mutation, ...] = (
         lead="a bad network",
     ),
     Mutation(
-        "go on behind a gap",
-        "a control message that is missing is asked for before one behind it is delivered",
+        "skip a gap of control messages",
+        "a missing control message is requested before later ones are delivered",
         (
             Edit(
                 "gleaner.transport.session",
@@ -106,9 +106,9 @@ MESSAGES: tuple[Mutation, ...] = (
         lead="a bad network",
     ),
     Mutation(
-        "follow the clock alone",
-        "a new incarnation is above every older one, whatever the host's clock says: above those of its own "
-        "journal, and those that the registry tells of",
+        "incarnations from the clock alone",
+        "a new incarnation is above every older one in the journal and in the registry, whatever the host's "
+        "clock shows",
         (
             Edit(
                 "gleaner.nodeagent.system",
@@ -126,7 +126,7 @@ MESSAGES: tuple[Mutation, ...] = (
         lead="a clock that went back",
     ),
     Mutation(
-        "say nothing of late waits",
+        "late waits not reported",
         "a wait that passes its deadline is an event",
         (
             Edit(
@@ -139,8 +139,8 @@ MESSAGES: tuple[Mutation, ...] = (
         lead="verifiers that hang",
     ),
     Mutation(
-        "a pause is blamed on others",
-        "silence is measured in turns of the own loop, and a session that was dropped meanwhile begins anew",
+        "own pause counted as silence",
+        "silence is measured in turns of the own loop, and a session dropped in a pause is opened again",
         (
             Edit(
                 "gleaner.supervisor.watch.turn_clock",
@@ -154,10 +154,10 @@ MESSAGES: tuple[Mutation, ...] = (
             ),
         ),
         ("invented death",),
-        lead="a head that stands still",
+        lead="a head that hangs",
     ),
     Mutation(
-        "a hung process is left alone",
+        "hung process not killed",
         "a child process without a heartbeat is killed",
         (
             Edit(
@@ -167,11 +167,11 @@ MESSAGES: tuple[Mutation, ...] = (
             ),
         ),
         ("hung process", "I8"),
-        lead="processes that stand still",
+        lead="processes that hang",
     ),
     Mutation(
-        "a killed process does not say why",
-        "the end of a process that stood still says that it gave no heartbeat",
+        "kill without a reason",
+        "the exit reason of a hung process names the missing heartbeat",
         (
             Edit(
                 "gleaner.supervisor.watch.heartbeats",
@@ -180,7 +180,7 @@ MESSAGES: tuple[Mutation, ...] = (
             ),
         ),
         ("hung process",),
-        lead="processes that stand still",
+        lead="processes that hang",
     ),
     Mutation(
         "an end before the start is noticed",

@@ -8,8 +8,8 @@ from gleaner.chaos.mutations.mutation import Mutation
 
 REQUESTS: tuple[Mutation, ...] = (
     Mutation(
-        "a span of the batch's version",
-        "a span bears the version under which its tokens were made",
+        "span with the batch's version",
+        "a span carries the version under which its tokens were made",
         (
             Edit(
                 "gleaner.actors.rollout.state.frame_rows",
@@ -21,8 +21,8 @@ REQUESTS: tuple[Mutation, ...] = (
         campaign="hunt-singles",
     ),
     Mutation(
-        "forget the gate on the way",
-        "a request that goes on elsewhere goes on under a version that its gate admits",
+        "requeue without the version gate",
+        "a requeued request continues under a version that its gate admits",
         (
             Edit(
                 "gleaner.actors.rollout.journal.journaled_state",
@@ -39,8 +39,8 @@ REQUESTS: tuple[Mutation, ...] = (
         campaign="hunt-singles",
     ),
     Mutation(
-        "a request for each attempt",
-        "the id names a single request, however often it is asked for",
+        "one request per attempt",
+        "an id names one request, however often it is sent",
         (
             Edit(
                 "gleaner.actors.rollout.requests.service",
@@ -63,7 +63,7 @@ REQUESTS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "answer before commit",
-        "what a caller is given is in the journal: no later life gives it anything else",
+        "tokens are in the journal before a caller receives them: no later incarnation returns others",
         (
             Edit(
                 "gleaner.actors.rollout.requests.service",

@@ -9,7 +9,7 @@ from gleaner.chaos.mutations.mutation import Mutation
 ROLLOUT: tuple[Mutation, ...] = (
     Mutation(
         "acknowledge before commit",
-        "an instance is told to forget a frame only when the journal has it",
+        "a frame is acknowledged only after the journal has it",
         (
             Edit(
                 "gleaner.actors.rollout.journal.frame_intake",
@@ -20,8 +20,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("I2",),
     ),
     Mutation(
-        "off by one at the splice",
-        "a request goes on from exactly its last collected token",
+        "off by one in the resumed prefix",
+        "a resumed request continues from exactly its last collected token",
         (
             Edit(
                 "gleaner.actors.rollout.dispatch.dispatcher",
@@ -32,14 +32,14 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("I1", "I2"),
     ),
     Mutation(
-        "a dispatch without its prefix",
-        "what was collected is not generated again",
+        "dispatch without the prefix",
+        "collected tokens are not generated again",
         (Edit("gleaner.actors.rollout.dispatch.dispatcher", "prefix=log.tokens_bytes(),", 'prefix=b"",'),),
         ("I1", "I2"),
     ),
     Mutation(
-        "skip the fence of streams",
-        "frames of an incarnation that was given up count for nothing",
+        "no fencing of streams",
+        "frames of an incarnation that was given up are refused",
         (
             Edit(
                 "gleaner.actors.rollout.state.tickets",
@@ -52,8 +52,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         lead="instances that are given up, and live",
     ),
     Mutation(
-        "forget to supersede a ticket",
-        "a request that was taken back from an instance is that instance's no longer",
+        "ticket not superseded",
+        "the ticket of a request that was taken back from an instance is superseded",
         (
             Edit(
                 "gleaner.actors.rollout.state.tickets",
@@ -67,8 +67,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         lead="dispatches that never leave",
     ),
     Mutation(
-        "hand out and forget",
-        "a group whose tokens are let go stands on its shelf, for a trainer that must have it again",
+        "deliver without storing",
+        "a delivered group is stored before its tokens leave memory, for a trainer that requests it again",
         (
             Edit(
                 "gleaner.actors.rollout.journal.journaled_state",
@@ -80,8 +80,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         lead="a trainer that starts again",
     ),
     Mutation(
-        "hand out what the trainer has",
-        "a group reaches the trainer once, however often it asks",
+        "deliver a group twice",
+        "a group is delivered once, however often the trainer asks",
         (
             Edit(
                 "gleaner.actors.rollout.batches.group_delivery",
@@ -92,8 +92,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("I1", "I8"),
     ),
     Mutation(
-        "hand out half a group",
-        "a group is handed out only when all of it is scored",
+        "deliver an incomplete group",
+        "a group is delivered only when all its samples are scored",
         (
             Edit(
                 "gleaner.actors.rollout.state.token_log",
@@ -105,7 +105,7 @@ ROLLOUT: tuple[Mutation, ...] = (
     ),
     Mutation(
         "serve any version",
-        "a request goes only to an instance that proved its version, and no other one takes it",
+        "a request is dispatched only to an instance that proved its version, and no other one accepts it",
         (
             Edit(
                 "gleaner.actors.rollout.dispatch.placement",
@@ -127,8 +127,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("I1", "I3"),
     ),
     Mutation(
-        "a move that forgets its request",
-        "a request that was taken from its instance waits like any other, and its move is forgotten in time",
+        "migration loses its request",
+        "a migrated request waits like any other, and its migration order expires",
         (
             Edit(
                 "gleaner.actors.rollout.dispatch.dispatcher",
@@ -149,8 +149,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("I8", "no silent wait", "work conservation"),
     ),
     Mutation(
-        "the last verdict counts",
-        "a reward counts once: what has a verdict is not scored again, and a second verdict changes nothing",
+        "last verdict wins",
+        "a reward counts once: a judged sample is not scored again, and a second verdict changes nothing",
         (
             Edit(
                 "gleaner.actors.rollout.state.state",
@@ -179,8 +179,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         lead="other verdicts after a restart",
     ),
     Mutation(
-        "score a failure of the verifier",
-        "a sample whose verifier failed has no score, and is no wrong answer",
+        "score a verifier failure as wrong",
+        "a sample whose verifier failed has no score",
         (
             Edit(
                 "gleaner.actors.rollout.batches.scoring",
@@ -189,11 +189,11 @@ ROLLOUT: tuple[Mutation, ...] = (
             ),
         ),
         ("I7",),
-        lead="a verifier that is sick",
+        lead="a verifier that fails",
     ),
     Mutation(
-        "give nobody up",
-        "an instance that holds requests in silence, or died, loses them to others",
+        "never give up an instance",
+        "requests of a silent or dead instance are requeued",
         (
             Edit(
                 "gleaner.actors.rollout.fleet.membership",
@@ -211,8 +211,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         lead="instances that are gone",
     ),
     Mutation(
-        "forget what was journaled",
-        "a manager comes back with everything that was committed",
+        "replay without token frames",
+        "a restarted manager has everything that was committed",
         (
             Edit(
                 "gleaner.actors.rollout.journal.journaled_state",
@@ -225,7 +225,7 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("kill_process", "kill_in_commit", "kill_on_message"),
     ),
     Mutation(
-        "a refill that forgets the cursor",
+        "refill does not advance the cursor",
         "the problems of a refill are drawn once, like all others",
         (
             Edit(
@@ -238,8 +238,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         campaign="hunt-sampling",
     ),
     Mutation(
-        "an abort that hits a kept group",
-        "what counts is never aborted: neither decided so nor carried out",
+        "abort a kept group",
+        "a kept group is never aborted: neither by the policy nor by the state",
         (
             Edit(
                 "gleaner.actors.rollout.state.group_policy",
@@ -256,8 +256,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         campaign="hunt-sampling",
     ),
     Mutation(
-        "a kept request keeps its version",
-        "what a kept request gets after its weights changed bears the newer version",
+        "kept request has the old version",
+        "tokens of a kept request after a weight update carry the newer version",
         (
             Edit(
                 "gleaner.actors.rollout.state.ticket_renewal",
@@ -269,8 +269,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         campaign="hunt-kept",
     ),
     Mutation(
-        "give up at the first failed load",
-        "a version is given up only when instances could not load it again and again",
+        "give up a version at the first failed load",
+        "a version is given up only after repeated failed loads by more than one instance",
         (
             Edit(
                 "gleaner.actors.rollout.fleet.failed_loads",
@@ -282,8 +282,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         lead="loads that fail",
     ),
     Mutation(
-        "fill only what is empty",
-        "an instance gets requests while it has free slots, not when it has nothing left",
+        "dispatch to idle instances only",
+        "an instance receives requests while it has free slots",
         (
             Edit(
                 "gleaner.actors.rollout.dispatch.placement",
@@ -294,8 +294,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("work conservation",),
     ),
     Mutation(
-        "send all that waits",
-        "what finds no free slot waits with the manager, beyond a few requests",
+        "dispatch without a limit",
+        "requests beyond the free slots and a small backlog wait in the manager",
         (
             Edit(
                 "gleaner.actors.rollout.dispatch.placement",

@@ -8,8 +8,8 @@ from gleaner.chaos.mutations.mutation import Mutation
 
 TRAINING: tuple[Mutation, ...] = (
     Mutation(
-        "do a lost step again in another order",
-        "a step that was lost with its host is done again in its old micro-batches",
+        "repeat a lost step in another order",
+        "a step that was lost with its host is repeated in its old micro-batches",
         (
             Edit(
                 "gleaner.actors.training.trainer",
@@ -22,7 +22,7 @@ TRAINING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "record a step twice",
-        "a step that is on record already is not recorded again",
+        "a recorded step is not recorded again",
         (
             Edit(
                 "gleaner.actors.cluster.state_manager",
@@ -35,8 +35,8 @@ TRAINING: tuple[Mutation, ...] = (
         lead="a trainer that starts again",
     ),
     Mutation(
-        "train on what has no score",
-        "a sample whose verifier failed for good is in no step",
+        "train on unscored samples",
+        "a sample whose verifier failed permanently is in no step",
         (
             Edit(
                 "gleaner.actors.training.step_samples",
@@ -49,8 +49,8 @@ TRAINING: tuple[Mutation, ...] = (
         lead="verdicts that are none",
     ),
     Mutation(
-        "go back without a word",
-        "training that lost its newest state says so in the journal",
+        "rewind not journaled",
+        "training that lost its newest state journals the rewind",
         (
             Edit(
                 "gleaner.actors.cluster.state_manager",
@@ -62,8 +62,8 @@ TRAINING: tuple[Mutation, ...] = (
         lead="a host lost before its checkpoint",
     ),
     Mutation(
-        "save before it is sealed",
-        "a step is on record only when its state is safe from the death of the trainer",
+        "record a step before its state is sealed",
+        "a step is recorded only when its state survives the death of the trainer",
         (
             Edit(
                 "gleaner.actors.training.trainer",
@@ -74,8 +74,8 @@ TRAINING: tuple[Mutation, ...] = (
         ("I5", "I6", "I8"),
     ),
     Mutation(
-        "believe every chunk",
-        "each chunk of weights is compared with its hash, as it comes",
+        "no verification of chunks",
+        "each chunk of weights is compared with its hash on arrival",
         (
             Edit(
                 "gleaner.transport.bulk_exchange",
@@ -87,8 +87,8 @@ TRAINING: tuple[Mutation, ...] = (
         ("corrupt_chunk",),
     ),
     Mutation(
-        "poll no more",
-        "whoever waits for news asks again: the news itself may be lost",
+        "wait without polling",
+        "a wait for a notification also polls: the notification may be lost",
         (
             Edit(
                 "gleaner.actors.training.loop",
@@ -100,9 +100,9 @@ TRAINING: tuple[Mutation, ...] = (
         lead="a trainer that dies behind its step",
     ),
     Mutation(
-        "let the bound slip",
-        "no trained token is older than the staleness bound: by when batches open, by their gates, by the "
-        "trainer's own count",
+        "staleness bound not enforced",
+        "no trained token is older than the staleness bound: by the time at which batches open, by their "
+        "gates, by the trainer's own count",
         (
             Edit(
                 "gleaner.actors.training.loop",
@@ -124,8 +124,8 @@ TRAINING: tuple[Mutation, ...] = (
         campaign="hunt-ahead",
     ),
     Mutation(
-        "seed in whole windows",
-        "a window that is prolonged ends when the first instance serves",
+        "seeding window not shortened",
+        "an extended seeding window ends when the first instance serves",
         (
             Edit(
                 "gleaner.actors.training.trainer",

@@ -44,9 +44,9 @@ def test_planted_bug_fits_source_and_compiles(mutation: Mutation) -> None:
 
 
 def test_edit_that_no_longer_fits_is_reported() -> None:
-    with pytest.raises(CannotPlant, match="stands there 0 times"):
+    with pytest.raises(CannotPlant, match="occurs 0 times"):
         changed("a = 1\n", [Edit("m", "b = 2", "b = 3")])
-    with pytest.raises(CannotPlant, match="stands there 2 times"):
+    with pytest.raises(CannotPlant, match="occurs 2 times"):
         changed("a = 1\na = 1\n", [Edit("m", "a = 1", "a = 3")])
     with pytest.raises(CannotPlant, match="no such module"):
         source_of("gleaner.chaos.nowhere")
@@ -54,7 +54,7 @@ def test_edit_that_no_longer_fits_is_reported() -> None:
 
 def test_bug_that_does_not_fit_source_is_not_hunted() -> None:
     unfit = replace(MUTATIONS[0], edits=(Edit("gleaner.transport.token_ring", "no such text", ""),))
-    with pytest.raises(CannotPlant, match="stands there 0 times"):
+    with pytest.raises(CannotPlant, match="occurs 0 times"):
         asyncio.run(hunt(unfit, seeds=1))
 
 
@@ -68,7 +68,7 @@ def test_planted_bug_changes_imports_and_nothing_on_disk() -> None:
     code = (
         "from gleaner.chaos.mutate import plant\n"
         "from gleaner.chaos.mutations import BY_NAME\n"
-        "plant(BY_NAME['a ring without an end'].edits)\n"
+        "plant(BY_NAME['unbounded token ring'].edits)\n"
         "from gleaner.transport.token_ring import SendRing\n"
         "ring = SendRing(1)\n"
         "ring.push('x'); ring.push('y')\n"
@@ -97,10 +97,10 @@ def test_lead_gives_one_bearable_schedule_per_seed(name: str) -> None:
 
 def test_hunt_uses_only_faults_that_lead_to_bug() -> None:
     loaded = load("hunt")
-    narrowed = focused(loaded, 1, BY_NAME["believe every chunk"])
+    narrowed = focused(loaded, 1, BY_NAME["no verification of chunks"])
     assert {kind_of(fault) for fault in narrowed.faults} == {"corrupt_chunk"}
     assert focused(loaded, 1, BY_NAME["acknowledge before commit"]) == loaded.schedule(1)
-    led = BY_NAME["a ring without an end"]
+    led = BY_NAME["unbounded token ring"]
     assert focused(loaded, 1, led) == lead(led.lead, 1)
 
 
