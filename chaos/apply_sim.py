@@ -231,7 +231,7 @@ class Faults:
                 return self._lurks(fault, cluster.fail_loads(host, fault.count, self._hit(fault)))
             case RestartStorm():
                 return self._storm(fault, host)
-        raise NotImplementedError(f"chaos/apply_sim.py knows no way to carry out {kind_of(fault)}")
+        raise NotImplementedError(f"chaos/apply_sim.py has no way to carry out {kind_of(fault)}")
 
     def _lurks(self, fault: AnyFault, armed: bool) -> Literal[False] | None:
         return None if armed else False

@@ -67,7 +67,7 @@ def _value(kind: types.Type, path: str) -> Any:
             if isinstance(kind, types.StructType) and kind.tag_field is not None:
                 fields[kind.tag_field] = kind.tag
             return fields
-    raise NotImplementedError(f"{path}: say in chaos/examples.py what an example of {kind} is")
+    raise NotImplementedError(f"{path}: add an example of {kind} to chaos/examples.py")
 
 
 def _alternatives(kind: types.Type) -> list[types.Type]:

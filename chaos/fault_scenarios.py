@@ -140,9 +140,9 @@ AIMS: tuple[FaultScenario, ...] = (
     FaultScenario(
         "partial re-pull", "a new host pulls over a slow line that breaks in the middle", 17.1, _broken_pull
     ),
-    FaultScenario("stream fence", "an instance is heard again after it was given up", 12.0, _stale_stream),
-    FaultScenario("rest_for_one", "the balancer crashes, and the manager stands on it", 0.0, _lost_ground),
-    FaultScenario("name fence", "a process starts anew after its host's clock went back", 2.0, _clock_back),
+    FaultScenario("stream fence", "an instance answers again after it was given up", 12.0, _stale_stream),
+    FaultScenario("rest_for_one", "the balancer crashes, and the manager depends on it", 0.0, _lost_ground),
+    FaultScenario("name fence", "a process starts again after its host's clock went back", 2.0, _clock_back),
     FaultScenario("drain", "a host gets its notice long before its end", 0.0, _long_notice),
     FaultScenario(
         "rewind", "the newest state is lost with its host, before its checkpoint", 0.0, _lost_state
@@ -151,7 +151,7 @@ AIMS: tuple[FaultScenario, ...] = (
     FaultScenario("frame gap", "token frames are lost and come twice", 15.0, _worn_line),
     FaultScenario("no room", "a host is back, and its shared memory is full", 16.1, _no_room),
     FaultScenario("load again", "an engine does not load newer weights at once", 0.0, _failing_load),
-    FaultScenario("watchdog", "the node agent of a host that stays stands still for good", 0.0, _still),
+    FaultScenario("watchdog", "the node agent of a reserved host hangs for ever", 0.0, _still),
     FaultScenario("give up", "an engine is killed more often than its supervisor takes", 12.0, _worn_out),
 )
 BY_PATH: Mapping[str, FaultScenario] = {aim.path: aim for aim in AIMS}

@@ -71,9 +71,9 @@ def line_of(fact: Fact) -> str:
             )
         case ProcessFrozen():
             end = fact.ended and f", ended: {fact.ended}"
-            what = f"{fact.process:<18} stands still for {fact.for_s:.1f} of {fact.limit_s:.1f} s{end}"
+            what = f"{fact.process:<18} hangs for {fact.for_s:.1f} of {fact.limit_s:.1f} s{end}"
         case DeclaredDead():
-            what = f"{fact.host:<18} is declared dead by a head that stood still {fact.stood_still_s:.1f} s"
+            what = f"{fact.host:<18} is declared dead by a head that hung for {fact.stood_still_s:.1f} s"
         case Measured():
             what = f"{fact.process:<18} {fact.what}: {fact.value:g} of {fact.limit:g}"
         case Failed():

@@ -95,7 +95,7 @@ def start_options(args: argparse.Namespace) -> "Options":
 
     role = args.role or ("preemptible" if args.join else "head")
     if role == "head" and args.join:
-        raise CannotRun(USAGE, "--role head and --join: a head joins nobody; leave one of them out")
+        raise CannotRun(USAGE, "--role head and --join: a head joins no other head; leave one of them out")
     if role != "head" and not args.join:
         raise CannotRun(USAGE, f"--role {role} needs --join with the address of the head")
     if args.fleet == "local" and role != "head":

@@ -203,7 +203,7 @@ class NodeAgent(Actor):
         if not self._going:
             if self._children.job is not None and state != self._state:
                 leaves = HostLeaves(leaves=state == "draining")
-                self.ctx.background(self._tell_transfer(leaves), "tell the transfer agent")
+                self.ctx.background(self._tell_transfer(leaves), "notify the transfer agent")
             self._state = state
             if state == "up":
                 self._news.set()  # there may be a job to run since

@@ -124,8 +124,8 @@ class ClusterView:
 def no_head(endpoint: str, problem: AskFailed) -> str:
     """Error text: the head does not answer, and what to do."""
     return (
-        f"no head answers at {endpoint} ({problem}); check the address, and the keys: it ignores whoever has "
-        "none that it trusts"
+        f"no head answers at {endpoint} ({problem}); check the address, and the keys: it ignores a process "
+        "without a key that it trusts"
     )
 
 

@@ -99,7 +99,7 @@ def _notices(figures: Mapping[str, str | int | float]) -> str:
     """The state that the host's cloud reports, and the time of the last answer."""
     words = [str(figures.get("source", "?"))]
     if "looked_ago_s" in figures:
-        words.append(f"says {figures['says']}, asked {figures['looked_ago_s']} s ago")
+        words.append(f"reports {figures['says']}, asked {figures['looked_ago_s']} s ago")
     if figures.get("ends_in_s") is not None:
         words.append(f"{figures['ends_in_s']} s left")
     if figures.get("problem"):

@@ -62,8 +62,8 @@ def door_of(
         access = access_of(settings, os.environ)
         if not access.keys and not settings.open and not _loopback(host):
             raise RefusedToListen(
-                f"gateway.listen {settings.listen}: whoever reaches it could use the engines; give keys "
-                f"(gateway.api_keys or {KEYS_VARIABLE}), or say gateway.open"
+                f"gateway.listen {settings.listen}: each host that reaches it could use the engines; give "
+                f"keys (gateway.api_keys or {KEYS_VARIABLE}), or set gateway.open"
             )
         desk = HandlerContext(requests, fleet, settings, served, _vocabulary(tokenizer))
         return GatewayHttp(HttpServer(desk, ROUTES, access), host, port)

@@ -51,12 +51,12 @@ METRICS = tuple(
         ("waits", "gauge", PROCESS, "registered waits of actors on something outside themselves"),
         ("oldest_wait_seconds", "gauge", PROCESS, "age of the longest wait; 0 without one"),
         ("waits_expired_total", "counter", (*PROCESS, "reason"), "waits that passed their deadline"),
-        ("dead_letters_total", "counter", (*PROCESS, "reason"), "messages that nobody got"),
+        ("dead_letters_total", "counter", (*PROCESS, "reason"), "undeliverable messages"),
         ("refused_total", "counter", (*PROCESS, "reason"), "input that was refused on control links"),
         ("suspects", "gauge", PROCESS, "other processes that this one suspects to be dead"),
         ("links", "gauge", (*PROCESS, "state"), "ends of control links, by state"),
         ("link_unacked_messages", "gauge", PROCESS, "messages that the other ends have not acknowledged"),
-        ("link_waiting_senders", "gauge", PROCESS, "tells that wait for room on a link"),
+        ("link_waiting_senders", "gauge", PROCESS, "one-way messages that wait for credit on a link"),
         ("link_sent_total", "counter", PROCESS, "messages handed to control links"),
         ("link_received_total", "counter", PROCESS, "messages taken from control links"),
         ("link_resent_total", "counter", PROCESS, "messages sent again after a break"),
@@ -72,7 +72,7 @@ METRICS = tuple(
         ("restarts_total", "counter", ACTOR, "restarts by its supervisor; child processes too"),
         ("actor_waits", "gauge", ACTOR, "waits of this actor; no series while there is none"),
         ("actor_oldest_wait_seconds", "gauge", ACTOR, "age of its longest wait; no series without one"),
-        ("figure", "gauge", (*ACTOR, "figure"), "numeric figures that an actor tells of itself"),
+        ("figure", "gauge", (*ACTOR, "figure"), "numeric figures that an actor reports of itself"),
     )
 )
 BY_NAME: Mapping[str, MetricDescription] = {metric.name: metric for metric in METRICS}

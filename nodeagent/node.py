@@ -274,7 +274,7 @@ class _Node:
         ended = JobEnded(ok=False, reason=reason)
         waits = self._system.waits
         async with waits.waiting(
-            self._agent_name, "the job's end to be heard", SCHEDULER, HEARD_S, go_on=True
+            self._agent_name, "the scheduler to record the job's end", SCHEDULER, HEARD_S, go_on=True
         ):
             while True:
                 try:

@@ -32,7 +32,7 @@ class ChildCommand:
 
 def arguments(kind: str, location: ProcessLocation, job_file: Path) -> list[str]:
     """The command line that starts a process of `kind` beside the node agent that sits at `location`."""
-    assert location.head is not None, "a child process needs to know the head"
+    assert location.head is not None, "a child process needs the head's address and key"
     argv = [sys.executable, "-m", MODULE, kind, "--node", location.node]
     argv += ["--state-dir", str(location.state_dir), "--job", str(job_file)]
     argv += [word for head in location.heads for word in ("--head", format_peer(head))]

@@ -47,7 +47,7 @@ class ServiceManager:
                 sender.setblocking(False)
                 sender.sendto(state.encode(), path)
         except OSError as problem:
-            log.warning("the service manager at %s was not told %s: %s", self.address, state, problem)
+            log.warning("the service manager at %s did not take %s: %s", self.address, state, problem)
 
 
 class SignsOfLife:

@@ -126,7 +126,7 @@ class Cluster(ClusterView):
         )
 
     async def tell(self, to: Address | str, message: Message) -> None:
-        """Send a tell to an actor: at most once, without a reply."""
+        """Send a message to an actor: at most once, without a reply."""
         await self._system.tell(to, message)
 
     async def probe(self, deadline_s: float = DEADLINE_S) -> None:

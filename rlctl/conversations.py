@@ -95,7 +95,7 @@ TO_SYSTEMS = {
     "ReadTap": "TapRecords",
     "StopTap": "TapRecords",
 }
-"""Messages that every process answers beneath its actors, as `$system`, with the answer ("": a tell)."""
+"""Messages that every process answers beneath its actors, as `$system`, with the answer ("": none)."""
 
 LATER = {
     "CloseSeeding": "Done",
@@ -122,7 +122,7 @@ class MissingFact(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One kind that an actor understands. `answer`: the kind that answers an ask, "" for a system's tell."""
+    """One kind that an actor understands. `answer`: the kind that answers an ask, "" for one-way messages."""
 
     kind: type[Message]
     to: str
@@ -177,9 +177,7 @@ def conversations() -> Conversations:
             and cls.__module__ != Registry.__module__
             and cls not in inside
         ):
-            raise MissingFact(
-                f"who answers {cls.__name__}, or with what? TO_SYSTEMS of rlctl/conversations.py"
-            )
+            raise MissingFact(f"{cls.__name__} has no answer: add it to TO_SYSTEMS of rlctl/conversations.py")
     return Conversations(lines, answers, written, private)
 
 
@@ -192,7 +190,7 @@ def _answer(kind: type[Message], handler: Callable[..., object]) -> str:
     if later and not alternatives:
         if kind.__name__ not in LATER:
             raise MissingFact(
-                f"{kind.__name__} is answered later: say with what in LATER of rlctl/conversations.py"
+                f"{kind.__name__} is answered later: add its answer to LATER of rlctl/conversations.py"
             )
         return LATER[kind.__name__]
     names = sorted(it.__name__ for it in alternatives) or [Done.__name__]
@@ -223,9 +221,7 @@ class _Speakers:
     def _speaker(self, module: str) -> str:
         fitting = [it for it in self._prefixes if module == it or module.startswith(f"{it}.")]
         if not fitting:
-            raise MissingFact(
-                f"{module} makes messages: say who speaks there in SPEAKERS of rlctl/conversations.py"
-            )
+            raise MissingFact(f"{module} makes messages: add its actor to SPEAKERS of rlctl/conversations.py")
         return self._prefixes[max(fitting, key=len)]
 
 

@@ -149,7 +149,7 @@ def _memory() -> Iterator[Row]:
         return
     free = shutil.disk_usage(SHARED_MEMORY).free
     left = sorted(path.name for path in SHARED_MEMORY.glob("gleaner-*"))
-    todo = "`rlctl weights clean --dry-run` says which of them are of dead runs" if left else ""
+    todo = "`rlctl weights clean --dry-run` lists those of dead runs" if left else ""
     if free < LEAST_SHARED_BYTES:
         todo = todo or "in a container: --shm-size 1g"
     verdict: Verdict = "missing" if free < LEAST_SHARED_BYTES else "warn" if left else "ok"

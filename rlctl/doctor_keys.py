@@ -91,7 +91,7 @@ def _agent(agent: AgentFile, figures: Figures | None) -> Iterator[Row]:
             "warn",
             f"control and tokens CURVE; weights plain TCP (signed, hashed), allowed by --bulk {agent.bulk}: "
             f"{agent.endpoint}",
-            "whoever listens on that network can read weights: keep it to a network that you trust",
+            "weights can be read on that network: use a network that you trust",
         )
 
 

@@ -111,7 +111,7 @@ class Head:
                 lines = [line for line in lines if last_words([line])]
                 if lines:
                     return lines[-LAST_LINES:]
-        return [f"its logs in {self._run.head / 'logs'} tell of nothing that went wrong"]
+        return [f"its logs in {self._run.head / 'logs'} have no error"]
 
 
 @asynccontextmanager

@@ -83,7 +83,7 @@ def fit(directory: Path, config: Config) -> str:
     highest = max((token for problem in tried for token in problem.prompt_tokens), default=0)
     if highest >= shape.vocab_size:
         raise BadCheckpoint(
-            f"{directory}: tokenizer.json makes token {highest}, config.json knows {shape.vocab_size} "
+            f"{directory}: tokenizer.json makes token {highest}, config.json lists {shape.vocab_size} "
             "(vocab_size): the two belong to different models"
         )
     widest = max(range(len(tried)), key=lambda index: len(tried[index].prompt_tokens))

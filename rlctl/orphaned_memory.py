@@ -52,7 +52,7 @@ def _cleaned(one: job_memory.JobFolder, quiet_s: float, whole: bool, dry: bool) 
         freed = one.image_bytes + (one.state_bytes if whole else 0)
         if not dry:
             freed = job_memory.free(one, quiet_s, whole=whole)
-            kept = "" if freed or not one.path.exists() else "somebody came just now"
+            kept = "" if freed or not one.path.exists() else "a process opened it just now"
         if one.state_bytes and not whole:
             kept = "its run can be resumed from them (--all)"
     return OrphanedFolder(str(one.path), one.image_bytes, one.state_bytes, freed, kept)

@@ -85,12 +85,12 @@ def _kinds(talk: Conversations) -> str:
         blocks.append(f"#### To `{to}`")
         for line in lines:
             facts = [f"from {', '.join(f'`{it}`' for it in line.senders)}"] if line.senders else []
-            facts.append(f"answered by {line.answer}" if line.answer else "told")
+            facts.append(f"answered by {line.answer}" if line.answer else "one-way")
             facts.append(f"{line.lane.name.lower()} lane")
             blocks.append(f"**{line.kind.__name__}** ({'; '.join(facts)}). {struct_table.words(line.kind)}")
             blocks.extend(struct_table.map_(line.kind))
     for name, kinds in talk.private.items():
-        blocks.append(f"`{name}` also tells itself {', '.join(f'`{kind}`' for kind in kinds)}.")
+        blocks.append(f"`{name}` also sends itself {', '.join(f'`{kind}`' for kind in kinds)}.")
     return "\n\n".join(blocks)
 
 

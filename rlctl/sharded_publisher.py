@@ -43,7 +43,7 @@ class Ranks:
         if not distributed.is_initialized() or not here.isdigit():
             raise ValueError(
                 "ranks= is needed: which rank of how many this is, and how many are on its host "
-                "(torchrun with an initialized torch.distributed says it)"
+                "(torchrun with an initialized torch.distributed has both)"
             )
         return Ranks(distributed.get_rank(), distributed.get_world_size(), int(here))
 

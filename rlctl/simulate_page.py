@@ -49,7 +49,7 @@ ROWS: tuple[tuple[str, Cell], ...] = (
     ("tokens for the money", lambda f: _number(f.tokens_per_unit, f"tokens/{f.currency}")),
 )
 CAPTION = (
-    "Modelled, not measured: docs/simulator.md says what is assumed, how far off it is, what is left out."
+    "Modelled, not measured: docs/simulator.md lists what is assumed, the measured error, what is left out."
 )
 
 

@@ -69,7 +69,7 @@ async def find_home(cluster: Asks, host: str = "", wait_s: float = WAIT_S) -> Ho
 async def _find_home(cluster: Asks, host: str) -> HostTransferAgent:
     job = await cluster.ask(SCHEDULER, JobStatus(), expect=JobIs, deadline_s=ASK_S)
     if job.state != "running":
-        raise CannotPublish('no job runs there: start one whose settings say training.backend = "own"')
+        raise CannotPublish('no job runs there: start one whose settings have training.backend = "own"')
     up = await cluster.ask(SCHEDULER, WhoIsUp(), expect=HostsUp, deadline_s=ASK_S)
     spec = JobSpec(run_id=job.run_id, run_dir="", model_dir="", config="")
     known = sorted(up.roles, key=lambda node: (up.roles[node] != "reserved", node))

@@ -247,7 +247,7 @@ def _config_of(config: ModelConfig, known: bytes) -> bytes:
     found = known if config is None else encoded_config(config)
     if not found:
         raise CannotPublish(
-            "the first version needs config=, the model's config.json: engines must know the model"
+            "the first version needs config=, the model's config.json: engines need the model's shape"
         )
     return found
 

@@ -171,7 +171,11 @@ class SimLoop:
             for task in process.unseen():
                 if process.alive:
                     process.call_exception_handler(
-                        {"message": "nobody has seen its end", "task": task, "exception": task.exception()}
+                        {
+                            "message": "its exception was never retrieved",
+                            "task": task,
+                            "exception": task.exception(),
+                        }
                     )
         self._closed = True
         disabled = logging.root.manager.disable
@@ -199,8 +203,8 @@ class SimLoop:
                 at_once += batch
                 if at_once > MAX_TURNS_AT_ONCE:
                     raise SpinsForever(
-                        f"{at_once} turns at {self.now_s} s, and no end: {ready[0]._loop!r} is one of "
-                        f"those who spin, in {ready[0]._callback!r}"
+                        f"{at_once} turns at {self.now_s} s, and no end: {ready[0]._loop!r} spins, "
+                        f"in {ready[0]._callback!r}"
                     )
                 for _ in range(batch):
                     turn = next_turn()

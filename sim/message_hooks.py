@@ -17,7 +17,7 @@ from gleaner.supervisor.message import Message
 
 
 class ObservedMessage(msgspec.Struct, frozen=True):
-    """A message that passes a process: `mode` is tell, ask, reply or error; `source` and `to` are actors."""
+    """A message that passes a process, between two actors. `mode`: `tell`, `ask`, `reply` or `error`."""
 
     process: SimProcess
     direction: Direction

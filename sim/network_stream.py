@@ -162,7 +162,7 @@ class SimRouter:
 
 @dataclass(frozen=True, slots=True)
 class DialSettings:
-    """What a dialling socket dials, and as whom.
+    """What a dialling socket dials, and under which identity.
 
     Args:
         peer: the listener.

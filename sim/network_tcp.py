@@ -252,7 +252,7 @@ async def connect(net: SimNet, station: Station, endpoint: str, scale: float) ->
             if not there.blocked and not back.blocked:
                 listener = net.map.listener(there.target, endpoint)
                 if listener is None:
-                    raise ConnectionRefusedError(f"connection refused: nobody listens at {endpoint}")
+                    raise ConnectionRefusedError(f"connection refused: no listener at {endpoint}")
                 if there.jammed or back.jammed:
                     raise ConnectionResetError("connection reset by peer")
                 if isinstance(listener, SimBulkListener) and not listener.full:

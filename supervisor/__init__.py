@@ -1,4 +1,4 @@
-"""Actor runtime: mailboxes, tell and ask, supervision trees, registry, journal.
+"""Actor runtime: mailboxes, `tell` and `ask`, supervision trees, registry, journal.
 
 The names imported here are the whole public interface of this layer.
 """

@@ -1,7 +1,7 @@
 """Outbound: the sending side of an actor system.
 
-It implements tell (at most once) and ask (with a deadline, under one key). Owns the asks that have no answer
-yet. `names.client` resolves names; `inbound` handles what arrives.
+It implements `tell` (at most once) and `ask` (with a deadline, under one key). Owns the asks that have no
+answer yet. `names.client` resolves names; `inbound` handles what arrives.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Outbound:
         """This process answers (again)."""
         self._gone.discard(peer)
 
-    # -- tell --
+    # -- `tell` --
 
     def tell(self, to: Address | str, message: Message, *, source: Cell | None = None) -> Awaitable[None]:
         """See `Context.tell`."""
@@ -115,7 +115,7 @@ class Outbound:
         try:
             to = await self._system.names.resolve(name, self._system.limits.resend_s, _name(source))
         except AskTimeout:
-            self._system.dead_letter("tell: nobody holds the name", name, message, _name(source))
+            self._system.dead_letter("tell: no actor holds the name", name, message, _name(source))
             return
         await self.tell(to, message, source=source)
 
@@ -143,7 +143,7 @@ class Outbound:
         links, peer = self._system.links, self._peer(to)
         waits, limit_s = self._system.waits, self._system.limits.credit_s
         try:
-            async with waits.waiting(_name(source), "room for a tell", peer.endpoint, limit_s):
+            async with waits.waiting(_name(source), "credit for a message", peer.endpoint, limit_s):
                 while peer not in self._gone:
                     await links.room(peer)
                     if peer not in self._gone and links.send(peer, packed, tell=True) is Sent.OK:
@@ -153,7 +153,7 @@ class Outbound:
             reason = "tell: no room in time"
         self._system.dead_letter(reason, to.name, message, _name(source))
 
-    # -- ask --
+    # -- `ask` --
 
     def ask(
         self,

@@ -29,7 +29,7 @@ TEST_LIMITS = Limits(
 
 
 class TestSystem:
-    """`async with TestSystem(tmp_path) as system`: spawn, ask, tell and kill actors by name.
+    """`async with TestSystem(tmp_path) as system`: spawn, kill and send messages to actors by name.
 
     With `join=other` it is a second process of `other`'s cluster, reached over the loopback wire.
     """

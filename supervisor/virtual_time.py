@@ -38,7 +38,7 @@ class _NoFiles(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise Stalled("everything waits, and no timer is set: who was to answer?")
+            raise Stalled("deadlock: every task waits, and no timer is set")
         self.now_s += max(timeout, 0.0)
         return []
 

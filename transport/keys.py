@@ -138,8 +138,8 @@ def require_clear_beyond_loopback(bind: str, bulk: Bulk) -> None:
     if bulk == "loopback" and not is_loopback(bind):
         raise RefusedToListen(
             f"{bind}: weights would leave this host unencrypted (requests are signed and chunks hashed, but "
-            "whoever listens on that network can read them): if it is trusted, say so with `nodeagent start "
-            '--bulk clear`, or network.bulk = "clear" for `rlctl run`; else listen on 127.0.0.1'
+            "readable on that network): if the network is trusted, start with `nodeagent start --bulk "
+            'clear`, or set network.bulk = "clear" for `rlctl run`; else listen on 127.0.0.1'
         )
 
 

@@ -57,7 +57,9 @@ class LinkLimits:
 
     def __post_init__(self) -> None:
         if self.window < START_LIMIT:
-            raise ValueError(f"window {self.window}: senders begin with {START_LIMIT} tells, grant as many")
+            raise ValueError(
+                f"window {self.window}: senders begin with {START_LIMIT} messages, grant as many"
+            )
 
 
 class LinkEnd:

@@ -142,7 +142,7 @@ class FrameReceiver:
 
     def _hello(self, route: Route, end: LinkEnd | None, frame: Hello) -> None:
         if self._wire.peer_of(route) is not None:
-            raise WrongParts("a listener said hello")
+            raise WrongParts("a listener sent HELLO")
         known = end is not None and end.peer_life == frame.life and frame.peer_life in (0, end.life)
         if end is None or not known:
             if frame.peer_life != 0 or frame.first != 1:

@@ -320,7 +320,9 @@ class Scheduler(Actor):
                 self._news.clear()
                 await self.ctx.idle(self._news)
             event = self._untold[0]
-            async with self.ctx.wait("news to be heard", on=CONTROLLER, deadline_s=TAKEN_LATE_S, go_on=True):
+            async with self.ctx.wait(
+                "an event to be taken", on=CONTROLLER, deadline_s=TAKEN_LATE_S, go_on=True
+            ):
                 await self._tell_first(event)
             if self._untold and self._untold[0] is event:
                 self._untold.popleft()

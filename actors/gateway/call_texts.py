@@ -33,7 +33,7 @@ def vocabulary(desk: HandlerContext) -> Vocabulary:
     """The tokenizer. Raises HTTPNotImplemented."""
     if desk.vocabulary is None:
         raise web.HTTPNotImplemented(
-            text="this gateway knows no tokenizer, so it speaks tokens only: send token ids and read "
+            text="this gateway has no tokenizer, so it speaks tokens only: send token ids and read "
             "token_ids, or start it with the model's directory"
         )
     return desk.vocabulary
@@ -111,7 +111,7 @@ def reader(
     without a tokenizer."""
     if words is None:
         if stops:
-            raise web.HTTPNotImplemented(text="stop strings need a tokenizer; this gateway knows none")
+            raise web.HTTPNotImplemented(text="stop strings need a tokenizer; this gateway has none")
         return None
     skipped = words.special if skip_special else frozenset()
     skipped -= {token for name in shown if (token := words.tokenizer.token_to_id(name)) is not None}

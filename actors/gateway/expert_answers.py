@@ -10,11 +10,11 @@ from gleaner.actors.gateway.ask import Busy, Routed
 from gleaner.actors.gateway.vllm.wire import RoutedExperts
 
 NO_EXPERTS = (
-    "the engines behind this gateway do not say which experts tokens are routed to: start them with "
+    "the engines behind this gateway do not report the experts of their tokens: start them with "
     "--enable-return-routed-experts, and a job's gateway with gateway.routed_experts"
 )
 NO_SHAPE = (
-    "which part of a row is which layer's is not known here: the model's folder with its config.json is not "
+    "the layers of a row of experts are unknown here: the model's folder with its config.json is not "
     "on this host; name it (rlctl gateway --tokenizer), or ask at /generate"
 )
 
@@ -45,5 +45,5 @@ def _shaped(routed: Routed, start: int, shape: tuple[int, int]) -> NDArray[np.ge
     layers, each = shape
     rows = routed.rows[start:]
     if rows.shape[1] != layers * each:
-        raise Busy(f"an engine told {rows.shape[1]} experts a token, the model has {layers} x {each}")
+        raise Busy(f"an engine reported {rows.shape[1]} experts a token, the model has {layers} x {each}")
     return rows.reshape(len(rows), layers, each)

@@ -32,8 +32,8 @@ Received = Literal["fits", "gap", "full"]
 MAX_LIVES = 5
 """Number of starts of a request that no engine can continue."""
 OTHERWISE = (
-    "the engine of this request is gone, and no other can continue it (docs/gateway.md); begun anew, it does "
-    "not repeat what was told already: ask again"
+    "the engine of this request is gone, and no other can continue it (docs/gateway.md); begun again, it "
+    "does not repeat what was sent already: ask again"
 )
 
 
@@ -175,7 +175,7 @@ class Follow:
     def give_up(self, status: Status) -> None:
         """End the request with the tokens that arrived; the manager did not report its end."""
         if self.ask.rows and len(self):
-            self.finish(Busy("the manager did not say how it ended, so nobody has the rows of its tokens"))
+            self.finish(Busy("the manager did not report its end, so the rows of its tokens are lost"))
             return
         spans, before = [], 0
         for until, version in self._versions:

@@ -191,7 +191,7 @@ class Gateway(Actor):
         if known is not None:
             if known.same(ask):
                 return known
-            raise BadAsk(f"request {ask.id} stands for other contents", "rid")
+            raise BadAsk(f"request {ask.id} was already used with different contents", "rid")
         most = self._settings.max_concurrent
         if len(self._follows) >= most:
             self._refused += 1

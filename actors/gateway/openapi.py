@@ -28,7 +28,7 @@ ERRORS = {
     "404": "No such thing here.",
     "409": "The version that was asked for is not served, or this fleet is not changed from here.",
     "413": "The body is too long.",
-    "503": "Nobody can answer now; ask again after `Retry-After` seconds.",
+    "503": "No engine can answer now; ask again after `Retry-After` seconds.",
     "default": "Any other error, in the same form.",
 }
 
@@ -158,7 +158,7 @@ def _errors(route: Route, of: dict[type[msgspec.Struct], Json]) -> Json:
         and (status != "413" or route.body is not None)
     }
     if route.down is not None:
-        errors["503"] = {"description": "Not now; the body says why.", "content": _json(of[route.down])}
+        errors["503"] = {"description": "Not now; the body has the reason.", "content": _json(of[route.down])}
     return errors
 
 

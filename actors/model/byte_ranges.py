@@ -55,7 +55,7 @@ def check_tiling(owners: Mapping[str, Sequence[Run]], image_bytes: int) -> None:
         if begin < at:
             raise TilingError(f"bytes {begin} to {min(end, at)} are held by {before} and by {source}")
         if begin > at:
-            raise TilingError(f"bytes {at} to {begin} are held by nobody; {source} holds what follows")
+            raise TilingError(f"bytes {at} to {begin} have no holder; {source} holds what follows")
         at, before = end, source
     if at != image_bytes:
         raise TilingError(f"what is held ends at byte {at}, the image at {image_bytes}")

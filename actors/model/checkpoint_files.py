@@ -96,7 +96,7 @@ def files(directory: Path) -> dict[Path, set[str] | None]:
     by_file: dict[Path, set[str]] = {}
     for tensor, file in weight_map.items():
         if Path(file).name != file:
-            raise BadCheckpoint(f"{index}: {file!r} lies outside of the directory, expected a file name")
+            raise BadCheckpoint(f"{index}: {file!r} is outside of the directory, expected a file name")
         by_file.setdefault(directory / file, set()).add(tensor)
     return dict(by_file)
 

@@ -94,7 +94,7 @@ def of_folder(directory: Path) -> NamedTensors:
         with _opened(path) as file:
             there = set(file.keys())
             if names is not None and (absent := names - there):
-                raise Unpublishable(f"{path} lacks {min(absent)!r}, which {INDEX} says it has: copy it again")
+                raise Unpublishable(f"{path} lacks {min(absent)!r}, which {INDEX} lists: copy it again")
             for name in sorted(there if names is None else names):
                 part = file.get_slice(name)
                 empty = (
@@ -133,7 +133,7 @@ def _object(path: Path) -> dict[str, object]:
         if not isinstance(found, dict):
             raise ValueError("it is no object")
     except OSError as problem:
-        raise Unpublishable(f"{path}: {problem.strerror}; engines need it to know the model") from problem
+        raise Unpublishable(f"{path}: {problem.strerror}; engines need it for the model's shape") from problem
     except (ValueError, RecursionError) as problem:
         raise Unpublishable(f"{path} is no JSON: {problem}") from problem
     return found

@@ -1,1 +1,1 @@
-"""What actors say to each other: message structs, and no behaviour."""
+"""Messages between actors: structs, and no behaviour."""

@@ -110,7 +110,7 @@ class HistoryWriter:
             _decoder.decode(line)
         except msgspec.ValidationError as error:  # a NaN, for example, which JSON turns into null
             raise HistoryError(
-                f"{self._file.name}: a record that nobody could read: {error}: {record}"
+                f"{self._file.name}: a record that cannot be read back: {error}: {record}"
             ) from error
         end = self._file.seek(0, os.SEEK_END)
         try:

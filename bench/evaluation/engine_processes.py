@@ -93,7 +93,7 @@ def started(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess,
 
 def _answer(pipe: Connection) -> list[EngineStep]:
     if not pipe.poll(ANSWER_S):
-        raise TimeoutError(f"a process that measures said nothing for {ANSWER_S:.0f} s")
+        raise TimeoutError(f"a measuring process sent nothing for {ANSWER_S:.0f} s")
     found: list[EngineStep] = pipe.recv()
     return found
 

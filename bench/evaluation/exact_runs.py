@@ -27,7 +27,7 @@ from gleaner.actors.training.records import Node, Step
 STEPS = 12
 RUN_S = 900.0
 EXACT = ("job.exact=true", f"job.steps={STEPS}")
-RUNS = {"left in peace": ("fleet.trace=",), "preempted": ()}
+RUNS = {"undisturbed": ("fleet.trace=",), "preempted": ()}
 """The second one under the quickstart's trace, which kills a host every few seconds."""
 IMAGE = "evaluation_exact.png"
 
@@ -64,7 +64,7 @@ def draw(found: dict[str, dict[str, object]], file: Path) -> None:
 
 def text(found: dict[str, dict[str, object]], same: bool) -> str:
     """Text for the page."""
-    peace, hit = found["left in peace"], found["preempted"]
+    peace, hit = found["undisturbed"], found["preempted"]
     verdict = "equal bit for bit" if same else "**not equal**"
     image = f"![Mean reward of each step of both runs: one line](images/{IMAGE})"
     return (

@@ -71,7 +71,7 @@ class _Trainer:
 
     def _answer(self) -> list[float]:
         if not self._pipe.poll(ANSWER_S):
-            raise TimeoutError(f"a trainer that is measured said nothing for {ANSWER_S:.0f} s")
+            raise TimeoutError(f"a measured trainer sent nothing for {ANSWER_S:.0f} s")
         found: list[float] = self._pipe.recv()
         return found
 

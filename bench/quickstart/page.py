@@ -137,7 +137,7 @@ def text(results: Mapping[str, Any], larger: Mapping[str, Any]) -> str:
             "",
             f"From `{LARGER}`: `--seeds {max(map(len, larger['sides'].values()))} "
             + " ".join(f"--set {one}" for one in larger["settings"])
-            + "`. Held-out rewards say nothing here: the model is hardly trained.",
+            + "`. Held-out rewards mean nothing here: the model is hardly trained.",
             "",
             *rows(larger),
         ]

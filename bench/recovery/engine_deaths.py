@@ -138,7 +138,7 @@ class _Watch:
 def _death(resumed: Resumed, began_s: float) -> Death:
     times = (resumed.gone, resumed.dispatched, resumed.first, resumed.last)
     if any(time_s is None for time_s in times):
-        raise JobFailed(f"the journal tells no whole story of a death: {resumed}")
+        raise JobFailed(f"the journal has no complete record of a death: {resumed}")
     gone, dispatched, first, last = (float(time_s or 0.0) - began_s for time_s in times)
     return Death(resumed.count, gone, dispatched, first, last)
 

@@ -169,7 +169,7 @@ def _ending(code: int) -> str:
 
 def _last_line(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
+    return lines[-1][:300] if lines else "it printed nothing"
 
 
 def available(systems: Sequence[str], say: Callable[[str], None]) -> list[str]:

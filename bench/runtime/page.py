@@ -55,7 +55,8 @@ def _opening(results: Mapping[str, Any]) -> list[str]:
         f"Medians are shown. One rate or latency is measured for {sizes['seconds']:g} s after",
         f"{sizes['warm_up_s']:g} s of warm-up, the storm for {sizes['storm_s']:g} s.",
         *(
-            f"The rows {', '.join(again['rows'])} were measured again, by all systems, at {again['began']}."
+            f"The rows {', '.join(f'`{row}`' for row in again['rows'])} were measured again, by all systems, "
+            f"at {again['began']}."
             for again in results.get("again", [])
         ),
         "`make bench-peers` makes the environments of the others.",
@@ -104,7 +105,7 @@ def _systems(results: Mapping[str, Any], how: Mapping[str, str]) -> list[str]:
         version = results["versions"].get(system, "not run")
         found.append(f"- **{system}** ({version}). {_joined(how[system])}")
     notes = [
-        f"- {name}, {system}: {note}"
+        f"- `{name}`, {system}: {note}"
         for name, by_system in results["notes"].items()
         for system, note in by_system.items()
     ]

@@ -34,7 +34,7 @@ Written by `python -m bench.weights.fan_out --write-docs`. Modelled, not measure
 and {world.retry_s:g} s after a failure), over chunks, cards and links of a discrete-event model
 (`bench/weights/wave_model.py`). 16 GB in chunks of 16 MB, from an origin with 200 Gbps to receivers with 50
 Gbps each way; deaths half a second after one another, from 0.7 s on; a broken connection is noticed after
-{world.broken_s:g} s, a silent one given up after {world.silent_s:g} s where the policy does not say so
+{world.broken_s:g} s, a silent one given up after {world.silent_s:g} s where the policy does not give it up
 before; one millisecond until a chunk that came can be served. *Longest*: of all receivers, from joining on.
 *Star*: when the last one has everything where all pull from the origin. [weights.md](weights.md) explains.
 """

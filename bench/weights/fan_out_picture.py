@@ -19,9 +19,7 @@ RECEIVERS, DEAD, LATE = 12, "r1", "late"
 DIES_S, JOINS_S = 0.8, 1.3
 HEIGHT_IN = 3.6
 NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-LABEL = (
-    "A wave of weights: who pulls from whom, and the share of the version that each receiver holds over time"
-)
+LABEL = "A wave of weights: the source of each receiver, and its share of the version over time"
 
 
 def scene() -> Outcome:
@@ -128,7 +126,7 @@ def _draw_tree(axes: Any, outcome: Outcome) -> None:
     depths, rows = zip(*places.values(), strict=True)
     axes.set_xlim(-0.4, max(depths) + 0.5)
     axes.set_ylim(min(rows) - 0.5, max(rows) + 0.7)
-    axes.set_title("who pulls from whom", fontsize=10, loc="left")
+    axes.set_title("source of each receiver", fontsize=10, loc="left")
     axes.axis("off")
 
 

@@ -236,7 +236,7 @@ class _Model:
     def _landed(self, host: _Host) -> None:
         parent, chunk = host.parent, host.chunk
         if parent is None:
-            raise AssertionError(f"{host.name} pulls from nobody")
+            raise AssertionError(f"{host.name} pulls from no source")
         nbytes = self._world.bytes_of(chunk)
         host.chunk = -1
         self._outcome.served_bytes[parent.name] += nbytes

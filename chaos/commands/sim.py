@@ -161,7 +161,7 @@ def _add_availability(parser: argparse.ArgumentParser, *also: str) -> None:
 
 
 def _sim(args: argparse.Namespace) -> int:
-    raise usage("say what: run, replay or list (see rlctl sim --help)")
+    raise usage("expected a subcommand: run, replay or list (see rlctl sim --help)")
 
 
 def _loaded(args: argparse.Namespace) -> "Loaded":

@@ -64,7 +64,7 @@ def _keys(scratch: Path) -> Callable[[bytes], None]:
         secret.write_bytes(halves[2])
         keys = NodeKeys.load(directory)
         if (keys.public, keys.secret) != (PUBLIC, SECRET):
-            raise WrongAccept(f"{keys} is a pair that nobody made")
+            raise WrongAccept(f"{keys} is a forged key pair")
 
     return take
 

@@ -149,7 +149,7 @@ def _bulk_request(data: bytes) -> None:
     request = bulk_frames.decode_request(data)
     same(request, bulk_frames.decode_request(bulk_frames.encode_request(request, SECRET)))
     if bulk_frames.is_signed(data, SECRET) and data not in _bulk_requests():
-        raise WrongAccept(f"{data!r} counts as signed, and nobody signed it")
+        raise WrongAccept(f"{data!r} counts as signed without a signature")
 
 
 def _bulk_requests() -> list[bytes]:

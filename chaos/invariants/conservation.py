@@ -55,7 +55,7 @@ class WorkConserved(Check):
         f"for {IDLE_S:g} s; and no more than its slots, or Θ, wait in it"
     )
     meaning = (
-        "If this fails, devices that are paid for stand idle beside a queue, or one instance holds a queue "
+        "If this fails, devices that are paid for idle beside a queue, or one instance holds a queue "
         "that another one could serve."
     )
 

@@ -31,8 +31,8 @@ class Committed(Fact, frozen=True):
 
 
 class MessagePassed(Fact, frozen=True):
-    """A message passed a process. direction: `in` or `out` of it, or `local`; mode: tell, ask, reply, error.
-    process: `host/kind`."""
+    """A message passed a process. direction: `in` or `out` of it, or `local`; mode: `tell`, `ask`, `reply`,
+    `error`. process: `host/kind`."""
 
     process: str
     direction: str

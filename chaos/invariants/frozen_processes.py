@@ -17,10 +17,10 @@ class HungIsEnded(Check):
 
     fact_kinds = (ProcessFrozen,)
     name = "hung process"
-    promise = "a process that stands still is ended within its stated limit, and its end says why"
+    promise = "a process that hangs is ended within its stated limit, with that reason"
     meaning = (
         "If this fails, a process that is stopped or deadlocked keeps its names, its device and its work: "
-        "the job stands still with it, or a supervisor restarts others in its place."
+        "the job hangs with it, or a supervisor restarts others in its place."
     )
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class HungIsEnded(Check):
         if not isinstance(fact, ProcessFrozen):
             return
         if fact.ended and not fact.others and not any(word in fact.ended for word in NAMED):
-            yield f"{fact.process} stood still for {fact.for_s:.1f} s, and its end says only: {fact.ended}"
+            yield f"{fact.process} hung for {fact.for_s:.1f} s, and ended for another reason: {fact.ended}"
         if not fact.ended and fact.for_s > fact.limit_s and fact.process not in self._reported:
             self._reported.add(fact.process)
-            yield f"{fact.process} has stood still for {fact.for_s:.1f} s; the limit is {fact.limit_s:.1f} s"
+            yield f"{fact.process} has hung for {fact.for_s:.1f} s; the limit is {fact.limit_s:.1f} s"
 
 
 class NoInventedDeath(Check):
@@ -41,7 +41,7 @@ class NoInventedDeath(Check):
 
     fact_kinds = (DeclaredDead,)
     name = "invented death"
-    promise = "a head that stood still declares no host dead for what it could not hear meanwhile"
+    promise = "a head that hung declares no host dead for messages that it could not receive meanwhile"
     meaning = (
         "If this fails, a pause of the head (a stopped process, a suspended machine) costs the hosts of the "
         "job: their work is done again elsewhere, and a provider replaces machines that are well."
@@ -50,6 +50,6 @@ class NoInventedDeath(Check):
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, DeclaredDead) and fact.lives and fact.stood_still_s > 0:
             yield (
-                f"the head declared {fact.host} killed, which runs and could be heard, after it had stood "
-                f"still itself for {fact.stood_still_s:.1f} s"
+                f"the head declared {fact.host} killed, which runs and could be reached, after it had "
+                f"hung itself for {fact.stood_still_s:.1f} s"
             )

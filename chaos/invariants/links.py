@@ -20,8 +20,8 @@ class OnceAndInOrder(Check):
     name = "once and in order"
     promise = "a control link hands up each message once, in the order in which it was sent, none left out"
     meaning = (
-        "If this fails, an order is carried out twice, or after a later one, or never though nobody was told "
-        "that its link had ended: everything above the links relies on that."
+        "If this fails, an order is carried out twice, or after a later one, or never without a report "
+        "that its link ended: everything above the links relies on that."
     )
 
     def __init__(self) -> None:

@@ -21,9 +21,8 @@ class EveryStepEnds(Check):
     name = "I8"
     promise = "while the reserved hosts live, every step ends"
     meaning = (
-        "If this fails, the job stands still though everything that was broken has healed: something was "
-        "lost "
-        "that nobody asks for again, or two wait for each other."
+        "If this fails, the job hangs although everything that was broken has healed: something was lost "
+        "that is not requested again, or two wait for each other."
     )
 
     def __init__(self) -> None:
@@ -39,7 +38,7 @@ class EveryStepEnds(Check):
 
     def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
         if not ending.ended:
-            waits = "; ".join(ending.waits[:SHOWN_WAITS]) or "nobody waits for anything"
+            waits = "; ".join(ending.waits[:SHOWN_WAITS]) or "no actor waits for anything"
             yield (
                 f"the job did not end within {ending.deadline_s:.0f} s "
                 f"({ending.reason or 'no reason given'}), "
@@ -77,10 +76,10 @@ class NoSilentWait(Check):
 
     fact_kinds = (LateWait,)
     name = "no silent wait"
-    promise = "whoever waits for something outside itself has a deadline, and acts when it passes"
+    promise = "each wait on something outside an actor has a deadline, and the actor acts when it passes"
     meaning = (
-        "If this fails, somebody waits beyond the time that it gave itself, and neither log nor metric nor "
-        "`rlctl waits` says so: the way in which systems stand still for days."
+        "If this fails, an actor waits beyond its own deadline, and neither log nor metric nor `rlctl waits` "
+        "shows it: the way in which systems hang for days."
     )
 
     def see(self, fact: Fact) -> Iterable[str]:
@@ -96,8 +95,8 @@ class NoStrayFailure(Check):
 
     fact_kinds = (Failed,)
     name = "no stray failure"
-    promise = "every exception is caught by somebody who knows what to do"
-    meaning = "If this fails, a task died and took with it what it was to do; nobody supervises it."
+    promise = "every exception is caught where it is expected"
+    meaning = "If this fails, a task died with its work undone, and no supervisor restarts it."
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, Failed):

@@ -135,7 +135,7 @@ class NothingLostOrTwice(Check):
     name = "I2"
     promise = "a collected token is never lost and never generated again"
     meaning = (
-        "If this fails, work that was paid for was thrown away: an instance was told to forget what no "
+        "If this fails, paid work was thrown away: an instance received an acknowledgement of what no "
         "journal "
         "held, or a request went on from another place than where it was."
     )
@@ -148,7 +148,7 @@ class NothingLostOrTwice(Check):
             have = self._shadow.journaled(fact.stream, fact.incarnation)
             if have is not None and fact.seq > have:
                 yield (
-                    f"{fact.stream}#{fact.incarnation} was told that frame {fact.seq} is journaled; the "
+                    f"{fact.stream}#{fact.incarnation} received an acknowledgement of frame {fact.seq}; the "
                     f"journal ends at {have}"
                 )
         elif (

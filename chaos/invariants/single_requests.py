@@ -85,7 +85,7 @@ class SingleRequests(Check):
         name = event.batch.removeprefix(BATCH)
         call = self._calls.get(name)
         if call is None:
-            yield f"{event.batch} was begun, and nobody asked for {name}"
+            yield f"{event.batch} was begun, and no caller requested {name}"
             return
         if call.begun_s is not None:
             yield f"{event.batch} was begun at {call.begun_s:.1f} s, and again"
@@ -125,7 +125,7 @@ class SingleRequests(Check):
     def _false(call: _Call, request: Generate, known: ShadowRequest | None) -> str:
         """Why this ask must be refused; "" where it must not."""
         if contents(request) != contents(call.first):
-            return "it stands for other contents"
+            return "it was used with different contents"
         have = known.tokens.tobytes()[: 4 * request.accepted] if known is not None else b""
         digest = hashlib.sha256(have).digest()
         if request.accepted and (len(have) != 4 * request.accepted or digest != request.accepted_sha256):
@@ -182,18 +182,18 @@ class SingleRequests(Check):
     def _not_ready(self, call: _Call, fact: RequestAnswered, answer: VersionNotReady) -> Iterator[str]:
         request = fact.request
         if call.begun_s is not None and call.begun_s < fact.asked_s:
-            yield f"{request.id} is told that its gate is closed, and was begun at {call.begun_s:.1f} s"
+            yield f"{request.id} was refused for a closed gate, and was begun at {call.begun_s:.1f} s"
         exact = request.exact_version is not None
         target = request.exact_version if exact else request.min_version or 0
         if (answer.target, answer.exact) != (target, exact):
             yield f"{request.id} asked for {gate_of(request)}, not ready is {answer.target}"
         if answer.applied is not None and admits(request, answer.applied):
-            yield f"{request.id} is told that its gate is closed, and version {answer.applied} is served"
+            yield f"{request.id} was refused for a closed gate, and version {answer.applied} is served"
         waited_s = fact.at_s - fact.asked_s
         if waited_s < min(request.wait_s, request.deadline_s):
             yield f"{request.id} was to wait {request.wait_s:g} s for its gate, and waited {waited_s:.1f} s"
         if not answer.retryable and not (exact and max(self._shadow.published, default=-1) > answer.target):
-            yield f"{request.id} is told that version {answer.target} cannot come any more"
+            yield f"{request.id} was refused because version {answer.target} cannot come any more"
 
 
 def contents(request: Generate) -> Generate:

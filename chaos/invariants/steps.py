@@ -99,7 +99,7 @@ class ServedIsPublished(Check):
         if isinstance(fact, ServedImage):
             if fact.published is None:
                 root = fact.root.hex()[:12]
-                yield f"{fact.host} serves version {fact.version}, root {root}: nobody published that"
+                yield f"{fact.host} serves version {fact.version}, root {root}: that was not published"
             elif fact.published != fact.digest:
                 yield (
                     f"{fact.host} serves version {fact.version} from bytes with digest "
@@ -117,6 +117,6 @@ class ServedIsPublished(Check):
                 roots.append(message.root)
         elif isinstance(message, Serving) and message.root not in self._published.get(message.version, []):
             yield (
-                f"{message.instance} says that it serves version {message.version} with root "
+                f"{message.instance} reports that it serves version {message.version} with root "
                 f"{message.root.hex()[:12]}, which was never published"
             )

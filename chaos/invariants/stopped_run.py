@@ -33,18 +33,18 @@ def history_faults(records: Sequence[AnyRecord], evidence: Evidence, *, complete
     steps = [record.step for record in records if isinstance(record, Step)]
     for step, count in Counter(steps).items():
         if count > 1:
-            yield f"history: step {step} stands there {count} times"
+            yield f"history: step {step} is recorded {count} times"
     if steps != sorted(steps):
         yield f"history: steps out of order: {steps}"
     if complete and sorted(set(steps)) != list(range(1, evidence.steps + 1)):
         yield f"history: it has the steps {steps}, the run has {evidence.steps}"
     unknown = set(evidence.finished) - set(steps)
     if unknown:
-        yield f"history: steps {sorted(unknown)} are journaled as finished and stand not there"
+        yield f"history: steps {sorted(unknown)} are journaled as finished and are not recorded"
     if complete and sum(isinstance(record, End) for record in records) != 1:
         yield "history: it has not exactly one end"
     elif complete and not isinstance(records[-1], End):
-        yield f"history: {type(records[-1]).__name__} stands after its end"
+        yield f"history: {type(records[-1]).__name__} is recorded after its end"
 
 
 def report_faults(report: Report, evidence: Evidence) -> Iterator[str]:

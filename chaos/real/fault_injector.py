@@ -165,7 +165,7 @@ class FaultInjector:
 
         def wrong() -> str:
             named = self._named_ends(node, proc.kind) > before
-            return "" if named else f"{proc} was replaced, and nothing says that it stood still"
+            return "" if named else f"{proc} was replaced, without a record that it hung"
 
         return ActiveFault(0.0, lambda: {"stopped": 1}, gone=gone, wrong=wrong)
 
@@ -186,7 +186,7 @@ class FaultInjector:
         reply = self._cluster.driver.run([*argv, *self._cluster.access()], COMMAND_S)
         if reply.returncode != 0:
             node.wanted = True
-            raise NoEffect(f"{node.name} could not be told: {reply.stderr.strip()}")
+            raise NoEffect(f"{node.name} could not be notified: {reply.stderr.strip()}")
 
         def mend() -> Evidence:
             in_order = process.poll() == 0

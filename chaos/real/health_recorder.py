@@ -62,7 +62,7 @@ def health_record(states: Sequence[SystemState], waits: Sequence[WaitsOf]) -> He
         },
         instances=int(manager.figures.get("instances", -1)) if manager is not None else -1,
         overdue=[
-            f"{wait.who} waits for {wait.what} on {wait.on or 'nobody'}, {-wait.left_s:.0f} s too long"
+            f"{wait.who} waits for {wait.what} on {wait.on or 'no actor'}, {-wait.left_s:.0f} s too long"
             for answer in waits
             for wait in answer.waits
             if wait.left_s < -OVERDUE_S

@@ -42,7 +42,7 @@ class HealthRecording:
             self.newest = _decoder.decode(line)
             self.count += 1
         if len(self._rest) > MAX_LINE_BYTES:
-            raise ValueError(f"the witness says more than {MAX_LINE_BYTES} bytes at a time")
+            raise ValueError(f"the recorder wrote more than {MAX_LINE_BYTES} bytes at a time")
 
     def close(self) -> None:
         """End it."""

@@ -75,7 +75,7 @@ def absent(sound: SoundCluster, seen: ClusterObservation, gone: Sequence[int] = 
 
 def _silent(sound: SoundCluster, seen: ClusterObservation, since: ClusterObservation) -> list[str]:
     if seen.testimonies < since.testimonies + FRESH_LOOKS:
-        return ["nobody was asked since"]
+        return ["no actor was asked since"]
     found = [
         f"{name} does not answer"
         for name in sound.processes
@@ -83,13 +83,13 @@ def _silent(sound: SoundCluster, seen: ClusterObservation, since: ClusterObserva
     ]
     found += [f"{name} serves nothing" for name in sound.processes if seen.versions.get(name, 0) < 0]
     if seen.instances < sound.preemptible:
-        found.append(f"the manager knows {max(seen.instances, 0)} of {sound.preemptible} instances")
+        found.append(f"the manager has {max(seen.instances, 0)} of {sound.preemptible} instances")
     return found
 
 
 def _instances(sound: SoundCluster, seen: ClusterObservation, since: ClusterObservation) -> list[str]:
     if seen.looks < since.looks + FRESH_LOOKS:
-        return ["nobody looked at the fleet since"]
+        return ["the fleet was not polled since"]
     if seen.preemptible < sound.preemptible:
         return [f"{seen.preemptible} of {sound.preemptible} preemptible hosts"]
     if seen.serving < sound.preemptible:

@@ -57,7 +57,7 @@ def _trained_in_order(evidence: Evidence) -> Iterator[str]:
             if event.step > last:
                 yield f"training went back to step {event.step} from step {last}, which is no way back"
         elif event.step != last + 1:
-            what = "what lies between was skipped" if event.step > last else "it was done twice"
+            what = "the steps between were skipped" if event.step > last else "it was done twice"
             yield f"step {event.step} was trained right after step {last}: {what}"
         elif _made_of(sources.setdefault(event.step, event).samples) != _made_of(event.samples):
             yield f"step {event.step} was done again from other samples than before"

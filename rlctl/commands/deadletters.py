@@ -28,7 +28,7 @@ from gleaner.supervisor.inspection.messages import DeadLettersOf, ListDeadLetter
 _DESCRIPTION = """\
 Show undeliverable messages (dead letters) since each process started: counts by reason, and the newest.
 
-Some are harmless: a tell to an actor that has just been replaced ("stale incarnation"), an answer that
+Some are harmless: a message to an actor that has just been replaced ("stale incarnation"), an answer that
 arrived after its ask had ended ("reply: late"). Many of "mailbox full" or "link full or gone" mean that a
 receiver is slower than its senders: see `rlctl top`."""
 

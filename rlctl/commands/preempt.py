@@ -70,5 +70,5 @@ def preempt(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"node": args.node, "notice_s": args.notice})
     else:
-        console().print(f"{args.node} was told to leave within {args.notice:g} s")
+        console().print(f"{args.node} received its notice: it leaves within {args.notice:g} s")
     return OK

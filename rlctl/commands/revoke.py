@@ -12,7 +12,7 @@ from gleaner.transport.trusted import Trusted, revoke
 _DESCRIPTION = """\
 Revoke a key: remove its files from DIR/trusted/, under all its names there, and close its connections.
 
-WHO is the name of a trusted node, its key, its fingerprint, or a file that holds its key. DIR is the node's
+KEY is the name of a trusted node, its key, its fingerprint, or a file that holds its key. DIR is the node's
 key directory, or the folder of several that keygen made: then none of them trusts the key any longer. The
 node need not restart: within a second each of its processes closes the links, token streams and weight pulls
 of that key, and does not dial it again. Revoke it on every host that trusts it; `rlctl trust` restores it.
@@ -31,7 +31,7 @@ def add(commands: Subparsers) -> None:
         commands, "revoke", run, description=_DESCRIPTION,
         examples=_EXAMPLES,
     )  # fmt: skip
-    parser.add_argument("who", metavar="WHO", help="name, key, fingerprint, or a file with the key")
+    parser.add_argument("who", metavar="KEY", help="name, key, fingerprint, or a file with the key")
     add_key_directory(parser)
     add_json(parser)
 
@@ -46,9 +46,7 @@ def run(args: argparse.Namespace) -> int:
         raise failed(f"{problem.filename or args.keys}: {problem.strerror}") from problem
     if not any(removed.values()):
         where = ", ".join(str(directory / "trusted") for directory in directories)
-        raise nothing(
-            f"{args.who}: nobody in {where} has that name, key or fingerprint: `rlctl trust --list`"
-        )
+        raise nothing(f"{args.who}: no key in {where} has that name or fingerprint: `rlctl trust --list`")
     if args.json:
         entries = [
             {"keys": str(path), "removed": [_entry(one) for one in gone]} for path, gone in removed.items()
@@ -65,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     own = args.keys / args.who
     if (own / "node.public").exists():
         out.print(
-            f"{own} still lies there: move it away, or the next `rlctl keygen` trusts it again", markup=False
+            f"{own} still exists: move it away, or the next `rlctl keygen` trusts it again", markup=False
         )
     return OK
 

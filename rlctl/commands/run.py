@@ -193,7 +193,7 @@ def execute(
         finished = made is not None and made.finished
         if ended.code in (FAILED, INTERRUPTED, UNSERVED, UNSCORED) and not finished:
             sys.stderr.write(
-                f"rlctl resume {folder.id}  continues it; rlctl logs --run {folder.id}  tells more\n"
+                f"rlctl resume {folder.id}  continues it; rlctl logs --run {folder.id}  shows more\n"
             )
         return ended.code
     return code

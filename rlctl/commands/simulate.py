@@ -198,7 +198,7 @@ def _setting(
     if args.fit is None:
         return setting, ()
     if args.model is not None:
-        raise usage("--fit takes the model's times from a run, so --model has nothing to say; leave one out")
+        raise usage("--fit takes the model's times from a run, so --model has no effect; leave one out")
     found = fitted(runs.find(args.runs_dir, args.fit), setting.job_model, setting.reserved)
     job_model = found.job_model(setting.job_model, keep_lengths=args.lengths is not None)
     return replace(setting, job_model=job_model), found.remarks

@@ -15,13 +15,13 @@ from gleaner.transport.trusted import NameTaken, key_directories, listed, trust
 _DESCRIPTION = """\
 Admit a key to a node: write DIR/trusted/<name>.public.
 
-WHO is a public key (40 characters), a file that holds one, a node's key directory, or the name of a node
+KEY is a public key (40 characters), a file that holds one, a node's key directory, or the name of a node
 whose directory `rlctl keygen` made in or beside DIR. DIR is the node's key directory, or the folder of
 several that keygen made: then all of them admit the key. The node need not restart: each of its processes
 reads the list twice a second, and the key can connect within a second; a host that was refused tries again
 within half a minute. Trust has one direction; most pairs need both.
 
-With --list (or without WHO) it shows the trusted keys, with short fingerprints to compare by telephone."""
+With --list (or without KEY) it shows the trusted keys, with short fingerprints to compare by telephone."""
 
 _EXAMPLES = """\
   rlctl trust spot-7.public --keys /etc/gleaner/keys          a file, known as spot-7 from now on
@@ -36,7 +36,7 @@ def add(commands: Subparsers) -> None:
         commands, "trust", run, description=_DESCRIPTION,
         examples=_EXAMPLES,
     )  # fmt: skip
-    parser.add_argument("who", nargs="?", default="", metavar="WHO", help="name, file, key directory, or key")
+    parser.add_argument("who", nargs="?", default="", metavar="KEY", help="name, file, key directory, or key")
     parser.add_argument(
         "--name", default="", help="name of the key in the list (default: from the file or directory)"
     )
@@ -70,7 +70,7 @@ def chosen_directories(args: argparse.Namespace) -> list[Path]:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.list and args.who:
-        raise usage("--list shows who is trusted: leave WHO out")
+        raise usage("--list shows the trusted keys: leave KEY out")
     directories = chosen_directories(args)
     if args.list or not args.who:
         return _show(directories, as_json=args.json)

@@ -56,7 +56,7 @@ from the newest checkpoint. Node agents free the weights of dead runs by themsel
 _CLEAN = """\
   rlctl weights clean --dry-run   what would be freed, and why the rest is kept
   rlctl weights clean             free it
-  rlctl weights clean --all       and the host copies of runs that nobody will resume"""
+  rlctl weights clean --all       and the host copies of runs that will not be resumed"""
 
 
 class Exported(msgspec.Struct):
@@ -232,7 +232,7 @@ def import_(args: argparse.Namespace) -> int:
         console().print(
             f"{result.path}: version {version}, {result.deltas} differences after {result.base}, every "
             f"changed "
-            f"tensor as its publisher says; {result.tensors} tensors, {size(result.image_bytes)}",
+            f"tensor equal to its publisher's; {result.tensors} tensors, {size(result.image_bytes)}",
             markup=False,
         )
     return OK

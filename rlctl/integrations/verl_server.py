@@ -90,7 +90,7 @@ class Gateway:
                     await asyncio.sleep(AGAIN_S)
         except TimeoutError:
             raise GatewayAway(
-                f"{self._url}{route} did not serve in {deadline_s:.0f} s; last heard: {last_answer}"
+                f"{self._url}{route} did not serve in {deadline_s:.0f} s; last answer: {last_answer}"
             ) from None
 
     def _open(self) -> aiohttp.ClientSession:

@@ -63,7 +63,7 @@ class SimHistory:
         try:
             kept = _decoder.decode(_encoder.encode(record))
         except msgspec.ValidationError as error:
-            raise HistoryError(f"a record that nobody could read: {error}: {record}") from error
+            raise HistoryError(f"a record that cannot be read back: {error}: {record}") from error
         if self._refuses():
             raise HistoryFull("the history of the run: No space left on device: free space there")
         self._records.append(kept)

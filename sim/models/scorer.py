@@ -5,8 +5,8 @@ function of (split, index), a score of the problem and the response's tokens: sc
 Each problem has its own chance of a right answer, so groups differ in their rewards.
 
 Faults, drawn for each item or ordered from outside: a worker that hangs (no answer until the deadline), one
-that crashes, one that lies (an answer that is no frame, or of the wrong kind, or the wrong score). Or, while
-the verifier is sick, every score ends in the same fault.
+that crashes, one that sends false answers (no frame, or of the wrong kind, or with the wrong score). Or,
+while the verifier fails, every score ends in the same fault.
 """
 
 import asyncio

@@ -45,8 +45,8 @@ _NAMES = 4096  # verdicts remembered of a filter; names beyond it are matched an
 
 
 class TapRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that passed. `t_s`: the process's loop time; `mode`: tell, ask, reply or error; `body`: its
-    fields as JSON, long ones cut."""
+    """A message that passed. `t_s`: the process's loop time; `mode`: `tell`, `ask`, `reply` or `error`;
+    `body`: its fields as JSON, long ones cut."""
 
     t_s: float
     direction: Direction
@@ -166,7 +166,7 @@ class Tap:
         self._sweep: asyncio.TimerHandle | None = None
 
     def seen(self, direction: Direction, mode: str, source: str, to: str, message: Message) -> None:
-        """A message passes: `mode` is tell, ask, reply or error."""
+        """A message passes: `mode` is `tell`, `ask`, `reply` or `error`."""
         for reader in self._readers.values():
             reader.seen(direction, mode, source, to, message)
 

@@ -33,7 +33,7 @@ class Recovery(enum.StrEnum):
     ASK_SENT_AGAIN = "ask sent again"  # no answer arrived in time
     ASK_REPEATED = "ask repeated"  # it arrived again and got the first one's answer
     PEER_SILENT = "peer given up"  # silent for too long: its work goes elsewhere
-    PEER_BACK = "peer heard again"  # it was suspected
+    PEER_BACK = "peer answers again"  # it was suspected
     CHILD_KILLED = "silent child killed"  # it gave no heartbeat; its supervisor decides what follows
 
 

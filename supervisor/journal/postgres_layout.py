@@ -111,7 +111,7 @@ def layout_of(db: Database, url: str) -> int:
     layout = 0 if row is None or row[0] is None else int(row[0])
     if layout > LAYOUT:
         raise JournalUnreadable(
-            f"journal {without_password(url)} has layout {layout}, this program knows up to {LAYOUT}: run "
+            f"journal {without_password(url)} has layout {layout}, this program supports up to {LAYOUT}: run "
             "the newer program"
         )
     return layout

@@ -43,7 +43,7 @@ class StreamRows:
             yield f"the snapshot of {self.name} is missing"
         if self.snapshot is not None:
             if self.snapshot.seq != self.base_seq:
-                yield f"the snapshot of {self.name} stands at {self.snapshot.seq}, expected {self.base_seq}"
+                yield f"the snapshot of {self.name} is at {self.snapshot.seq}, expected {self.base_seq}"
             yield from self._row_fault("the snapshot", self.snapshot)
         expected = self.base_seq
         for row in self.events:
@@ -96,5 +96,5 @@ def damaged(place: str, what: str) -> JournalDamaged:
     """The refusal of a journal that cannot be believed."""
     return JournalDamaged(
         f"journal {place} is damaged ({' '.join(what.split())}): restore it from a copy, or move it away to "
-        "begin without it; `rlctl journal verify` tells how much of it is whole"
+        "begin without it; `rlctl journal verify` shows how much of it is intact"
     )

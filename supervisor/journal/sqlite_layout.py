@@ -84,8 +84,8 @@ def layout_of(db: sqlite3.Connection, path: Path) -> int:
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     if version > LAYOUT:
         raise JournalUnreadable(
-            f"journal {path} has layout {version}, this program knows up to {LAYOUT}: run the newer program, "
-            "or move the file away to begin without it"
+            f"journal {path} has layout {version}, this program supports up to {LAYOUT}: run the newer "
+            "program, or move the file away to begin without it"
         )
     if version < 0 or (version == 0 and _tables(db)):
         raise damaged(str(path), f"layout {version}, and there are tables")

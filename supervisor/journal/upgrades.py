@@ -105,12 +105,12 @@ def decode_stored(kind: str, version: int, body: bytes) -> Message | None:
         )
     if at_version > known:
         raise JournalUnreadable(
-            f"{at} version {at_version} was written by a newer program, this one knows version {known}: "
+            f"{at} version {at_version} was written by a newer program, this one supports version {known}: "
             "run the newer program"
         )
     if at_version < known:
         raise JournalUnreadable(
-            f"{at} version {at_version}: no upgrade leads to version {known}, which this program knows"
+            f"{at} version {at_version}: no upgrade leads to version {known}, which this program supports"
         )
     return _decoded(at, at_version, msgspec.msgpack.encode(fields))
 

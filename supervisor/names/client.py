@@ -285,7 +285,7 @@ class Names:
             registry = self._registry_at()
             left = deadline.left_s(now())
             if left <= 0 or (registry is None and not self._ran_registry):
-                raise AskTimeout(f"nobody holds the name {name!r}{why}") from cause
+                raise AskTimeout(f"no actor holds the name {name!r}{why}") from cause
             if registry is None:  # this process runs it, and it is being restarted
                 await asyncio.sleep(min(pause, left))
                 continue

@@ -1,1 +1,1 @@
-"""Who is alive: heartbeats, failure detectors, watches and links of actors."""
+"""Liveness: heartbeats, failure detectors, watches and links of actors."""

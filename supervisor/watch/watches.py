@@ -206,7 +206,9 @@ class Watches:
         if watcher is None:
             watcher = Watcher(Peer(watch.endpoint, watch.public_key), route, _now())
             if len(self._watchers) >= MAX_WATCHERS:
-                log.warning("%d processes watch: %s is told of dead links only", MAX_WATCHERS, watch.endpoint)
+                log.warning(
+                    "%d processes watch: %s is notified of dead links only", MAX_WATCHERS, watch.endpoint
+                )
                 return
         watcher.route, watcher.heard_s = route, _now()
         room: int | None = None  # counted only for new watches: watches are affirmed again and again
@@ -218,7 +220,7 @@ class Watches:
                 if room is None:
                     room = MAX_WATCHES - sum(len(other.watched) for other in self._watchers.values())
                 if room <= 0:
-                    log.warning("%d watches: %s is told of dead links only", MAX_WATCHES, watch.endpoint)
+                    log.warning("%d watches: %s is notified of dead links only", MAX_WATCHES, watch.endpoint)
                     break
                 room -= 1
                 watcher.watched.add(life)

@@ -67,7 +67,7 @@ def test_numbers_that_json_cannot_hold_keep_the_file_valid(tmp_path: Path) -> No
     step = RECORDS[4]
     assert isinstance(step, Step)
     writer.write(msgspec.structs.replace(step, grad_norm=math.nan, loss=math.inf))
-    with pytest.raises(HistoryError, match="nobody could read"):
+    with pytest.raises(HistoryError, match="cannot be read back"):
         writer.write(msgspec.structs.replace(step, step_s=math.nan))
     writer.close()
     (kept,) = read_history(tmp_path / "h.jsonl")

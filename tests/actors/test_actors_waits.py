@@ -48,7 +48,7 @@ ALLOWED = {
     (
         "actors/engine/servers/host.py",
         "_follow",
-    ): "`_watch` gives a server up that stands still",
+    ): "`_watch` gives a hung server up",
     ("actors/engine/servers/host.py", "_watch"): "the period of its looks",
     (
         "actors/engine/servers/host.py",

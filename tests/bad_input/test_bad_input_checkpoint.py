@@ -82,7 +82,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (weights(lambda state: state.update({NORM: NAN})), f"{NORM!r} holds NaN or infinity"),
     (weights(lambda state: state.update({NORM: state[NORM].int()})), "expected floating-point numbers"),
     (shards(b"{}"), f"{INDEX} is no index of shards"),
-    (shards(b'{"weight_map": {"a": "../a"}}'), "lies outside of the directory"),
+    (shards(b'{"weight_map": {"a": "../a"}}'), "is outside of the directory"),
     (shards(b'{"weight_map": {"a": "gone.safetensors"}}'), "gone.safetensors is missing"),
     (without("tokenizer.json"), "tokenizer.json cannot be read"),
     (cut("tokenizer.json", 100), "tokenizer.json is no tokenizer"),
@@ -123,7 +123,7 @@ def test_tokenizer_of_another_model_is_found_early(damaged: Path, capsys: pytest
     set_to("vocab_size", 10)(damaged)
     model_process.main(["check", str(damaged), "--config", str(CONFIG)])
     text = json.loads(capsys.readouterr().out)["text"]
-    assert "config.json knows 10 (vocab_size)" in text
+    assert "config.json lists 10 (vocab_size)" in text
 
 
 def test_run_does_not_start_with_a_truncated_checkpoint(refused: Rlctl, damaged: Path) -> None:

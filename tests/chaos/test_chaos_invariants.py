@@ -353,7 +353,7 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
         ],
     ),
     ("I6", "published were", [ServedImage(3.0, "spot-1", 1, b"r1", b"damaged", b"whole")]),
-    ("I6", "nobody published that", [ServedImage(3.0, "spot-1", 1, b"r1", b"bytes", None)]),
+    ("I6", "that was not published", [ServedImage(3.0, "spot-1", 1, b"r1", b"bytes", None)]),
     ("I7", "handed out with 0.5", [*whole_story()[:9], handed_out(response_of(SEED, ROOT, 3), score=0.5)]),
     ("I7", "before its verdict was journaled", [*whole_story()[:8], handed_out(response_of(SEED, ROOT, 3))]),
     (
@@ -397,7 +397,7 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
     ),
     ("no stray failure", "KeyError", [Failed(9.0, "head/rollout", "KeyError: 5")]),
     ("hung process", "the limit is 15.0 s", [ProcessFrozen(9.0, "head/rollout", 15.1, 15.0)]),
-    ("hung process", "says only: SIGKILL", [ProcessFrozen(9.0, "head/rollout", 11.0, 15.0, "SIGKILL")]),
+    ("hung process", "another reason: SIGKILL", [ProcessFrozen(9.0, "head/rollout", 11.0, 15.0, "SIGKILL")]),
     ("invented death", "declared spot-1 killed", [DeclaredDead(9.0, "spot-1", 12.0, True)]),
 ]
 

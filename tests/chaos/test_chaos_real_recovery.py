@@ -74,11 +74,11 @@ def test_complete_working_cluster_is_recovered() -> None:
         (replace(WELL, serving=0), "0 of 1 instances serve"),
         (replace(WELL, preemptible=0), "0 of 1 preemptible hosts"),
         (replace(WELL, reserved=0), "0 of 1 reserved hosts"),
-        (replace(WELL, looks=8), "nobody looked at the fleet since"),
-        (replace(WELL, testimonies=6), "nobody was asked since"),
+        (replace(WELL, looks=8), "the fleet was not polled since"),
+        (replace(WELL, testimonies=6), "no actor was asked since"),
         (replace(WELL, answers={**WELL.answers, "head/agent": 7}), "head/agent does not answer"),
         (replace(WELL, versions={"spot-1/engine": -1}), "spot-1/engine serves nothing"),
-        (replace(WELL, instances=-1), "the manager knows 0 of 1 instances"),
+        (replace(WELL, instances=-1), "the manager has 0 of 1 instances"),
     ],
 )
 def test_missing_part_of_recovery_is_named(seen: ClusterObservation, lacking: str) -> None:

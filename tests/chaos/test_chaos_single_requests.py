@@ -107,7 +107,7 @@ def test_repeated_single_request_has_one_answer() -> None:
     rest = replace(WHOLE, start=1, tokens=TOKENS[4:], logprobs=b"\0" * 4)
     story = [
         *ENDED, got(None), got(WHOLE), got(WHOLE, replace(ASK, attempt=2)), got(rest, REST),
-        got(None, WRONG, "its first tokens are others"), got(None, OTHER, "stands for other contents"),
+        got(None, WRONG, "its first tokens are others"), got(None, OTHER, "used with different contents"),
     ]  # fmt: skip
     assert judged(story) == []
 
@@ -123,10 +123,10 @@ WRONGS: list[tuple[str, Sequence[Fact]]] = [
     ("goes from version 1 to 1", [*ENDED, got(replace(WHOLE, version_start=1))]),
     ("has the status length, expected stop", [*ENDED, got(replace(WHOLE, status="length"))]),
     ("its first 1 tokens are others", [*ENDED, got(WHOLE, WRONG)]),
-    ("it stands for other contents", [*ENDED, got(WHOLE, OTHER)]),
+    ("it was used with different contents", [*ENDED, got(WHOLE, OTHER)]),
     ("was refused without reason", [asked(), got(None, ASK, "no")]),
     ("was refused without reason", [*ENDED, got(WHOLE), got(None, REST, "others")]),
-    ("nobody asked for b", [asked(), commit(begun("generate-b"))]),
+    ("no caller requested b", [asked(), commit(begun("generate-b"))]),
     ("was begun at 2.0 s, and again", [asked(), commit(begun()), commit(begun())]),
     ("with other contents than it was asked for", [asked(), commit(begun(seed=SEED + 1))]),
     ("with other contents than it was asked for", [asked(LATER), commit(begun(min_version=0))]),

@@ -84,9 +84,9 @@ FACTS: list[tuple[Fact, str]] = [
     (LateWait(1.0, "head/rollout", "m", "an answer", "x", 4.25), "waits for an answer on x, late 4.2 s"),
     (Measured(1.0, "head/rollout", "mailbox of m", 9, 8), "mailbox of m: 9 of 8"),
     (Failed(1.0, "head/rollout", "a defect"), "failed: a defect"),
-    (ProcessFrozen(1.0, "head/rollout", 4.0, 15.0), "stands still for 4.0 of 15.0 s"),
+    (ProcessFrozen(1.0, "head/rollout", 4.0, 15.0), "hangs for 4.0 of 15.0 s"),
     (ProcessFrozen(1.0, "head/rollout", 11.0, 15.0, "SIGKILL"), "for 11.0 of 15.0 s, ended: SIGKILL"),
-    (DeclaredDead(1.0, "spot-1", 12.0, True), "is declared dead by a head that stood still 12.0 s"),
+    (DeclaredDead(1.0, "spot-1", 12.0, True), "is declared dead by a head that hung for 12.0 s"),
 ]
 
 

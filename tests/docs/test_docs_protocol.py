@@ -73,7 +73,7 @@ def test_senders_and_replies_are_read_from_the_code() -> None:
 
 def test_undocumented_fact_is_requested_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(conversations.LATER, "TakeGroups")
-    with pytest.raises(conversations.MissingFact, match="TakeGroups is answered later: say with what"):
+    with pytest.raises(conversations.MissingFact, match="TakeGroups is answered later: add its answer"):
         conversations.conversations()
     monkeypatch.delitem(conversations.NAMES, "Trainer")
     with pytest.raises(

@@ -11,8 +11,8 @@ from gleaner.transport import bulk_frames, control_frame, envelope, stream_contr
 
 
 class Case(NamedTuple):
-    """`decode(parts)` gives `value`; `meaning` says it in plain lists and texts, and where `packed` each part
-    is MessagePack of the same item of it."""
+    """`decode(parts)` gives `value`; `meaning` shows it in plain lists and texts, and where `packed` each
+    part is MessagePack of the same item of it."""
 
     name: str
     parts: Sequence[bytes]

@@ -51,7 +51,7 @@ def test_watchdog_of_another_process_is_ignored(tmp_path: Path) -> None:
 
 def test_manager_that_is_gone_does_no_harm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ServiceManager(str(tmp_path / "gone")).notify(READY)
-    assert "was not told READY=1" in caplog.text
+    assert "did not take READY=1" in caplog.text
 
 
 def test_signs_of_life_repeat_within_the_watchdog_time() -> None:

@@ -179,7 +179,7 @@ def test_host_is_trusted_and_revoked_at_run_time(nodes: Nodes) -> None:
 @pytest.mark.parametrize(
     ("args", "word"),
     [
-        (("--role", "head", "--join", "tcp://127.0.0.1:1"), "joins nobody"),
+        (("--role", "head", "--join", "tcp://127.0.0.1:1"), "joins no other head"),
         (("--role", "reserved"), "needs --join"),
         (("--join", "nowhere"), "tcp://10.0.0.1:7700"),
         (("--listen", "tcp://127.0.0.1:99999"), "a port up to 65535"),

@@ -28,7 +28,7 @@ class Head:
     def answer(self, _: NodeHello) -> Message:
         self.hellos += 1
         if self.problem is not None:
-            raise AskTimeout("nobody holds the name 'cluster/scheduler'") from self.problem
+            raise AskTimeout("no actor holds the name 'cluster/scheduler'") from self.problem
         return NodeWork(job=None, hello_s=1.0)
 
 

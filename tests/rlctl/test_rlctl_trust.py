@@ -151,7 +151,7 @@ def test_reader_sees_the_whole_file_or_none(own: Path, other: str, monkeypatch: 
         (["trust", "short.public"], USAGE, "holds no key"),
         (["trust", "KEY", "--name", "../evil"], USAGE, "1 to 64 letters"),
         (["trust", "KEY", "--name", ".."], USAGE, "1 to 64 letters"),
-        (["trust", "KEY", "--list"], USAGE, "leave WHO out"),
+        (["trust", "KEY", "--list"], USAGE, "leave KEY out"),
         (["revoke", "nobody"], NOTHING, "rlctl trust --list"),
         (["revoke", "short.public"], USAGE, "holds no key"),
         (["revoke", "KEY"], NOTHING, "has that name"),

@@ -171,7 +171,7 @@ async def test_ask_ends_with_timeout_refusal_or_crash(tmp_path: Path) -> None:
             await system.ask(address, Fail(), Done)
         with pytest.raises(Unreachable):
             await system.ask(address, Log(), Entries)
-        with pytest.raises(AskTimeout, match="nobody holds the name"):
+        with pytest.raises(AskTimeout, match="no actor holds the name"):
             await system.ask("nobody", Log(), Entries, deadline_s=0.2)
 
 

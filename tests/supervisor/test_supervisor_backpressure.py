@@ -78,7 +78,7 @@ async def test_remote_messages_wait_for_a_full_mailbox(here: TestSystem, there: 
     await until(lambda: sum(state.held for state in there.system.links.states()) >= LinkLimits().window)
     await asyncio.sleep(0.05)
     assert not sending.done()
-    assert "room for a tell" in [wait.what for wait in here.system.waits.snapshot()]
+    assert "credit for a message" in [wait.what for wait in here.system.waits.snapshot()]
     with pytest.raises(Overloaded):
         await here.ask(full, SlowQuestion(), SlowAnswer)
     assert await here.ask(free, SlowQuestion(), SlowAnswer) == SlowAnswer(seen=0)
@@ -114,7 +114,7 @@ async def test_sender_waiting_on_a_dead_process_continues_at_once(
 ) -> None:
     full, _actor = slow(there, "full")
     sending = asyncio.create_task(send_all(here, full, CAPACITY + 10))
-    await until(lambda: "room for a tell" in [wait.what for wait in here.system.waits.snapshot()])
+    await until(lambda: "credit for a message" in [wait.what for wait in here.system.waits.snapshot()])
     here.network.kill("other")
     await asyncio.wait_for(sending, 60)
     assert here.system.dead_letters.counts["tell: process is gone"] >= 1

@@ -180,7 +180,7 @@ async def test_registry_on_full_disk_keeps_names_and_refuses_new(
                 name = f"{'n' * 200}-{names}"
                 other.spawn(name, Silo)
                 await system.system.resolve(name, 1.0)
-        assert "nobody holds the name" in str(refusal.value)
+        assert "no actor holds the name" in str(refusal.value)
         assert "takes no new names" in str(shown(system, "registry").figures["suspended"])
         await asyncio.sleep(system.system.limits.lease_s * 1.5)
         system.system.names.forget("old")

@@ -167,7 +167,7 @@ class BatchLoop:
         nothing, and Unsettled."""
         async with self._changing_weights:
             if end_all:
-                self.end_all(aborted("its server was told to end all requests for new weights"))
+                self.end_all(aborted("its server ended all requests for new weights"))
             self._settling = True
             try:
                 await self._settle()

@@ -94,7 +94,7 @@ class ControlRoutes:
         """`/update_weight_version`."""
         body = await body_of(request, VersionBody)
         if body.abort_all_requests:
-            self._batch_loop.end_all(aborted("its server was told to end all requests for another version"))
+            self._batch_loop.end_all(aborted("its server ended all requests for another version"))
         await self._whole(self._batch_loop.rename(body.new_version))
         return json(VersionNamed(True, f"Weight version updated to {body.new_version}", body.new_version))
 

@@ -36,7 +36,7 @@ class GenerateRoutes:
         """Reply when all have ended, or stream their tokens; a closed client ends them."""
         body = await body_of(request, GenerateBody)
         if self.stopping:
-            raise Full("this server was told to stop: ask another one")
+            raise Full("this server is stopping: ask another one")
         asked, batch = asked_of(body, self._engine)
         if taken := [each.rid for each in asked if self._batch_loop.by_id(each.rid)]:
             raise BadRequest(f"rid: {taken[0]!r} is in use, its request has not ended")

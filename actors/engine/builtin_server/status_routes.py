@@ -69,7 +69,7 @@ class StatusRoutes:
         """
         batch_loop = self._batch_loop
         if self._generating.stopping or batch_loop.paused:
-            why = "this server was told to stop" if self._generating.stopping else "generation is paused"
+            why = "this server is stopping" if self._generating.stopping else "generation is paused"
             raise Full(f"{why}: no token is made")
         params = SamplingParams(max_new_tokens=1, temperature=0.0)
         (asked,), _batch = asked_of(GenerateBody(input_ids=[0], sampling_params=params), self._engine)

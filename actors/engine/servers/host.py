@@ -227,7 +227,7 @@ class RemoteHost:
             if name is None:
                 raise
             self._name = name
-            return f"{unsound}; the server was told to load what it served before"
+            return f"{unsound}; the server received the order to load what it served before"
         return ""
 
     async def _probe(self) -> None:
@@ -345,8 +345,8 @@ class RemoteHost:
             raise ServerDied("the server made a log-prob that is no number: its weights are broken")
         if chunk.version and chunk.version != self._name:
             raise ServerDied(
-                f"the server serves weights {chunk.version!r}, this worker gave it {self._name!r}: somebody "
-                "else loads weights into it"
+                f"the server serves weights {chunk.version!r}, this worker gave it {self._name!r}: another "
+                "client loads weights into it"
             )
 
     async def _watch(self) -> None:

@@ -64,7 +64,7 @@ class InFlightRequests:
         for stream, count in held:
             if stream.came > count:
                 raise ServerDied(
-                    f"the server says that it made {count} tokens of {stream.ask.rid}, and {stream.came} came"
+                    f"the server reports {count} tokens of {stream.ask.rid}, and {stream.came} arrived"
                 )
 
     async def end(self) -> None:

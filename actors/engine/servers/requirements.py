@@ -64,7 +64,7 @@ def _environment(engine: Engine) -> list[str]:
     home = Path(engine.environment) if engine.environment else None
     interpreter = home / "bin" / "python" if home is not None else Path(sys.executable)
     where = f"engine.environment {engine.environment}" if home is not None else f"{interpreter}"
-    make = f"`make engine-{engine.kind}` makes one, docs/engines.md says how"
+    make = f"`make engine-{engine.kind}` makes one (docs/engines.md)"
     if home is not None and not home.is_dir():
         return [f"{where}: no such folder; {make}"]
     if not interpreter.exists():
@@ -86,10 +86,10 @@ def _environment(engine: Engine) -> list[str]:
     except subprocess.TimeoutExpired:
         return [f"{where}: its interpreter did not answer within {LOOK_S:g} s"]
     except subprocess.CalledProcessError as ended:
-        output = " ".join(ended.stderr.split()[-MAX_WORDS:]) or "nothing was said"
+        output = " ".join(ended.stderr.split()[-MAX_WORDS:]) or "no output"
         return [f"{where}: its interpreter ended with {ended.returncode}: {output}; {make}"]
     except msgspec.MsgspecError as problem:
-        return [f"{where}: its interpreter does not say what is installed: {problem}; {make}"]
+        return [f"{where}: its interpreter does not list what is installed: {problem}; {make}"]
     return _installed(engine.kind, where, found)
 
 
@@ -121,5 +121,5 @@ def _server(engine: Engine) -> list[str]:
             f"engine.url: {problem}; start the server, or leave engine.url out: each instance then starts one"
         ]
     if facts.kind != engine.kind:
-        return [f"engine.url {engine.url}: is {facts.kind}, engine.kind says {engine.kind}; correct one"]
+        return [f"engine.url {engine.url}: is {facts.kind}, engine.kind is {engine.kind}; correct one"]
     return []

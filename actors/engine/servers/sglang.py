@@ -118,7 +118,7 @@ class SglangWire:
             if not self._begun:
                 await self._paused(self._flip.commit)
             if (serves := await self.version()) != name:
-                raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
+                raise ServerDied(f"the server reports that it serves {serves!r} after it was given {name!r}")
         else:
             name = await self._serve_folder(fetched.path, str(fetched.version))
         if self._untempered is None:
@@ -188,7 +188,8 @@ class SglangWire:
             )
         if ask.experts and not self._routed:
             raise ServerRefused(
-                f"{self._http.url} tells no experts: start it with --enable-return-routed-experts", never=True
+                f"{self._http.url} has no experts: start it with --enable-return-routed-experts",
+                never=True,
             )
         rid, tokens, params = ask.rid, ask.tokens.tolist(), sampling_params(ask)
         routed = True if ask.experts else msgspec.UNSET
@@ -233,12 +234,12 @@ class SglangWire:
         except ServerDied as died:
             raise self._server.cause(died) from died
         except ServerRefused as refused:
-            raise ServerDied(f"the server does not say what it serves: {refused}") from refused
+            raise ServerDied(f"the server does not report what it serves: {refused}") from refused
         if before is not None and before is self._serves and serves != before:
             raise ServerDied(
                 f"{self._http.url} serves {serves.model_path} as {serves.weight_version!r} now, and served "
-                f"{before.model_path} as {before.weight_version!r}: it was replaced, or somebody else loads "
-                "weights into it"
+                f"{before.model_path} as {before.weight_version!r}: it was replaced, or another client "
+                "loads weights into it"
             )
 
     async def loads(self) -> Loads:
@@ -267,7 +268,7 @@ class SglangWire:
         await self.pause("retract")
         held = held_of(await self._http.get("/server_info", ServerInfo, ORDER_S))
         if held is None or not held.paused:
-            raise ServerRefused(f"{self._http.url} does not stand still although it was paused", never=False)
+            raise ServerRefused(f"{self._http.url} still generates although it was paused", never=False)
         return {rid: held.made[rid] for rid in rids if rid in held.made}
 
     async def go_on(self) -> None:

@@ -113,7 +113,7 @@ class SglangWeights:
                     await asyncio.sleep(LOOK_S)  # files of other processes
         except TimeoutError as late:
             raise ServerDied(
-                f"{len(problems)} of {self._ranks} ranks of {self._http.url} told within {REPORT_S:g} s "
+                f"{len(problems)} of {self._ranks} ranks of {self._http.url} reported within {REPORT_S:g} s "
                 "whether they loaded"
             ) from late
         if failed := [problem for problem in problems if problem]:

@@ -138,7 +138,7 @@ class VllmWire:
                 await self.go_on()
         name = version_name(fetched)
         if (serves := await self.version()) != name:
-            raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
+            raise ServerDied(f"the server reports that it serves {serves!r} after it was given {name!r}")
         self._eos, self._salt = facts(fetched.model_config).eos_token_ids, name
         if not held:
             self._raw = await self._gives_raw_logprobs()
@@ -220,7 +220,7 @@ class VllmWire:
     async def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
         """See `ServerWire`."""
         if ask.experts:
-            raise ServerRefused("vLLM's streams say no experts: have SGLang serve this model", never=True)
+            raise ServerRefused("vLLM's streams have no experts: serve this model with SGLang", never=True)
         if ask.scores is not None:
             raise ServerRefused(
                 "top_logprobs, echo with logprobs: not offered in front of vLLM, have SGLang serve the model",
@@ -257,7 +257,7 @@ class VllmWire:
         except ServerDied as died:
             raise self._server.cause(died) from died
         except ServerRefused as refused:
-            raise ServerDied(f"the server says that it is not well: {refused}") from refused
+            raise ServerDied(f"the server reports that it is unhealthy: {refused}") from refused
 
     async def loads(self) -> Loads:
         """See `ServerWire`."""
@@ -284,7 +284,7 @@ class VllmWire:
         await self.pause("retract")
         reply = await self._http.get(MADE_TOKENS, MadeTokens, ORDER_S)
         if not reply.paused:
-            raise ServerRefused(f"{self._http.url} does not stand still although it was paused", never=False)
+            raise ServerRefused(f"{self._http.url} still generates although it was paused", never=False)
         names = {request_id(rid): rid for rid in rids}
         return {names[name]: made for name, made in reply.made.items() if name in names}
 

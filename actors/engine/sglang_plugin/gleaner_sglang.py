@@ -57,7 +57,7 @@ def _views(path: str, rows: list[Row]) -> list[tuple[str, torch.Tensor]]:
     for name, dtype, shape, offset, nbytes in rows:
         kind = getattr(torch, dtype, None)
         if not isinstance(kind, torch.dtype):
-            raise BadImage(f"{name!r} is of {dtype!r}, which torch does not know")
+            raise BadImage(f"{name!r} is of {dtype!r}, which torch does not have")
         count = torch.Size(shape).numel()
         if count * kind.itemsize != nbytes or offset < 0 or offset + nbytes > size:
             raise BadImage(

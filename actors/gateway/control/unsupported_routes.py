@@ -51,6 +51,6 @@ ASKED = ("/get_world_size", "/get_world_size/")
 """By GET: their callers intend to form a process group with the engines."""
 
 ROUTES = (
-    *(Route("POST", path, absent, "Not served; says why.") for path in ABSENT),
-    *(Route("GET", path, absent, "Not served; says why.") for path in ASKED),
+    *(Route("POST", path, absent, "Not served; the answer has the reason.") for path in ABSENT),
+    *(Route("GET", path, absent, "Not served; the answer has the reason.") for path in ASKED),
 )

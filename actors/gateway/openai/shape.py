@@ -132,7 +132,7 @@ class Answers:
 
     def ended(self) -> Iterator[tuple[int, Choice, Last]]:
         for index, choice in enumerate(self.choices):
-            assert choice.last is not None, "told before every choice had ended"
+            assert choice.last is not None, "reported before every choice had ended"
             yield index, choice, choice.last
 
     def stamps(self) -> Stamps:

@@ -123,7 +123,7 @@ def _add(
     check_served(one, "sampling_params.")
     words, sampling = call.desk.vocabulary, one.sampling()
     if body.return_text_in_logprobs and words is None:
-        raise BadAsk("this gateway knows no tokenizer", "return_text_in_logprobs")
+        raise BadAsk("this gateway has no tokenizer", "return_text_in_logprobs")
     if not 0 <= body.routed_experts_start_len <= len(prompt):
         raise BadAsk(f"expected 0 to {len(prompt)}, the tokens of the prompt", "routed_experts_start_len")
     order.asks.append(

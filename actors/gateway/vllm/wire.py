@@ -183,7 +183,7 @@ class Generated:
     def whole(self) -> GenerateAnswer:
         """The answer, once every choice has ended."""
         ended = [last for last in self._last if last is not None]
-        assert len(ended) == len(self._last), "told before every choice had ended"
+        assert len(ended) == len(self._last), "reported before every choice had ended"
         seen = stamps([last.versions for last in ended])
         prompt, made = len(self._prompt), sum(len(tokens) for tokens in self._tokens)
         return GenerateAnswer(

@@ -134,7 +134,7 @@ def _file_of(path: str, content: str, given: Json) -> SuiteFile:
                 ):
                     names[f"{node.name}::{inner.name}"] = _times(inner, path) * _times(node, path)
     if not names:
-        raise BadTests(f'{path}: it has no tests that can be seen in its source; say how many: "tests": 3')
+        raise BadTests(f'{path}: its source has no visible tests; give their number: "tests": 3')
     return SuiteFile(path, content, dict(names), names.total())
 
 
@@ -151,8 +151,8 @@ def _times(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, path: st
             values = decorator.args[1] if len(decorator.args) > 1 else None
             if not isinstance(values, ast.List | ast.Tuple):
                 raise BadTests(
-                    f"{path}: the parameters of {node.name} are no list in its source; say how many tests "
-                    'the file has: "tests": 3'
+                    f"{path}: the parameters of {node.name} are no list in its source; give its number "
+                    'of tests: "tests": 3'
                 )
             times *= len(values.elts)
     return times

@@ -1,1 +1,1 @@
-"""The instances: who they are, what they serve, how they leave."""
+"""The instances: membership, served versions, drains."""

@@ -137,7 +137,7 @@ class Membership:
                     f"{name}#{incarnation} was replaced or given up: start again under a new incarnation"
                 )
         self._awaited.discard(name)
-        self._weight_trials.gone(name, "it registered anew")
+        self._weight_trials.gone(name, "it registered again")
         self._registrations += 1
         epoch = f"{self._ctx.incarnation}.{self._registrations}"
         instance = self._instances.register(message, epoch, self._ctx.turn_time())
@@ -191,7 +191,7 @@ class Membership:
         name, incarnation, version = message.instance, message.incarnation, message.version
         instance, known = self._instances.get(name), self._state.versions.known.get(version)
         if instance is None or instance.incarnation != incarnation or instance.idle:
-            raise Refused(f"{name}#{incarnation} is not registered, or was told to hand its requests over")
+            raise Refused(f"{name}#{incarnation} is not registered, or is draining")
         if known is None or known.root != message.root:
             raise Refused(f"version {version} of {name} is not one that was published")
         stream = self._state.streams.alive(name, incarnation)

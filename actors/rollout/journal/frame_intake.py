@@ -36,7 +36,7 @@ class Receiver(Protocol):
 
 
 class Followers(Protocol):
-    """Who reads of the tokens of requests, as `requests.token_followers.Following` keeps them."""
+    """The readers of the tokens of requests, as `requests.token_followers.Following` keeps them."""
 
     def entered(self) -> Marks:
         """What was made since the last call; it goes to `committed` when the journal has it."""

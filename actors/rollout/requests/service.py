@@ -95,7 +95,7 @@ class RequestService:
         earlier = self._waiting.get(name)
         if earlier is not None:
             if self._batch(earlier[0], 0) != self._batch(message, 0):
-                raise Refused(f"request {message.id} stands for other contents")
+                raise Refused(f"request {message.id} was already used with different contents")
             earlier[1].answer(Refused(f"request {message.id} was asked again"))
         self._waiting[name] = (message, deferred)
         if name in self._journaled.state.log.batches:
@@ -209,7 +209,7 @@ class RequestService:
         if not count or len(message.prompt) % 4 or count > most_prompt:
             raise Refused(f"request {message.id}: expected a prompt of 1 to {most_prompt} tokens")
         if message.experts and not message.follower:
-            raise Refused(f"request {message.id}: experts are told to a follower, and it names none")
+            raise Refused(f"request {message.id}: experts are sent to a follower, and the request names none")
         if not 1 <= message.max_new_tokens <= self._limits.response:
             raise Refused(f"request {message.id}: expected max_new_tokens from 1 to {self._limits.response}")
         if message.min_version is not None and message.exact_version is not None:
@@ -228,7 +228,7 @@ class RequestService:
         if opened is not None:
             refusal = self._journaled.state.refusal(self._batch(message, opened.submitted.version))
             if refusal is not None:
-                raise Refused(f"request {message.id} stands for other contents")
+                raise Refused(f"request {message.id} was already used with different contents")
 
     def _batch(self, message: Generate, newest: int) -> BatchSubmitted:
         exact = message.exact_version

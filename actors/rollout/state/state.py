@@ -161,9 +161,7 @@ class RolloutState:
                 holders[ticket.request] += 1
                 log = self.log.requests.get(ticket.request)
                 if log is None or (log.state, log.attempts) != (RequestState.DISPATCHED, ticket.attempt):
-                    faults.append(
-                        f"ticket {number} of {name} stands for {ticket.request}, which is elsewhere"
-                    )
+                    faults.append(f"ticket {number} of {name} is of {ticket.request}, which is elsewhere")
         for log in self.log.requests.values():
             wanted = 1 if log.state is RequestState.DISPATCHED else 0
             if holders[log.id] != wanted:
@@ -177,7 +175,7 @@ class RolloutState:
                 if span.version > highest
             ]
         if self.tokens_lost:
-            faults.append(f"{self.tokens_lost} collected tokens stand nowhere")
+            faults.append(f"{self.tokens_lost} collected tokens are in no request")
         return faults
 
     def _submitted(self, event: BatchSubmitted, changes: Effects) -> None:

@@ -136,9 +136,7 @@ def read_page(path: Path) -> Page:
             time.sleep(LOOK_S)
     finally:
         os.close(fd)
-    raise TornPage(
-        f"{path}: it changed during each of {READ_TRIES} reads; its writer stands still in the middle"
-    )
+    raise TornPage(f"{path}: it changed during each of {READ_TRIES} reads; its writer hangs in the middle")
 
 
 def has_writer(path: Path) -> bool:

@@ -172,7 +172,7 @@ def decode(data: bytes) -> Page:
     try:
         fields[0], fields[-1] = State(fields[0]), fields[-1].rstrip(b"\0").decode()
     except ValueError as problem:
-        raise BadPage(f"it says what no page says: {problem}") from problem
+        raise BadPage(f"a field has an invalid value: {problem}") from problem
     return Page(*fields)
 
 

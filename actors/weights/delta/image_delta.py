@@ -200,7 +200,7 @@ def apply(
             apply_chunk(row.codec, payload, result, row.width, loops=loops)
         if xxhash.xxh3_128_digest(result) != chunk.digest:
             raise WrongResult(
-                f"chunk {number} does not become what version {manifest.version} says it is, after "
+                f"chunk {number} does not match the digest of version {manifest.version} after "
                 f"{len(steps)} of {len(chain)} deltas from version {base_manifest.version}: pull it in full",
                 number,
             )

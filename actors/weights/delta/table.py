@@ -165,7 +165,7 @@ class DeltaTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         ):
             yield f"{len(self.owners)} owners of {counted} bundles, there are {len(self.bundles)}"
         if self.root != self.expected_root():
-            yield "the root is not the digest of what it stands for"
+            yield "the root is not the digest of the table"
 
 
 _CHANGES = frozenset(codec for codec in Codec if codec is not Codec.SAME)

@@ -65,7 +65,7 @@ def newest(source: Path) -> int | None:
         text = pointer.read_text(errors="replace")
         version = version_of(text)
         if version is None:
-            raise BadVersion(f"{pointer} says {text[:100]!r}, which names no version")
+            raise BadVersion(f"{pointer} has {text[:100]!r}, which names no version")
         return version
     found = [
         version
@@ -212,7 +212,7 @@ def _apply_one(path: Path, spec: TensorSpec, terms: Terms, want: str, into: memo
     have = digest(terms.checksum, into)
     if have != want:
         raise WrongDigest(
-            f"{path}: {spec.name!r} becomes {have} ({terms.checksum}), the publisher says {want}: the "
+            f"{path}: {spec.name!r} becomes {have} ({terms.checksum}), the publisher's digest is {want}: the "
             "base is not the version that it was made against, or the file is damaged"
         )
 

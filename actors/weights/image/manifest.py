@@ -205,12 +205,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         end = 0
         for tensor in sorted(self.tensors, key=lambda tensor: tensor.offset):
             if tensor.offset < end or tensor.nbytes < 0:
-                yield f"tensor {tensor.name} at {tensor.offset} lies upon another one"
+                yield f"tensor {tensor.name} at {tensor.offset} overlaps another one"
             end = tensor.offset + tensor.nbytes
         if self.owners:
             yield from self._faults_of_owners()
         if self.root != self.expected_root():
-            yield "the root is not the digest of what it stands for"
+            yield "the root is not the digest of the manifest"
 
     def _faults_of_owners(self) -> Iterator[str]:
         held = {owner.source: owner.runs for owner in self.owners}

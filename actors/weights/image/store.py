@@ -200,7 +200,7 @@ class ImageStore:
             if time.monotonic() >= until_s:
                 raise ImageStoreFull(
                     f"{self.directory} keeps {self.keep} versions and {self.held} that are read, and all of "
-                    f"{kept} are read: whoever reads the oldest (fuser {self.path(kept[0])}) is to let go"
+                    f"{kept} are read: end the reader of the oldest one (fuser {self.path(kept[0])})"
                 )
             time.sleep(LOOK_S)
         whole = [folder for folder in idle if (folder / FILE).exists()]

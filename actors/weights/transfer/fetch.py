@@ -139,7 +139,7 @@ class VersionFetch:
             try:
                 source = await self._find()
                 await self._attempt(source, wait)
-                self._ctx.background(self._finding.tell(self._question()), "tell that it is here")
+                self._ctx.background(self._finding.tell(self._question()), "report that it is here")
                 return None
             except UnusableDelta as problem:
                 self._ctx.log.warning(

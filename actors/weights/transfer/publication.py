@@ -124,7 +124,7 @@ class VersionPublisher:
             raise
         except AskFailed as problem:
             raise Refused(
-                f"version {version} is here, {MANAGER} was not told: {problem}; publish it again"
+                f"version {version} is here, {MANAGER} did not take it: {problem}; publish it again"
             ) from problem
 
     async def _describe(self, message: Publish) -> Published:

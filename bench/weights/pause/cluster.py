@@ -198,7 +198,7 @@ class Cluster:
         """Summary of an actor of a host, as `rlctl ps` shows it."""
         where = find_process(host.state_dir, kind, host.processes[kind].pid)
         if where is None:
-            raise RuntimeError(f"{host.name}/{kind} has not said where it is")
+            raise RuntimeError(f"{host.name}/{kind} has not reported its address")
         runtime = Address(name=SYSTEM, endpoint=where.endpoint, public_key=where.public_key)
         state = await self.manager.system.ask(runtime, Inspect(), deadline_s=PUBLISH_S, expect=SystemState)
         return next(one.figures for one in state.actors if one.name == actor)

@@ -225,7 +225,7 @@ async def test_unreachable_manager_does_not_block_the_loop(
     async def refused_at_once(ctx: Context, to: str, message: Message, **_: object) -> Message:
         asked.append(message)
         assert len(asked) < 50, "the gateway asks without a pause"
-        raise AskTimeout("nobody holds the name, and there is no registry")
+        raise AskTimeout("no actor holds the name, and there is no registry")
 
     async with world(tmp_path) as running:
         monkeypatch.setattr(Context, "ask", refused_at_once)
@@ -261,7 +261,7 @@ async def test_same_id_joins_the_request_and_other_contents_fail(tmp_path: Path)
         await running.until_asked()
         await running.made("a", 0, 6)
         two = asyncio.create_task(read(running, ask(named=True, deadline_s=60.0)))
-        with pytest.raises(BadAsk, match="other contents"):
+        with pytest.raises(BadAsk, match="different contents"):
             await read(running, ask(named=True, seed=9))
         await asyncio.sleep(0.05)
         running.end("a", 9)

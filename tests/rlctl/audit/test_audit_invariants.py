@@ -188,7 +188,7 @@ def test_name_returned_to_an_older_incarnation_is_found() -> None:
 
 def test_skipped_or_repeated_step_is_found() -> None:
     evidence = whole()
-    assert "was skipped" in texts(replace(evidence, trained=[trained(1), trained(3)]))
+    assert "were skipped" in texts(replace(evidence, trained=[trained(1), trained(3)]))
     assert "it was done twice" in texts(replace(evidence, trained=[*evidence.trained, trained(3)]))
     assert "training reached step 2" in texts(replace(evidence, trained=evidence.trained[:2]))
     assert "step 2 was never recorded" in texts(replace(evidence, finished=[1, 3]))

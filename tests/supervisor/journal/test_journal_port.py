@@ -250,7 +250,7 @@ async def test_full_disk_refuses_loses_nothing_and_works_once_freed(
         ("DELETE FROM gleaner.events WHERE {here} AND stream='b'", "events 1 to 1 of .*b are missing"),
         ("UPDATE gleaner.events SET seq=7 WHERE {here} AND stream='b'", "event 1 of .*b is missing"),
         ("DELETE FROM gleaner.snapshots WHERE {here} AND stream='c'", "snapshot of .*c is missing"),
-        ("UPDATE gleaner.snapshots SET seq=1 WHERE {here} AND stream='c'", "stands at 1, expected 2"),
+        ("UPDATE gleaner.snapshots SET seq=1 WHERE {here} AND stream='c'", "is at 1, expected 2"),
     ],
 )
 async def test_damage_is_refused_with_place_and_advice(place: PlaceUnderTest, damage: str, what: str) -> None:

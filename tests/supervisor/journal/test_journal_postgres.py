@@ -134,7 +134,7 @@ def test_newer_layout_is_refused_with_both_versions(postgres: PostgresServer) ->
         db.execute("UPDATE gleaner.layout SET version=5")
     for look in (lambda: asyncio.run(_open_and_close(url)), lambda: view_database(url).__enter__()):
         with pytest.raises(
-            JournalUnreadable, match="has layout 5, this program knows up to 1: run the newer"
+            JournalUnreadable, match="has layout 5, this program supports up to 1: run the newer"
         ):
             look()
 

@@ -241,7 +241,7 @@ def test_newer_layout_is_refused_with_versions_and_advice(tmp_path: Path) -> Non
         db.execute("PRAGMA user_version=7")
     for look in (lambda: replay(path), lambda: read_streams(path, ["a"])):
         with pytest.raises(
-            JournalUnreadable, match=r"j.sqlite has layout 7, this program knows up to 2: run"
+            JournalUnreadable, match=r"j.sqlite has layout 7, this program supports up to 2: run"
         ):
             look()
 

@@ -309,7 +309,7 @@ async def test_watcher_table_is_bounded_and_drops_idle_entries(
             life = (sitting.name, sitting.incarnation)
             watches.watched_by(Watch(endpoint=f"loop://live/{number}", watched=[life]), b"live")
         assert len(watches.watchers_of(sitting.name, sitting.incarnation)) == MAX_WATCHERS
-        assert "is told of dead links only" in caplog.text
+        assert "is notified of dead links only" in caplog.text
 
 
 @pytest.mark.realprocess

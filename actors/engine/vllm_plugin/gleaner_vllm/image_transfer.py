@@ -118,7 +118,7 @@ def _tensors(update: ImageUpdate) -> Iterator[tuple[str, torch.Tensor]]:
     for name, dtype, shape, offset, nbytes in update.tensors:
         kind = getattr(torch, dtype, None)
         if not isinstance(kind, torch.dtype):
-            raise BadImage(f"{name!r} is of {dtype!r}, which torch does not know")
+            raise BadImage(f"{name!r} is of {dtype!r}, which torch does not have")
         tensor = torch.empty(shape, dtype=kind, device="meta")
         if tensor.numel() * tensor.element_size() != nbytes or offset < 0 or offset + nbytes > size:
             raise BadImage(

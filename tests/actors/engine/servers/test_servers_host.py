@@ -326,7 +326,7 @@ def test_unresponsive_idle_server_is_given_up(host: DrivenHost, server: Scripted
     ("made", "why"),
     [
         (lambda chunk: Chunk(chunk.tokens, [float("nan")] * len(chunk.tokens)), "no number"),
-        (lambda chunk: Chunk(chunk.tokens, chunk.logprobs, None, 0, "8"), "somebody else"),
+        (lambda chunk: Chunk(chunk.tokens, chunk.logprobs, None, 0, "8"), "another client"),
     ],
 )
 def test_invalid_tokens_are_not_passed_on(

@@ -211,7 +211,7 @@ def test_server_that_counts_too_few_tokens_dies(host: DrivenHost, server: Holds)
     server.has(11, made=4, come=3)
     serving(host, server, 11)
     server.made_of[11] = 2
-    with pytest.raises(ServerDied, match="made 2 tokens .* 3 came"):
+    with pytest.raises(ServerDied, match="reports 2 tokens .* 3 arrived"):
         flip(host)
 
 

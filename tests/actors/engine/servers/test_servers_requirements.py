@@ -54,8 +54,8 @@ def test_missing_server_package_is_named_with_the_interpreter() -> None:
 def test_missing_environment_is_named(tmp_path: Path) -> None:
     problem = lacks(kind="vllm", environment=str(tmp_path / "none"))
     assert problem == (
-        f"engine.environment {tmp_path / 'none'}: no such folder; `make engine-vllm` makes one, "
-        "docs/engines.md says how"
+        f"engine.environment {tmp_path / 'none'}: no such folder; `make engine-vllm` makes one "
+        "(docs/engines.md)"
     )
     (tmp_path / "empty").mkdir()
     assert "has no bin/python" in lacks(kind="vllm", environment=str(tmp_path / "empty"))
@@ -65,7 +65,7 @@ def test_missing_environment_is_named(tmp_path: Path) -> None:
     ("program", "word"),
     [
         ("echo it is broken >&2; exit 3", "its interpreter ended with 3: it is broken"),
-        ("echo nothing of use", "does not say what is installed"),
+        ("echo nothing of use", "does not list what is installed"),
     ],
 )
 def test_broken_interpreter_is_named_with_its_output(tmp_path: Path, program: str, word: str) -> None:

@@ -215,11 +215,11 @@ def test_canary_test_has_a_unique_name() -> None:
         (["x"], "expected objects with path and content"),
         ([{"path": "../test_a.py", "content": ""}], "no path within a folder"),
         ([{"path": "test_a.py", "content": "def"}], "test_a.py: "),
-        ([{"path": "test_a.py", "content": "x = 1"}], 'say how many: "tests": 3'),
+        ([{"path": "test_a.py", "content": "x = 1"}], 'give their number: "tests": 3'),
         ([{"path": "test_a.py", "content": None}], "content: expected a text"),
         ([{"path": "test_a.py", "content": "", "tests": 0}], "expected the number of its tests"),
         ([{"path": "test_a.py", "content": "import pytest\n@pytest.mark.parametrize('n', range(3))\n"
-           "def test_a(n): pass"}], 'say how many tests the file has: "tests": 3'),
+           "def test_a(n): pass"}], 'give its number of tests: "tests": 3'),
     ],
 )  # fmt: skip
 def test_unusable_tests_are_named_with_a_remedy(tests: list[object], words: str) -> None:

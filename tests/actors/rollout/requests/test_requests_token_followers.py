@@ -129,7 +129,7 @@ async def test_sampling_parameters_reach_the_engine_and_identify_requests(tmp_pa
         greedy = await generate(running, msgspec.structs.replace(HELLO, id="greedy", temperature=0.0))
         top = msgspec.structs.replace(HELLO, sampling=Sampling(top_k=1))
         assert (await generate(running, top)).tokens == greedy.tokens
-        with pytest.raises(Refused, match="other contents"):
+        with pytest.raises(Refused, match="different contents"):
             await generate(running, HELLO)
         with pytest.raises(Refused, match="top_p: expected"):
             await generate(running, msgspec.structs.replace(HELLO, id="x", sampling=Sampling(top_p=2.0)))

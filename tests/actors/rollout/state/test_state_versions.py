@@ -100,7 +100,7 @@ async def test_repeated_single_request_is_one_request(tmp_path: Path) -> None:
         assert (rest.start, have + rest.tokens) == (2, first.tokens)
         with pytest.raises(Refused, match="first 2 tokens are others"):
             await generate(running, msgspec.structs.replace(HELLO, accepted=2, accepted_sha256=b"x"))
-        with pytest.raises(Refused, match="other contents"):
+        with pytest.raises(Refused, match="different contents"):
             await generate(running, msgspec.structs.replace(HELLO, seed=8))
         await host.system.close()
 

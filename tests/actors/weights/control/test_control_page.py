@@ -159,7 +159,7 @@ def test_paused_writer_is_distinguished_from_a_dead_one(path: Path) -> None:
     writer = PageWriter(path)
     writer.write(Page())
     path.write_bytes(encode(Page(), 3))  # the same file: its first half is stored
-    with pytest.raises(TornPage, match="stands still"):
+    with pytest.raises(TornPage, match="writer hangs"):
         read_page(path)
     writer.close()
     with pytest.raises(TornPage, match="died"):

@@ -119,7 +119,7 @@ def test_parts_that_leave_gaps_or_overlap_are_refused() -> None:
         (sealed(built(), tensors=(SPECS[0], SPECS[0])), "named twice"),
         (
             sealed(built(), tensors=(SPECS[0], TensorSpec("on", "float32", (1,), 4000, 4))),
-            "tensor on at 4000 lies upon",
+            "tensor on at 4000 overlaps",
         ),
         (sealed(built(), version=-1), "cannot be"),
         (sealed(built(), owners=(Owner("a", (Run(0, 10000),)),)), "ends at byte 10000, the image at 10240"),
