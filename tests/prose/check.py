@@ -14,6 +14,7 @@ from tests.prose.texts import texts
 UNIT = 10_000  # words: limits are occurrences in so many
 GROUPS = tuple(rule.group for rule in RULES)
 _MADE = re.compile(r"^<!-- made by ", re.IGNORECASE | re.MULTILINE)  # the first lines of such a page
+_WITHOUT_LITERALS = {"tests"}  # strings there are samples, and texts that the packages own
 Limits = Mapping[str, Mapping[str, float]]
 
 
@@ -70,7 +71,7 @@ def measure(root: Path, name: str) -> Folder:
         if _is_made(path):
             continue
         shown = path.relative_to(root).as_posix()
-        for text in texts(path):
+        for text in texts(path, literals=name not in _WITHOUT_LITERALS):
             folder.words += len(text.text.split())
             folder.findings += [Finding(shown, text.line + it.line, it) for it in matches(text.text)]
     return folder

@@ -39,7 +39,9 @@ RULES = (
         "who", "who|whom|whoever|whomever", "the component's name (`who` right after a person's noun is fine)"
     ),
     _rule("nobody", "nobody|somebody|anybody|everybody", "the component's name, or a passive"),
-    _rule("told", "told|tells?|telling", "report, send, notify, show"),
+    # `tell:` begins a parameter's documentation, as `say:` does, or a dead letter's reason: the operation.
+    _rule("told", "told|tells?(?!:)|telling", "report, send, notify, show"),
+    _rule("say", "says?(?!:)|said|saying", "report, state, name, list"),
     _rule("hear", "hears?|heard|hearing", "receive, get, arrive"),
     _rule("owe", "owes?|owed|owing", "must send, is pending, is overdue"),
     _rule("stands", "stands?|stood|lies", "is, is stored, is recorded, means"),

@@ -13,6 +13,7 @@ PLANTED = {
     "who": "The agent asks whoever has the chunk.",
     "nobody": "A chunk that nobody asks for is dropped.",
     "told": "The manager is told of the death.",
+    "say": "The engine says which version it serves.",
     "hear": "The head has not heard of the node.",
     "owe": "Frames that the instance owes.",
     "stands": "The token stands in the log.",
@@ -43,9 +44,11 @@ def test_every_group_has_a_planted_violation() -> None:
         ("a_py", "x = 1\n\n# {}\n"),
         ("a_py", 'def f() -> None:\n    x = 1\n    log.info("{}", x)\n'),
         ("a_py", 'x = 1\n\nparser.add_argument("--x", help="{}")\n'),
+        ("a_py", 'def f() -> None:\n    x = 1\n    raise ValueError("{}")\n'),
+        ("a_py", 'def f() -> None:\n    x = 1\n    raise ValueError(f"{{x}}: {}")\n'),
         ("a_md", "# A page\n\n{}\n"),
     ],
-    ids=["docstring", "comment", "log line", "help", "markdown"],
+    ids=["docstring", "comment", "log line", "help", "error", "f-string", "markdown"],
 )
 def test_check_names_path_and_line_above_the_limit(
     group: str, file: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -73,10 +76,10 @@ def test_check_passes_when_words_are_within_their_limits(
 
 def test_code_is_no_prose(tmp_path: Path) -> None:
     page = "See `who_is_up`.\n\n```\nnobody tells\n```\n\n[a page](whom.md) <!-- nobody -->\n"
-    code = 'told = "nobody owes"\n\n\ndef who() -> str:\n    """Say `whom`."""\n    return told\n'
+    code = 'told = "nobody owes"\n\n\ndef who() -> str:\n    """Return `whom`."""\n    return told\n'
     folder = measure(project(tmp_path, 0, a_md=page, a_py=code), "src")
     assert folder.findings == []
-    assert folder.words == 6  # See . a page] Say .
+    assert folder.words == 6  # See . a page] Return .
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,18 @@ def test_code_is_no_prose(tmp_path: Path) -> None:
 )
 def test_persons_and_longer_words_are_allowed(text: str) -> None:
     assert list(matches(text)) == []
+
+
+def test_literals_are_read_in_packages_and_not_in_tests(tmp_path: Path) -> None:
+    root = project(tmp_path, 0, a_py='def f(x: str) -> str:\n    return f"{x} tells {x}" if x else "told"\n')
+    (root / "src").rename(root / "tests")
+    assert measure(root, "tests").words == 0
+    (root / "tests").rename(root / "actors")
+    assert [it.match.word for it in measure(root, "actors").findings] == ["tells"]
+
+
+def test_operation_tell_is_allowed_as_a_label() -> None:
+    assert list(matches("tell: no route")) == []
 
 
 def test_mark_allows_its_line_only(tmp_path: Path) -> None:
