@@ -208,7 +208,7 @@ async def test_suspended_reason_is_raised_at_the_deadline_too(
     system: TestSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AskTimeout would be wrong here: a caller that waits for a suspended actor would give up."""
-    monkeypatch.setattr("gleaner.supervisor.outbound.SUSPENDED_RETRY_S", 0.02)
+    monkeypatch.setattr("gleaner.supervisor.outbound_asks.SUSPENDED_RETRY_S", 0.02)
     slow = Slow()
     system.spawn("slow", lambda: slow)
     with pytest.raises(Suspended, match="free some"):
