@@ -48,8 +48,8 @@ ALLOWED = {
     (
         "actors/engine/servers/host.py",
         "_follow",
-    ): "`_watch` gives a hung server up",
-    ("actors/engine/servers/host.py", "_watch"): "the period of its looks",
+    ): "`stall_watch` gives a hung server up",
+    ("actors/engine/servers/stall_watch.py", "watch"): "the period of its looks",
     (
         "actors/engine/servers/host.py",
         "closed",

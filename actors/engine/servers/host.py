@@ -1,31 +1,29 @@
 """`RemoteHost`: an engine behind HTTP (orders in, columns of tokens out).
 
-Owns the streams of its tickets, and the verdict that a server has stalled. The wire (`port`) owns the
-protocol; `row_queue` passes rows to a turn. Everything runs on the worker's loop: nothing is computed
+Owns the streams of its tickets. The wire (`port`) owns the protocol, `row_queue` passes rows to a turn,
+`stall_watch` gives up a server that has stalled. Everything runs on the worker's loop: nothing is computed
 here, and another thread would only forward the loop's data. Uses no actor.
 """
 
 import asyncio
 import logging
-import math
 import uuid
-from array import array
 from collections.abc import Coroutine
 
 from gleaner.actors.engine.servers.in_flight import InFlightRequests
-from gleaner.actors.engine.servers.port import Ask, Chunk, LoadFailed, ServerDied, ServerRefused, ServerWire
+from gleaner.actors.engine.servers.port import LoadFailed, ServerDied, ServerRefused, ServerWire
 from gleaner.actors.engine.servers.requests import UnservableRequest, ask_of, vocabulary_of
 from gleaner.actors.engine.servers.row_queue import RowQueue, Stream
+from gleaner.actors.engine.servers.soundness import probe, require_sound
+from gleaner.actors.engine.servers.stall_watch import StallWatch
 from gleaner.actors.engine.servers.stream_interval import StreamInterval
 from gleaner.actors.engine.worker.port import Refusal, StepCommands, StepResult
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.weights import Fetched
 
 TURN_S = 1.0  # without a row or an order
-LOOK_S = 0.25  # between two checks of token progress, and of a full exchange
-HEALTH_SHARE = 4.0  # health checks within `stall_s`
+LOOK_S = 0.25  # between two checks of a full exchange
 LAST_S = 5.0  # for the experts of a request that the server was ordered to abort
-PROBE_TOKEN = 1  # any word of any vocabulary
 
 log = logging.getLogger("nodeagent.engine")
 
@@ -53,6 +51,7 @@ class RemoteHost:
         self._exchange = RowQueue()
         self._in_flight = InFlightRequests(wire)
         self._pace = StreamInterval()
+        self._stall = StallWatch(wire.healthy, stall_s)
         self._id = uuid.uuid4().hex[:12]  # before a ticket in a request's id: servers may have other clients
         self._version: int | None = None
         self._staged: Fetched | None = None
@@ -67,7 +66,6 @@ class RemoteHost:
         self._watching: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._executing: set[int] = set()  # tickets of streams that have delivered something
-        self._progress_s = 0.0  # time of the last token, or of the last moment without a due token
 
     # -- the worker's side --
 
@@ -77,14 +75,14 @@ class RemoteHost:
         if self._ending is not None:
             raise ServerDied("its host was closed")
         if self._watching is None:
-            self._watching = self._beside(self._watch())
+            self._watching = self._beside(self._stall.watch(self._in_server))
         if (
             self._in_flight.on
         ):  # since the previous turn, which loaded weights: the kept tickets are known now
             aborts, commands.aborts = commands.aborts, []
             self._end(aborts)
             await self._in_flight.end()
-            self._progress_s = _now()
+            self._stall.progress()
         load_failed, keeps = "", False
         if commands.load is not None:
             # A checkpoint that the server reads by itself changes more than the weights.
@@ -205,7 +203,7 @@ class RemoteHost:
                     failed = failed or await self._unsound()
                     if failed and before is not None:
                         await self._probe()
-                self._progress_s = _now()
+                loaded_s = self._stall.progress()
         except TimeoutError as late:
             what = f"the server did not serve version {fetched.version} within {self._serve_s:g} s"
             raise ServerDied(what) from late
@@ -214,7 +212,7 @@ class RemoteHost:
             return failed
         self._vocabulary = vocabulary_of(fetched.model_config)
         self._version, self._root = fetched.version, fetched.root
-        log.info("server serves weights: %d after %.2f s", fetched.version, self._progress_s - began_s)
+        log.info("server serves weights: %d after %.2f s", fetched.version, loaded_s - began_s)
         return ""
 
     async def _unsound(self) -> str:
@@ -231,23 +229,13 @@ class RemoteHost:
         return ""
 
     async def _probe(self) -> None:
-        """One token, made by the weights that were loaded."""
-        ask = Ask(f"{self._id}-probe-{uuid.uuid4().hex[:8]}", array("I", [PROBE_TOKEN]), 1, 0.0, 0)
-        made = 0
-        try:
-            async for chunk in self._wire.stream(ask):
-                self._require_sound(chunk)
-                made += len(chunk.tokens)
-        except ServerRefused as refused:
-            raise ServerDied(f"the server refused a probe of one token: {refused}") from refused
-        if made != 1:
-            raise ServerDied(f"a probe of one token brought {made}")
+        await probe(self._wire, f"{self._id}-probe-{uuid.uuid4().hex[:8]}", self._name)
 
     def _carry_out(self, aborts: list[int], adds: list[Work]) -> None:
         if aborts:
             self._end(aborts)
         if not self._streams:
-            self._progress_s = _now()
+            self._stall.progress()
         for work in adds:
             self._begin(work)
 
@@ -297,7 +285,7 @@ class RemoteHost:
         finished = False
         try:
             async for chunk in self._wire.stream(stream.ask):
-                self._require_sound(chunk)
+                require_sound(chunk, self._name)
                 if self._streams.get(stream.ticket) is not stream:
                     self._exchange.read(stream, chunk)
                     continue
@@ -307,7 +295,7 @@ class RemoteHost:
                 finished = chunk.finish is not None
                 while self._exchange.full:  # unread, the connection fills up: backpressure
                     await asyncio.sleep(LOOK_S)
-                    self._progress_s = _now()
+                    self._stall.progress()
         except (ServerRefused, ServerDied) as problem:
             if self._streams.get(stream.ticket) is not stream:
                 log.info("stream of an ended ticket failed: ticket=%d: %s", stream.ticket, problem)
@@ -322,9 +310,13 @@ class RemoteHost:
         self._tasks.pop(stream.ticket, None)
         self._executing.discard(stream.ticket)
 
+    def _in_server(self) -> int | None:
+        """The number of requests in the server; None while it loads."""
+        return None if self._version is None or self._in_flight.on else len(self._streams)
+
     def _measure(self, stream: Stream, tokens: int) -> None:
         """Count the computed tokens of a stream."""
-        now = self._progress_s = _now()
+        now = self._stall.progress()
         if stream.started and tokens:
             self._pace.observe(tokens, now - stream.told_s)
         stream.told_s = now
@@ -338,48 +330,3 @@ class RemoteHost:
         problem = None if task.cancelled() else task.exception()
         if isinstance(problem, Exception):
             self._exchange.fail(problem)
-
-    def _require_sound(self, chunk: Chunk) -> None:
-        """Raises `ServerDied` for tokens that no caller may get."""
-        if not math.isfinite(sum(chunk.logprobs)):
-            raise ServerDied("the server made a log-prob that is no number: its weights are broken")
-        if chunk.version and chunk.version != self._name:
-            raise ServerDied(
-                f"the server serves weights {chunk.version!r}, this worker gave it {self._name!r}: another "
-                "client loads weights into it"
-            )
-
-    async def _watch(self) -> None:
-        """Raises `ServerDied` if the server stalls. It gets health checks, also when idle. If a check is
-        late, our own process was stopped for that time, so it is not counted as the server's silence."""
-        share_s = self._stall_s / HEALTH_SHARE
-        healthy_s = asked_s = _now()
-        while True:
-            due_s = _now() + LOOK_S
-            await asyncio.sleep(LOOK_S)
-            now = _now()
-            self._progress_s += now - due_s
-            healthy_s += now - due_s
-            if self._version is None or self._in_flight.on:  # it loads, which has a deadline of its own
-                healthy_s = self._progress_s = now
-                continue
-            if not self._streams:
-                self._progress_s = now
-            if (late_s := now - self._progress_s) > self._stall_s:
-                raise ServerDied(
-                    f"{len(self._streams)} requests are in the server and no token came for {late_s:.1f} s "
-                    f"(engine.stall_s is {self._stall_s:g})"
-                )
-            if now - asked_s < share_s:
-                continue
-            asked_s = now
-            try:
-                async with asyncio.timeout(share_s):
-                    await self._wire.healthy()
-                healthy_s = _now()
-            except TimeoutError as late:
-                stood_still_s = _now() - asked_s - share_s
-                self._progress_s += stood_still_s
-                healthy_s += stood_still_s
-                if (late_s := _now() - healthy_s) > self._stall_s:
-                    raise ServerDied(f"the server did not answer for {late_s:.1f} s") from late
