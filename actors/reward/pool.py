@@ -1,7 +1,7 @@
 """`WorkerPool`: scoring processes; every item gets a verdict, never a hang.
 
-Owns the queue, the workers and the count of their deaths. The proxy owns the order of scoring (the queue is
-first in, first out), and `scoring` the protocol of a worker.
+Owns the workers and the count of their deaths. `scoring_queue` owns the order of scoring, and `scoring` the
+protocol of a worker.
 
 - Waiting items are given to a worker together, up to `TOGETHER`. If that fails, each is tried alone.
 - An item that hangs its worker beyond the deadline, or crashes it, costs that worker; it is tried alone
@@ -30,11 +30,9 @@ from gleaner.actors.reward.scoring import (
     WorkerHung,
     WorkerSpec,
 )
+from gleaner.actors.reward.scoring_queue import ScoringItem, ScoringQueue, Verdict
 from gleaner.actors.reward.verdicts import LOST, OURS, VERIFIER_FAILED
 from gleaner.supervisor import Intensity, Overloaded
-
-TOGETHER = 32
-TOKENS_TOGETHER = 2**20
 
 LONGEST_BACKOFF_S = 5.0
 START_LATE_S = 5.0  # beyond the time of a worker for its start: then the start itself hangs
@@ -67,30 +65,6 @@ class ProblemLost(NoProblem):
     """Its workers hung, died or sent invalid replies; a repeated request may get the problem."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result of a response. Statuses of ours have no score, all others but `ok` score 0, and `detail`
-    gives the reason."""
-
-    score: float | None
-    status: str
-    detail: str = ""
-
-
-@dataclass(slots=True)
-class _Job:
-    """A waiting or running item, packed: tokens as objects would take many times as much. tokens: those of a
-    response, 0 for a problem."""
-
-    frame: bytes
-    tokens: int
-    scores: bool
-    deadline_s: float
-    done: "asyncio.Future[pipe.Answer | Verdict]"
-    attempts: int = 0
-    alone: bool = False  # items that were given together with it cost a worker
-
-
 @dataclass(slots=True)
 class Restarts:
     """Computes the time of the next worker start; pure, with times as arguments."""
@@ -106,16 +80,6 @@ class Restarts:
         self.times_s.append(now_s)
         backoff_s = min(self.intensity.backoff_s * 2.0 ** min(max(excess, 0), 20), LONGEST_BACKOFF_S)
         return backoff_s if excess >= 0 else 0.0
-
-
-def _tokens(job: _Job) -> int:
-    """Size of an item that can be scored together with others; 0 for one that is scored alone."""
-    return job.tokens + 1 if job.scores and not job.alone else 0
-
-
-def _settle(job: _Job, answer: pipe.Answer | Verdict) -> None:
-    if not job.done.done():
-        job.done.set_result(answer)
 
 
 def verdict_of(answer: pipe.Answer | Verdict) -> Verdict:
@@ -170,9 +134,7 @@ class WorkerPool:
         self.alive = 0
         self.deaths: Counter[str] = Counter()  # of workers, by cause: timeout, crashed, idle, start
         self._restarts = Restarts(self.intensity)
-        self._queue: asyncio.PriorityQueue[tuple[int, _Job]] = asyncio.PriorityQueue()
-        self._jobs: dict[int, _Job] = {}
-        self._submitted = 0
+        self._queue = ScoringQueue()
         self._slots: list[asyncio.Task[None]] = []
         self._failure = "it was not started"
         self._wait: Wait = _unlisted
@@ -180,7 +142,7 @@ class WorkerPool:
     @property
     def queued(self) -> int:
         """Items that no worker has yet."""
-        return self._queue.qsize()
+        return len(self._queue)
 
     def start(self, wait: Wait = _unlisted) -> None:
         """Start the workers; items may be given at once. `wait`: `Context.wait` of the pool's owner."""
@@ -226,19 +188,9 @@ class WorkerPool:
         if self.queued >= self.max_queue:
             raise Overloaded(f"{self.queued} items wait for a reward worker, at most {self.max_queue} may")
         try:
-            frame = pipe.pack(item)
+            return await self._queue.answer(item, deadline_s or self.deadline_s)
         except pipe.BadFrame as error:
             return Verdict(None, VERIFIER_FAILED, str(error))
-        done: asyncio.Future[pipe.Answer | Verdict] = asyncio.get_running_loop().create_future()
-        self._submitted += 1
-        scores, tokens = (True, len(item.tokens)) if isinstance(item, pipe.ScoreItem) else (False, 0)
-        number, job = self._submitted, _Job(frame, tokens, scores, deadline_s or self.deadline_s, done)
-        self._jobs[number] = job
-        self._queue.put_nowait((number, job))
-        try:
-            return await done
-        finally:
-            del self._jobs[number]
 
     async def _slot(self) -> None:
         """One worker after the other."""
@@ -272,13 +224,11 @@ class WorkerPool:
     async def _serve(self, worker: ScoringWorker) -> str:
         """Give items to a worker until it must be replaced; the reason for that."""
         while True:
-            number, job = await self._queue.get()
-            if job.done.done():  # the caller has given up
-                continue
+            first = await self._queue.take()
             if worker.dead:  # it died while idle: no item is to blame
-                self._queue.put_nowait((number, job))
+                self._queue.put_back(first)
                 return "idle"
-            given = [(number, job), *self._more(job)]
+            given = [first, *self._queue.take_joint(first)]
             try:
                 await self._give(worker, given)
             except WorkerHung as error:
@@ -287,64 +237,45 @@ class WorkerPool:
                 cause, detail = "crashed", str(error)
             else:
                 continue
-            for number, job in given:
-                self._failed(number, job, Verdict(None, LOST, detail), alone=len(given) == 1)
+            for item in given:
+                self._failed(item, Verdict(None, LOST, detail), alone=len(given) == 1)
             return cause
 
-    def _failed(self, number: int, job: _Job, verdict: Verdict, *, alone: bool) -> None:
+    def _failed(self, item: ScoringItem, verdict: Verdict, *, alone: bool) -> None:
         """This item got a verdict of ours: it is tried alone, or that is its verdict. alone: it was alone."""
-        if job.done.done():
+        if item.done.done():
             return
-        job.attempts += alone
-        job.alone = True
-        if job.attempts < self.attempts:
-            self._queue.put_nowait((number, job))  # its number puts it in front
+        item.attempts += alone
+        item.alone = True
+        if item.attempts < self.attempts:
+            self._queue.put_back(item)
         else:
-            job.done.set_result(verdict)
+            item.settle(verdict)
 
-    def _answered(self, number: int, job: _Job, answer: pipe.Answer, *, alone: bool) -> None:
+    def _answered(self, item: ScoringItem, answer: pipe.Answer, *, alone: bool) -> None:
         """The worker is alive, and sent this reply."""
-        if job.scores and (verdict := verdict_of(answer)).status in OURS:
-            self._failed(number, job, verdict, alone=alone)
+        if item.scores and (verdict := verdict_of(answer)).status in OURS:
+            self._failed(item, verdict, alone=alone)
         else:
-            _settle(job, answer)
+            item.settle(answer)
 
-    def _more(self, first: _Job) -> list[tuple[int, _Job]]:
-        """Items that wait and can be scored together with the first one."""
-        more: list[tuple[int, _Job]] = []
-        other: list[tuple[int, _Job]] = []
-        tokens = _tokens(first)
-        while tokens and len(more) + 1 < TOGETHER and not self._queue.empty():
-            number, job = self._queue.get_nowait()
-            if job.done.done():
-                continue
-            count = _tokens(job)
-            if not count or tokens + count > TOKENS_TOGETHER:
-                other.append((number, job))
-                break
-            tokens += count
-            more.append((number, job))
-        for one in other:
-            self._queue.put_nowait(one)
-        return more
-
-    async def _give(self, worker: ScoringWorker, given: list[tuple[int, _Job]]) -> None:
+    async def _give(self, worker: ScoringWorker, given: list[ScoringItem]) -> None:
         """Have a worker score these; scored items are removed from `given`. Raises `WorkerHung`,
         `WorkerDied`.
         """
         if len(given) > 1:
-            items = [pipe.item(job.frame[pipe.PREFIX.size :]) for _, job in given]
+            items = [pipe.item(one.frame[pipe.PREFIX.size :]) for one in given]
             whole = pipe.ScoreItems([item for item in items if isinstance(item, pipe.ScoreItem)])
-            together = await worker.ask(pipe.pack(whole), max(job.deadline_s for _, job in given))
+            together = await worker.ask(pipe.pack(whole), max(one.deadline_s for one in given))
             if isinstance(together, pipe.ScoresOut) and len(together.scores) == len(given):
                 for score in together.scores:
-                    self._answered(*given.pop(0), score, alone=False)
+                    self._answered(given.pop(0), score, alone=False)
         while given:  # it is one, or one of them made the scorer raise
-            number, job = given[0]
-            answer = None if job.done.done() else await worker.ask(job.frame, job.deadline_s)
+            item = given[0]
+            answer = None if item.done.done() else await worker.ask(item.frame, item.deadline_s)
             del given[0]
             if answer is not None:
-                self._answered(number, job, answer, alone=True)
+                self._answered(item, answer, alone=True)
 
     def _slot_ended(self, slot: "asyncio.Task[None]") -> None:
         if not slot.cancelled() and (error := slot.exception()) is not None:
@@ -352,6 +283,4 @@ class WorkerPool:
 
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why
-        for job in self._jobs.values():
-            if not job.done.done():
-                job.done.set_exception(PoolFailed(f"the reward pool cannot score: {why}"))
+        self._queue.fail(PoolFailed(f"the reward pool cannot score: {why}"))

@@ -28,7 +28,7 @@ ALLOWED = {
     ("actors/engine/worker/served_weights.py", "_fetched"): LISTED_BY_CALLER,
     ("actors/engine/worker/served_weights.py", "_announced"): LISTED_BY_CALLER,
     ("actors/reward/pool.py", "_slot"): "a pause between two starts of workers, at most LONGEST_BACKOFF_S",
-    ("actors/reward/pool.py", "_submit"): "the proxy waits; tries and their deadlines bound it",
+    ("actors/reward/scoring_queue.py", "answer"): "the proxy waits; tries and their deadlines bound it",
     ("actors/reward/verifiers/http_rewards.py", "_tried"): IN_A_WORKER,
     ("actors/reward/verifiers/http_rewards.py", "_asked"): IN_A_WORKER,
     ("actors/reward/verifiers/own_function.py", "call_async"): IN_A_WORKER,

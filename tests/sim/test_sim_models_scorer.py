@@ -7,8 +7,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gleaner.actors.reward.pool import PoolLimits, Verdict, WorkerPool
+from gleaner.actors.reward.pool import PoolLimits, WorkerPool
 from gleaner.actors.reward.scoring import ScoringWorker, WorkerSpec
+from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.sim.models.scorer import Fault, Problems, ScorerFaults, ScorerLaw, SimScorer
 from gleaner.supervisor.virtual_time import VirtualLoop
 

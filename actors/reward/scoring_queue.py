@@ -1,0 +1,110 @@
+"""`ScoringQueue`: items that wait for a reward worker, or run in one.
+
+First in, first out; an item that is tried again is in front. Owns which items may be scored together, and
+their futures. `pool` owns the workers.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from gleaner.actors.reward import pipe
+
+TOGETHER = 32
+TOKENS_TOGETHER = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of a response. Statuses of ours have no score, all others but `ok` score 0, and `detail`
+    gives the reason."""
+
+    score: float | None
+    status: str
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class ScoringItem:
+    """A waiting or running item, packed: tokens as objects would take many times as much. tokens: those of a
+    response, 0 for a problem."""
+
+    number: int
+    frame: bytes
+    tokens: int
+    scores: bool
+    deadline_s: float
+    done: "asyncio.Future[pipe.Answer | Verdict]"
+    attempts: int = 0
+    alone: bool = False  # items that were given together with it cost a worker
+
+    @property
+    def joint_tokens(self) -> int:
+        """Size of an item that can be scored together with others; 0 for one that is scored alone."""
+        return self.tokens + 1 if self.scores and not self.alone else 0
+
+    def settle(self, answer: pipe.Answer | Verdict) -> None:
+        """Give the caller its answer, if it still waits."""
+        if not self.done.done():
+            self.done.set_result(answer)
+
+
+class ScoringQueue:
+    """See the module docstring. Use it on one loop."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.PriorityQueue[tuple[int, ScoringItem]] = asyncio.PriorityQueue()
+        self._items: dict[int, ScoringItem] = {}
+        self._submitted = 0
+
+    def __len__(self) -> int:
+        """Items that no worker has yet."""
+        return self._waiting.qsize()
+
+    async def answer(
+        self, item: pipe.ScoreItem | pipe.ProblemItem, deadline_s: float
+    ) -> pipe.Answer | Verdict:
+        """Queue an item and wait for its answer. Raises `pipe.BadFrame`, and what `fail` was called with."""
+        frame = pipe.pack(item)
+        self._submitted += 1
+        scores, tokens = (True, len(item.tokens)) if isinstance(item, pipe.ScoreItem) else (False, 0)
+        done: asyncio.Future[pipe.Answer | Verdict] = asyncio.get_running_loop().create_future()
+        queued = ScoringItem(self._submitted, frame, tokens, scores, deadline_s, done)
+        self._items[queued.number] = queued
+        self.put_back(queued)
+        try:
+            return await done
+        finally:
+            del self._items[queued.number]
+
+    def put_back(self, item: ScoringItem) -> None:
+        """The item waits; its number puts an item that was taken in front."""
+        self._waiting.put_nowait((item.number, item))
+
+    async def take(self) -> ScoringItem:
+        """The next item whose caller still waits."""
+        while True:
+            _, item = await self._waiting.get()
+            if not item.done.done():
+                return item
+
+    def take_joint(self, first: ScoringItem) -> list[ScoringItem]:
+        """Items that wait and can be scored together with the first one."""
+        joint: list[ScoringItem] = []
+        tokens = first.joint_tokens
+        while tokens and len(joint) + 1 < TOGETHER and not self._waiting.empty():
+            _, item = self._waiting.get_nowait()
+            if item.done.done():
+                continue
+            count = item.joint_tokens
+            if not count or tokens + count > TOKENS_TOGETHER:
+                self.put_back(item)
+                break
+            tokens += count
+            joint.append(item)
+        return joint
+
+    def fail(self, problem: Exception) -> None:
+        """End every open item with this error."""
+        for item in self._items.values():
+            if not item.done.done():
+                item.done.set_exception(problem)
