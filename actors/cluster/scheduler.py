@@ -1,22 +1,22 @@
 """`Scheduler`: the job, its hosts, and Algorithm 1 between its steps.
 
 Owns the job's state, the membership of hosts and the seeding state; all three survive its own death. Only the
-Scheduler reports hosts to the controller. It detects joined, left and killed hosts itself (by hello, goodbye
-and watch); node agents report notices and drains. It starts no process itself: node agents request their part
-of the job, and the Provider gets the job's demand.
+Scheduler reports hosts to the controller (`host_events`). It detects joined, left and killed hosts itself (by
+hello, goodbye and watch); node agents report notices and drains. It starts no process itself: node agents
+request their part of the job, and the Provider gets the job's demand.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 from msgspec import structs
 
+from gleaner.actors.cluster.host_events import HostEvents
 from gleaner.actors.cluster.job import config_of
-from gleaner.actors.cluster.membership import HEAD, MAX_MEMBERS, Member, Members
+from gleaner.actors.cluster.membership import HEAD, Member, Members
 from gleaner.actors.cluster.planner import Planner, planner_of
 from gleaner.actors.cluster.seeding import SeedingState
-from gleaner.actors.names import CONTROLLER, PROVIDER
+from gleaner.actors.names import PROVIDER
 from gleaner.actors.protocol.cluster import (
     HostsUp,
     JobEnded,
@@ -51,12 +51,11 @@ from gleaner.supervisor import (
 )
 
 ASK_DEADLINE_S = 10.0
-TAKEN_LATE_S = 60.0  # an order or an event that is not accepted for so long is logged
+TAKEN_LATE_S = 60.0  # an order that is not accepted for so long is logged
 RETRY_S = 0.2
 SOON_S = 0.5  # between two hellos of a host that waits until the others have stopped an earlier job
 LOOK_S = 0.5  # between two checks for silent hosts, at least
 LOOKS = 10  # checks within the silence limit
-MAX_UNTOLD = 4 * MAX_MEMBERS  # events that the controller has not accepted yet; the oldest are dropped first
 
 
 class ClusterState(Message, frozen=True):
@@ -90,15 +89,13 @@ class Scheduler(Actor):
         self._boot = boot
         self._now = ClusterState()
         self._members = Members()
-        self._untold: deque[NodeSeen] = deque(maxlen=MAX_UNTOLD)
-        self._told = 0
-        self._news = asyncio.Event()
         self._unsaved: list[tuple[list[NodeSeen], Callable[[], None] | None]] = []
         self._saves = False
         self._take_config(Config())
 
     async def on_start(self) -> None:
         self._membership = self.ctx.stream("members")
+        self._events = HostEvents(self.ctx)
         async for event in self.ctx.journal.replay():
             if isinstance(event, ClusterState):
                 self._now = event
@@ -111,7 +108,7 @@ class Scheduler(Actor):
             self._take_config(config_of(self._now.job))
             if self._now.state == "running":
                 self.ctx.background(self._insist(StartFleet(job=self._now.job)), "fleet")
-        self.ctx.background(self._tell_controller(), "news of hosts")
+        self.ctx.background(self._events.run(), "news of hosts")
         self._look_later()
 
     # -- the job --
@@ -148,7 +145,7 @@ class Scheduler(Actor):
         for node, member in self._members.by_name.items():
             if member.role != "head":
                 joined = NodeSeen(node=node, role=member.role, event="joined", devices=member.devices)
-                self._tell_later([joined])
+                self._report_later([joined])
         return self._job_is()
 
     @handles(JobStatus)
@@ -172,7 +169,7 @@ class Scheduler(Actor):
                 done=now.job.run_id if message.ok and now.job is not None else now.done,
             )
         )
-        self._untold.clear()
+        self._events.clear()
         self._call_hosts()
         self.ctx.background(self._insist(StopFleet()), "fleet")
 
@@ -255,7 +252,7 @@ class Scheduler(Actor):
     @handles(NodeSeen, lane=Lane.SYSTEM)
     async def reported(self, message: NodeSeen) -> None:
         """A node agent's own notice or drain."""
-        self._tell_later([message])
+        self._report_later([message])
 
     @handles(WhoIsUp, lane=Lane.SYSTEM)
     async def list_hosts(self, message: WhoIsUp) -> HostsUp:
@@ -302,44 +299,15 @@ class Scheduler(Actor):
                     )
                 )
                 for events, then in unsaved:
-                    self._tell_later(events)
+                    self._report_later(events)
                     if then is not None:
                         then()
         finally:
             self._saves = False
 
-    def _tell_later(self, events: list[NodeSeen]) -> None:
+    def _report_later(self, events: list[NodeSeen]) -> None:
         if self._now.state == "running":
-            self._untold.extend(events)
-            self._news.set()
-
-    async def _tell_controller(self) -> None:
-        """Send every event once and in order; the controller may start later, or be restarting."""
-        while True:
-            while not self._untold:
-                self._news.clear()
-                await self.ctx.idle(self._news)
-            event = self._untold[0]
-            async with self.ctx.wait(
-                "an event to be taken", on=CONTROLLER, deadline_s=TAKEN_LATE_S, go_on=True
-            ):
-                await self._tell_first(event)
-            if self._untold and self._untold[0] is event:
-                self._untold.popleft()
-            self._told += 1
-
-    async def _tell_first(self, event: NodeSeen) -> None:
-        """Send until the controller has accepted it, or its job is over."""
-        key = f"{self.ctx.name}/{self.ctx.incarnation}/{self._told}"
-        while self._untold and self._untold[0] is event:
-            try:
-                await self.ctx.ask(CONTROLLER, event, deadline_s=ASK_DEADLINE_S, expect=Done, key=key)
-                return
-            except Refused as refusal:
-                self.ctx.log.warning("controller refused event: %s: %s", event, refusal)
-                return
-            except AskFailed:
-                await asyncio.sleep(RETRY_S)
+            self._events.add(events)
 
     def summary(self) -> dict[str, str | int | float]:
         seeding = self._now.seeding

@@ -37,7 +37,7 @@ ALLOWED = {
     ("actors/rollout/journal/frame_intake.py", "acknowledge"): "a commit: listed by the journal",
     ("actors/rollout/batches/group_selection.py", "_decided"): "a commit: listed by the journal",
     ("actors/rollout/batches/scoring.py", "_ask_until_scored"): LISTED_BY_CALLER,
-    ("actors/cluster/scheduler.py", "_tell_first"): LISTED_BY_CALLER,
+    ("actors/cluster/host_events.py", "_report"): LISTED_BY_CALLER,
     ("actors/weights/shards/assembly.py", "_fill"): LISTED_BY_CALLER,
     ("actors/weights/transfer/fetch.py", "run"): LISTED_BY_CALLER,
     ("actors/weights/transfer/fetch.py", "_find"): LISTED_BY_CALLER,
