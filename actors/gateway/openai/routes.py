@@ -5,7 +5,7 @@ structs (`requests`, `wire`). Adapter.
 """
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -35,7 +35,7 @@ from gleaner.actors.gateway.openai.requests import (
     CompletionRequest,
 )
 from gleaner.actors.gateway.openai.shape import Shape
-from gleaner.actors.gateway.openai.wire import ChatCompletion, Completion
+from gleaner.actors.gateway.openai.wire import ChatChunk, ChatCompletion, Completion
 from gleaner.actors.gateway.server import events
 
 SEEDS = 2**31
@@ -114,21 +114,7 @@ async def completions(call: Call) -> web.StreamResponse:
     echo = [_text(shape, *pair) for pair in zip(given, prompts, strict=True)] if body.echo else None
     answers = CompletionAnswers(replace(shape, echo=echo))
     updates = follow(call.desk.requests, asks, readers)
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        try:
-            async for one in updates:
-                if (chunk := answers.chunk(one)) is not None:
-                    yield event(chunk)
-            if answers.shape.usage:
-                yield event(answers.usage_chunk())
-        finally:
-            await updates.aclose()
-
-    if body.stream:
-        return await events(call, chunks())
-    await _take_all(answers, updates)
-    return json(answers.whole())
+    return await _answer(call, answers, updates, bool(body.stream))
 
 
 async def begin_chat(
@@ -148,25 +134,7 @@ async def begin_chat(
 async def chat(call: Call) -> web.StreamResponse:
     body = await call.body(ChatRequest)
     answers, updates = await begin_chat(call, body)
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        opened = False
-        try:
-            async for one in updates:
-                if not opened:
-                    opened = True
-                    yield event(answers.opening())
-                if (chunk := answers.chunk(one)) is not None:
-                    yield event(chunk)
-            if answers.shape.usage:
-                yield event(answers.usage_chunk())
-        finally:
-            await updates.aclose()
-
-    if body.stream:
-        return await events(call, chunks())
-    await _take_all(answers, updates)
-    return json(answers.whole())
+    return await _answer(call, answers, updates, bool(body.stream), answers.opening)
 
 
 async def models(call: Call) -> web.StreamResponse:
@@ -181,6 +149,35 @@ async def model(call: Call) -> web.StreamResponse:
 def event(chunk: msgspec.Struct) -> bytes:
     """A server-sent event."""
     return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+
+async def _answer(
+    call: Call,
+    answers: CompletionAnswers | ChatAnswers,
+    updates: AsyncGenerator[Delta | Last, None],
+    stream: bool,
+    opening: Callable[[], ChatChunk] | None = None,
+) -> web.StreamResponse:
+    """The answer as events or as one body. opening: the event before the first one."""
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        opened = opening is None
+        try:
+            async for one in updates:
+                if opening is not None and not opened:
+                    opened = True
+                    yield event(opening())
+                if (chunk := answers.chunk(one)) is not None:
+                    yield event(chunk)
+            if answers.shape.usage:
+                yield event(answers.usage_chunk())
+        finally:
+            await updates.aclose()
+
+    if stream:
+        return await events(call, chunks())
+    await _take_all(answers, updates)
+    return json(answers.whole())
 
 
 async def _take_all(
