@@ -32,7 +32,7 @@ ADAPTERS = {
     "actors/engine/servers/sglang.py": "a server of SGLang",
     "actors/engine/sglang_plugin/gleaner_sglang.py": "runs inside of SGLang, not here",
     "actors/engine/servers/sglang_weights.py": "files that a server reads",
-    "actors/engine/servers/vllm.py": "a server of vLLM",
+    "actors/engine/servers/vllm_folders.py": "a server of vLLM",
     "actors/engine/vllm_plugin/gleaner_vllm/image_transfer.py": "runs inside of vLLM, not here",
     "rlctl/integrations/verl.py": "runs inside of verl, not here",
     "rlctl/integrations/verl_weights.py": "runs inside of verl, not here",

@@ -11,12 +11,10 @@ Owns the translation, and the server's process if it is ours. Adapter.
   So both are refused for a request with a prefix.
 - Ends: each request names the tokens that end a response of this model, and the server ignores all others.
 - Weights: our weight transfer engine (`vllm_plugin`), if the server has it: its workers map the image in
-  shared memory and feed the model's own loader. Otherwise a folder (`images.checkpoint_folder`) by
-  `reload_weights`.
+  shared memory and feed the model's own loader. Otherwise a folder (`vllm_folders`).
 - Caches of another version are never used: they are dropped, and each version has a salt of its own.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 
 from gleaner.actors.engine.images.checkpoint_folder import version_name
@@ -31,20 +29,17 @@ from gleaner.actors.engine.servers.port import (
     ServerRefused,
 )
 from gleaner.actors.engine.servers.supervised_server import Start, SupervisedServer
+from gleaner.actors.engine.servers.vllm_folders import VllmFolders
 from gleaner.actors.engine.servers.vllm_messages import (
     MADE_TOKENS,
     AbortRequests,
-    CollectiveRpc,
     CompletionChunk,
     FinishUpdate,
     InitTransfer,
     MadeTokens,
     Masked,
     Models,
-    NewVersion,
     Nothing,
-    Reload,
-    ServerInfo,
     WeightInfo,
     chunk_of,
     completion_of,
@@ -78,6 +73,7 @@ class VllmWire:
     def __init__(self, url: str, start: Start | None, api_key: str = "") -> None:
         self._http = HttpWire(url, api_key)
         self._server = SupervisedServer(self._http, start)
+        self._folders = VllmFolders(self._http, self._server.folder)
         self._flip = WeightUpdate(self._load)
         self._by_image: bool | None = None
         self._tells_made = self._held = False
@@ -108,7 +104,7 @@ class VllmWire:
                 self._by_image = await self._has_our_engine()
                 self._tells_made = self._by_image and await self._has_our_route()
             if not self._by_image:
-                await self._stage_folder(fetched)
+                await self._folders.stage(fetched)
         except ServerRefused as refused:
             raise ServerDied(f"{self._http.url} takes no weights: {refused}") from refused
         except OSError as problem:
@@ -156,7 +152,7 @@ class VllmWire:
             await self._http.tell("/update_weights", update_of(fetched.path, placed), LOAD_S)
             await self._http.tell("/finish_weight_update", FinishUpdate(name), LOAD_S)
         else:
-            await self._reload(fetched, name)
+            await self._folders.load_version(fetched, name)
 
     async def _serve_folder(self, path: str, name: str) -> str:
         """Load a checkpoint that the server reads by itself; "": the one that it serves already, under any
@@ -169,7 +165,7 @@ class VllmWire:
         if path and (serves, self._folder or path) != (name, path):
             await self.pause("abort")
             try:
-                await self._load_folder(path, name)
+                await self._folders.replace(self._folder, path, name)
             finally:
                 await self.go_on()
             self._before = (self._folder, serves)
@@ -187,28 +183,14 @@ class VllmWire:
         try:
             await self.pause("abort")
             try:
-                await self._http.tell("/collective_rpc", CollectiveRpc(reload_of(folder)), LOAD_S)
+                await self._folders.reload(folder)
             finally:
                 await self.go_on()
-            await self._http.tell("/update_weight_version", NewVersion(name))
+            await self._folders.announce(name)
         except ServerRefused as refused:
             raise ServerDied(f"the server did not load what it served before: {refused}") from refused
         self._folder, self._salt = folder, f"reverted-{name}"
         return name
-
-    async def _load_folder(self, path: str, name: str) -> None:
-        """Load a folder into the paused server. A server that refuses may have loaded a part, so it loads its
-        previous weights again. Raises `LoadFailed` then."""
-        try:
-            await self._http.tell("/collective_rpc", CollectiveRpc(Reload(path)), LOAD_S)
-        except ServerRefused as refused:
-            why = f"the server did not load {path}: {refused}"
-            try:
-                await self._http.tell("/collective_rpc", CollectiveRpc(reload_of(self._folder)), LOAD_S)
-            except ServerRefused as again:
-                raise ServerDied(f"{why}; nor what it served before: {again}") from again
-            raise LoadFailed(why) from refused
-        await self._http.tell("/update_weight_version", NewVersion(name))
 
     async def _find_model(self) -> None:
         if not self._model:
@@ -332,29 +314,6 @@ class VllmWire:
             return False
         return True
 
-    async def _stage_folder(self, fetched: Fetched) -> None:
-        """Stage a folder for vLLM's own checkpoint reader. On a CPU vLLM 0.32 keeps using the old output
-        matrix if that is the embedding, because it packed a copy."""
-        if facts(fetched.model_config).tied:
-            info = await self._http.get("/server_info?config_format=text", ServerInfo, ORDER_S)
-            if "device_config=cpu" in info.vllm_config:
-                raise ServerDied(
-                    f"{self._http.url} runs on a CPU, where vLLM does not renew a tied output matrix: "
-                    "install actors/engine/vllm_plugin and start it with "
-                    """--weight-transfer-config '{"backend": "gleaner"}'"""
-                )
-        await asyncio.to_thread(self._server.folder.write, fetched)
-
-    async def _reload(self, fetched: Fetched, name: str) -> None:
-        try:
-            folder = await asyncio.to_thread(self._server.folder.write, fetched)
-            await self._http.tell("/collective_rpc", CollectiveRpc(Reload(str(folder))), LOAD_S)
-            await self._http.tell("/update_weight_version", NewVersion(name))
-        except OSError as problem:
-            raise ServerRefused(str(problem), never=False) from problem
-        finally:
-            self._server.folder.forget(fetched)
-
     async def _gives_raw_logprobs(self) -> bool:
         body = Masked(model=self._model, prompt=[MASK_TOKEN], allowed_token_ids=[MASK_TOKEN])
         chunk = await self._http.post("/v1/completions", body, CompletionChunk, ORDER_S)
@@ -362,11 +321,6 @@ class VllmWire:
         if given is None or not given.token_logprobs or given.token_logprobs[0] is None:
             raise ServerDied(f"{self._http.url} gave no log-prob of a token")
         return given.token_logprobs[0] < RAW_BELOW
-
-
-def reload_of(folder: str) -> Reload:
-    """The reload message for this folder; "": for the model that the server was started with."""
-    return Reload(folder) if folder else Reload()
 
 
 def _shapes(ask: Ask) -> str:
