@@ -6,6 +6,7 @@ same in every run, so one seed is still one history.
 """
 
 import asyncio
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from gleaner.actors.cluster import job as places
 from gleaner.actors.protocol.cluster import NodeSeen, SaveState
 from gleaner.actors.protocol.instances import Serving
 from gleaner.actors.protocol.weights import Fetched, Published
+from gleaner.actors.reward.pipe import ScoreItem
 from gleaner.chaos.deliveries import Session
 from gleaner.chaos.faults import AnyFault
 from gleaner.chaos.frozen_processes import HEAD, FrozenProcesses
@@ -32,9 +34,10 @@ from gleaner.chaos.invariants.facts import (
     RecordWritten,
     RequestAnswered,
     ServedImage,
+    VerifierAnswered,
 )
 from gleaner.chaos.recoveries import Recoveries
-from gleaner.chaos.responses_sim import Responses
+from gleaner.chaos.truth_sim import SimTruth
 from gleaner.nodeagent.exit_codes import GAVE_UP
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.file_mapping import FileMapping
@@ -69,7 +72,7 @@ class Observer:
     """See the module."""
 
     def __init__(
-        self, cluster: SimCluster, jury: Jury, responses: Responses, faults: Sequence[AnyFault] = ()
+        self, cluster: SimCluster, jury: Jury, truth: SimTruth, faults: Sequence[AnyFault] = ()
     ) -> None:
         self.recoveries = Recoveries()
         self._standstills = FrozenProcesses(cluster, jury.see, faults)
@@ -77,7 +80,7 @@ class Observer:
         """The oldest waits at the end."""
         self._cluster = cluster
         self._jury = jury
-        self._responses = responses
+        self._truth = truth
         self._late: dict[tuple[str, str, str, str, float], float] = {}  # since when a wait is late
         self._reported: set[tuple[str, str, str, str, float]] = set()
         self._frozen_s: dict[SimProcess, float] = {}
@@ -90,6 +93,7 @@ class Observer:
         """Start observing."""
         self._cluster.watch(self._seen)
         self._cluster.cloud.on_withdrawn = self.recoveries.withdrawn
+        self._cluster.scorer_faults.on_score = self._scored
         for host in self._cluster.hosts.values():
             host.disk.on_commit = partial(self._commit, host)
         self._cluster.loop.call_later(LOOK_S, self._look_again)
@@ -144,6 +148,10 @@ class Observer:
         fact = Committed(self._now_s, host.name, write.stream, write.incarnation, messages, write.is_snapshot)
         self.recoveries.committed(fact)
         self._jury.see(fact)
+
+    def _scored(self, item: ScoreItem) -> None:
+        tokens = array("I", item.tokens).tobytes()
+        self._jury.see(VerifierAnswered(self._now_s, item.split, item.index, tokens))
 
     def called(self, fact: Fact) -> None:
         """Asks and answers of a program outside of the cluster, until the job is over."""
@@ -247,7 +255,7 @@ class Observer:
     def _note_published(self, host: Host, message: Published) -> None:
         image = self._image(host, message.version)
         if image is not None:
-            self._responses.published(message.root, image)
+            self._truth.published(message.root, image)
             self._published[message.version, message.root] = digest_of(image)
 
     def _look_at_image(self, host: Host, message: Serving | Fetched) -> None:

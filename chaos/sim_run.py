@@ -20,11 +20,11 @@ from gleaner.chaos.invariants.check import Found
 from gleaner.chaos.invariants.facts import RunEnd
 from gleaner.chaos.observe_sim import Observer, acknowledgements
 from gleaner.chaos.plan import Loaded
-from gleaner.chaos.responses_sim import Responses
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.story import line_of, line_of_fault, line_of_found, line_of_note
 from gleaner.chaos.story_filter import StoryFilter
 from gleaner.chaos.tally import Broken, RunReport
+from gleaner.chaos.truth_sim import SimTruth
 from gleaner.configs.schema import Config
 from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
@@ -70,11 +70,11 @@ def run(
             tell(line)
 
     cluster = SimCluster(setting, noted if tell is not None else None)
-    responses = Responses(setting.job_model)
     config = setting.config
+    truth = SimTruth(setting.job_model, config, setting.reserved)
     rollout = config.rollout
-    jury = jury_of(responses.of, rollout.staleness, config.train_problems, rollout.max_pending)
-    observer = Observer(cluster, jury, responses, drawn.faults)
+    jury = jury_of(truth.of, rollout.staleness, config.train_problems, rollout.max_pending)
+    observer = Observer(cluster, jury, truth, drawn.faults)
     faults = Faults(FaultInjector(cluster), drawn.faults)
     reached: list[Found] = []
 
@@ -120,6 +120,7 @@ def run(
                 reason=outcome.reason,
                 quiet_s=quiet_s,
                 waits=observer.waits,
+                history=outcome.history,
             ),
         )
     broken = [Broken(check=found.check, at_s=found.at_s, text=found.text) for found in jury.found]
@@ -167,12 +168,12 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
 
 def job_model(seed: int) -> JobModel:
     """A small model on slow machines: a step takes several virtual seconds and few events, so faults meet it
-    in the middle of its work. Its tokens depend on its weights, so that a wrong version is seen in them. The
-    seed decides how many rows of a request are in a frame."""
+    in the middle of its work. Its tokens depend on all that is asked for, so that a wrong version, prompt or
+    parameter is seen in them. The seed decides how many rows of a request are in a frame."""
     return JobModel(
         model_shape("qwen3-0_6b"),
         LENGTHS,
         token_scale=TOKEN_SCALE,
         frame_rows=FRAME_ROWS[seed % len(FRAME_ROWS)],
-        tokens_follow_weights=True,
+        tokens_follow_inputs=True,
     )

@@ -25,6 +25,7 @@ from gleaner.chaos.invariants.facts import (
     RequestAnswered,
     RequestAsked,
     ServedImage,
+    VerifierAnswered,
 )
 from gleaner.supervisor.message import kind_of
 
@@ -78,6 +79,8 @@ def line_of(fact: Fact) -> str:
             what = f"{fact.process:<18} {fact.what}: {fact.value:g} of {fact.limit:g}"
         case Failed():
             what = f"{fact.process:<18} failed: {fact.text}"
+        case VerifierAnswered():
+            what = f"{'':<18} problem {fact.index} of {fact.split}: {len(fact.tokens) // 4} tokens are scored"
         case RequestAsked():
             what = f"{fact.caller:<18} asks: {fields(fact.request)}"
         case RequestAnswered():

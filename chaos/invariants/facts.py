@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gleaner.actors.protocol.requests import Generate
+from gleaner.actors.training.records import AnyRecord
 from gleaner.supervisor import Message
 
 
@@ -130,6 +131,14 @@ class Failed(Fact, frozen=True):
     text: str
 
 
+class VerifierAnswered(Fact, frozen=True):
+    """A verifier computed the score of a response (u32, raw) to a problem; its answer may still be lost."""
+
+    split: str
+    index: int
+    tokens: bytes
+
+
 class RequestAsked(Fact, frozen=True):
     """A program outside of the cluster asks for a single request. caller: its name."""
 
@@ -159,3 +168,4 @@ class RunEnd:
     quiet_s: float = 0.0
     waits: Sequence[str] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    history: Sequence[AnyRecord] = ()

@@ -18,8 +18,8 @@ from gleaner.chaos.invariants.problem_turns import ProblemTurns
 from gleaner.chaos.invariants.shadow import Shadow, ShadowRequest
 from gleaner.rlctl.audit.invariants import Evidence, audit, step_of
 
-ResponseOf = Callable[[int, bytes, int], bytes | None]
-"""The tokens (u32, raw) that a response must have, from its seed, the root of the weights that it is made
+ResponseOf = Callable[[ShadowRequest, bytes, int], bytes | None]
+"""The tokens (u32, raw) that a response must have, from its request, the root of the weights that it is made
 with, and its length; None where those weights are not known."""
 
 
@@ -120,7 +120,7 @@ def wrong_token(known: ShadowRequest, response_of: ResponseOf | None) -> int | N
         return None
     ends = [start for start, _, _ in known.made[1:]] + [len(known.tokens)]
     for (start, _, root), end in zip(known.made, ends, strict=True):
-        raw = response_of(known.seed, root, end) if root is not None else None
+        raw = response_of(known, root, end) if root is not None else None
         if raw is None or raw[4 * start :] == known.tokens[start:end].tobytes():
             continue
         wanted = array("I", raw)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
+from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights, ManagerSnapshot
 from gleaner.actors.rollout.state.events import (
     BatchReleased,
@@ -37,6 +38,17 @@ FINISHED, ABORTED, NO_TOKEN = 2, 4, 8
 """Flags of a row (docs/protocol.md); written again here on purpose."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a group was submitted with. prompt: u32, raw."""
+
+    split: str
+    index: int
+    prompt: bytes
+    temperature: float = 1.0
+    sampling: Sampling | None = None
+
+
 @dataclass(slots=True)
 class ShadowRequest:
     """One request according to the journal."""
@@ -46,6 +58,7 @@ class ShadowRequest:
     seed: int
     version: int
     limit: int
+    asked: Asked
     tokens: "array[int]" = field(default_factory=lambda: array("I"))
     holder: tuple[str, int, int] | None = None  # instance, incarnation, ticket
     decodes: bool = False  # its instance has sent a row of it
@@ -81,6 +94,11 @@ class _Stream:
     tickets: dict[int, str] = field(default_factory=dict)  # live ones
     past: set[int] = field(default_factory=set)  # taken back: later rows under them are dropped
     newest_ticket: int = 0
+
+
+def sample_of(request: str) -> int:
+    """The number of a request's sample in its group."""
+    return int(request.rpartition("/")[2].partition("~")[0])
 
 
 class Shadow:
@@ -144,6 +162,13 @@ class Shadow:
         known = self.streams.get(stream)
         return None if known is None or known.incarnation != incarnation else known.last_seq
 
+    def group(self, batch: str, number: int) -> list[ShadowRequest]:
+        """The requests of a group that count, in the order of its samples; without those that were generated
+        again."""
+        names = [name for name in self._batches.get(batch, ()) if name.startswith(f"{batch}/{number}/")]
+        there = (self.requests[name] for name in names)
+        return sorted((one for one in there if not one.dropped), key=lambda one: sample_of(one.id))
+
     def _submitted(self, event: BatchSubmitted) -> Iterator[Fault]:
         if event.batch in self._batches:
             return  # submitted again: the first one counts
@@ -154,6 +179,8 @@ class Shadow:
 
     def _open(self, event: BatchSubmitted, first: int, prompts: tuple[Prompt, ...]) -> Iterator[Fault]:
         for group, prompt in enumerate(prompts, first):
+            tokens = array("I", prompt.tokens).tobytes()
+            asked = Asked(prompt.split, prompt.index, tokens, event.temperature, event.sampling)
             for sample, seed in enumerate(prompt.seeds):
                 name = f"{event.batch}/{group}/{sample}"
                 if name in self.requests:
@@ -164,6 +191,7 @@ class Shadow:
                     seed,
                     event.version,
                     event.max_new_tokens,
+                    asked,
                     min_version=event.min_version,
                     problem=prompt.index if prompt.split == "train" else None,
                 )
@@ -196,6 +224,7 @@ class Shadow:
             int.from_bytes(digest) >> 1,
             past.version,
             past.limit,
+            past.asked,
             again=past.again + 1,
             min_version=past.min_version,
             problem=past.problem,

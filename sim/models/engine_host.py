@@ -20,15 +20,16 @@ from gleaner.sim.models.copies import Copies
 from gleaner.sim.models.engine_cost import EngineCost
 from gleaner.sim.models.lengths import LengthLaw
 from gleaner.sim.models.load_faults import WHY
-from gleaner.sim.models.tokens import request_key
+from gleaner.sim.models.tokens import request_key, request_origin
 from gleaner.sim.models.weight_bytes import BrokenImage, weights_of
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What is modelled. cost, limits: of each of `copies` copies of the model. load_s: of one load of
-    weights. max_tokens: of prompt and response together, in rows, as in the settings. tokens_follow_weights:
-    other weights give other tokens, as with a real model. known_by: number of leading prompt rows that
+    weights. max_tokens: of prompt and response together, in rows, as in the settings. tokens_follow_inputs:
+    other weights, prompts and sampling parameters give other tokens and log-probs, as with a real model;
+    otherwise they follow from the seed alone. known_by: number of leading prompt rows that
     identify a prompt, None: all. dies: the reason of its death at the next load of weights, "" if it does not
     die.
     """
@@ -40,10 +41,19 @@ class Engine:
     load_s: float
     max_tokens: int
     max_pending: int = 4096
-    tokens_follow_weights: bool = False
+    tokens_follow_inputs: bool = False
     copies: int = 1
     known_by: int | None = None
     dies: str = ""
+
+    def prompt_id(self, prompt: bytes) -> int:
+        """A number that identifies a prompt (u32, raw)."""
+        known = prompt if self.known_by is None else prompt[: 4 * self.known_by]
+        return int.from_bytes(hashlib.blake2b(known, digest_size=8).digest(), "little")
+
+    def length(self, seed: int, prompt: bytes, limit: int) -> int:
+        """Rows of a whole response."""
+        return self.law.length(seed, self.prompt_id(prompt), limit)
 
 
 class SimEngineHost:
@@ -68,7 +78,7 @@ class SimEngineHost:
         self._version: int | None = None
         self._root = b""
         self._weights = b""
-        self._seeds: dict[int, int] = {}  # by ticket, of requests added since the last load
+        self._origins: dict[int, int] = {}  # by ticket, of requests added since the last load
 
     @property
     def engines(self) -> int:
@@ -133,10 +143,10 @@ class SimEngineHost:
             raise BrokenImage(f"{fetched.path} is gone: it was evicted while it was to be loaded")
         self._weights = weights_of(image)
         self._version, self._root = fetched.version, fetched.root
-        kept = self.batch.retract(lambda ticket: self._key(self._seeds[ticket])) if keep else None
+        kept = self.batch.retract(lambda ticket: self._key(self._origins[ticket])) if keep else None
         if kept is None:
             self.batch.drain()
-        self._seeds = {ticket: self._seeds[ticket] for ticket in kept or ()}
+        self._origins = {ticket: self._origins[ticket] for ticket in kept or ()}
         return kept
 
     def _add(self, version: int, work: list[Work]) -> str | None:
@@ -146,7 +156,8 @@ class SimEngineHost:
         batch, engine = self.batch, self._engine
         if batch.pending + len(work) > engine.max_pending:
             return f"{batch.pending} requests wait and {len(work)} more came, {engine.max_pending} fit"
-        entries = [self._entry(one) for one in work]
+        origins = {one.ticket: self._origin(one) for one in work}
+        entries = [self._entry(one, origins[one.ticket]) for one in work]
         for one, entry in zip(work, entries, strict=True):
             if batch.knows(entry.ticket):
                 return f"ticket {entry.ticket}: this ticket is being served already"
@@ -161,27 +172,29 @@ class SimEngineHost:
             ):
                 return f"ticket {entry.ticket}: {longest} tokens are more than the engine holds"
         batch.add(entries)
-        self._seeds |= {one.ticket: one.seed for one in work}
-        if len(self._seeds) > 2 * engine.max_pending:
-            self._seeds = {ticket: seed for ticket, seed in self._seeds.items() if batch.knows(ticket)}
+        self._origins |= origins
+        if len(self._origins) > 2 * engine.max_pending:
+            self._origins = {ticket: one for ticket, one in self._origins.items() if batch.knows(ticket)}
         return None
 
-    def _entry(self, work: Work) -> Entry:
-        known = self._engine.known_by
-        sent_prompt = work.prompt if known is None else work.prompt[: 4 * known]
-        prompt = int.from_bytes(hashlib.blake2b(sent_prompt, digest_size=8).digest(), "little")
-        made = len(work.prefix) // 4
+    def _entry(self, work: Work, origin: int) -> Entry:
+        engine, made = self._engine, len(work.prefix) // 4
         return Entry(
             ticket=work.ticket,
-            key=self._key(work.seed),
-            prompt_id=prompt,
+            key=self._key(origin),
+            prompt_id=engine.prompt_id(work.prompt),
             prompt=len(work.prompt) // 4,
             made=made,
-            end=max(made + 1, self._engine.law.length(work.seed, prompt, work.max_new_tokens)),
+            end=max(made + 1, engine.length(work.seed, work.prompt, work.max_new_tokens)),
         )
 
-    def _key(self, seed: int) -> int:
-        return request_key(seed, self._weights if self._engine.tokens_follow_weights else b"")
+    def _origin(self, work: Work) -> int:
+        if not self._engine.tokens_follow_inputs:
+            return work.seed
+        return request_origin(work.seed, work.prompt, work.temperature, work.sampling)
+
+    def _key(self, origin: int) -> int:
+        return request_key(origin, self._weights if self._engine.tokens_follow_inputs else b"")
 
 
 def _tickets(work: list[Work]) -> list[int]:

@@ -54,7 +54,8 @@ class JobModel:
         frame_rows: rows of one request in one frame.
         image_bytes: of a simulated image; its time on the wire is that of the model's weights. 0: as many as
             keep a chunk of the smallest size below `CHUNK_STANDS_FOR_BYTES` (see `settings`).
-        tokens_follow_weights: other weights give other tokens, so that a wrong version is seen in them.
+        tokens_follow_inputs: other weights, prompts and sampling parameters give other tokens and log-probs,
+            so that a wrong one is seen in them.
         engine_dies: why each preemptible engine ends at a load of weights; "": it does not.
         unmet: what preemptible hosts lack for their part of the job (`AdapterFactory.unmet`).
         measured: times of engines and trainers as a run measured them, not as they follow from figures;
@@ -69,7 +70,7 @@ class JobModel:
     token_scale: int = 1
     frame_rows: int = 1
     image_bytes: int = 0
-    tokens_follow_weights: bool = False
+    tokens_follow_inputs: bool = False
     engine_dies: str = ""
     unmet: tuple[str, ...] = ()
     measured: Measured = field(default_factory=Measured)
@@ -120,7 +121,7 @@ class JobModel:
             vocabulary=self.shape.vocabulary,
             load_s=load_s(self.shape, host_devices),
             max_tokens=config.engine.max_prompt_tokens + config.rollout.max_new_tokens,
-            tokens_follow_weights=self.tokens_follow_weights,
+            tokens_follow_inputs=self.tokens_follow_inputs,
             copies=host_devices.replicas,
             known_by=KNOWN_BY if self.token_scale > 1 else None,
         )

@@ -53,10 +53,12 @@ class ScorerLaw:
 @dataclass(slots=True)
 class ScorerFaults:
     """Ordered faults, on top of the law's chances: the next items of a host take one each. `done`: how many
-    of each kind happened, ordered or drawn. `standing`: the fault of every score; problems are unaffected."""
+    of each kind happened, ordered or drawn. `standing`: the fault of every score; problems are unaffected.
+    `on_score`: called with each item that a verifier has scored, before its answer leaves."""
 
     standing: Fault | None = None
     done: dict[Fault, int] = field(default_factory=dict)
+    on_score: Callable[[pipe.ScoreItem], None] = lambda item: None
     _ordered: deque[tuple[Fault, Callable[[], None]]] = field(default_factory=deque)
 
     def order(self, fault: Fault, came: Callable[[], None] = lambda: None) -> None:
@@ -163,6 +165,7 @@ class SimScorer:
 
     def _score(self, item: pipe.ScoreItem, fault: Fault | None) -> pipe.ScoreOut:
         score = self._problems.score(item.split, item.index, item.tokens)
+        self._faults.on_score(item)
         return pipe.ScoreOut(1.0 - score if fault is Fault.WRONG_SCORE else score)
 
     async def kill(self) -> None:

@@ -1,14 +1,21 @@
-"""Tokens of simulated responses: a function of request seed and position.
+"""Tokens and log-probs of simulated responses: a function of the request, the weights and the position.
 
 Nothing else enters. A response that moved between instances can therefore be compared with its correct
-tokens, one by one. Pure, and vectorised: a frame of rows is one call.
+tokens and log-probs, one by one. Of a request its seed enters, and, where a model is asked for it, its
+prompt and sampling parameters too (`request_origin`). Pure, and vectorised: a frame of rows is one call.
 
 The generator is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), counter-based as in
 `gleaner.actors.engine.builtin.token_sampling`.
 """
 
+import hashlib
+import struct
+
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from gleaner.actors.protocol.sampling_params import Sampling
 
 # Arrays of one number: numpy makes one of each scalar that it meets, which takes as long as its work.
 _GAMMA, _MIX_1, _MIX_2, _LOW_BITS, _ONE, _BY_27, _BY_30, _BY_31, _BY_32 = (
@@ -20,7 +27,7 @@ _GAMMA, _MIX_1, _MIX_2, _LOW_BITS, _ONE, _BY_27, _BY_30, _BY_31, _BY_32 = (
 _MASK = 2**64 - 1
 
 LEAST_LOGPROB = -4.0
-"""Log-probs lie between this and 0; their values mean nothing but must survive every copy."""
+"""Log-probs lie between this and 0; they follow from what their tokens follow from."""
 _LOGPROB_STEP = np.array(LEAST_LOGPROB / 2**24, np.float32)
 
 
@@ -32,10 +39,20 @@ def mix(value: int) -> int:
     return z ^ (z >> 31)
 
 
-def request_key(seed: int, weights: bytes = b"") -> int:
-    """The start of a request's stream. `weights`: a digest of the version that decodes, if tokens must depend
-    on it; empty if they must not."""
-    return mix((seed ^ int.from_bytes(weights[:8], "little")) & _MASK)
+def request_origin(seed: int, prompt: bytes, temperature: float, sampling: Sampling | None) -> int:
+    """A number that names what a model is asked for: another seed, prompt (u32, raw) or sampling parameter
+    gives another one. It takes the place of the seed."""
+    digest = hashlib.blake2b(prompt, digest_size=8)
+    digest.update(struct.pack("<Qd", seed & _MASK, temperature))
+    if sampling is not None:
+        digest.update(msgspec.msgpack.encode(sampling))
+    return int.from_bytes(digest.digest(), "little")
+
+
+def request_key(origin: int, weights: bytes = b"") -> int:
+    """The start of a request's stream. `origin`: its seed, or its `request_origin`. `weights`: a digest of
+    the version that decodes, if tokens must depend on it; empty if they must not."""
+    return mix((origin ^ int.from_bytes(weights[:8], "little")) & _MASK)
 
 
 def tokens_at(
@@ -63,7 +80,14 @@ def tokens_at(
     return shifted.astype(np.uint32), logprobs
 
 
-def response(seed: int, count: int, vocabulary: int, weights: bytes = b"") -> NDArray[np.uint32]:
-    """The first `count` tokens that a request must have, whichever instance decoded them."""
-    keys = np.full(count, request_key(seed, weights), np.uint64)
-    return tokens_at(keys, np.arange(count, dtype=np.int64), vocabulary)[0]
+def response_with_logprobs(
+    origin: int, count: int, vocabulary: int, weights: bytes = b""
+) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+    """The first `count` tokens and log-probs that a request must have, whichever instance decoded them."""
+    keys = np.full(count, request_key(origin, weights), np.uint64)
+    return tokens_at(keys, np.arange(count, dtype=np.int64), vocabulary)
+
+
+def response(origin: int, count: int, vocabulary: int, weights: bytes = b"") -> NDArray[np.uint32]:
+    """The tokens of `response_with_logprobs`."""
+    return response_with_logprobs(origin, count, vocabulary, weights)[0]

@@ -1,9 +1,9 @@
 """Modelled trainer: `gleaner.actors.training.work.TrainerWork` whose weights are a digest.
 
 Owns the effect of a step on the weights, and the step's time. The new digest follows from the old one and
-from the set of samples, each with its prompt, tokens, log-probs and advantage. As with exact arithmetic,
-neither the order of the samples nor their division into micro-batches matters, and each of them counts: a
-sample that is missing, doubled or changed by one bit gives other weights.
+from the micro-batches, each sample with its prompt, tokens, log-probs and advantage. As with floating-point
+numbers, the order of the samples and their division into micro-batches matter, and each sample counts: one
+that is missing, doubled or changed by one bit gives other weights.
 """
 
 import hashlib
@@ -52,15 +52,18 @@ def sample_digest(sample: Sample) -> bytes:
     for part in (array("I", sample.prompt), array("I", sample.response), array("f", sample.logprobs)):
         digest.update(struct.pack("<I", len(part)))
         digest.update(part.tobytes())
-    digest.update(struct.pack("<d", sample.advantage))
+    digest.update(struct.pack("<f", sample.advantage))  # as the losses have it
     return digest.digest()
 
 
-def next_weights(digest: bytes, step: int, samples: Iterable[bytes]) -> bytes:
-    """The weights after `step`, from those before it and the digests of its samples, in any order."""
+def next_weights(digest: bytes, step: int, micro_batches: Iterable[Iterable[bytes]]) -> bytes:
+    """The weights after `step`, from those before it and the digests of its samples, in the order of their
+    training."""
     chain = hashlib.blake2b(digest + struct.pack("<Q", step), digest_size=32)
-    for sample in sorted(samples):
-        chain.update(sample)
+    for samples in micro_batches:
+        whole = b"".join(samples)
+        chain.update(struct.pack("<I", len(whole)))
+        chain.update(whole)
     return chain.digest()
 
 
@@ -115,7 +118,7 @@ class SimTrainerWork:
             model.token_scale,
         )
         self._digest, self._steps = model.first, 0
-        self._samples: list[bytes] | None = None
+        self._batches: list[list[bytes]] | None = None  # digests of samples, by micro-batch
         self._tokens = 0
 
     @property
@@ -138,13 +141,13 @@ class SimTrainerWork:
 
     def begin_step(self) -> None:
         """See `TrainerWork`."""
-        self._samples, self._tokens = [], 0
+        self._batches, self._tokens = [], 0
 
     def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
         """See `TrainerWork`. Raises `OutOfOrder`."""
-        if self._samples is None:
+        if self._batches is None:
             raise OutOfOrder("add_micro_batch before begin_step")
-        self._samples += [sample_digest(sample) for sample in samples]
+        self._batches.append([sample_digest(sample) for sample in samples])
         tokens = sum(len(sample.response) for sample in samples)
         self._tokens += tokens
         self._clock.spend(self._cost.micro_batch(len(sample) * self._scale for sample in samples))
@@ -153,18 +156,18 @@ class SimTrainerWork:
     def finish_step(self) -> StepStats:
         """See `TrainerWork`. Loss and norm are made up from the digest, so that they differ from step to
         step. Raises `OutOfOrder`."""
-        samples, self._samples = self._samples, None
-        if samples is None:
+        batches, self._batches = self._batches, None
+        if batches is None:
             raise OutOfOrder("finish_step before begin_step")
-        if not samples:
+        if not batches:
             return StepStats.of_nothing(self._steps)
         self._steps += 1
-        self._digest = next_weights(self._digest, self._steps, samples)
+        self._digest = next_weights(self._digest, self._steps, batches)
         self._clock.spend(self._cost.step_s)
         noise = int.from_bytes(self._digest[:4], "little") / 2**32
         return StepStats(
             step=self._steps,
-            samples=len(samples),
+            samples=sum(map(len, batches)),
             tokens=self._tokens,
             loss=0.1 * (noise - 0.5),
             grad_norm=0.5 + noise,

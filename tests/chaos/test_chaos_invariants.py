@@ -48,6 +48,7 @@ from gleaner.chaos.invariants.facts import (
     ServedImage,
 )
 from gleaner.chaos.invariants.failed_versions import GivenUpRightly
+from gleaner.chaos.invariants.shadow import ShadowRequest
 from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Address, Message
 from gleaner.supervisor.names.registry import NameFenced
@@ -63,6 +64,10 @@ ENDED = RunEnd(ended=True, virtual_s=50.0, deadline_s=900.0)
 
 def response_of(seed: int, root: bytes, count: int) -> bytes:
     return array("I", [seed + len(root) - 2 + at for at in range(count)]).tobytes()
+
+
+def made_by(request: ShadowRequest, root: bytes, count: int) -> bytes:
+    return response_of(request.seed, root, count)
 
 
 def commit(*messages: Message, stream: str = MANAGER, incarnation: int = 1) -> Committed:
@@ -170,7 +175,7 @@ def whole_story() -> list[Fact]:
 
 
 def judged(facts: Iterable[Fact], staleness: int = 0) -> list[Found]:
-    jury = jury_of(response_of, staleness)
+    jury = jury_of(made_by, staleness)
     for fact in facts:
         jury.see(fact)
     return jury.found

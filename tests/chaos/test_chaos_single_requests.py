@@ -21,6 +21,7 @@ from gleaner.chaos.fault_sampler import CALLERS_HOST
 from gleaner.chaos.faults import KillOnMessage, KillProcess, Partition
 from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.facts import Committed, Fact, RequestAnswered, RequestAsked, RunEnd
+from gleaner.chaos.invariants.shadow import ShadowRequest
 from gleaner.chaos.kill_points import CALLED
 from gleaner.chaos.plan import load
 from gleaner.chaos.recoveries import Recoveries
@@ -42,6 +43,10 @@ EXACT = replace(ASK, exact_version=1)
 
 def response_of(seed: int, root: bytes, count: int) -> bytes:
     return array("I", [seed + len(root) - 2 + at for at in range(count)]).tobytes()
+
+
+def made_by(request: ShadowRequest, root: bytes, count: int) -> bytes:
+    return response_of(request.seed, root, count)
 
 
 def commit(*messages: Message) -> Committed:
@@ -96,7 +101,7 @@ ENDED: list[Fact] = [*MADE, commit(frame(2, SEED + 2, 2, last=True))]
 
 
 def judged(facts: Sequence[Fact]) -> list[str]:
-    jury = jury_of(response_of, 1)
+    jury = jury_of(made_by, 1)
     for fact in facts:
         jury.see(fact)
     assert {found.check for found in jury.found} <= {"single requests"}
@@ -162,7 +167,7 @@ def test_closed_gate_is_no_violation() -> None:
 
 def test_overdue_single_request_is_reported() -> None:
     def left(virtual_s: float, *more: Fact) -> list[str]:
-        jury = jury_of(response_of, 1)
+        jury = jury_of(made_by, 1)
         for fact in [*MADE, *more]:
             jury.see(fact)
         ending = RunEnd(ended=True, virtual_s=virtual_s, deadline_s=900.0, quiet_s=virtual_s)

@@ -7,9 +7,11 @@ from array import array
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gleaner.actors.engine.worker.port import EngineHost, StepCommands, StepResult
 from gleaner.actors.protocol.instances import Work
+from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.actors.protocol.weights import Fetched
 from gleaner.sim.models.batching import Limits
 from gleaner.sim.models.clock import Immediate
@@ -40,7 +42,7 @@ class World:
             load_s=3.0,
             max_tokens=100,
             max_pending=max_pending,
-            tokens_follow_weights=follow,
+            tokens_follow_inputs=follow,
         )
         self.host: EngineHost = SimEngineHost(engine, self.memory, self.clock)
 
@@ -142,6 +144,27 @@ def test_other_weights_give_other_tokens_only_when_configured() -> None:
     assert tokens(1, follow=False) == tokens(2, follow=False)
     assert tokens(1, follow=True) != tokens(2, follow=True)
     assert tokens(1, follow=True) == tokens(1, follow=True)
+
+
+def test_tokens_and_logprobs_follow_all_that_is_asked_for() -> None:
+    asked = work(1)
+    others = [
+        replace(asked, prompt=asked.prompt[:-4] + b"\7\0\0\0"),
+        replace(asked, temperature=0.5),
+        replace(asked, sampling=Sampling(top_p=0.5)),
+        replace(asked, seed=2),
+    ]
+
+    def first_row(item: Work, *, follow: bool = True) -> tuple[int, float]:
+        world = World(follow=follow)
+        world.load(1)
+        output = world.host.turn(StepCommands(adds=[(1, [item])])).output
+        assert output is not None
+        return int(output.tokens[0]), float(output.logprobs[0])
+
+    assert first_row(asked) == first_row(replace(asked, prefix=b""))
+    assert len({first_row(item) for item in (asked, *others)}) == 5
+    assert len({first_row(item, follow=False) for item in (asked, *others)}) == 2, "the seed alone"
 
 
 @pytest.mark.parametrize(
