@@ -73,7 +73,7 @@ def run(
     config = setting.config
     truth = SimTruth(setting.job_model, config, setting.reserved)
     rollout = config.rollout
-    jury = jury_of(truth.of, rollout.staleness, config.train_problems, rollout.max_pending)
+    jury = jury_of(truth.of, rollout.staleness, config.train_problems, rollout.max_pending, truth)
     observer = Observer(cluster, jury, truth, drawn.faults)
     faults = Faults(FaultInjector(cluster), drawn.faults)
     reached: list[Found] = []

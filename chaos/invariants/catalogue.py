@@ -12,6 +12,7 @@ from gleaner.actors.names import MANAGER
 from gleaner.actors.rollout.dispatch.placement import MOST_SPEED
 from gleaner.chaos.invariants.check import Check, Found
 from gleaner.chaos.invariants.conservation import WorkConserved
+from gleaner.chaos.invariants.contents import CONTENTS, content_checks
 from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed, RunEnd
 from gleaner.chaos.invariants.failed_versions import GivenUpRightly
 from gleaner.chaos.invariants.fences import OldIncarnationsSilent
@@ -24,6 +25,7 @@ from gleaner.chaos.invariants.seeding import SeedingEnds
 from gleaner.chaos.invariants.shadow import Shadow
 from gleaner.chaos.invariants.single_requests import SingleRequests
 from gleaner.chaos.invariants.steps import EachStepOnce, ServedIsPublished
+from gleaner.chaos.invariants.truth import Truth
 from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Message
 
@@ -31,7 +33,7 @@ CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
     RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure, OnceAndInOrder,
     HungIsEnded, NoInventedDeath, SingleRequests, GivenUpRightly,
-    WorkConserved, SeedingEnds,
+    WorkConserved, SeedingEnds, *CONTENTS,
 )  # fmt: skip
 MAX_FOUND = 50
 """Violations kept of one run; later ones mostly follow from the first."""
@@ -94,10 +96,11 @@ def jury_of(
     staleness: int = 0,
     problems: int | None = None,
     max_pending: int = 4,
+    truth: Truth | None = None,
 ) -> Jury:
     """A jury with every check. response_of: see `samples`; None leaves the content of tokens unchecked.
     staleness: the bound of the job, in versions; problems: of its training split, None leaves their turns
-    unchecked; max_pending: Θ."""
+    unchecked; max_pending: Θ; truth: None leaves all contents but tokens unchecked."""
     shadow = Shadow()
     return Jury(
         (
@@ -119,6 +122,7 @@ def jury_of(
             GivenUpRightly(),
             WorkConserved(shadow, max_pending, MOST_SPEED),
             SeedingEnds(),
+            *content_checks(shadow, truth),
         ),
         shadow,
     )

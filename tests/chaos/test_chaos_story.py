@@ -30,6 +30,7 @@ from gleaner.chaos.invariants.facts import (
     RequestAnswered,
     RequestAsked,
     ServedImage,
+    VerifierAnswered,
 )
 from gleaner.chaos.invariants.shadow import Shadow
 from gleaner.chaos.plan import load
@@ -81,6 +82,7 @@ FACTS: list[tuple[Fact, str]] = [
     ),
     (RecordWritten(1.0, "reserved-1", 3, -1), "of the whole states here there is none"),
     (ServedImage(1.0, "spot-1", 3, b"r", b"\xab" * 16, None), "version 3, digest abababababab"),
+    (VerifierAnswered(1.0, "train", 7, bytes(12)), "problem 7 of train: 3 tokens are scored"),
     (LateWait(1.0, "head/rollout", "m", "an answer", "x", 4.25), "waits for an answer on x, late 4.2 s"),
     (Measured(1.0, "head/rollout", "mailbox of m", 9, 8), "mailbox of m: 9 of 8"),
     (Failed(1.0, "head/rollout", "a defect"), "failed: a defect"),

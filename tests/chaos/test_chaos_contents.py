@@ -1,0 +1,179 @@
+"""The checks of contents, on a hand-written history.
+
+The whole history has no violation; each change of it is reported by its check.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gleaner.actors.protocol.batches import BatchSubmitted
+from gleaner.actors.protocol.cluster import StepTrained
+from gleaner.actors.protocol.instances import Dispatch
+from gleaner.actors.protocol.rollout import Groups
+from gleaner.actors.rollout.state.events import GroupsAdded, GroupsDropped, GroupsKept, Scored
+from gleaner.actors.training.problem_order import Drawn, Returned
+from gleaner.chaos.invariants.facts import Fact, VerifierAnswered
+from gleaner.chaos.invariants.group_selection import uniform
+from gleaner.chaos.invariants.sample_contents import first_difference
+from gleaner.chaos.invariants.trained_weights import advantages
+from gleaner.supervisor import Message
+from tests.chaos.content_story import (
+    ADVANTAGE,
+    CONTROLLER,
+    changed,
+    commit,
+    judged,
+    logprobs_of,
+    prompts,
+    record,
+    recorded,
+    story,
+    weights,
+)
+
+Change = Callable[[Any], Message]
+
+
+def with_work(**fields: object) -> Change:
+    """A dispatch whose second request has these fields."""
+    return lambda message: replace(message, work=[message.work[0], replace(message.work[1], **fields)])
+
+
+def with_sample(**fields: object) -> Change:
+    """Groups whose first sample has these fields."""
+
+    def change(message: Groups) -> Groups:
+        first, *rest = message.groups
+        samples = (replace(first.samples[0], **fields), *first.samples[1:])
+        return replace(message, groups=[replace(first, samples=samples), *rest])
+
+    return change
+
+
+def with_group(**fields: object) -> Change:
+    """Groups whose first group has these fields."""
+    return lambda message: replace(
+        message, groups=[replace(message.groups[0], **fields), *message.groups[1:]]
+    )
+
+
+def with_prompts(*groups: int) -> Change:
+    return lambda message: replace(message, prompts=prompts(*groups))
+
+
+def with_fields(**fields: object) -> Change:
+    return lambda message: replace(message, **fields)
+
+
+def test_whole_history_breaks_no_check() -> None:
+    assert judged(story(), history=[record()]) == []
+
+
+BROKEN: list[tuple[str, str, type[Message], int, Change]] = [
+    ("dispatches", "temperature 1.0, submitted was 0.5", Dispatch, 0, with_work(temperature=1.0)),
+    ("dispatches", "a prompt of 1 tokens, submitted were 2", Dispatch, 1, with_work(prompt=b"\1\0\0\0")),
+    ("dispatches", "seed 3, submitted was 10", Dispatch, 0, with_work(seed=3)),
+    ("dispatches", "limit 9, submitted was 3", Dispatch, 0, with_work(max_new_tokens=9)),
+    ("contents", "not the one of problem 0 of train", Groups, 0, with_group(prompt=b"\2\0\0\0\7\0\0\0")),
+    ("contents", "log-prob at position 0", Groups, 0, with_sample(logprobs=bytes(12))),
+    ("contents", "log-prob at position 2", Groups, 0, with_sample(logprobs=logprobs_of(1, 2) + bytes(4))),
+    ("contents", "the score 0.0, true is 1.0", Groups, 0, with_sample(score=0.0)),
+    ("contents", "without a sample", Groups, 0, with_group(samples=())),
+    ("contents", "its samples are", Groups, 0, with_sample(request="step-1/0/1")),
+    ("verdicts", "was scored 0.0; its response to problem 0 of train", Scored, 0, with_fields(score=0.0)),
+    ("draws", "has problem 4, the next one in turn is 2", Drawn, 1, with_fields(indices=(4,), cursor=5)),
+    ("draws", "has problems [1] more than once", Drawn, 1, with_fields(indices=(1,))),
+    ("draws", "as one that was given back, and it was not", Drawn, 1, with_fields(returned=1)),
+    ("draws", "more were drawn from group 1 on", Drawn, 1, with_fields(first=1)),
+    ("draws", "has problem 1 of train, drawn was 2", GroupsAdded, 0, with_prompts(1)),
+    ("draws", "temperature 1.0, the job's is 0.5", BatchSubmitted, 0, with_fields(temperature=1.0)),
+    ("draws", "a version 1, the job's is 0", BatchSubmitted, 0, with_fields(version=1)),
+    ("draws", "[1, 2] were drawn for step-1, and never submitted", BatchSubmitted, 0, with_prompts(0)),
+    (
+        "selection",
+        "groups [1] of step-1 were dropped as surplus",
+        GroupsDropped,
+        0,
+        with_fields(why="surplus"),
+    ),
+    ("selection", "group 0 of step-1 was dropped as uniform", GroupsDropped, 0, with_fields(groups=(0,))),
+    ("selection", "group 1 of step-1 counts, its scores are equal", GroupsKept, 0, with_fields(groups=(1,))),
+    ("selection", "not all of its samples have their verdicts", GroupsKept, 0, with_fields(groups=(2,))),
+    ("selection", "3 of its groups may count, it begins with 2", GroupsAdded, 0, with_prompts(2, 2)),
+    ("selection", "group 2 of step-1 was handed out", GroupsKept, 1, with_fields(groups=())),
+    ("updates", "missing ['step-1/2/1']", StepTrained, 0, lambda _: recorded(missing="step-1/2/1")),
+    ("updates", "samples of its groups 2 0 gives", StepTrained, 0, lambda _: recorded(groups=(2, 0))),
+]
+
+
+@pytest.mark.parametrize(("check", "text", "kind", "number", "change"), BROKEN)
+def test_changed_message_is_reported_by_its_check(
+    check: str, text: str, kind: type[Message], number: int, change: Change
+) -> None:
+    found = judged(changed(kind, change, number))
+    assert any(one.check == check and text in one.text for one in found), [str(one) for one in found]
+
+
+@pytest.mark.parametrize("after", [b"others", weights(0.5**-0.5), weights(0.0)])
+def test_weights_of_other_advantages_are_reported(after: bytes) -> None:
+    (found,) = judged(story(), after)
+    assert found.check == "updates"
+    assert "update 1 with the 4 samples of its groups 0 2 gives" in found.text
+
+
+def test_weights_follow_each_other_and_a_rewind_goes_back() -> None:
+    again = commit(recorded(), stream="training/state")
+    assert judged([*story(), again]) == [], "recorded again by the next life of the trainer"
+
+
+@pytest.mark.parametrize("other", [record(reward=0.4), record(tokens=11)])
+def test_false_figure_of_a_step_is_reported(other: Any) -> None:
+    (found,) = judged(story(), history=[record(), other])
+    assert found.check == "history"
+    assert "expected was" in found.text
+
+
+def test_score_without_a_verifier_is_reported() -> None:
+    facts: list[Fact] = [fact for fact in story() if not isinstance(fact, VerifierAnswered)]
+    found = judged(facts)
+    assert {one.check for one in found} == {"verdicts"}
+    assert "no verifier scored its response to problem 0 of train, 3 tokens" in found[0].text
+
+
+def test_problems_of_aborted_groups_must_come_back() -> None:
+    aborted = commit(GroupsDropped(batch="step-1", groups=(1,), why="surplus"))
+    drawn = [
+        commit(Drawn(batch="step-1", first=0, indices=(0, 1), returned=0, cursor=2), stream=CONTROLLER),
+        aborted,
+    ]
+    back = commit(Returned(batch="step-1", indices=(1,)), stream=CONTROLLER)
+    false = commit(Returned(batch="step-1", indices=(0,)), stream=CONTROLLER)
+    after = commit(Drawn(batch="step-2", first=0, indices=(1, 2), returned=1, cursor=3), stream=CONTROLLER)
+    other = commit(Drawn(batch="step-2", first=0, indices=(2, 3), returned=0, cursor=4), stream=CONTROLLER)
+    end = story()[-1]
+    assert judged([*drawn, back, end, after]) == []
+    texts = [[one.text for one in judged([*drawn, *rest])] for rest in ([false], [end], [back, other])]
+    assert texts == [
+        ["step-1 gave back problems [0], aborted were [1]"],
+        ["step-1 is over, and the problems of its aborted groups [1] are not back"],
+        ["step-2 has new problems, and [1] were given back and wait"],
+    ]
+
+
+def test_advantages_are_in_deviations_of_a_sample() -> None:
+    assert advantages([1.0, 0.0]) == [ADVANTAGE, -ADVANTAGE]
+    assert advantages([0.3, 0.3, 0.3]) == [0.0, 0.0, 0.0]
+
+
+def test_group_without_two_scores_is_uniform() -> None:
+    assert uniform([1.0, None, 1.0])
+    assert uniform([None, None])
+    assert not uniform([1.0, 0.0, None])
+
+
+def test_first_difference_is_by_bits() -> None:
+    assert first_difference(bytes(8), bytes(4) + b"\0\0\0\x80") == 1
+    assert first_difference(bytes(8), bytes(4)) == 1
