@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.requests import Generate, Generated, VersionNotReady
+from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.chaos.invariants.facts import Fact, RequestAnswered, RequestAsked
 from gleaner.configs.schema import Config
 from gleaner.supervisor import ActorSystem, AskFailed, Message, Refused
@@ -74,6 +75,8 @@ class Caller:
             id=name,
             prompt=prompt.tobytes(),
             max_new_tokens=rng.randint(1, self._most_new),
+            temperature=rng.choice((1.0, 0.7)),
+            sampling=rng.choice((None, Sampling(top_p=0.9))),
             seed=rng.randrange(SEEDS),
             wait_s=rng.choice(WAITS_S),
             deadline_s=rng.choice(DEADLINES_S),

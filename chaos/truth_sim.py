@@ -19,7 +19,7 @@ from gleaner.configs.schema import Config
 from gleaner.sim.models.host_devices import HostDevices
 from gleaner.sim.models.job_model import JobModel
 from gleaner.sim.models.tokens import request_origin, response_with_logprobs
-from gleaner.sim.models.trainer_work import first_weights, next_weights, sample_digest
+from gleaner.sim.models.trainer_work import first_weights, measured, next_weights, sample_digest
 from gleaner.sim.models.weight_bytes import BrokenImage, weights_of
 
 KEPT = 512
@@ -35,6 +35,8 @@ class SimTruth:
         rollout = config.rollout
         self.wanted = Wanted(
             seed=config.job.seed,
+            steps=config.job.steps,
+            eval_every=config.job.eval_every,
             problems=config.train_problems,
             heldout=config.heldout_problems,
             prompts=rollout.prompts,
@@ -108,6 +110,10 @@ class SimTruth:
         """See `Truth`."""
         digests = [[_digest(one) for one in batch] for batch in batches]
         return next_weights(before, number, digests)
+
+    def losses(self, weights: bytes) -> tuple[float, float]:
+        """See `Truth`."""
+        return measured(weights)
 
 
 def _digest(one: TrainedOn) -> bytes:

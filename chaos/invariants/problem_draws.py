@@ -139,14 +139,22 @@ class DrawnInTurn(Check):
             "groups": (len(event.prompts), wanted.heldout if evaluates else wanted.launched),
             "sampling parameters": (event.sampling, None),
         }
-        if step is not None:
-            least = max(0, step - 1 - wanted.staleness) if wanted.staleness else None
-            settings["a version"] = (event.version, step - 1)
-            settings["a least version"] = (event.min_version, least)
+        bounded = bool(step and wanted.staleness)
+        version = self._evaluated(event.batch) if step is None else step - 1
+        settings["a version"] = (event.version, version)
+        settings["a least version"] = (
+            event.min_version,
+            max(0, version - wanted.staleness) if bounded else None,
+        )
         for what, (submitted, due) in settings.items():
             if submitted != due:
                 yield f"{event.batch} was submitted with {what} {submitted}, the job's is {due}"
         yield from self._prompts(event.batch, 0, event.prompts)
+
+    def _evaluated(self, batch: str) -> int:
+        """The version that an evaluation is of."""
+        name = batch.removeprefix("eval-")
+        return {"first": 0, "last": self._wanted.steps}.get(name) or step_of(name) or 0
 
     def _prompts(self, batch: str, first: int, prompts: Sequence[Prompt]) -> Iterator[str]:
         wanted, evaluates = self._wanted, step_of(batch) is None

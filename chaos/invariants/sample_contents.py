@@ -7,21 +7,23 @@ prompt, log-probs, length, score, and the samples of a group.
 from array import array
 from collections.abc import Iterable, Iterator
 
+from gleaner.actors.protocol.requests import Generated
 from gleaner.actors.protocol.rollout import GroupOut, Groups, SampleOut
 from gleaner.chaos.invariants.check import Check, some
-from gleaner.chaos.invariants.facts import Fact, MessagePassed
+from gleaner.chaos.invariants.facts import Fact, MessagePassed, RequestAnswered
 from gleaner.chaos.invariants.shadow import Shadow, ShadowRequest
+from gleaner.chaos.invariants.single_requests import BATCH
 from gleaner.chaos.invariants.truth import Truth, score_of, whole
 
 
 class TrueContents(Check):
     """See the module."""
 
-    fact_kinds, message_kinds = (MessagePassed,), (Groups,)
+    fact_kinds, message_kinds = (MessagePassed, RequestAnswered), (Groups,)
     name = "contents"
     promise = (
         "a group is handed out whole, with the prompt of its problem, the log-probs that its engines "
-        "computed, whole responses and their true scores"
+        "computed, whole responses and their true scores; an answer has the log-probs of its tokens"
     )
     meaning = (
         "If this fails, the gradient is that of another prompt, of false importance weights, or of the "
@@ -35,6 +37,8 @@ class TrueContents(Check):
         if isinstance(fact, MessagePassed) and fact.direction == "out" and isinstance(fact.message, Groups):
             for group in fact.message.groups:
                 yield from some(self._group(group))
+        elif isinstance(fact, RequestAnswered) and isinstance(fact.answer, Generated):
+            yield from self._answer(fact.answer)
 
     def _group(self, group: GroupOut) -> Iterator[str]:
         if not group.samples:
@@ -68,6 +72,14 @@ class TrueContents(Check):
         true = score_of(self._truth, known)
         if known.judged and sample.score != true:
             yield f"{known.id} was handed out with the score {sample.score}, true is {true}"
+
+    def _answer(self, answer: Generated) -> Iterator[str]:
+        """An answer to a single request."""
+        known = self._shadow.requests.get(f"{BATCH}{answer.id}/0/0")
+        made = whole(self._truth, known) if known is not None else None
+        if made is not None and answer.logprobs != made[1][4 * answer.start :]:
+            at = answer.start + first_difference(answer.logprobs, made[1][4 * answer.start :])
+            yield f"{answer.id} was answered with a log-prob at position {at} that no engine computed for it"
 
 
 def first_difference(one: bytes, other: bytes) -> int:

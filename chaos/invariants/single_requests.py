@@ -94,8 +94,10 @@ class SingleRequests(Check):
         gate = None if first.exact_version is not None else first.min_version or 0
         wanted = tuple(array("I", first.prompt)), (first.seed,), first.max_new_tokens, gate
         (prompt,) = event.prompts
-        if (prompt.tokens, prompt.seeds, event.max_new_tokens, event.min_version) != wanted or (
-            gate is None and event.version != first.exact_version
+        if (
+            (prompt.tokens, prompt.seeds, event.max_new_tokens, event.min_version) != wanted
+            or (event.temperature, event.sampling) != (first.temperature, first.sampling)
+            or (gate is None and event.version != first.exact_version)
         ):
             yield f"{event.batch} was begun with other contents than it was asked for"
 

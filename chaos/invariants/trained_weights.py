@@ -54,6 +54,12 @@ class WeightsOfSamples(Check):
             if found is not None:
                 self._after[event.step] = found, event.step
             return
+        groups = [group for part in event.micro_batches for group in part]
+        if len(set(groups)) != self._truth.wanted.prompts or len(set(groups)) != len(groups):
+            yield (
+                f"step {event.step} was trained on {len(groups)} groups {_shown(event.micro_batches)}, "
+                f"{self._truth.wanted.prompts} are wanted"
+            )
         digest, number = before
         if any(batches):
             number += 1

@@ -17,7 +17,7 @@ class Wanted:
     """What a job asks of its batches: the settings that a check needs.
 
     Args:
-        seed: of the job.
+        seed, steps, eval_every: of the job.
         problems, heldout: of the training split, and held-out ones.
         prompts, samples: groups of a step, and samples of a group.
         over_sampling, drop_uniform, max_refills: which groups of a step count.
@@ -27,6 +27,8 @@ class Wanted:
     """
 
     seed: int = 0
+    steps: int = 1
+    eval_every: int = 0
     problems: int = 1
     heldout: int = 0
     prompts: int = 1
@@ -97,6 +99,9 @@ class Truth(Protocol):
 
     def next_weights(self, before: bytes, number: int, batches: Sequence[Sequence[TrainedOn]]) -> bytes:
         """The weights after update `number` (from 1) with these micro-batches."""
+
+    def losses(self, weights: bytes) -> tuple[float, float]:
+        """Loss and norm of the gradient of the update that gave these weights."""
 
 
 def whole(truth: Truth, request: ShadowRequest) -> tuple[bytes, bytes] | None:

@@ -67,6 +67,13 @@ def next_weights(digest: bytes, step: int, micro_batches: Iterable[Iterable[byte
     return chain.digest()
 
 
+def measured(digest: bytes) -> tuple[float, float]:
+    """Loss and norm of the gradient of the step that ended with these weights: made up from the digest, so
+    that they differ from step to step."""
+    noise = int.from_bytes(digest[:4], "little") / 2**32
+    return 0.1 * (noise - 0.5), 0.5 + noise
+
+
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
     """The model in training, as far as it is modelled.
@@ -154,8 +161,7 @@ class SimTrainerWork:
         return MicroBatchStats(len(samples), tokens, 0.0)
 
     def finish_step(self) -> StepStats:
-        """See `TrainerWork`. Loss and norm are made up from the digest, so that they differ from step to
-        step. Raises `OutOfOrder`."""
+        """See `TrainerWork`. Raises `OutOfOrder`."""
         batches, self._batches = self._batches, None
         if batches is None:
             raise OutOfOrder("finish_step before begin_step")
@@ -164,13 +170,13 @@ class SimTrainerWork:
         self._steps += 1
         self._digest = next_weights(self._digest, self._steps, batches)
         self._clock.spend(self._cost.step_s)
-        noise = int.from_bytes(self._digest[:4], "little") / 2**32
+        loss, grad_norm = measured(self._digest)
         return StepStats(
             step=self._steps,
             samples=sum(map(len, batches)),
             tokens=self._tokens,
-            loss=0.1 * (noise - 0.5),
-            grad_norm=0.5 + noise,
+            loss=loss,
+            grad_norm=grad_norm,
             clipped=0.0,
             drift=0.0,
         )

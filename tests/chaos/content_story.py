@@ -3,6 +3,7 @@
 One change to one message makes a history that a check must report.
 """
 
+import dataclasses
 import hashlib
 from array import array
 from collections.abc import Callable, Sequence
@@ -13,9 +14,11 @@ from msgspec.structs import replace
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.cluster import StepTrained, TrainedSample
 from gleaner.actors.protocol.instances import Dispatch, Work
+from gleaner.actors.protocol.requests import Generate, Generated
 from gleaner.actors.protocol.rollout import GroupOut, Groups, SampleOut, Weights
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights
 from gleaner.actors.rollout.state.events import (
+    BatchReleased,
     Dispatched,
     FrameLogged,
     GroupsAdded,
@@ -23,14 +26,23 @@ from gleaner.actors.rollout.state.events import (
     GroupsKept,
     InstanceJoined,
     Scored,
+    VersionPublished,
 )
 from gleaner.actors.training.job_journal import StepFinished
 from gleaner.actors.training.problem_order import Drawn
-from gleaner.actors.training.records import AnyRecord, Step
+from gleaner.actors.training.records import AnyRecord, Eval, Step
 from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.check import Found
 from gleaner.chaos.invariants.contents import CONTENTS
-from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed, RunEnd, VerifierAnswered
+from gleaner.chaos.invariants.facts import (
+    Committed,
+    Fact,
+    MessagePassed,
+    RequestAnswered,
+    RequestAsked,
+    RunEnd,
+    VerifierAnswered,
+)
 from gleaner.chaos.invariants.shadow import ShadowRequest
 from gleaner.chaos.invariants.truth import TrainedOn, Wanted
 from gleaner.rlctl.audit.invariants import Evidence
@@ -78,6 +90,9 @@ class SmallTruth:
     def next_weights(self, before: bytes, number: int, batches: Sequence[Sequence[TrainedOn]]) -> bytes:
         return hashlib.blake2b(repr((before, number, [list(batch) for batch in batches])).encode()).digest()
 
+    def losses(self, weights: bytes) -> tuple[float, float]:
+        return 0.25, 2.0
+
 
 def tokens_of(seed: int, count: int = LENGTH) -> bytes:
     return array("I", [seed + at for at in range(count)]).tobytes()
@@ -106,6 +121,19 @@ def prompts(*groups: int) -> tuple[Prompt, ...]:
     )
 
 
+def frame(seq: int, tickets: Sequence[int], seeds: Sequence[int]) -> FrameLogged:
+    """The whole responses of these tickets."""
+    return FrameLogged(
+        instance=ENGINE,
+        incarnation=5,
+        seq=seq,
+        tickets=array("I", [ticket for ticket in tickets for _ in range(LENGTH)]).tobytes(),
+        tokens=b"".join(map(tokens_of, seeds)),
+        logprobs=b"".join(map(logprobs_of, seeds)),
+        flags=bytes(len(seeds) * LENGTH),
+    )
+
+
 def rolled_out(group: int) -> list[Fact]:
     """Both samples of a group are dispatched, decoded and scored."""
     names = tuple(f"step-1/{group}/{sample}" for sample in range(2))
@@ -122,22 +150,13 @@ def rolled_out(group: int) -> list[Fact]:
         )
         for ticket, seed in zip(tickets, seeds, strict=True)
     ]
-    frame = FrameLogged(
-        instance=ENGINE,
-        incarnation=5,
-        seq=group + 1,
-        tickets=array("I", [ticket for ticket in tickets for _ in range(LENGTH)]).tobytes(),
-        tokens=b"".join(map(tokens_of, seeds)),
-        logprobs=b"".join(map(logprobs_of, seeds)),
-        flags=bytes(2 * LENGTH),
-    )
     dispatch = Dispatch(epoch="1.1", version=0, work=work)
     answers = [VerifierAnswered(2.0, "train", group, tokens_of(seed)) for seed in seeds]
     scored = [Scored(request=name, score=SCORES[group, at]) for at, name in enumerate(names)]
     return [
         commit(Dispatched(instance=ENGINE, incarnation=5, version=0, tickets=tickets, requests=names)),
         MessagePassed(1.5, "head/rollout", "out", "ask", MANAGER, ENGINE, dispatch),
-        commit(frame),
+        commit(frame(group + 1, tickets, seeds)),
         *answers,
         commit(*scored),
     ]
@@ -213,11 +232,14 @@ def story() -> list[Fact]:
     ]
 
 
-def record(reward: float = 0.5, tokens: int = 4 * LENGTH) -> Step:
+def record(
+    reward: float = 0.5, tokens: int = 4 * LENGTH, grad_norm: float = 2.0, training_s: float = 0.5
+) -> Step:
     """The step in the history."""
     return Step(
         t_s=9.0, step=1, reward=reward, samples=4, tokens=tokens, seeding_s=0.0, waiting_s=0.0,
-        training_s=0.0, weights_s=0.0, step_s=1.0, t_seed_s=0.0, n_prem=1, grad_norm=1.0, loss=0.0,
+        training_s=training_s, weights_s=0.0, step_s=1.0, t_seed_s=0.0, n_prem=1,
+        grad_norm=grad_norm, loss=0.25,
     )  # fmt: skip
 
 
@@ -242,15 +264,76 @@ def changed(kind: type[Message], change: Callable[[Message], Message], number: i
     return facts
 
 
+def replace_wanted(**fields: int) -> SmallTruth:
+    """The truth of a job with other settings."""
+    return SmallTruth(dataclasses.replace(TRUTH.wanted, **fields))  # type: ignore[arg-type]  # numbers alone
+
+
+def evaluated(version: int = 0) -> tuple[list[Fact], Eval]:
+    """An evaluation on two problems, one of them solved; and its record."""
+    names = tuple(f"eval-first/{group}/0" for group in range(2))
+    seeds = [TRUTH.seed("eval-first", group, 0) for group in range(2)]
+    solved = [TRUTH.score("heldout", group, tokens_of(seed)) for group, seed in enumerate(seeds)]
+    asked = tuple(
+        Prompt(
+            split="heldout",
+            index=group,
+            tokens=tuple(array("I", TRUTH.prompt("heldout", group))),
+            seeds=(seed,),
+        )
+        for group, seed in enumerate(seeds)
+    )
+    batch = BatchSubmitted(batch="eval-first", version=version, prompts=asked, max_new_tokens=LENGTH)
+    served = BatchWeights(batch="eval-first", weights=Weights(version=version, root=b"r0", sources=("a",)))
+    facts = [
+        commit(batch, served, InstanceJoined(instance=ENGINE, incarnation=5)),
+        commit(Dispatched(instance=ENGINE, incarnation=5, version=version, tickets=(1, 2), requests=names)),
+        commit(frame(1, (1, 2), seeds)),
+        *(VerifierAnswered(2.0, "heldout", at, tokens_of(seed)) for at, seed in enumerate(seeds)),
+        commit(*(Scored(request=name, score=score) for name, score in zip(names, solved, strict=True))),
+        commit(BatchReleased(batch="eval-first")),
+    ]
+    mean = sum(solved) / 2
+    spread = sum((score - mean) ** 2 for score in solved) / 2
+    return facts, Eval(t_s=9.0, step=0, when="first", reward=mean, problems=2, variance=spread)
+
+
+def answered(logprobs: bytes) -> list[Fact]:
+    """A single request with seed 7, of which the caller has the first token and gets the rest."""
+    asked = Prompt(split="", index=0, tokens=(1,), seeds=(7,))
+    batch = BatchSubmitted(
+        batch="generate-x", version=0, prompts=(asked,), max_new_tokens=LENGTH, min_version=0, scored=False
+    )
+    answer = Generated(
+        id="x", status="length", start=1, tokens=tokens_of(7)[4:], logprobs=logprobs, versions=(),
+        version_start=0, version_end=0, sha256=b"",
+    )  # fmt: skip
+    request = Generate(id="x", prompt=b"\1\0\0\0", max_new_tokens=LENGTH, seed=7)
+    tickets = Dispatched(
+        instance=ENGINE, incarnation=5, version=0, tickets=(1,), requests=("generate-x/0/0",)
+    )
+    return [
+        commit(VersionPublished(version=0, root=b"r0", sources=("a",))),
+        RequestAsked(0.5, "caller", request),
+        commit(batch, InstanceJoined(instance=ENGINE, incarnation=5), tickets),
+        commit(frame(1, (1,), [7])),
+        RequestAnswered(3.0, "caller", 0.5, request, answer),
+    ]
+
+
 def judged(
-    facts: Sequence[Fact], after: bytes | None = None, history: Sequence[AnyRecord] = ()
+    facts: Sequence[Fact],
+    after: bytes | None = None,
+    history: Sequence[AnyRecord] = (),
+    truth: SmallTruth | None = None,
 ) -> list[Found]:
     """What the checks of contents report. after: the weights that are published for the step."""
-    truth = SmallTruth(published={b"r1": weights() if after is None else after})
+    truth = truth or SmallTruth()
+    truth.published[b"r1"] = weights() if after is None else after
     jury = jury_of(None, truth=truth)
     for fact in facts:
         jury.see(fact)
-    ending = RunEnd(ended=True, virtual_s=9.0, deadline_s=99.0, history=history)
+    ending = RunEnd(ended=False, virtual_s=9.0, deadline_s=99.0, history=history)
     names = {check.name for check in CONTENTS}
     found = jury.close(Evidence(steps=1, requests_per_step=4, complete=True), ending)
     return [one for one in found if one.check in names]

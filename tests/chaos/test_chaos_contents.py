@@ -15,21 +15,28 @@ from gleaner.actors.protocol.instances import Dispatch
 from gleaner.actors.protocol.rollout import Groups
 from gleaner.actors.rollout.state.events import GroupsAdded, GroupsDropped, GroupsKept, Scored
 from gleaner.actors.training.problem_order import Drawn, Returned
-from gleaner.chaos.invariants.facts import Fact, VerifierAnswered
+from gleaner.actors.training.records import Eval
+from gleaner.chaos.invariants.facts import Fact, RunEnd, VerifierAnswered
 from gleaner.chaos.invariants.group_selection import uniform
+from gleaner.chaos.invariants.recorded_figures import FiguresOfSamples
 from gleaner.chaos.invariants.sample_contents import first_difference
+from gleaner.chaos.invariants.shadow import Shadow
 from gleaner.chaos.invariants.trained_weights import advantages
+from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Message
 from tests.chaos.content_story import (
     ADVANTAGE,
     CONTROLLER,
+    answered,
     changed,
     commit,
+    evaluated,
     judged,
     logprobs_of,
     prompts,
     record,
     recorded,
+    replace_wanted,
     story,
     weights,
 )
@@ -104,6 +111,7 @@ BROKEN: list[tuple[str, str, type[Message], int, Change]] = [
     ("selection", "not all of its samples have their verdicts", GroupsKept, 0, with_fields(groups=(2,))),
     ("selection", "3 of its groups may count, it begins with 2", GroupsAdded, 0, with_prompts(2, 2)),
     ("selection", "group 2 of step-1 was handed out", GroupsKept, 1, with_fields(groups=())),
+    ("updates", "was trained on 1 groups 0, 2 are wanted", StepTrained, 0, lambda _: recorded(groups=(0,))),
     ("updates", "missing ['step-1/2/1']", StepTrained, 0, lambda _: recorded(missing="step-1/2/1")),
     ("updates", "samples of its groups 2 0 gives", StepTrained, 0, lambda _: recorded(groups=(2, 0))),
 ]
@@ -129,11 +137,64 @@ def test_weights_follow_each_other_and_a_rewind_goes_back() -> None:
     assert judged([*story(), again]) == [], "recorded again by the next life of the trainer"
 
 
-@pytest.mark.parametrize("other", [record(reward=0.4), record(tokens=11)])
+@pytest.mark.parametrize("other", [record(reward=0.4), record(tokens=11), record(grad_norm=0.25)])
 def test_false_figure_of_a_step_is_reported(other: Any) -> None:
-    (found,) = judged(story(), history=[record(), other])
+    (found,) = judged(story(), history=[other])
     assert found.check == "history"
     assert "expected was" in found.text
+
+
+def test_seconds_of_a_step_are_from_the_record_before() -> None:
+    second = replace(record(), step=2, t_s=10.0)
+    assert judged(story(), history=[record(), second]) == []
+    texts = [one.text for one in judged(story(), history=[record(training_s=1.5), replace(second, t_s=11.0)])]
+    assert texts == [
+        "the history has for step 1 1.0 s, of which 1.5 s are accounted",
+        "the history has for step 2 1.0 s, since the step before are 2.0 s",
+    ]
+
+
+def test_missing_record_of_an_evaluation_is_reported() -> None:
+    check = FiguresOfSamples(Shadow(), replace_wanted(steps=2, eval_every=1))
+    steps = [replace(record(), step=step, t_s=float(step)) for step in (1, 2)]
+    evals = [
+        Eval(t_s=1.0, step=step, when=when, reward=None, problems=0)  # type: ignore[arg-type]  # one of the three
+        for step, when in ((0, "first"), (1, "during"), (2, "last"))
+    ]
+    evidence = Evidence(steps=2, requests_per_step=4, complete=True)
+
+    def found(*history: Any) -> list[str]:
+        return list(check.end(evidence, RunEnd(ended=True, virtual_s=9.0, deadline_s=99.0, history=history)))
+
+    assert found(*steps, *evals) == []
+    (missing,) = found(*steps, evals[0], evals[2])
+    assert missing.endswith("'evaluation first', 'evaluation step-1', 'evaluation last']")
+    assert len(found(steps[0], *evals)) == 1
+
+
+def test_false_figure_of_an_evaluation_is_reported() -> None:
+    facts, evaluation = evaluated()
+    truth = replace_wanted(heldout=2)
+    assert judged(facts, history=[evaluation], truth=truth) == []
+    for other in (replace(evaluation, reward=0.25), replace(evaluation, variance=0.5)):
+        (found,) = judged(facts, history=[other], truth=truth)
+        assert found.check == "history"
+        assert "for the evaluation 'first'" in found.text
+
+
+def test_evaluation_of_another_version_is_reported() -> None:
+    facts, _ = evaluated(version=1)
+    found = judged(facts, truth=replace_wanted(heldout=2))
+    assert "eval-first was submitted with a version 1, the job's is 0" in [one.text for one in found]
+
+
+def test_answer_with_other_logprobs_is_reported() -> None:
+    assert judged(answered(logprobs_of(7)[4:])) == []
+    (found,) = judged(answered(logprobs_of(7)[:-4]))
+    assert (found.check, found.text) == (
+        "contents",
+        "x was answered with a log-prob at position 1 that no engine computed for it",
+    )
 
 
 def test_score_without_a_verifier_is_reported() -> None:
