@@ -7,6 +7,7 @@ fits, so the list follows the code.
 
 from collections.abc import Mapping
 
+from gleaner.chaos.mutations.contents import CONTENTS
 from gleaner.chaos.mutations.messages import MESSAGES
 from gleaner.chaos.mutations.mutation import Mutation
 from gleaner.chaos.mutations.requests import REQUESTS
@@ -15,5 +16,5 @@ from gleaner.chaos.mutations.training import TRAINING
 
 __all__ = ["BY_NAME", "MUTATIONS", "Mutation"]
 
-MUTATIONS: tuple[Mutation, ...] = (*ROLLOUT, *REQUESTS, *TRAINING, *MESSAGES)
+MUTATIONS: tuple[Mutation, ...] = (*ROLLOUT, *REQUESTS, *TRAINING, *MESSAGES, *CONTENTS)
 BY_NAME: Mapping[str, Mutation] = {mutation.name: mutation for mutation in MUTATIONS}
