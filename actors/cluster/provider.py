@@ -111,10 +111,12 @@ class LocalProvider(Actor):
 
     @handles(SetFleet)
     async def set_fleet(self, message: SetFleet) -> None:
-        self._n_prem = message.n_prem
+        changed, self._n_prem = message.n_prem != self._n_prem, message.n_prem
         if self._fleet is not None:
             self._fleet.n_prem = message.n_prem
             await self._carry_out()
+        if changed:  # another life would rent all hosts that the fleet allows
+            await self._journal()
 
     @handles(StopFleet)
     async def stop_fleet(self, message: StopFleet) -> None:

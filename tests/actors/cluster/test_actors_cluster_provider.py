@@ -146,6 +146,20 @@ async def test_restarted_provider_continues_its_clock_and_keeps_hosts(tmp_path: 
         assert hosts.log.count("start b") == 1
 
 
+async def test_restarted_provider_rents_no_more_hosts_than_planned(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        hosts = PretendedHosts()
+        provide(test, hosts)
+        await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        await test.tell("cluster/provider", SetFleet(n_prem=1))
+        await asyncio.sleep(0.2)
+        test.kill("cluster/provider")
+        hosts.end("a", ProcessExit(None, 9))
+        provide(test, hosts)
+        await asyncio.sleep(1.5)  # longer than the pause before a replacement
+        assert hosts.up == ["b"]
+
+
 async def test_resumed_clock_waits_where_it_stopped(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         hosts = PretendedHosts()
