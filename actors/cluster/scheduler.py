@@ -7,6 +7,7 @@ request their part of the job, and the Provider gets the job's demand.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from msgspec import structs
@@ -91,6 +92,7 @@ class Scheduler(Actor):
         self._members = Members()
         self._unsaved: list[tuple[list[NodeSeen], Callable[[], None] | None]] = []
         self._saves = False
+        self._uncommitted: Counter[str] = Counter()  # events of a host that no commit has yet
         self._take_config(Config())
 
     async def on_start(self) -> None:
@@ -228,7 +230,7 @@ class Scheduler(Actor):
         member = self._members.by_name.get(message.node)
         if member is not None and (known is None or known.agent != member.agent):
             self.ctx.watch(member.agent)
-        if not events:
+        if not events and message.node not in self._uncommitted:
             return self._work_of(message.node)
         deferred = Deferred()
         self._changed(events, lambda: deferred.answer(self._work_of(message.node)))
@@ -277,9 +279,10 @@ class Scheduler(Actor):
     def _changed(self, events: list[NodeSeen], then: Callable[[], None] | None = None) -> None:
         """Journal the members, then report the change and act on it. One commit covers all changes that
         arrived during the previous one: a thousand hosts may join in one moment."""
-        if not events:
+        if not events and then is None:
             return
         for event in events:
+            self._uncommitted[event.node] += 1
             self.ctx.log.info("host %s (%s): %s", event.node, event.role, event.event)
         self._unsaved.append((events, then))
         if not self._saves:
@@ -299,6 +302,7 @@ class Scheduler(Actor):
                     )
                 )
                 for events, then in unsaved:
+                    self._uncommitted -= Counter(event.node for event in events)
                     self._report_later(events)
                     if then is not None:
                         then()

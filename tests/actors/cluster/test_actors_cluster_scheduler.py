@@ -312,6 +312,32 @@ async def test_simultaneous_joins_share_commits_and_are_reported_once(
         assert sorted(world.seen) == sorted((name, "joined") for name in names)
 
 
+async def test_second_hello_waits_for_the_commit_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed: list[str] = []
+    open_disk = asyncio.Event()
+    snapshot = Journal.snapshot
+
+    async def slow(journal: Journal, state: Message) -> int:
+        if isinstance(state, MembersAre):
+            await open_disk.wait()
+            committed.extend(state.roles)
+        return await snapshot(journal, state)
+
+    monkeypatch.setattr(Journal, "snapshot", slow)
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        await world.submit()
+        agent = test.spawn("s1/agent", Idle)
+        hellos = [asyncio.ensure_future(world.hello("s1", agent)) for _ in range(2)]
+        await asyncio.sleep(0.2)
+        assert [hello.done() for hello in hellos] == [False, False]
+        open_disk.set()
+        await asyncio.gather(*hellos)
+        assert "s1" in committed
+
+
 async def test_paused_head_loses_only_hosts_that_are_silent(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PatientLoop)
