@@ -91,7 +91,7 @@ class ManagerParts:
         self.request_service = RequestService(
             ctx, journaled, limits, services, self.batch_submission.open, self.batch_submission.close
         )
-        self.drains = Drains(ctx, journaled.state)
+        self.drains = Drains(ctx, journaled)
         self.overdue = OverdueWork(ctx, journaled.state, instances, settings.rollout.deadline_s)
         self.members = Membership(
             ctx,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gleaner.actors.protocol.instances import Abort, Withdrawn
 from gleaner.actors.rollout.fleet.instance_table import Instance
-from gleaner.actors.rollout.state.state import RolloutState
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.supervisor import Context, Deadline, Deferred, Waiting
 
 ABORT_AGAIN_S = 0.5
@@ -24,8 +24,8 @@ class _Withdrawal:
 class Drains:
     """See the module."""
 
-    def __init__(self, ctx: Context, state: RolloutState) -> None:
-        self._ctx, self._state = ctx, state
+    def __init__(self, ctx: Context, journaled: JournaledState) -> None:
+        self._ctx, self._journaled, self._state = ctx, journaled, journaled.state
         self._under_way: dict[str, _Withdrawal] = {}
         self._ended = asyncio.Event()
 
@@ -57,7 +57,12 @@ class Drains:
             stream = self._state.streams.get(name)
             if stream is None or stream.gone or not stream.held:
                 del self._under_way[name]
-                withdrawal.deferred.answer(Withdrawn(handed_over=len(withdrawal.aborted)))
+                self._ctx.background(self._confirm(withdrawal), f"end of the drain of {name}")
+
+    async def _confirm(self, withdrawal: _Withdrawal) -> None:
+        """Answer when the last rows of the instance are in the journal: its host may end upon the answer."""
+        await self._journaled.settled()
+        withdrawal.deferred.answer(Withdrawn(handed_over=len(withdrawal.aborted)))
 
     async def _run(self, instance: Instance, withdrawal: _Withdrawal, grace_s: float) -> None:
         """Abort waiting requests at once and executing ones after the grace; repeat until the stream reports

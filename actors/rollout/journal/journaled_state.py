@@ -64,6 +64,7 @@ class JournaledState:
         self._journal_bytes = journal_bytes
         self._since_snapshot = 0
         self._bytes_since = 0  # of frames
+        self._newest: Awaitable[int] | None = None  # the commit of all that was entered so far
         self.shelves = DeliveredGroups(journal)
 
     async def replay(self) -> None:
@@ -92,12 +93,18 @@ class JournaledState:
             may_go_unheard(committed)
             # commits are in order: what was appended before is committed with it
             committed = self._snapshot(flush=flush)
+        self._newest = committed
         return changes, committed
 
     def _full(self) -> bool:
         if self._bytes_since < self._journal_bytes:
             return False
         return self._bytes_since >= HELD_BYTES * self.state.log.columns.held()
+
+    async def settled(self) -> None:
+        """Wait until all that has changed the state so far is committed."""
+        if self._newest is not None:
+            await asyncio.shield(self._newest)
 
     async def record(self, event: Message) -> Effects:
         """Apply and commit; then callers may act upon it."""

@@ -39,6 +39,7 @@ from gleaner.actors.protocol.rollout import (
 )
 from gleaner.actors.protocol.weights import Publish, Published
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
+from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.weights.agent import TransferAgent
@@ -319,6 +320,28 @@ async def test_withdrawn_instance_hands_its_requests_over(tmp_path: Path) -> Non
         assert figures.serving_preemptible == 1
         await one.system.close()
         await two.system.close()
+
+
+async def test_withdrawal_is_answered_after_the_commit_of_its_last_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed = asyncio.Event()
+
+    async def settled(_: JournaledState) -> None:
+        await committed.wait()
+
+    monkeypatch.setattr(JournaledState, "settled", settled)
+    async with plane(tmp_path, held=True) as rollout:
+        one = await rollout.host("spot-1")
+        await rollout.submit()
+        await rollout.until_decoding()
+        withdraw = Withdraw(instance="spot-1/engine", grace_s=0.0, leaves=True)
+        leaving = asyncio.create_task(rollout.head.ask("rollout/manager", withdraw, Withdrawn))
+        await asyncio.sleep(1.0)  # longer than an abort takes
+        assert not leaving.done()
+        committed.set()
+        assert (await leaving).handed_over > 0
+        await one.system.close()
 
 
 async def test_spared_instance_serves_again_on_notice(
