@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,8 @@ ALL_SETTINGS = {
 """Actors that take all of `Config`, each with the reason."""
 
 
-def constructors(source: str) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
-    for node in ast.walk(ast.parse(source)):
+def constructors(tree: ast.Module) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for own in node.body:
                 if isinstance(own, ast.FunctionDef) and own.name == "__init__":
@@ -36,50 +37,58 @@ def arguments_of(init: ast.FunctionDef) -> list[ast.arg]:
     return found[1:] + [one for one in (own.vararg, own.kwarg) if one is not None]
 
 
-def too_long(source: str) -> dict[str, int]:
-    counts = {owner.name: len(arguments_of(init)) for owner, init in constructors(source)}
+def too_long(tree: ast.Module) -> dict[str, int]:
+    counts = {owner.name: len(arguments_of(init)) for owner, init in constructors(tree)}
     return {name: count for name, count in counts.items() if count > MOST}
 
 
-def takes_all_settings(source: str) -> set[str]:
+def takes_all_settings(tree: ast.Module) -> set[str]:
     return {
         owner.name
-        for owner, init in constructors(source)
+        for owner, init in constructors(tree)
         if any(isinstance(base, ast.Name) and base.id == "Actor" for base in owner.bases)
         for one in arguments_of(init)
         if one.annotation is not None and "Config" in ast.unparse(one.annotation).split(" | ")
     }
 
 
-def sources() -> Iterator[tuple[str, str]]:
+@cache
+def found() -> tuple[set[str], set[str]]:
+    """Long constructors, and actors that take all settings; each file is parsed once for both tests."""
+    long, greedy = set[str](), set[str]()
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), path.read_text()
+            tree = ast.parse(path.read_text())
+            where = path.relative_to(ROOT)
+            long |= {f"{where}:{name}" for name in too_long(tree)}
+            greedy |= {f"{where}:{name}" for name in takes_all_settings(tree)}
+    return long, greedy
 
 
 def test_a_constructor_takes_at_most_six_arguments() -> None:
-    found = {f"{path}:{name}" for path, source in sources() for name in too_long(source)}
-    assert found == LONG.keys()
+    long, _ = found()
+    assert long == LONG.keys()
 
 
 def test_an_actor_takes_the_sections_of_the_settings_that_it_reads() -> None:
-    found = {f"{path}:{name}" for path, source in sources() for name in takes_all_settings(source)}
-    assert found == ALL_SETTINGS.keys()
+    _, greedy = found()
+    assert greedy == ALL_SETTINGS.keys()
 
 
 @pytest.mark.parametrize(
     "arguments", ["a, b, c, d, e, f, g", "a, b, c, *, d, e, f, g=1", "a, /, b, c, d, e, *f, **g"]
 )
 def test_a_planted_long_constructor_is_found(arguments: str) -> None:
-    assert too_long(f"class Long:\n    def __init__(self, {arguments}) -> None: ...\n") == {"Long": 7}
+    planted = f"class Long:\n    def __init__(self, {arguments}) -> None: ...\n"
+    assert too_long(ast.parse(planted)) == {"Long": 7}
 
 
 def test_a_constructor_of_six_arguments_is_not_found() -> None:
-    assert not too_long("class Six:\n    def __init__(self, a, b, c, *, d, e, f=1) -> None: ...\n")
+    assert not too_long(ast.parse("class Six:\n    def __init__(self, a, b, c, *, d, e, f=1) -> None: ...\n"))
 
 
 @pytest.mark.parametrize("annotation", ["Config", "Config | None"])
 def test_a_planted_actor_that_takes_all_settings_is_found(annotation: str) -> None:
     planted = f"class Greedy(Actor):\n    def __init__(self, config: {annotation}) -> None: ...\n"
-    assert takes_all_settings(planted) == {"Greedy"}
-    assert not takes_all_settings(planted.replace("(Actor)", ""))
+    assert takes_all_settings(ast.parse(planted)) == {"Greedy"}
+    assert not takes_all_settings(ast.parse(planted.replace("(Actor)", "")))
