@@ -130,14 +130,16 @@ test-alone: setup
 test-engines: setup engine-sglang clients
 	$(BIN)/python -m pytest --continue-on-collection-errors -m "engines and not vllm and not older and not moe" tests/engines
 
-# lines and branches that the unit tests run: a table, and build/coverage/html. UNITS names other tests.
+# lines and branches that the unit tests run: a table, and build/coverage/html; fails below the floor in pyproject.toml.
+# UNITS names other tests, which no floor holds for. Hunts for planted bugs are campaigns, and take longer than all the rest.
 UNITS ?= tests/actors tests/chaos tests/configs tests/nodeagent tests/rlctl tests/sim tests/supervisor tests/transport
+COVERED := --ignore=tests/chaos/test_chaos_planted.py
 UNIT_MARKS := not realprocess and not alone and not engines and not vllm and not verl and not long
 coverage: setup
 	rm -rf build/coverage
 	mkdir -p build/coverage
-	@failed=0; $(BIN)/coverage run -m pytest -n 2 --continue-on-collection-errors -m "$(UNIT_MARKS)" $(UNITS) || failed=1; \
-		$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet && $(BIN)/coverage report || failed=1; \
+	@failed=0; $(BIN)/coverage run -m pytest -n 2 --continue-on-collection-errors -m "$(UNIT_MARKS)" $(COVERED) $(UNITS) || failed=1; \
+		$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet && $(BIN)/coverage report $(if $(filter file,$(origin UNITS)),,--fail-under=0) || failed=1; \
 		exit $$failed
 
 # sdist and wheel, and what an installation holds

@@ -43,7 +43,7 @@ def test_workflow_calls_targets_of_the_makefile(path: Path) -> None:
 def test_pull_request_is_checked_on_every_python() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
     assert "pull_request" in workflow[True]  # YAML reads `on` as true
-    assert set(workflow["jobs"]) == {"lint", "test", "newer-python", "docs", "wheel"}
+    assert set(workflow["jobs"]) == {"lint", "test", "newer-python", "coverage", "docs", "wheel"}
     for name in ("lint", "wheel"):
         assert workflow["jobs"][name]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
 
