@@ -138,8 +138,8 @@ CONTENTS: tuple[Mutation, ...] = (
         "a dead verifier agrees",
         "a verifier that hangs or dies has given no score",
         "reward.pool",
-        "            job.done.set_result(verdict)\n",
-        '            job.done.set_result(Verdict(1.0, "ok"))\n',
+        "            item.settle(verdict)\n",
+        '            item.settle(Verdict(1.0, "ok"))\n',
         ("verdicts",),
     ),
     # -- draws and refills --
