@@ -91,7 +91,8 @@ test-verl: setup verl
 
 # The parts of `make test`. A part that fails does not keep the others from running; the last lines name each part and
 # its result, and the exit status is theirs. The environments of SGLang and of clients are made beside the first tests. The
-# 300 simulated jobs of the ci campaign, last in line for a processor, take what lint and tests leave.
+# tests with engines, which mostly wait for servers, run beside those that run alone, which mostly wait too, and behind
+# them in line for a processor. The 300 simulated jobs of the ci campaign, last in line, take what lint and tests leave.
 TEST_PARTS := lint engine-sglang clients test-together test-alone test-engines campaign
 RESULTS := build/test-parts
 
@@ -105,7 +106,7 @@ test:
 part-lint part-campaign: setup
 part-test-together: part-lint build/imported
 part-test-alone: part-test-together part-engine-sglang part-clients
-part-test-engines: part-test-alone
+part-test-engines: part-test-together part-engine-sglang part-clients
 $(TEST_PARTS:%=part-%): part-%:
 	+@mkdir -p $(RESULTS); if $(MAKE) --no-print-directory --keep-going $*; \
 		then echo passed > $(RESULTS)/$*; else echo FAILED > $(RESULTS)/$*; fi
@@ -121,14 +122,15 @@ test-together: setup build/imported
 	$(BIN)/python -m pytest --continue-on-collection-errors -n 4 --dist worksteal \
 		--durations=15 -m "not alone and not engines and not vllm and not verl and not long"
 
-# one after the other: each needs the machine for itself. Only the files that have such tests are imported, here and in
+# one after the other: each starts whole jobs and judges times. Only the files that have such tests are imported, here and in
 # test-engines: tests/ci fails where one is elsewhere.
 test-alone: setup
 	$(BIN)/python -m pytest --continue-on-collection-errors --durations=15 -m "alone and not vllm and not long" \
 		$$(grep -rl --include='test_*.py' 'mark\.alone' tests)
 
 test-engines: setup engine-sglang clients
-	$(BIN)/python -m pytest --continue-on-collection-errors -m "engines and not vllm and not older and not moe" tests/engines
+	nice -n 5 $(BIN)/python -m pytest --continue-on-collection-errors \
+		-m "engines and not vllm and not older and not moe" tests/engines
 
 # lines and branches that the unit tests run: a table, and build/coverage/html; fails below the floor in pyproject.toml.
 # UNITS names other tests, which no floor holds for. Hunts for planted bugs are campaigns, and take longer than all the rest.

@@ -72,7 +72,9 @@ def test_make_test_runs_every_part_when_one_fails(checkout: Path) -> None:
 def test_make_test_passes_when_every_part_passes(checkout: Path) -> None:
     code, parts, called = make_test(checkout, "nothing")
     assert (code, {line.rpartition(": ")[2] for line in parts}) == (0, {"passed"})
-    assert called.index(" -n 4 ") < called.index("-m alone and not") < called.index("-m engines and not")
+    together = called.index(" -n 4 ")
+    assert together < called.index("-m alone and not")
+    assert together < called.index("-m engines and not")
 
 
 def test_a_test_that_runs_alone_or_needs_engines_is_in_a_file_that_its_part_imports(
