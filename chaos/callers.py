@@ -75,11 +75,14 @@ class Caller:
             id=name,
             prompt=prompt.tobytes(),
             max_new_tokens=rng.randint(1, self._most_new),
-            temperature=rng.choice((1.0, 0.7)),
-            sampling=rng.choice((None, Sampling(top_p=0.9))),
             seed=rng.randrange(SEEDS),
             wait_s=rng.choice(WAITS_S),
             deadline_s=rng.choice(DEADLINES_S),
+        )
+        request = replace(
+            request,
+            temperature=0.7 if request.seed & 1 else 1.0,
+            sampling=Sampling(top_p=0.9) if request.seed & 2 else None,
         )
         version = max(self._newest + rng.choice(AHEAD), 0)
         gate = rng.choice(("", "min", "exact"))
