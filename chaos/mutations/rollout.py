@@ -89,7 +89,7 @@ ROLLOUT: tuple[Mutation, ...] = (
                 "            ready = [g for g in range(len(batch.groups)) if batch.due(g)]",
             ),
         ),
-        ("I1", "I8"),
+        ("I1", "I8", "updates"),
     ),
     Mutation(
         "deliver an incomplete group",
@@ -234,7 +234,7 @@ ROLLOUT: tuple[Mutation, ...] = (
                 "        self._cursor = event.cursor if not event.first else self._cursor\n",
             ),
         ),
-        ("I1",),
+        ("I1", "draws"),
         campaign="hunt-sampling",
     ),
     Mutation(

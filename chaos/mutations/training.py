@@ -120,7 +120,7 @@ TRAINING: tuple[Mutation, ...] = (
                 "                    if False:\n",
             ),
         ),
-        ("I3",),
+        ("I3", "draws"),
         campaign="hunt-ahead",
     ),
     Mutation(
