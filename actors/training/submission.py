@@ -103,12 +103,14 @@ class Submission:
         return await self._fitting(batch, first, count)
 
     async def settle(self, step: int) -> None:
-        """The step is trained: the problems of its aborted groups are drawn again later."""
+        """The step is trained: problems of groups that were aborted or never added are drawn again."""
         if self._config.rollout.over_sampling > 1:
             batch = f"step-{step}"
             fates = await self._retrying_ask.ask(MANAGER, GroupFates(batch=batch), GroupFatesAre)
             async with self._order:
-                event = self._draws.give_back(batch, fates.aborted)
+                used = {*fates.kept, *fates.dropped}
+                drawn = range(len(self._draws.of(batch)))  # also for a refill that came too late
+                event = self._draws.give_back(batch, [group for group in drawn if group not in used])
                 if event is not None:
                     await self._ctx.journal.append(event)
                     self._draws.apply(event)

@@ -41,7 +41,7 @@ class DrawnInTurn(Check):
         self._back = Counter[int]()  # given back and not drawn again yet
         self._drawn: dict[str, list[int]] = {}
         self._surplus: dict[str, set[int]] = {}  # aborted groups
-        self._settled: dict[str, set[int]] = {}  # those of them whose problems were given back
+        self._settled: dict[str, set[int]] = {}  # groups whose problems were given back
         self._submitted: dict[str, int] = {}  # groups in the manager's journal
 
     def see(self, fact: Fact) -> Iterable[str]:
@@ -109,20 +109,22 @@ class DrawnInTurn(Check):
 
     def _give_back(self, event: Returned) -> Iterator[str]:
         drawn = self._drawn.get(event.batch, [])
-        surplus = sorted(self._surplus.get(event.batch, ()))
-        due = [drawn[group] for group in surplus if group < len(drawn)]
+        late = range(self._submitted.get(event.batch, len(drawn)), len(drawn))
+        unused = self._surplus.get(event.batch, set()) | set(late)
+        due = [drawn[group] for group in sorted(unused) if group < len(drawn)]
         if sorted(event.indices) != sorted(due):
-            yield f"{event.batch} gave back problems {list(event.indices)}, aborted were {due}"
+            yield (f"{event.batch} gave back problems {list(event.indices)}, aborted or unused were {due}")
         self._back.update(event.indices)
-        self._settled[event.batch] = set(surplus)
+        self._settled[event.batch] = unused
         self._forget(self._settled)
 
     def _finished(self, batch: str) -> Iterator[str]:
         """A step is over: each of its problems was in its batch, and those of aborted groups are back."""
-        drawn, submitted = self._drawn.get(batch), self._submitted.get(batch)
-        if drawn is not None and submitted is not None and len(drawn) > submitted:
-            yield f"problems {drawn[submitted:]} were drawn for {batch}, and never submitted"
-        if surplus := self._surplus.get(batch, set()) - self._settled.get(batch, set()):
+        drawn, settled = self._drawn.get(batch, []), self._settled.get(batch, set())
+        late = range(self._submitted.get(batch, len(drawn)), len(drawn))
+        if lost := [drawn[group] for group in late if group not in settled]:
+            yield f"problems {lost} were drawn for {batch}, and never submitted"
+        if surplus := self._surplus.get(batch, set()) - settled:
             yield f"{batch} is over, and the problems of its aborted groups {sorted(surplus)} are not back"
 
     # -- batches --

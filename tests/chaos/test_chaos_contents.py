@@ -218,7 +218,7 @@ def test_problems_of_aborted_groups_must_come_back() -> None:
     assert judged([*drawn, back, end, after]) == []
     texts = [[one.text for one in judged([*drawn, *rest])] for rest in ([false], [end], [back, other])]
     assert texts == [
-        ["step-1 gave back problems [0], aborted were [1]"],
+        ["step-1 gave back problems [0], aborted or unused were [1]"],
         ["step-1 is over, and the problems of its aborted groups [1] are not back"],
         ["step-2 has new problems, and [1] were given back and wait"],
     ]

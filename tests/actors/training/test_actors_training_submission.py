@@ -8,7 +8,7 @@ import pytest
 
 from gleaner.actors.protocol.batches import Prompt
 from gleaner.actors.protocol.reward import GetProblems, Problems
-from gleaner.actors.protocol.rollout import SubmitBatch
+from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, SubmitBatch
 from gleaner.actors.protocol.training import TrainerIs
 from gleaner.actors.training.job_journal import standing_of
 from gleaner.actors.training.problem_order import ProblemOrder
@@ -37,15 +37,20 @@ class Wordy(Actor):
 
 
 class Manager(Actor):
-    """A manager that keeps submitted batches."""
+    """A manager that keeps submitted batches. fates: of every batch."""
 
     def __init__(self) -> None:
         self.batches: dict[str, tuple[Prompt, ...]] = {}
+        self.fates = GroupFatesAre(kept=[], dropped=[], aborted=[])
 
     @handles(SubmitBatch)
     async def submit(self, message: SubmitBatch) -> Done:
         self.batches[message.batch.batch] = message.batch.prompts
         return Done()
+
+    @handles(GroupFates)
+    async def outcomes(self, message: GroupFates) -> GroupFatesAre:
+        return self.fates
 
 
 class Submitter(Actor):
@@ -174,3 +179,14 @@ async def test_batch_with_refills_is_not_prepared_ahead(tmp_path: Path) -> None:
         refill = await submission.more("step-1", 6, 2)
         await submission.step(2, TRAINER)
         assert indices(there.manager.batches["step-2"])[0] == indices(refill)[-1] + 1
+
+
+async def test_problems_of_a_refill_that_came_too_late_are_drawn_again(tmp_path: Path) -> None:
+    async with world(tmp_path, every=1000, rollout={"over_sampling": 1.5, "drop_uniform": True}) as there:
+        submission = await there.start()
+        await submission.step(1, TRAINER)
+        late = await submission.more("step-1", 6, 2)  # the manager was restarted, and needs them no longer
+        there.manager.fates = GroupFatesAre(kept=[0, 1, 2, 4], dropped=[3], aborted=[5])
+        await submission.settle(1)
+        await submission.step(2, TRAINER)
+        assert indices(there.manager.batches["step-2"])[:4] == [5, *indices(late), indices(late)[-1] + 1]
