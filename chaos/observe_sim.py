@@ -36,6 +36,7 @@ from gleaner.chaos.invariants.facts import (
     ServedImage,
     VerifierAnswered,
 )
+from gleaner.chaos.invariants.world_facts import ExpiredSeen
 from gleaner.chaos.recoveries import Recoveries
 from gleaner.chaos.truth_sim import SimTruth
 from gleaner.nodeagent.exit_codes import GAVE_UP
@@ -64,7 +65,10 @@ WAITS = 8
 LATE_S = 3.0
 """A wait may pass its deadline by so much before it is silent: its owner sweeps once a beat, and a loop that
 is held up sweeps later."""
-TOLD_OF = ("rollout/manager", "rollout/manager/ledger", "training/state", "training/controller", "registry")
+TOLD_OF = (
+    "rollout/manager", "rollout/manager/ledger", "training/state", "training/controller", "registry",
+    "cluster/scheduler", "cluster/scheduler/members",
+)  # fmt: skip
 """Streams whose messages the checks read; of the others they need only the writer."""
 
 
@@ -238,6 +242,9 @@ class Observer:
 
     def _look_at_wait(self, process: SimProcess, wait: WaitState) -> None:
         key = (process.name, wait.who, wait.what, wait.on, round(self._now_s - wait.since_s, 3))
+        if wait.expired:
+            seen = ExpiredSeen(self._now_s, process.name, wait.who, wait.what, wait.on, wait.since_s)
+            self._jury.see(seen)
         if wait.left_s > 0 or wait.expired:
             self._late.pop(key, None)
             return

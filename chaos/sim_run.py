@@ -14,10 +14,11 @@ from gleaner.chaos.apply_sim import Faults
 from gleaner.chaos.availability import as_trace
 from gleaner.chaos.callers import Caller
 from gleaner.chaos.deliveries import deliveries
-from gleaner.chaos.faults import STAY
+from gleaner.chaos.faults import STAY, AnyFault
 from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.check import Found
 from gleaner.chaos.invariants.facts import RunEnd
+from gleaner.chaos.invariants.world_checks import HOSTS_END_S
 from gleaner.chaos.observe_sim import Observer, acknowledgements
 from gleaner.chaos.plan import Loaded
 from gleaner.chaos.schedule import Schedule
@@ -25,6 +26,7 @@ from gleaner.chaos.story import line_of, line_of_fault, line_of_found, line_of_n
 from gleaner.chaos.story_filter import StoryFilter
 from gleaner.chaos.tally import Broken, RunReport
 from gleaner.chaos.truth_sim import SimTruth
+from gleaner.chaos.world_sim import WorldObserver
 from gleaner.configs.schema import Config
 from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
@@ -73,9 +75,10 @@ def run(
     config = setting.config
     truth = SimTruth(setting.job_model, config, setting.reserved)
     rollout = config.rollout
-    jury = jury_of(truth.of, rollout.staleness, config.train_problems, rollout.max_pending, truth)
+    jury = jury_of(truth.of, rollout.staleness, config.train_problems, rollout.max_pending, truth, config)
     observer = Observer(cluster, jury, truth, drawn.faults)
     faults = Faults(FaultInjector(cluster), drawn.faults)
+    world = WorldObserver(cluster, jury.see, faults.resolve)
     reached: list[Found] = []
 
     def found(one: Found) -> None:
@@ -85,13 +88,19 @@ def run(
             reached.append(one)
             cluster.loop.stop()  # when everything that can run at this instant has run
 
+    def struck(fault: AnyFault, how: str) -> None:
+        world.struck(fault, how)
+        if tell is not None:
+            tell(line_of_fault(cluster.loop.now_s, fault, how))
+
     jury.on_found = found
+    faults.on_strike = struck
     if tell is not None:
         jury.on_fact = lambda fact: tell(line_of(fact)) if shown is None or shown.shows(fact) else None
-        faults.on_strike = lambda fault, how: tell(line_of_fault(cluster.loop.now_s, fault, how))
     spins = ""
     with acknowledgements(observer.acknowledged), deliveries(observer.handed_up):
         observer.begin()
+        world.begin()
         faults.arm()
         cluster.begin()
         for number in range(1, loaded.campaign.terrain.callers + 1):
@@ -104,6 +113,8 @@ def run(
                 over = cluster.advance(min(cluster.loop.now_s + STRIDE_S, setting.deadline_s))
                 if reached:
                     break
+            if over:
+                world.settle(HOSTS_END_S)
         except SpinsForever as problem:
             spins = str(problem)
         observer.end()

@@ -108,6 +108,8 @@ class Cloud:
         self._listeners: list[Callable[[str, ProcessExit], None]] = []
         self.on_withdrawn: Callable[[str], None] | None = None
         """Called for each running host that the head's provider took away, as its trace demanded."""
+        self.on_rented: Callable[[str], None] | None = None
+        """Called before a host is powered on."""
 
     def rented(self) -> list[str]:
         """Hosts that are up, or about to be."""
@@ -118,6 +120,8 @@ class Cloud:
         if name not in self._hosts:
             raise OSError(f"no host {name} can be had: there are {', '.join(self._hosts)}")
         host = self._hosts[name]
+        if self.on_rented is not None:
+            self.on_rented(name)
         init = Init(
             host,
             self._agent(name, state_dir),

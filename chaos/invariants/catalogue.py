@@ -26,6 +26,8 @@ from gleaner.chaos.invariants.shadow import Shadow
 from gleaner.chaos.invariants.single_requests import SingleRequests
 from gleaner.chaos.invariants.steps import EachStepOnce, ServedIsPublished
 from gleaner.chaos.invariants.truth import Truth
+from gleaner.chaos.invariants.world_checks import WORLD_CHECKS, world_checks
+from gleaner.configs.schema import Config
 from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Message
 
@@ -33,7 +35,7 @@ CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
     RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure, OnceAndInOrder,
     HungIsEnded, NoInventedDeath, SingleRequests, GivenUpRightly,
-    WorkConserved, SeedingEnds, *CONTENTS,
+    WorkConserved, SeedingEnds, *CONTENTS, *WORLD_CHECKS,
 )  # fmt: skip
 MAX_FOUND = 50
 """Violations kept of one run; later ones mostly follow from the first."""
@@ -97,10 +99,12 @@ def jury_of(
     problems: int | None = None,
     max_pending: int = 4,
     truth: Truth | None = None,
+    config: Config | None = None,
 ) -> Jury:
     """A jury with every check. response_of: see `samples`; None leaves the content of tokens unchecked.
     staleness: the bound of the job, in versions; problems: of its training split, None leaves their turns
-    unchecked; max_pending: Θ; truth: None leaves all contents but tokens unchecked."""
+    unchecked; max_pending: Θ; truth: None leaves all contents but tokens unchecked; config: other settings of
+    the job, None: the defaults."""
     shadow = Shadow()
     return Jury(
         (
@@ -123,6 +127,7 @@ def jury_of(
             WorkConserved(shadow, max_pending, MOST_SPEED),
             SeedingEnds(),
             *content_checks(shadow, truth),
+            *world_checks(shadow, config or Config()),
         ),
         shadow,
     )

@@ -20,6 +20,8 @@ from gleaner.actors.protocol.balancer import (
 )
 from gleaner.actors.protocol.requests import BATCH
 from gleaner.actors.protocol.rollout import HoldBack
+from gleaner.actors.rollout.dispatch.migration import ROUND_S
+from gleaner.actors.rollout.manager import SWEEP_S
 from gleaner.actors.rollout.state.events import Dispatched
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed
@@ -27,8 +29,9 @@ from gleaner.chaos.invariants.shadow import Shadow, ShadowRequest
 
 LOOK_S = 0.25
 """Between two checks. A round trip from the manager to the balancer is far shorter."""
-IDLE_S = 3.0
-"""A slot that is free for so long, with no request on its way, was forgotten."""
+IDLE_S = SWEEP_S + ROUND_S
+"""A slot that is free for so long, with no request on its way, was forgotten: the manager has looked at its
+deadlines, and at what to move."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,125 @@
+"""Drains end: a withdrawn instance is empty in time, and its owner is answered.
+
+Owns the withdrawals that have no answer yet, with the end of their grace, and since when the instance of each
+holds nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gleaner.actors.names import MANAGER
+from gleaner.actors.protocol.balancer import ForgetAll
+from gleaner.actors.protocol.cluster import PreemptionNotice
+from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
+from gleaner.actors.rollout.fleet.drain import ABORT_AGAIN_S
+from gleaner.actors.rollout.manager import SWEEP_S
+from gleaner.chaos.invariants.check import Check
+from gleaner.chaos.invariants.facts import Fact, MessagePassed
+from gleaner.chaos.invariants.shadow import Shadow
+from gleaner.chaos.invariants.world_facts import HostReturned, WorldSeen
+from gleaner.nodeagent.departure import MARGIN_S
+from gleaner.sim.run_setup import HEAD
+
+ABORTS = 4
+EMPTY_S = ABORTS * ABORT_AGAIN_S + SWEEP_S
+"""From the end of its grace until an instance holds nothing: its requests are aborted again and again."""
+ANSWERED_S = ABORT_AGAIN_S + SWEEP_S
+"""From the last request of an instance until the answer to its withdrawal: the manager looks at both ends."""
+
+
+@dataclass(slots=True)
+class _Withdrawal:
+    source: str
+    asked_s: float
+    until_s: float
+    empty_s: float | None = None  # since when it holds nothing
+
+
+class DrainsEnd(Check):
+    """See `promise`."""
+
+    fact_kinds = (MessagePassed, WorldSeen, HostReturned)
+    message_kinds = (Withdraw, Withdrawn, NewWork, ForgetAll, PreemptionNotice)
+    name = "drains end"
+    promise = (
+        "a withdrawn instance holds nothing soon after its grace, its withdrawal is answered when it holds "
+        "nothing, neither before nor later, and a host with a notice is empty when it goes"
+    )
+    meaning = (
+        "If this fails, a host waits for nothing until its cloud takes it, or its requests are found dead "
+        "and go on late."
+    )
+
+    def __init__(self, shadow: Shadow) -> None:
+        self._shadow = shadow
+        self._open: dict[str, _Withdrawal] = {}
+        self._notices: dict[str, tuple[float, float]] = {}  # by host: when it came, and its end
+        self._manager = ""
+        self._steady_s: dict[str, float] = {}
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, WorldSeen):
+            yield from self._look(fact)
+        elif isinstance(fact, HostReturned):
+            yield from self._returned(fact)
+        elif isinstance(fact, MessagePassed):
+            yield from self._passed(fact)
+
+    def _passed(self, fact: MessagePassed) -> Iterator[str]:
+        message = fact.message
+        if isinstance(message, ForgetAll):
+            self._open.clear()  # another manager
+        elif isinstance(message, Withdraw) and fact.to == MANAGER and fact.direction != "out":
+            self._open[message.instance] = _Withdrawal(fact.source, fact.at_s, fact.at_s + message.grace_s)
+        elif isinstance(message, Withdrawn) and fact.source == MANAGER and fact.direction != "in":
+            yield from self._answered(fact)
+        elif isinstance(message, NewWork) and message.allowed and fact.direction != "out":
+            self._open.pop(message.instance, None)
+        elif isinstance(message, PreemptionNotice) and fact.direction == "in":
+            host = fact.process.partition("/")[0]
+            self._notices.setdefault(host, (fact.at_s, fact.at_s + message.deadline_s))
+
+    def _answered(self, fact: MessagePassed) -> Iterator[str]:
+        """The answer to a withdrawal; one that is asked again is answered for the newer one."""
+        holding = self._holding()
+        for name, its in list(self._open.items()):
+            if its.source == fact.to and (its.asked_s < fact.at_s or not holding[name]):
+                del self._open[name]
+                if holding[name]:
+                    yield f"{name} holds {holding[name]} requests, and its withdrawal is answered"
+
+    def _look(self, world: WorldSeen) -> Iterator[str]:
+        self._steady_s = {name: look.steady_s for name, look in world.hosts.items()}
+        holding = self._holding()
+        calm_s = world.calm_s(HEAD)
+        for name, its in list(self._open.items()):
+            if holding[name]:
+                its.empty_s = None
+            elif its.empty_s is None:
+                its.empty_s = world.at_s
+            empty_s = 0.0 if its.empty_s is None else world.at_s - its.empty_s
+            if min(empty_s, calm_s) > ANSWERED_S:
+                del self._open[name]
+                yield f"{name} holds nothing for {empty_s:.1f} s, and its withdrawal has no answer"
+                continue
+            late_s, host = world.at_s - its.until_s, name.partition("/")[0]
+            if holding[name] and min(late_s, world.calm_s(HEAD, host)) > EMPTY_S:
+                del self._open[name]
+                yield f"{name} holds {holding[name]} requests, {late_s:.1f} s after the grace of its drain"
+
+    def _returned(self, fact: HostReturned) -> Iterator[str]:
+        came_s, ends_s = self._notices.pop(fact.host, (0.0, 0.0))
+        held = self._holding()[f"{fact.host}/engine"]
+        length_s = ends_s - came_s
+        steady_s = min(self._steady_s.get(HEAD, 0.0), self._steady_s.get(fact.host, 0.0))
+        if (
+            held
+            and length_s > 2 * MARGIN_S
+            and steady_s >= length_s - MARGIN_S
+            and fact.at_s >= ends_s - MARGIN_S
+        ):
+            yield f"{fact.host} goes with {held} requests, {length_s:.0f} s after its notice"
+
+    def _holding(self) -> Counter[str]:
+        return Counter(one.holder[0] for one in self._shadow.requests.values() if one.holder is not None)

@@ -1,0 +1,442 @@
+"""The checks of capacity, plans, money and time, on hand-written histories."""
+
+from typing import Literal
+
+import msgspec
+import pytest
+
+from gleaner.actors.cluster.fleet import RESERVED
+from gleaner.actors.cluster.scheduler import ClusterState, MembersAre
+from gleaner.actors.cluster.seeding import SeedingState
+from gleaner.actors.cluster.step_statistics import StepStatistics
+from gleaner.actors.names import BALANCER, MANAGER, SCHEDULER, TRAINER
+from gleaner.actors.protocol.balancer import InstanceDown, InstanceUp
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
+from gleaner.actors.protocol.cluster import JobSpec, NodeWork, Plan, PreemptionNotice, SaveState
+from gleaner.actors.protocol.instances import Registered, RegisterInstance, Serving, Withdraw, Withdrawn
+from gleaner.actors.protocol.rollout import Groups, RolloutFigures, Weights
+from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainStep
+from gleaner.actors.rollout.journal.journaled_state import BatchWeights
+from gleaner.actors.rollout.state.events import (
+    Dispatched,
+    FrameLogged,
+    InstanceJoined,
+    RequestsDue,
+    VersionPublished,
+)
+from gleaner.chaos.invariants.catalogue import jury_of
+from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed
+from gleaner.chaos.invariants.world_facts import (
+    ExpiredSeen,
+    HostLook,
+    HostRecorded,
+    HostRented,
+    HostReturned,
+    HostsLeft,
+    Paid,
+    WorldSeen,
+)
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Address, Message
+
+ONE, TWO = "spot-1/engine", "spot-2/engine"
+ROOT = b"r1"
+JOB = JobSpec(run_id="job", run_dir="/r", model_dir="/m", config="")
+LONG_S = 300.0
+CONFIG = msgspec.convert(
+    {"rollout": {"request_deadline_s": 6.0}, "fleet": {"n_prem_max": 3}}, Config, strict=False
+)
+
+
+def judged(*facts: Fact, check: str) -> list[str]:
+    """Violations of a check, of facts in the order of their time."""
+    jury = jury_of(None, config=CONFIG)
+    for fact in sorted(facts, key=lambda fact: fact.at_s):
+        jury.see(fact)
+    return [found.text for found in jury.found if found.check == check]
+
+
+def commit(at_s: float, *messages: Message, stream: str = MANAGER) -> Committed:
+    return Committed(at_s, "head", stream, 1, messages)
+
+
+def passed(
+    at_s: float,
+    message: Message,
+    *,
+    source: str = MANAGER,
+    to: str = "x",
+    way: Literal["in", "out", "local"] = "out",
+    mode: str = "ask",
+    process: str = "head/rollout",
+) -> MessagePassed:
+    return MessagePassed(at_s, process, way, mode, source, to, message)
+
+
+def look(name: str, role: str = "preemptible", well_s: float = LONG_S, **changes: object) -> HostLook:
+    """A host that has been well for so long."""
+    fields: dict[str, object] = {
+        "name": name, "role": role, "agent": 1, "agent_s": well_s, "engine_s": well_s, "calm_s": well_s,
+        "steady_s": well_s,
+    }  # fmt: skip
+    return msgspec.convert(fields | changes, HostLook)
+
+
+def world(at_s: float, *others: HostLook, recorded: tuple[str, ...] = (), rented: int = 3) -> WorldSeen:
+    """A look at the cluster, with a head and a reserved host that are well unless they are among `others`."""
+    hosts = [look("head", "head"), look(RESERVED, "reserved"), *others]
+    return WorldSeen(
+        at_s,
+        {host.name: host for host in hosts},
+        {f"spot-{number}": 0.0 for number in range(rented)},
+        frozenset((RESERVED, *recorded)),
+        began=True,
+    )
+
+
+def looks(end_s: float, *others: HostLook, begin_s: float = 0.0, **changes: object) -> list[Fact]:
+    """A look each second."""
+    seconds = range(1, round(end_s - begin_s) + 1)
+    return [world(begin_s + second, *others, **changes) for second in seconds]  # type: ignore[arg-type]
+
+
+def registered(instance: str, *, version: int | None = 1) -> list[Fact]:
+    """What its worker sends: a registration, and which weights it serves."""
+    worker = address(instance, incarnation=5)
+    ask = RegisterInstance(instance=instance, worker=worker, kind="preemptible", slots=8, received=0)
+    facts: list[Fact] = [passed(0.0, ask, source=instance, to=MANAGER, process=instance)]
+    if version is not None:
+        serving = Serving(instance=instance, incarnation=5, version=version, root=ROOT)
+        facts.append(passed(0.1, serving, source=instance, to=MANAGER, process=instance))
+    return facts
+
+
+def opened(requests: int, at_s: float = 0.2) -> Committed:
+    """A batch of so many requests, and two instances."""
+    prompt = Prompt(split="train", index=0, tokens=(1,), seeds=tuple(range(requests)))
+    return commit(
+        at_s,
+        VersionPublished(version=1, root=ROOT, sources=()),
+        BatchSubmitted(batch="step-2", version=1, prompts=(prompt,), max_new_tokens=8),
+        BatchWeights(batch="step-2", weights=Weights(version=1, root=ROOT, sources=())),
+        InstanceJoined(instance=ONE, incarnation=5),
+        InstanceJoined(instance=TWO, incarnation=5),
+    )
+
+
+def sent(at_s: float, count: int, *, to: str = ONE, first: int = 0) -> Committed:
+    names = tuple(f"step-2/0/{number}" for number in range(first, first + count))
+    tickets = tuple(range(first + 1, first + count + 1))
+    return commit(at_s, Dispatched(instance=to, incarnation=5, version=1, tickets=tickets, requests=names))
+
+
+def decoding(at_s: float, count: int, *, flags: int = 0) -> Committed:
+    """A row of each of the first requests of ONE."""
+    tickets = b"".join(ticket.to_bytes(4, "little") for ticket in range(1, count + 1))
+    zeros = bytes(4 * count)
+    frame = FrameLogged(
+        instance=ONE, incarnation=5, seq=1, tickets=tickets, tokens=zeros, logprobs=zeros,
+        flags=bytes([flags] * count),
+    )  # fmt: skip
+    return commit(at_s, frame)
+
+
+def address(name: str, incarnation: int = 1) -> Address:
+    return Address(name=name, endpoint="tcp://1:1", public_key="", incarnation=incarnation)
+
+
+# -- capacity --
+
+
+def test_well_instance_beside_a_queue_is_found() -> None:
+    story = [*registered(ONE), *registered(TWO), opened(9)]
+    (first, second) = judged(*story, *looks(6, look("spot-1"), look("spot-2")), check="no capacity forgotten")
+    assert first.startswith(f"{ONE} has had nothing to do for 4.0 s, serves version 1, and 9 requests wait")
+    assert second.startswith(TWO)
+
+
+def test_well_instance_that_a_dispatch_passed_over_is_found() -> None:
+    hosts = look("spot-1"), look("spot-2")
+    story = [*registered(ONE), *registered(TWO), *looks(9, *hosts), opened(9, 9.5), sent(10.0, 9)]
+    (found,) = judged(*story, world(10.5, *hosts), check="no capacity forgotten")
+    assert found == (
+        f"{TWO} has nothing to do and serves version 1, for 10.4 s: {ONE} got 9 requests, and it got none"
+    )
+    assert judged(*story, sent(10.1, 1, to=TWO), world(10.5, *hosts), check="no capacity forgotten") == []
+
+
+def test_instance_that_keeps_old_weights_is_found() -> None:
+    story = [*registered(ONE, version=0), opened(0)]
+    (found,) = judged(*story, *looks(20, look("spot-1")), check="no capacity forgotten")
+    assert found.startswith(f"{ONE} serves version 0, 12.8 s after 1 was published")
+
+
+@pytest.mark.parametrize(
+    "excuse",
+    [
+        look("spot-1", well_s=3.0),  # a fault or a start shortly before
+        look("spot-1", noticed=True, calm_s=0.0),  # it goes
+    ],
+)
+def test_instance_with_a_reason_against_it_may_idle(excuse: HostLook) -> None:
+    story = [*registered(ONE), opened(9), *looks(20, excuse)]
+    assert judged(*story, check="no capacity forgotten") == []
+
+
+# -- membership --
+
+
+def members(at_s: float, *names: str) -> Committed:
+    agents = {
+        name: Address(name=f"{name}/agent", endpoint="e", public_key="", incarnation=1) for name in names
+    }
+    roles = {name: "reserved" if name == RESERVED else "preemptible" for name in names}
+    return commit(at_s, MembersAre(boot=1, roles=roles, agents=agents), stream=f"{SCHEDULER}/members")
+
+
+def test_members_and_history_that_are_the_living_hosts_pass() -> None:
+    story = [members(0.0, RESERVED, "spot-1"), *looks(60, look("spot-1"), recorded=("spot-1",))]
+    assert judged(*story, check="membership") == []
+
+
+def test_living_host_that_is_no_member_is_found() -> None:
+    story = [members(0.0, RESERVED), *looks(60, look("spot-1"), recorded=("spot-1",))]
+    assert judged(*story, check="membership") == [
+        "spot-1 lives, and the scheduler has had it not as up for 7.0 s"
+    ]
+
+
+def test_host_that_the_history_has_after_its_end_is_found() -> None:
+    story = [members(0.0, RESERVED), *looks(60, recorded=("spot-1",))]
+    assert judged(*story, check="membership") == [
+        "spot-1 is gone, and the history has had it as up for 17.0 s"
+    ]
+
+
+def test_recorded_end_of_a_host_that_lives_on_is_found() -> None:
+    ended = HostRecorded(5.5, "spot-1", "preemptible", "killed")
+    story = [members(0.0, RESERVED, "spot-1"), *looks(5, look("spot-1"), recorded=("spot-1",))]
+    (found,) = judged(*story, ended, check="membership")
+    assert found.startswith("the history has spot-1 as killed; its node agent has run for 300.0 s")
+
+
+def test_end_of_an_earlier_life_is_recorded_once() -> None:
+    young = look("spot-1", agent_s=2.0, calm_s=2.0)
+    ends = [HostRecorded(5.5 + 0.1 * number, "spot-1", "preemptible", "killed") for number in range(2)]
+    assert judged(*looks(5, young), ends[0], check="membership") == []
+    assert len(judged(*looks(5, young), *ends, check="membership")) == 1
+
+
+# -- instances --
+
+
+def test_request_that_never_begins_beside_free_slots_is_found() -> None:
+    story = [*registered(ONE), opened(2), sent(1.0, 2), decoding(2.0, 1)]
+    (found,) = judged(*story, *looks(12, look("spot-1")), check="instances")
+    assert found == f"step-2/0/1 was sent to {ONE} as 2, 8.0 s ago: it has no row, and 7 slots there are free"
+    full = [*registered(ONE), opened(9), sent(1.0, 9), decoding(2.0, 8)]
+    assert judged(*full, *looks(12, look("spot-1")), check="instances") == []
+
+
+def test_living_instance_that_is_given_up_is_found() -> None:
+    down = InstanceDown(instance=ONE, incarnation=5)
+    up = InstanceUp(instance=ONE, incarnation=5, kind="preemptible", slots=8, pending=0, executing=0)
+    gone = passed(3.5, down, to=BALANCER, way="local")
+    (found,) = judged(*registered(ONE), gone, *looks(5, look("spot-1")), check="instances")
+    assert found == f"{ONE}#5 was given up 0.5 s ago, and nothing was against it for 5 s before"
+    back = passed(3.5, up, to=BALANCER, way="local")
+    assert judged(*registered(ONE), gone, back, *looks(5, look("spot-1")), check="instances") == []
+
+
+# -- drains and deadlines --
+
+
+def withdrawn(grace_s: float = 1.0) -> MessagePassed:
+    ask = Withdraw(instance=ONE, grace_s=grace_s)
+    return passed(1.0, ask, source="spot-1/agent", to=MANAGER, way="in")
+
+
+def test_withdrawal_of_an_empty_instance_without_answer_is_found() -> None:
+    assert judged(withdrawn(), *looks(9, look("spot-1")), check="drains end") == [
+        f"{ONE} holds nothing for 2.0 s, and its withdrawal has no answer"
+    ]
+    answer = passed(1.5, Withdrawn(handed_over=0), to="spot-1/agent", mode="reply")
+    assert judged(withdrawn(), answer, *looks(9, look("spot-1")), check="drains end") == []
+
+
+def test_answer_to_a_withdrawal_that_is_not_over_is_found() -> None:
+    answer = passed(1.5, Withdrawn(handed_over=0), to="spot-1/agent", mode="reply")
+    story = [opened(1), sent(0.5, 1), withdrawn(), answer]
+    assert judged(*story, check="drains end") == [f"{ONE} holds 1 requests, and its withdrawal is answered"]
+    again = passed(1.5, Withdraw(instance=ONE, grace_s=1.0), source="spot-1/agent", to=MANAGER, way="in")
+    assert judged(*story[:3], again, answer, check="drains end") == [], "the earlier ask is answered"
+
+
+def test_instance_that_holds_requests_beyond_its_grace_is_found() -> None:
+    story = [opened(1), sent(0.5, 1), decoding(0.6, 1), withdrawn()]
+    (found,) = judged(*story, *looks(20, look("spot-1")), check="drains end")
+    assert found == f"{ONE} holds 1 requests, 4.0 s after the grace of its drain"
+
+
+def test_host_that_goes_with_requests_after_its_notice_is_found() -> None:
+    notice = passed(
+        1.0, PreemptionNotice(deadline_s=30.0), way="in", to="spot-1/agent", process="spot-1/agent"
+    )
+    story = [opened(1), sent(0.5, 1), notice, *looks(30, look("spot-1"))]
+    assert judged(*story, HostReturned(31.0, "spot-1"), check="drains end") == [
+        "spot-1 goes with 1 requests, 30 s after its notice"
+    ]
+
+
+def test_request_beyond_its_deadline_is_found() -> None:
+    story = [opened(1), sent(1.0, 1), decoding(2.0, 1)]
+    assert judged(*story, *looks(12), check="request age") == [
+        "step-2/0/0 was first dispatched 9.0 s ago and goes on; its deadline is 6 s"
+    ]
+    due = commit(7.5, RequestsDue(requests=("step-2/0/0",)))
+    assert judged(*story, due, *looks(12), check="request age") == []
+
+
+# -- time --
+
+
+def test_process_that_is_not_started_again_is_found() -> None:
+    gone = [look("spot-1", missing={"engine": float(second)}) for second in range(20)]
+    story = [world(float(second), host) for second, host in enumerate(gone)]
+    (found,) = judged(*story, check="recovery time")
+    assert found == "spot-1 has no engine for 11.0 s; its node agent runs"
+
+
+def test_job_that_stands_still_while_all_is_well_is_found() -> None:
+    (found,) = judged(*looks(40), check="recovery time")
+    assert found.startswith("no token, verdict or step for 31.0 s")
+
+
+def test_wait_that_expires_in_a_calm_is_found() -> None:
+    calm = world(100.0, look("spot-1", well_s=50.0))
+    late = ExpiredSeen(100.0, "head/agent", "training/controller", "an answer", MANAGER, since_s=30.0)
+    early = msgspec.structs.replace(late, since_s=49.0)
+    (found,) = judged(calm, late, check="calm waits")
+    assert found.endswith("all hosts were well for 20.0 s before")
+    assert judged(calm, early, check="calm waits") == [], "it began when the last fault was being noticed"
+
+
+# -- plans and money --
+
+LEARNT = StepStatistics(lengths=[[[3, 4]]])
+PLANNED = SeedingState(t_seed_s=2.0, n_prem=2, memory={2: 2.0}, learnt=LEARNT)
+
+
+def planned(at_s: float, step: int, seeding: SeedingState | None) -> Committed:
+    state = ClusterState(job=JOB, state="running", planned_step=step, seeding=seeding)
+    return commit(at_s, state, stream=SCHEDULER)
+
+
+def answered(at_s: float, t_seed_s: float, n_prem: int) -> MessagePassed:
+    return passed(at_s, Plan(t_seed_s=t_seed_s, n_prem=n_prem), source=SCHEDULER, mode="reply")
+
+
+def test_plan_that_goes_on_from_the_one_before_passes() -> None:
+    more = StepStatistics(lengths=[[[3, 4]], [[5, 6]]])
+    ahead = SeedingState(t_seed_s=3.0, n_prem=1, memory={2: 2.5}, learnt=more)
+    story = [planned(1.0, 2, PLANNED), answered(1.1, 2.0, 2), planned(2.0, 3, ahead), answered(2.1, 3.0, 1)]
+    assert judged(*story, check="plans survive") == []
+
+
+@pytest.mark.parametrize(
+    ("after", "text"),
+    [
+        (planned(2.0, 2, None), "the plan of step 2 was forgotten"),
+        (planned(2.0, 2, SeedingState(t_seed_s=0.5, n_prem=1)), "changed without a measurement"),
+        (planned(2.0, 1, PLANNED), "was replaced by that of 1"),
+        (planned(2.0, 3, SeedingState(t_seed_s=2.0, n_prem=2, learnt=LEARNT)), "the best windows of [2]"),
+        (
+            planned(2.0, 3, SeedingState(t_seed_s=2.0, n_prem=2, memory={2: 1.0})),
+            "the learnt model of a step was forgotten",
+        ),
+        (
+            answered(2.0, 9.0, 2),
+            "a plan was answered with T_seed 9.000 s and N_prem 2; the journal has",
+        ),
+    ],
+)
+def test_plan_that_forgets_is_found(after: Fact, text: str) -> None:
+    found = judged(planned(1.0, 2, PLANNED), after, check="plans survive")
+    assert any(text in one for one in found), found
+
+
+def test_host_beyond_the_plan_is_found() -> None:
+    story = [planned(1.0, 2, PLANNED), HostRented(5.0, "spot-2", 1)]
+    assert judged(*story, check="fleet size") == []
+    assert judged(*story, HostRented(6.0, "spot-3", 2), check="fleet size") == [
+        "spot-3 was rented beside 2 others; the newest plan wishes for 2"
+    ]
+
+
+def test_wished_host_that_is_not_rented_is_found() -> None:
+    (found,) = judged(planned(1.0, 2, PLANNED), *looks(40, rented=1), check="fleet size")
+    assert found == "1 hosts for 32 s; the newest plan wishes for 2"
+
+
+def test_host_that_outlives_its_job_is_found() -> None:
+    left = HostsLeft(90.0, ("spot-1",), 30.0, 40.0)
+    assert judged(left, check="fleet size") == ["spot-1 are paid for 30 s after the end of the job"]
+    assert judged(msgspec.structs.replace(left, hosts=()), check="fleet size") == []
+
+
+def test_account_that_is_not_the_bill_is_found() -> None:
+    paid = Paid(90.0, 200.0, 190.0, 3, 0.0)
+    assert judged(paid, check="fleet size") == [], "each stay is seen some seconds late"
+    (found,) = judged(msgspec.structs.replace(paid, account_s=300.0), check="fleet size")
+    assert found.startswith("the cloud bills 200.0 s of preemptible hosts, in 3 stays; the history has 300.0")
+
+
+# -- windows, answers, credit --
+
+
+def trainer(at_s: float, message: Message, way: Literal["in", "out"] = "out") -> MessagePassed:
+    source, to = (TRAINER, MANAGER) if way == "out" else (MANAGER, TRAINER)
+    return passed(at_s, message, source=source, to=to, way=way, process="reserved-1/trainer")
+
+
+def test_planned_window_that_is_not_opened_is_found() -> None:
+    order = trainer(1.0, TrainStep(step=2, batch="step-2", groups=1, t_seed_s=2.0), "in")
+    ended = trainer(9.0, SaveState(step=2, trained=None))
+    (found,) = judged(opened(3), order, ended, check="planned window")
+    assert found == (
+        "step 2 had a window of 2.00 s and opened none; 3 of its requests were not over when it began"
+    )
+    window = [trainer(1.1, OpenSeeding(version=1, root=ROOT)), trainer(3.1, CloseSeeding())]
+    assert judged(opened(3), order, *window, ended, check="planned window") == []
+
+
+def test_window_that_is_closed_early_is_found() -> None:
+    order = trainer(1.0, TrainStep(step=2, batch="step-2", groups=1, t_seed_s=2.0), "in")
+    missing = trainer(1.4, Groups(groups=[], remaining=1, remote_serving=1), "in")
+    window = [order, trainer(1.1, OpenSeeding(version=1, root=ROOT)), missing, trainer(1.5, CloseSeeding())]
+    (found,) = judged(opened(3), *window, check="planned window")
+    assert found == "step 2: a window of 2.00 s was closed after 0.40 s, and 1 groups are missing"
+
+
+def test_answer_before_its_commit_is_found() -> None:
+    work = passed(1.0, NodeWork(job=JOB), source=SCHEDULER, to="spot-1/agent", mode="reply")
+    assert judged(members(0.5, "spot-1"), work, check="answers") == []
+    assert judged(work, check="answers") == ["spot-1 was given work and is no member in the journal"]
+    reply = Registered(
+        manager=address(MANAGER), epoch="1.1", stream_endpoint="e", stream_key="", weights=None
+    )
+    joined = passed(1.0, reply, to=ONE, mode="reply")
+    assert judged(opened(1), joined, check="answers") == []
+    assert judged(joined, check="answers") == [f"{ONE} was registered and has not joined in the journal"]
+
+
+def test_frame_beyond_its_credit_is_found() -> None:
+    figures = RolloutFigures(
+        queued=0, pending=0, executing=0, serving_reserved=0, serving_preemptible=0, tokens_collected=0,
+        tokens_lost=0, tokens_generated_twice=0, requests_migrated=0, requests_moved=0,
+        refused={"over-credit": 2},
+    )  # fmt: skip
+    reply = passed(1.0, figures, mode="reply")
+    assert judged(reply, check="stream credit") == [
+        "head/rollout dropped 2 frames that were beyond their credit"
+    ]
