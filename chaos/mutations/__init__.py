@@ -7,6 +7,7 @@ fits, so the list follows the code.
 
 from collections.abc import Mapping
 
+from gleaner.chaos.mutations.capacity import CAPACITY
 from gleaner.chaos.mutations.contents import CONTENTS
 from gleaner.chaos.mutations.messages import MESSAGES
 from gleaner.chaos.mutations.mutation import Mutation
@@ -16,5 +17,5 @@ from gleaner.chaos.mutations.training import TRAINING
 
 __all__ = ["BY_NAME", "MUTATIONS", "Mutation"]
 
-MUTATIONS: tuple[Mutation, ...] = (*ROLLOUT, *REQUESTS, *TRAINING, *MESSAGES, *CONTENTS)
+MUTATIONS: tuple[Mutation, ...] = (*ROLLOUT, *REQUESTS, *TRAINING, *MESSAGES, *CONTENTS, *CAPACITY)
 BY_NAME: Mapping[str, Mutation] = {mutation.name: mutation for mutation in MUTATIONS}
