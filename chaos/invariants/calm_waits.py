@@ -28,7 +28,7 @@ class NoLateWaitInCalm(Check):
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, WorldSeen):
             calm_s = fact.calm_s(*fact.hosts) if fact.hosts else 0.0
-            self._calm_since_s = fact.at_s - calm_s
+            self._calm_since_s = fact.at_s - min(calm_s, fact.verifiers_s)
         elif isinstance(fact, ExpiredSeen) and self._calm_since_s is not None:
             began_s = fact.at_s - fact.since_s
             if began_s > self._calm_since_s + self._dead_s and (fact.who, fact.what) not in self._found:

@@ -63,6 +63,8 @@ class PlansSurvive(Check):
 
     def _answered(self, plan: Plan) -> Iterator[str]:
         kept = self._kept.seeding
+        if self._kept.job is None:
+            return  # no job of this scheduler is known
         if kept is None:
             yield f"a plan was answered that is in no journal: T_seed {plan.t_seed_s:.3f} s"
         elif plan.t_seed_s != kept.t_seed_s or (plan.n_prem != kept.n_prem and not self._every_instance):

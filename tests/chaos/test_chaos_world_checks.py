@@ -319,6 +319,8 @@ def test_wait_that_expires_in_a_calm_is_found() -> None:
     (found,) = judged(calm, late, check="calm waits")
     assert found.endswith("all hosts were well for 20.0 s before")
     assert judged(calm, early, check="calm waits") == [], "it began when the last fault was being noticed"
+    sick = msgspec.structs.replace(calm, verifiers_s=20.0)
+    assert judged(sick, late, check="calm waits") == [], "a verifier was at fault meanwhile"
 
 
 # -- plans and money --
