@@ -16,6 +16,7 @@ _HELP = {"help", "description", "epilog", "usage"}
 _SHORTEST = (
     3  # words: shorter literals are names, keys and formats; errors, wait labels and reports are longer
 )
+_SOURCE = "        "  # a piece of source code, as planted bugs have them
 _VALUE = "{}"  # what an f-string inserts, in its text
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _CODE = re.compile(r"``.*?``|`[^`]*`|https?://\S+", re.DOTALL)
@@ -74,7 +75,7 @@ def _literals(tree: ast.Module, without: Collection[int]) -> dict[int, Text]:
             text: str | None = "".join(_constant(part) or _VALUE for part in node.values)
         else:
             text = None if id(node) in inside or id(node) in without else _constant(node)
-        if text is not None and len(text.split()) >= _SHORTEST:
+        if text is not None and len(text.split()) >= _SHORTEST and not text.startswith(_SOURCE):
             texts[id(node)] = Text(getattr(node, "lineno", 1), text)
     return texts
 
