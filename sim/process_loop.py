@@ -179,7 +179,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """SIGSTOP: nothing of it runs until `thaw`; incoming events wait in order."""
         if self.alive and self._parked is None:
             self._master.trace.note("freeze", self.name, self.number)
-            self._parked = self._queue = deque(self._master.take_from_ready(self))
+            waiting = self._lane.taken() if isinstance(self._lane, PassQueue) else []
+            self._parked = self._queue = deque([*self._master.take_from_ready(self), *waiting])
             self._frozen_at_s = self.time()
             for call in self._at_freeze:
                 call(True)

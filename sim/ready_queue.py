@@ -107,9 +107,13 @@ class PassQueue(deque[AnyTurn]):
 
     def let_out(self) -> None:
         """Now."""
+        self._let_out(self._arranged(self.taken()))
+
+    def taken(self) -> list[AnyTurn]:
+        """The waiting turns, in the order of their arrival; they wait here no longer."""
         if self._due is not None:
             self._due.cancel()
             self._due = None
         turns = list(self)
         self.clear()
-        self._let_out(self._arranged(turns))
+        return turns
