@@ -35,7 +35,7 @@ async def hunt(
     compiled(mutation.edits)
     loaded = load(mutation.campaign)
     answers = run_all(
-        orders(loaded, mutation, range(first, first + seeds)),
+        orders(loaded, mutation, range(first, first + seeds), check),
         count=workers,
         run_s=loaded.campaign.run_s,
         mutation=mutation.name,
@@ -44,7 +44,8 @@ async def hunt(
     async with aclosing(answers):
         async for result in answers:
             done += 1
-            noticed = [found for found in result.broken if check in ("", found.check)]
+            trial = [found for found in result.on_trial if found.check in mutation.caught_by]
+            noticed = [found for found in (*result.broken, *trial) if check in ("", found.check)]
             if noticed:
                 # the end of a failed job also gives violations for parts that can no longer be checked
                 found = min(noticed, key=lambda it: it.check not in mutation.caught_by)
@@ -55,11 +56,12 @@ async def hunt(
     return HuntResult(name=mutation.name, seeds=done)
 
 
-def orders(loaded: Loaded, mutation: Mutation, seeds: Sequence[int]) -> Iterator[RunOrder]:
-    """The runs in which this bug is hunted. They must be clean without the bug."""
+def orders(loaded: Loaded, mutation: Mutation, seeds: Sequence[int], check: str = "") -> Iterator[RunOrder]:
+    """The runs in which this bug is hunted, until that check notices it, or any that is not on trial. They
+    must be clean without the bug."""
     for seed in seeds:
         yield RunOrder(
-            campaign=mutation.campaign, seed=seed, schedule=focused(loaded, seed, mutation), stop_at=""
+            campaign=mutation.campaign, seed=seed, schedule=focused(loaded, seed, mutation), stop_at=check
         )
 
 

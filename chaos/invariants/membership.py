@@ -29,6 +29,7 @@ class MembersLive(Check):
 
     fact_kinds = (Committed, WorldSeen, HostRecorded)
     name = "membership"
+    on_trial = True
     promise = (
         "the scheduler's members and the hosts in the history are those that live, but for the time that a "
         "start or an end takes to be seen, and a host that lives on is not recorded as gone"
@@ -70,8 +71,8 @@ class MembersLive(Check):
             ("the history", recorded, self._recorded_s),
         ):
             for name in sorted(live ^ said) if said is not None else ():
-                absent_s = self._absent.get((what, name), 0.0) + passed_s
-                self._absent[what, name] = absent_s
+                before_s = self._absent.get((what, name))  # None: they agreed at the look before
+                absent_s = self._absent[what, name] = 0.0 if before_s is None else before_s + passed_s
                 calm_s = world.calm_s(HEAD, name) if name in live else self._head.calm_s
                 if min(absent_s, calm_s) > limit_s and (what, name) not in self._found:
                     self._found.add((what, name))

@@ -22,6 +22,7 @@ class WindowsOpen(Check):
     fact_kinds = (MessagePassed,)
     message_kinds = (TrainStep, OpenSeeding, CloseSeeding, Groups, SaveState)
     name = "planned window"
+    on_trial = True
     promise = "a step lends the trainer's device to rollout for its planned window, while groups are missing"
     meaning = "If this fails, the plan of a window changes nothing: the trainer idles while it could decode."
 

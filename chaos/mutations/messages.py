@@ -76,7 +76,7 @@ MESSAGES: tuple[Mutation, ...] = (
                 "        if False:\n",
             ),
         ),
-        ("I8", "no silent wait", "I9", "once and in order"),
+        ("I8", "no silent wait", "I9", "once and in order", "membership"),
         lead="a bad network",
     ),
     Mutation(

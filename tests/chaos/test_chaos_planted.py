@@ -87,7 +87,7 @@ def test_every_planted_bug_was_caught_by_expected_check() -> None:
 
 
 @pytest.mark.timeout(300)  # processes of their own, with all imports, on a machine that may be busy
-@pytest.mark.parametrize("mutation", params())
+@pytest.mark.parametrize("mutation", list(params()))
 def test_planted_bug_is_caught_only_where_it_is_planted(mutation: Mutation, calm: Calm) -> None:
     before = CAUGHT[mutation.name]
     found = asyncio.run(hunt(mutation, first=before.seed, seeds=1 + MORE, check=before.check))

@@ -104,7 +104,10 @@ async def test_older_snapshot_is_upgraded_too(place: PlaceUnderTest) -> None:
 @pytest.mark.parametrize(
     ("written", "what"),
     [
-        (row("Measured", 4, feet=1), "Measured version 4 was written by a newer program, .* supports version 3"),
+        (
+            row("Measured", 4, feet=1),
+            "Measured version 4 was written by a newer program, .* supports version 3",
+        ),
         (row("Unheard", 1, feet=1), "Unheard version 1 is not known to this program: a newer one wrote it"),
         (row("NoWayUp", 1), "NoWayUp version 1: no upgrade leads to version 2"),
         (row("Measured", 3, millimetres="wide"), "Measured version 3 does not decode"),
