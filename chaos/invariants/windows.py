@@ -22,7 +22,6 @@ class WindowsOpen(Check):
     fact_kinds = (MessagePassed,)
     message_kinds = (TrainStep, OpenSeeding, CloseSeeding, Groups, SaveState)
     name = "planned window"
-    on_trial = True
     promise = "a step lends the trainer's device to rollout for its planned window, while groups are missing"
     meaning = "If this fails, the plan of a window changes nothing: the trainer idles while it could decode."
 
@@ -48,7 +47,8 @@ class WindowsOpen(Check):
         elif fact.source != TRAINER or fact.direction == "in":
             return
         elif isinstance(message, OpenSeeding):
-            self._was_open, self._opened_s = True, fact.at_s
+            if not self._was_open:  # later ones of a step only bridge the time without an instance
+                self._was_open, self._opened_s = True, fact.at_s
         elif isinstance(message, CloseSeeding):
             if self._opened_s is not None and self._remaining:
                 open_s, self._opened_s = fact.at_s - self._opened_s, None

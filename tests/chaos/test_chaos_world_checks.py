@@ -420,6 +420,15 @@ def test_window_that_is_closed_early_is_found() -> None:
     assert found == "step 2: a window of 2.00 s was closed after 0.40 s, and 1 groups are missing"
 
 
+def test_later_window_of_a_step_is_not_judged_by_the_plan() -> None:
+    order = trainer(1.0, TrainStep(step=2, batch="step-2", groups=1, t_seed_s=2.0), "in")
+    missing = trainer(3.0, Groups(groups=[], remaining=1, remote_serving=0), "in")
+    opening = OpenSeeding(version=1, root=ROOT)
+    planned_one = [order, trainer(1.1, opening), missing, trainer(3.1, CloseSeeding())]
+    bridge = [trainer(4.0, opening), trainer(4.3, CloseSeeding())]
+    assert judged(opened(3), *planned_one, *bridge, check="planned window") == []
+
+
 def test_answer_before_its_commit_is_found() -> None:
     work = passed(1.0, NodeWork(job=JOB), source=SCHEDULER, to="spot-1/agent", mode="reply")
     assert judged(members(0.5, "spot-1"), work, check="answers") == []
