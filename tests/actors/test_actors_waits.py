@@ -34,6 +34,7 @@ ALLOWED = {
     ("actors/reward/verifiers/own_function.py", "call_async"): IN_A_WORKER,
     ("actors/reward/verifiers/own_function.py", "_awaited"): IN_A_WORKER,
     ("actors/rollout/journal/journaled_state.py", "record"): "a commit: listed by the journal",
+    ("actors/rollout/journal/journaled_state.py", "settled"): "a commit: listed by the journal",
     ("actors/rollout/journal/frame_intake.py", "acknowledge"): "a commit: listed by the journal",
     ("actors/rollout/batches/group_selection.py", "_decided"): "a commit: listed by the journal",
     ("actors/rollout/batches/scoring.py", "_ask_until_scored"): LISTED_BY_CALLER,

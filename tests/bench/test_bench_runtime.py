@@ -176,7 +176,7 @@ def test_page_shows_results_missed_goals_and_reasons(tmp_path) -> None:
     assert "| ask between two processes, one outstanding | p50, us | 100 | 160 | 600 | - | - | - |" in text
     assert "160 us (goal <= 150, pyzmq) | NOT met |" in text
     assert "The moon." in text
-    assert "spawn, ray: an actor is a process" in text
+    assert "`spawn`, ray: an actor is a process" in text
     assert "ray 9" in text
     assert "Abacus" in text
 
