@@ -18,7 +18,8 @@ from contextlib import aclosing
 from pathlib import Path
 
 from gleaner.chaos import mutation_results
-from gleaner.chaos.mutants import Mutant, all_mutants
+from gleaner.chaos.mutants import Mutant, all_mutants, edits_of
+from gleaner.chaos.mutate import compiled
 from gleaner.chaos.mutation_results import MutantResult
 from gleaner.chaos.plan import load, parse_seeds
 from gleaner.chaos.run_orders import RunOrder
@@ -57,6 +58,7 @@ async def noticed_by_campaign(mutant: Mutant, campaign: str, seeds: Sequence[int
     def orders() -> Iterator[RunOrder]:
         return (RunOrder(campaign=campaign, seed=seed, stop_at="") for seed in seeds)
 
+    compiled(edits_of(mutant.name))  # a worker that ends for that would pass as a violation
     answers = run_all(orders(), count=1, run_s=RUN_S, mutation=mutant.name)
     async with aclosing(answers):
         async for result in answers:
@@ -90,7 +92,7 @@ def noticed_by_tests(mutant: Mutant) -> str:
     failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     if failed:
         return failed[0]
-    if done.returncode == FAILED or "Error" in done.stdout + done.stderr:
+    if done.returncode == FAILED or "ImportError while loading conftest" in done.stderr:
         return f"{folder}: cannot be imported"
     raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}: {done.stderr[-500:]}")
 

@@ -63,7 +63,7 @@ def run(
     """Run a job under the faults of its seed, or under `schedule`. tell: receives the story of the run, line
     by line (`gleaner.chaos.story`). stop_at: end at the first violation of that check, "" of any that
     is not on trial; None
-    continues to the end of the job. shown: the part of the story that is told; None: all."""
+    continues to the end of the job. shown: the part of the story that `tell` receives; None: all."""
     drawn = schedule if schedule is not None else loaded.schedule(seed)
     setting = setting_of(loaded, seed, drawn)
 

@@ -65,7 +65,7 @@ _REPLAY_EXAMPLES = """\
   rlctl sim replay 17 --schedule seed-17.toml      with the fewest faults that still fail
   rlctl sim replay 17 --campaign nightly --on      to its end, despite violations
   rlctl sim replay 17 --on --request step-2/4/1    one request: its dispatches, tokens, moves and scores
-  rlctl sim replay 4 --mutation "hand out half a group"
+  rlctl sim replay 4 --mutation "deliver an incomplete group"
                                                    with a planted bug (docs/reliability.md)"""
 
 _LIST = "List campaigns, kinds of faults, checks with their meanings, and recovery paths."

@@ -23,7 +23,7 @@ class AnswersFollowCommits(Check):
     message_kinds = (NodeWork, Registered)
     name = "answers"
     promise = "a host is given work only when it is a member in the journal, an instance only when it joined"
-    meaning = "If this fails, a restart forgets a host or an instance that was told that it counts."
+    meaning = "If this fails, a restart forgets a host or an instance after it was accepted."
 
     def __init__(self, shadow: Shadow) -> None:
         self._shadow = shadow
