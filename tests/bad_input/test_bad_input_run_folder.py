@@ -25,6 +25,7 @@ def killed(killed_once: KilledRun) -> KilledRun:
     return killed_once.restore()
 
 
+@pytest.mark.long
 def test_torn_tails_and_damaged_newest_checkpoint_cost_nothing(killed: KilledRun) -> None:
     tails = list(killed.path.glob("nodes/**/*.sqlite-wal"))
     assert len(tails) >= 5
@@ -61,6 +62,7 @@ def test_flipped_bit_in_the_trained_steps_is_named(killed: KilledRun) -> None:
     assert f"journal {journal} is damaged (event 1 of training/state fails its checksum)" in printed
 
 
+@pytest.mark.long
 def test_run_without_a_whole_checkpoint_does_not_restart(killed: KilledRun) -> None:
     for weights in (killed.path / "checkpoints").glob("step-*/model.safetensors"):
         os.truncate(weights, 2000)  # a checkpoint in removal may have no such file

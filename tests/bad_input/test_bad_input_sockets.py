@@ -54,6 +54,7 @@ def look(run: RealRun) -> Processes:
     return asyncio.run(ask())
 
 
+@pytest.mark.long
 def test_run_survives_garbage_on_every_port_and_ctrl_c_prints_its_resume(run: RealRun) -> None:
     ports = {process: listening(process) for process in remains(run.run)}
     listeners = [process for process, own in ports.items() if own]

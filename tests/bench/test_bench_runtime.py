@@ -216,6 +216,7 @@ def test_leftover_processes_are_ended_by_their_mark() -> None:
     assert left.wait(60) < 0
 
 
+@pytest.mark.long
 def test_own_rows_and_limit_are_measured_end_to_end() -> None:
     output: list[str] = []
     specs = [spec for spec in ROWS if spec.name not in ("frozen", "restart_process")]  # these take seconds

@@ -5,6 +5,8 @@ The test counts callbacks: seconds would measure the machine.
 
 from pathlib import Path
 
+import pytest
+
 from bench.sim_speed import Speed, measure, rlboost
 from bench.sim_speed_figure import NAME, Point, write
 
@@ -21,6 +23,7 @@ def cluster_of(instances: int) -> Speed:
     return measure("growth", rlboost(instances, boot_s=1.0), instances, from_s=100.0, window_s=20.0)
 
 
+@pytest.mark.long
 def test_instance_costs_no_more_callbacks_in_larger_cluster() -> None:
     small, large = cluster_of(8), cluster_of(32)
     assert large.turns > 1.5 * small.turns, "there are four times as many instances, and they do something"

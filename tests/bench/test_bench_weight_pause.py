@@ -81,6 +81,7 @@ def test_page_has_a_line_per_way_and_joined_engine() -> None:
     assert "| sglang | 1 | 1.00 | 2.00 | 0.800 | 20.0 | 21.0 | 22.0 |" in text
 
 
+@pytest.mark.long
 @pytest.mark.realprocess
 def test_each_way_reports_its_pause_on_a_decoding_host() -> None:
     sizes = Sizes(

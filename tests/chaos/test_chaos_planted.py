@@ -2,7 +2,7 @@
 
 The seed that caught a bug last is tried first (caught.toml). When code moves, a seed may meet other events.
 Then a few more seeds may catch the bug before the test fails. `python -m gleaner.chaos.hunt --write` renews
-the file. Two bugs of each check show that it is awake; the other bugs are tried every night.
+the file. One bug of each check shows that it is awake; the other bugs are tried every night.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ BY_RUN = sorted(MUTATIONS, key=lambda it: (it.campaign, it.lead, it.faults))
 """Bugs that are hunted in the same run follow each other, so that one process mostly tests all of them."""
 
 
-OF_EACH_CHECK = 2
+OF_EACH_CHECK = 1
 """Bugs of one check that are tried in every run of the tests."""
 
 
 def params() -> Iterator[ParameterSet]:
-    """All bugs; those beyond the first two of a check are for the night."""
+    """All bugs; those beyond the first of a check are for the night."""
     seen: Counter[str] = Counter()
     for mutation in BY_RUN:
         check = CAUGHT[mutation.name].check

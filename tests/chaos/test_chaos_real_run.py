@@ -35,6 +35,7 @@ def campaign(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_interrupted_campaign_leaves_nothing_behind(campaign: Path, tmp_path: Path) -> None:
     ends = {signal.SIGINT: 130, signal.SIGKILL: -9}  # side by side, each in its own namespaces
     roots = {number: tmp_path / number.name for number in ends}

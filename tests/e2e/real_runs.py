@@ -37,6 +37,8 @@ POLL_S = 0.05
 PR_SET_PDEATHSIG = 1
 OPEN_ENDED = "job.steps=100000"
 """For a run that must not end before its test is done with it; `stops_whole` ends it."""
+SHORT = "rollout.max_new_tokens=128"
+"""For a run whose test kills only while requests are decoded: half as long steps, still of several waves."""
 RELEASED_STEPS = 3
 """After this many steps, a step is in a checkpoint before the newest: its batch is released, and audited."""
 CALM = "liveness.dead_s=10"  # where a test sets no other: a process that waits for a core is not dead

@@ -22,6 +22,7 @@ def trace(folder: Path, *events: str) -> str:
     return f"fleet.trace={file}"
 
 
+@pytest.mark.long
 def test_noticed_instance_drains_and_run_continues_colocated(make_run: MakeRun, tmp_path: Path) -> None:
     added = [f"0,add,spot-{number}" for number in (1, 2, 3)]
     events = ["3,notice,spot-1", "5,remove,spot-2", "6,remove,spot-3", "33,remove,spot-1"]

@@ -59,6 +59,7 @@ def strike(run: RealRun, number: signal.Signals) -> list[Restart]:
     return [one for one in run.look()[seen:] if isinstance(one, Restart)]
 
 
+@pytest.mark.long
 def test_gang_continues_after_losing_a_rank_mid_step(make_run: MakeRun) -> None:
     run = make_run(*SETTINGS)
     run.start()

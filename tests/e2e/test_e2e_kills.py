@@ -4,7 +4,7 @@ Tokens flow meanwhile. The run always continues.
 """
 
 import pytest
-from real_runs import OPEN_ENDED, RELEASED_STEPS, MakeRun, RealRun
+from real_runs import OPEN_ENDED, RELEASED_STEPS, SHORT, MakeRun, RealRun
 
 from gleaner.chaos.run_processes import AGENT, FORKS
 
@@ -43,7 +43,7 @@ def kill_host(run: RealRun, node: str) -> None:
 
 
 def test_run_keeps_promises_when_a_process_is_killed(make_run: MakeRun) -> None:
-    run = make_run(OPEN_ENDED)
+    run = make_run(OPEN_ENDED, SHORT)
     run.start()
     run.wait(lambda: run.steps(), "the first step")
 

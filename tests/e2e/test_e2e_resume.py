@@ -6,7 +6,7 @@
 from collections import Counter
 
 import pytest
-from real_runs import MakeRun, RealRun
+from real_runs import SHORT, MakeRun, RealRun
 
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.chaos.invariants import broken
@@ -26,7 +26,7 @@ def kill_in_the_middle_of_a_step(run: RealRun) -> None:
 
 
 def test_killed_run_resumes_and_does_every_step_once(make_run: MakeRun) -> None:
-    run = make_run(f"job.steps={STEPS}")
+    run = make_run(f"job.steps={STEPS}", SHORT)
     run.start()
     run.wait(lambda: len(run.steps()) >= 2, "two steps")
     for _ in range(2):

@@ -192,6 +192,7 @@ def test_revoked_host_is_cut_off_until_trusted_again(
     assert max(first) <= alone < min(last)
 
 
+@pytest.mark.long
 def test_restarted_head_continues_job_and_noticed_host_leaves(
     cluster: Cluster,
 ) -> None:

@@ -33,6 +33,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     found.close()
 
 
+@pytest.mark.long
 async def test_every_client_gets_a_whole_response_across_server_death(
     servers: Servers, processes: Processes, tmp_path: Path
 ) -> None:

@@ -276,9 +276,14 @@ CLIENTS_HOME = ROOT / ".bench" / "clients"
 CLIENT_S = 900.0  # all imports take a minute on an idle machine
 
 
+FEW_IMPORTS = ("litellm", "langchain", "instructor")
+"""Clients that start in seconds. The others are tried every night."""
+AT_NIGHT = sorted(set(CLIENTS) - {"lm_eval", *FEW_IMPORTS})
+
+
 @pytest.fixture(scope="module")
-def started(talking: Talking) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """All clients at once, since they mostly import."""
+def started(request: pytest.FixtureRequest, talking: Talking) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """The clients of this run of the tests, all at once, since they mostly import."""
     if not (CLIENTS_HOME / ".ready").exists():
         pytest.skip(f"there are no clients in {CLIENTS_HOME}: make clients")
     command = [CLIENTS_HOME / "bin" / "python", Path(__file__).parent / "sdk_clients.py"]
@@ -292,6 +297,7 @@ def started(talking: Talking) -> Iterator[dict[str, subprocess.Popen[str]]]:
             text=True,
         )
         for name in CLIENTS
+        if name in FEW_IMPORTS or any(item.get_closest_marker("long") for item in request.session.items)
     }
     yield running
     for process in running.values():
@@ -306,11 +312,14 @@ def output_of(started: dict[str, subprocess.Popen[str]], name: str) -> Any:
     return json.loads(out.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", sorted(set(CLIENTS) - {"lm_eval"}))
+@pytest.mark.parametrize(
+    "name", [*FEW_IMPORTS, *(pytest.param(name, marks=pytest.mark.long) for name in AT_NIGHT)]
+)
 def test_client_with_its_defaults_is_served(started: dict[str, subprocess.Popen[str]], name: str) -> None:
     assert output_of(started, name)
 
 
+@pytest.mark.long
 def test_lm_eval_gets_the_model_log_likelihoods(
     started: dict[str, subprocess.Popen[str]], talking: Talking
 ) -> None:

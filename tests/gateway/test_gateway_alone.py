@@ -27,6 +27,7 @@ def start(processes: Processes, model: str, engines: int = 2) -> tuple[str, list
     return url, urls
 
 
+@pytest.mark.long
 async def test_engine_death_is_invisible_to_clients(processes: Processes, make_model: MakeModel) -> None:
     model = str(make_model("calm", 1))
     url, engines = await asyncio.to_thread(start, processes, model)
@@ -56,6 +57,7 @@ async def test_engine_death_is_invisible_to_clients(processes: Processes, make_m
     assert "Traceback" not in processes.printed("gateway")
 
 
+@pytest.mark.long
 async def test_response_names_a_weight_change_under_way(processes: Processes, make_model: MakeModel) -> None:
     url, engines = await asyncio.to_thread(start, processes, str(make_model("calm", 1)))
     newer = str(make_model("newer", 2))

@@ -292,6 +292,7 @@ def test_axes_use_readable_units() -> None:
     assert offers(trace.parse(rows, "t.csv"), [0.0, 4.0, 5.0, 9.0]) == [1, 1, 1, 0]
 
 
+@pytest.mark.long
 def test_what_if_starts_from_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The measured run is a simulated one, on machines three times as slow as the assumed ones."""
     sets = [*TINY, "job.steps=8", "rollout.prompts=8", "rollout.samples=4", "rollout.max_new_tokens=1024"]

@@ -24,6 +24,7 @@ def late(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in lines if line.startswith(("training/", "rollout/", f"{RESERVED}/engine"))]
 
 
+@pytest.mark.long
 def test_no_wait_is_late_in_single_host_paper_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

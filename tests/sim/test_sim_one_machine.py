@@ -3,6 +3,8 @@
 The loss of such a host is noticed at once, without a silence timeout.
 """
 
+import pytest
+
 from gleaner.actors.training.records import Node
 from gleaner.configs.load import load
 from gleaner.configs.trace import Event, Trace, TraceEvent
@@ -27,5 +29,6 @@ def ended_s(*, one_machine: bool) -> float:
     return outcome.virtual_s
 
 
+@pytest.mark.long
 def test_instance_on_the_same_machine_is_missed_earlier() -> None:
     assert ended_s(one_machine=True) < ended_s(one_machine=False) - 1.5
