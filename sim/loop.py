@@ -80,7 +80,7 @@ class SimLoop:
         self.ready: deque[AnyTurn] = deque()
         self.timers: list[tuple[float, int, ReadyTimer]] = []
         self.age = 0
-        self._cancelled = 0  # of the timers
+        self.cancelled = 0  # of the timers
         self._until_s = math.inf
         self._wall_offset_ms: dict[str, int] = {}
         self._closed = False
@@ -221,7 +221,7 @@ class SimLoop:
                     except BaseException as problem:  # noqa: BLE001 (as asyncio: the loop goes on)
                         process.call_exception_handler({"message": "a callback failed", "exception": problem})
             self.turns += at_once - before
-            if self._cancelled > FEWEST_CANCELLED and 2 * self._cancelled > len(timers):
+            if self.cancelled > FEWEST_CANCELLED and 2 * self.cancelled > len(timers):
                 self._drop_cancelled()
             if not timers or timers[0][0] > self._until_s:
                 break
@@ -231,7 +231,7 @@ class SimLoop:
                 due = heapq.heappop(timers)[2]
                 due._scheduled = False
                 if due._cancelled:
-                    self._cancelled -= 1
+                    self.cancelled -= 1
                 else:
                     due._loop._queue.append(due)
         if math.isfinite(self._until_s):
@@ -247,11 +247,6 @@ class SimLoop:
                 taken.append(turn)
                 self.ready[index] = self._nothing
         return taken
-
-    def timer_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """One of the timers will do nothing when it is due."""
-        if isinstance(handle, ReadyTimer) and handle._scheduled:
-            self._cancelled += 1
 
     def found(self, process: ProcessLoop, context: Problem) -> None:
         """An unexpected error occurred."""
@@ -270,7 +265,7 @@ class SimLoop:
     def _drop_cancelled(self) -> None:
         self.timers[:] = [entry for entry in self.timers if not entry[2]._cancelled]
         heapq.heapify(self.timers)
-        self._cancelled = 0
+        self.cancelled = 0
 
 
 def _nothing() -> None:

@@ -30,6 +30,7 @@ Problem = dict[str, object]
 TURN_S = 100e-6
 """A turn of a busy process's loop: its messages read, its handlers run. Assumed; it only scales `slow`."""
 TASKS_LOOKED_AT = 64  # number of tasks that are kept before finished ones are released
+_copied = contextvars.copy_context  # looked up for every turn
 CLOSES_TRIED = 16  # for a coroutine whose `finally` waits: one for each wait
 
 
@@ -114,8 +115,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             heapq.heappush(master.timers, (when, master.age, turn))
         return turn
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        self._master.timer_cancelled(handle)
+    def timer_cancelled(self) -> None:
+        """One of its timers in the heap will do nothing when it is due."""
+        self._master.cancelled += 1
 
     def create_future(self) -> asyncio.Future[T]:
         """See asyncio."""
@@ -278,9 +280,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def _context(self) -> contextvars.Context:
         """The context of the caller, unless the caller is another process: nothing of its context may pass
         over."""
-        if self._master.current is self:
-            return contextvars.copy_context()
-        return contextvars.Context()
+        return _copied() if self._master.current is self else contextvars.Context()
 
     def _let_go(self) -> None:
         """Release finished tasks. The run has no garbage collector, so the other tasks stay alive without a
