@@ -184,12 +184,14 @@ class _Rollout:
         excess, as ContinuousLB does, the youngest first."""
         if not np.count_nonzero(both):
             return
-        waits = (self.where == 0).any(axis=1)
-        rows = {number: (self.where == number).sum(axis=1) for number in (1, 2)}
+        idle = both & ~(self.where == 0).any(axis=1)
+        if not np.count_nonzero(idle):
+            return
+        rows = {number: _counted(self.where == number) for number in (1, 2)}
         each = (rows[1] + rows[2]) / np.maximum(self.reserved.count + self.remote.count, 1e-9)
         for number, kind in ((1, self.reserved), (2, self.remote)):
             excess = np.floor(rows[number] - each * kind.count)
-            excess = np.where(both & ~waits & (excess > 1 + CLEARLY_MORE * each * kind.count), excess, 0.0)
+            excess = np.where(idle & (excess > 1 + CLEARLY_MORE * each * kind.count), excess, 0.0)
             if excess.any():
                 mine = self.where == number
                 older = np.cumsum(mine, axis=1) <= (rows[number] - excess)[:, None]
@@ -197,7 +199,7 @@ class _Rollout:
 
     def _admit(self, seeds: Bools, rolls: Bools) -> None:
         waits = self.where == 0
-        queued = waits.sum(axis=1)
+        queued = _counted(waits)
         if not np.count_nonzero(queued):
             return
         queue = queued.astype(np.float64)
@@ -227,7 +229,7 @@ class _Rollout:
     def _free(self, number: int, kind: _Kind, size: Floats) -> tuple[Floats, Counts]:
         """The number of further requests of this size that fit, and of those that are there."""
         mine = self.where == number
-        rows: Counts = mine.sum(axis=1)
+        rows: Counts = _counted(mine)
         context = self._tokens(mine, rows)
         room = np.minimum(kind.rows - rows, (kind.room - context) / np.maximum(size, 1e-9))
         lonely = (rows == 0) & (kind.count > 0)
@@ -241,7 +243,7 @@ class _Rollout:
         return made
 
     def _prefill(self, enters: Bools, kind: _Kind) -> None:
-        rows = enters.sum(axis=1)
+        rows = _counted(enters)
         if not np.count_nonzero(rows):
             return
         tokens = self._tokens(enters, rows) * kind.weight
@@ -249,7 +251,7 @@ class _Rollout:
 
     def _decode(self, number: int, kind: _Kind, on: Bools, now_s: float) -> None:
         mine = (self.where == number) & on[:, None]
-        rows: Counts = mine.sum(axis=1)
+        rows: Counts = _counted(mine)
         if not np.count_nonzero(rows):
             return
         # Requests that have outgrown the caches pause, the last ones first; one is always decoded.
@@ -257,7 +259,7 @@ class _Rollout:
         if np.count_nonzero(context > kind.room):
             held = np.cumsum((self.made + self.prompt) * mine, axis=1)
             mine &= (held <= kind.room[:, None]) | (np.cumsum(mine, axis=1) == 1)
-            rows = mine.sum(axis=1)
+            rows = _counted(mine)
             context = self._tokens(mine, rows)
         stalled_s = np.minimum(kind.stall_s, self.slice_s) * on
         kind.stall_s -= stalled_s
@@ -269,6 +271,12 @@ class _Rollout:
             self.done_s[full] = (now_s + self.slice_s - np.clip(late_s, 0.0, self.slice_s))[full]
             self.where[full] = 3
             self.left -= int(np.count_nonzero(full))
+
+
+def _counted(which: Bools) -> Counts:
+    """How many there are, by candidate."""
+    rows: Counts = np.add.reduce(which, axis=1, dtype=np.int64)
+    return rows
 
 
 def _shuffled(lengths: list[list[int]]) -> list[list[int]]:
