@@ -1,6 +1,7 @@
 """Arguments and help texts of the command `nodeagent`."""
 
 import argparse
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -29,6 +30,7 @@ examples:
 """
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
     """Parser of the command line."""
     raw = argparse.RawDescriptionHelpFormatter

@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -67,6 +68,26 @@ def _kind(text: str) -> str:
 def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> ChildCommand:
     """Parse the arguments after the module's name; None: those of this process. `env`: its environment. Ends
     the process, as argparse does, on invalid ones."""
+    args = _parser().parse_args(argv)
+    head, *others = args.head
+    location = ProcessLocation(
+        args.node,
+        args.kind,
+        args.state_dir,
+        args.listen,
+        args.keys,
+        head,
+        bulk=args.bulk,
+        others=tuple(others),
+        database=env.get(DATABASE_VARIABLE, "") if args.term is not None else "",
+        term=args.term or 0,
+        datacenter=args.datacenter,
+    )
+    return ChildCommand(args.kind, location, args.job)
+
+
+@cache
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=MODULE,
         description="One process of a job on this host. The node agent starts it; users need not.",
@@ -86,19 +107,4 @@ def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> ChildCommand:
     )
     parser.add_argument("--datacenter", default="", help="datacenter of the host")
     parser.add_argument("--term", type=int, help="term of the head's lease; journals are in its database")
-    args = parser.parse_args(argv)
-    head, *others = args.head
-    location = ProcessLocation(
-        args.node,
-        args.kind,
-        args.state_dir,
-        args.listen,
-        args.keys,
-        head,
-        bulk=args.bulk,
-        others=tuple(others),
-        database=env.get(DATABASE_VARIABLE, "") if args.term is not None else "",
-        term=args.term or 0,
-        datacenter=args.datacenter,
-    )
-    return ChildCommand(args.kind, location, args.job)
+    return parser
