@@ -8,11 +8,10 @@ time. A length travels between processes (`deadline_left_ms` of an envelope); on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Deadline:
+class Deadline(msgspec.Struct, frozen=True, order=True, gc=False):
     """A point `at_s` of `loop.time()`, in seconds. The sooner of two compares as the smaller."""
 
     at_s: float

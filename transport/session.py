@@ -7,8 +7,9 @@ delivers each number at most once and in order; everything arrives once the line
 """
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from gleaner.transport.control_frame import MAX_BATCH
 from gleaner.transport.envelope import MAX_ENVELOPE_BYTES
@@ -22,8 +23,7 @@ BATCH_BYTES: Final = 64 << 10
 START_LIMIT: Final = 64  # `tell` messages that every receiver accepts before it has sent its limit
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(msgspec.Struct):
     """Envelopes that travel together; `first` is the number of the first one."""
 
     first: int

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from gleaner.actors.engine.worker.engine_port import StepOutput
 from gleaner.actors.engine.worker.expert_routing import ExpertPiece
 from gleaner.actors.protocol.device import Device
@@ -44,8 +46,7 @@ class StepCommands:
         return bool(self.load or self.aborts or self.adds)
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
+class StepWork(msgspec.Struct, frozen=True, gc=False):
     """The work of the engine in a turn, in tokens of messages; the worker measures the duration.
 
     `steps`: decode steps. `tokens`: generated, so tokens / steps requests were decoded together. `attended`:
