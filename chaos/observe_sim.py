@@ -53,7 +53,6 @@ from gleaner.supervisor.message import decode_body
 from gleaner.supervisor.system_messages import WaitState
 from gleaner.transport.control_frame import Data
 from gleaner.transport.link_end import LinkEnd
-from gleaner.transport.links import LinkState
 from gleaner.transport.stream_receiver import StreamReceiver
 
 LOOK_S = 1.0
@@ -70,6 +69,9 @@ TOLD_OF = (
     "cluster/scheduler", "cluster/scheduler/members",
 )  # fmt: skip
 """Streams whose messages the checks read; of the others they need only the writer."""
+
+FOLLOWED = frozenset((NodeSeen, Published, Serving, Fetched, SaveState))
+"""Messages of which the observer reads more than that they passed."""
 
 
 class Observer:
@@ -135,6 +137,8 @@ class Observer:
         self.recoveries.message_passed(fact)
         self._jury.see(fact)
         message = seen.message
+        if type(message) not in FOLLOWED:  # as most
+            return
         if isinstance(message, NodeSeen) and message.event == "killed" and process.name == HEAD:
             if seen.direction != "in":
                 self._standstills.declared_dead(message.node)
@@ -204,18 +208,18 @@ class Observer:
             self.recoveries.gave_up()
 
     def _look_at(self, process: SimProcess, system: ActorSystem) -> None:
-        waits, links = system.waits.snapshot(), system.links.states()
+        waits = system.waits.snapshot()
         if self._looks % LOOKS_A_READ == 0:
-            self._read(process, system, waits, links)
+            self._read(process, system, waits)
         if process.loop.frozen:
             self._frozen_s[process] = self._now_s
         elif self._now_s - self._frozen_s.get(process, -LATE_S) >= LATE_S:
             for wait in waits:
                 self._look_at_wait(process, wait)
         most_unacked, most_held = system.links.limits.max_unacked, 2 * system.links.limits.window
-        for link in links:
-            self._measure(process, "a link's unacknowledged messages", link.unacked, most_unacked)
-            self._measure(process, "a link's held messages", link.held, most_held)
+        for unacked, held in system.links.backlogs():
+            self._measure(process, "a link's unacknowledged messages", unacked, most_unacked)
+            self._measure(process, "a link's held messages", held, most_held)
         most = system.limits.mailbox + SYSTEM_LIMIT
         for cell in system.cells():
             waiting = len(cell.mailbox)
@@ -227,11 +231,10 @@ class Observer:
         process: SimProcess,
         system: ActorSystem,
         waits: list[WaitState] | None = None,
-        links: list[LinkState] | None = None,
     ) -> None:
-        """waits, links: of this process now, where the caller has them."""
+        """waits: of this process now, where the caller has them."""
         name = f"{process.name}#{process.pid}"
-        state = system.inspection.state(waits, links)
+        state = system.inspection.state(waits)
         self.recoveries.shown(name, state)
         self.recoveries.lost(name, system.links.lost.total())
         ring = self._cluster.setting.config.limits.ring_frames

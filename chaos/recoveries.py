@@ -64,6 +64,11 @@ DISKS: Mapping[str, str] = {
     "refused: full": "journals.refused",
     "replayed": "journals.replayed",
 }
+COUNTED = frozenset((
+    Dispatch, Withdrawn, NotLoaded, NodeSeen, Groups, TakeGroups, PreemptionNotice, RegisterInstance,
+    Registered, LeaseGranted,
+))  # fmt: skip
+"""Messages of which some are counted."""
 STRATEGIES = ("one_for_one", "one_for_all", "rest_for_one")
 
 
@@ -111,6 +116,8 @@ class Recoveries:
     def message_passed(self, fact: MessagePassed) -> None:
         """Take a message."""
         message = fact.message
+        if type(message) not in COUNTED:  # as most
+            return
         match message:
             case Dispatch() if fact.direction == "out":
                 self._seen["requests.migrated_tokens"] += sum(bool(work.prefix) for work in message.work)

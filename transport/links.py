@@ -180,6 +180,10 @@ class Links:
             self._table.remove(end, "closed")
         await self._wire.close()
 
+    def backlogs(self) -> list[tuple[int, int]]:
+        """Of every end, the messages that it keeps unacknowledged and those that it holds unconsumed."""
+        return [(end.out.unacked, end.into.held) for end in self._table.each()]
+
     def states(self) -> list[LinkState]:
         """The state of every end, for inspection."""
         return [

@@ -79,7 +79,9 @@ class Jury:
         return self.found
 
     def _shown(self, fact: Fact) -> None:
-        kind = type(fact.message) if isinstance(fact, MessagePassed) else type(fact)
+        kind: type[Fact] | type[Message] = type(fact)
+        if kind is MessagePassed:
+            kind = type(fact.message)  # type: ignore[attr-defined]
         seeing = self._seeing.get(kind)
         if seeing is None:
             seeing = self._seeing[kind] = [check for check in self._checks if check.wants(fact)]

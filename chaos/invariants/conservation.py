@@ -78,8 +78,7 @@ class WorkConserved(Check):
             for message in fact.messages:
                 if isinstance(message, Dispatched) and (known := self._instances.get(message.instance)):
                     known.placed = 0
-        if fact.at_s - self._looked_s >= LOOK_S:
-            yield from self._look(fact.at_s)
+        return self._look(fact.at_s) if fact.at_s - self._looked_s >= LOOK_S else ()
 
     def _observe(self, fact: MessagePassed) -> None:
         if fact.process == self._process and fact.direction == "out":

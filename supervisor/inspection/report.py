@@ -42,7 +42,6 @@ from gleaner.supervisor.system_messages import (
 
 if TYPE_CHECKING:
     from gleaner.supervisor.system import ActorSystem
-    from gleaner.transport.links import LinkState
 
 MAX_ACTORS = 10_000
 """Rows of one answer, about 2 MB; the others are counted. No user reads more, and a control link has its
@@ -100,15 +99,13 @@ class Inspection:
 
     # -- the answers --
 
-    def state(
-        self, waits: list[WaitState] | None = None, links: list[LinkState] | None = None
-    ) -> SystemState:
-        """The whole process, a row for each actor. waits, links: as they are now, if the caller has them."""
+    def state(self, waits: list[WaitState] | None = None) -> SystemState:
+        """The whole process, a row for each actor. waits: as they are now, if the caller has them."""
         system = self._system
         now = asyncio.get_running_loop().time()
         supervised = self._supervised()
         waits = system.waits.snapshot() if waits is None else waits
-        links = system.links.states() if links is None else links
+        links = system.links.states()
         oldest: dict[str, list[float]] = {}
         for wait in waits:
             oldest.setdefault(wait.who, []).append(wait.since_s)
