@@ -185,16 +185,19 @@ class LinkEnd:
     @property
     def ack_due(self) -> bool:
         """Whether something was received or consumed that is not acknowledged yet."""
-        return self.into.received != self._sent_ack or self.into.limit != self._sent_limit
+        into = self.into
+        received = into.expected - 1  # as `into.received` and `into.limit`: this runs for every frame
+        return received != self._sent_ack or received - into.held + into.window != self._sent_limit
 
     @property
     def ack_overdue(self) -> bool:
         """The same, and it may be waiting for it."""
-        into = self.into
+        into, limits = self.into, self._limits
+        received = into.expected - 1
         return (
-            into.received - self._sent_ack >= self._limits.ack_after
-            or self.untold_bytes >= self._limits.ack_bytes
-            or into.limit - self._sent_limit >= self._limits.window // 4
+            received - self._sent_ack >= limits.ack_after
+            or self.untold_bytes >= limits.ack_bytes
+            or received - into.held + into.window - self._sent_limit >= limits.window // 4
         )
 
     def wake(self) -> bool:
@@ -231,7 +234,8 @@ class LinkEnd:
         return sent
 
     def _ack_sent(self) -> None:
-        self._sent_ack = self.into.received
-        self._sent_limit = self.into.limit
+        into = self.into
+        received = self._sent_ack = into.expected - 1
+        self._sent_limit = received - into.held + into.window
         self.ack_by_s = math.inf
         self.untold_bytes = 0
