@@ -1,6 +1,6 @@
 """Speed of simulated jobs: cluster seconds for one second of one core.
 
-    python -m bench.sim_speed                              the two settings
+    python -m bench.sim_speed                              the two settings, and a bare loop beside them
     python -m bench.sim_speed --instances 8,32,128,512     and the curve, at RLBoost's setting
     python -m bench.sim_speed --hours 2                    and what so many hours of RLBoost's setting take
     python -m bench.sim_speed --json speed.json --figure docs/images
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from bench.bare_loop import simulated_per_s
 from gleaner.configs.load import load
 from gleaner.rlctl.commands.simulate import PRESETS
 from gleaner.rlctl.what_if_setup import setting_of
@@ -33,6 +34,7 @@ WINDOW_S = 240.0
 """Of RLBoost's: rollout of 1000 requests, and some of the training."""
 CURVE_S = 10.0
 """Of each point of the curve; the cost of a cluster of that size hardly changes within a step."""
+BARE_S, BARE_RUNS = 60.0, 10  # of the bare loop: virtual seconds of each run, seeds
 BOOTED_S = 60.0  # virtual: all hosts have joined and serve
 BOOT_S = 20.0  # of a host here, up to twice that: machines of a cloud arrive one after the other
 
@@ -116,8 +118,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     add("quickstart", replace(quickstart(), seed=1), 3, 4.0, QUICK_S)
     add("rlboost-14b", rlboost(DEMANDED_AT), DEMANDED_AT, BOOTED_S, WINDOW_S)
-    share = measured[-1].simulated_per_s / DEMANDED
+    at_goal = measured[-1]
+    share = at_goal.simulated_per_s / DEMANDED
     print(f"{DEMANDED:g} simulated s per s are demanded there: {share:.2f} times that", flush=True)
+    bare = BARE_RUNS / sum(1 / simulated_per_s(BARE_S, seed) for seed in range(BARE_RUNS))
+    share = at_goal.simulated_per_s / bare
+    print(f"three actors on a bare loop: {bare:.1f} simulated s per s; ours {share:.2f} of it", flush=True)
     for count in [int(text) for text in args.instances.split(",") if text]:
         add("curve", rlboost(count), count, BOOTED_S, CURVE_S)
     if args.hours:
