@@ -117,15 +117,15 @@ $(TEST_PARTS:%=part-%): part-%:
 	+@mkdir -p $(RESULTS); if $(MAKE) --no-print-directory --keep-going $*; \
 		then echo passed > $(RESULTS)/$*; else echo FAILED > $(RESULTS)/$*; fi
 
-# Every test is imported once, so that the four processes of test-together do not each compile all: once in a checkout,
+# Every test is imported once, so that the processes of test-together do not each compile all: once in a checkout,
 # and in `make test` beside the lint.
 build/imported: | setup
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || echo "some tests cannot be imported: see below"
 	@mkdir -p build && touch $@
 
-# Four at a time, as most of them wait.
+# Three at a time on two processors, as many of them wait.
 test-together: setup build/imported
-	$(BIN)/python -m pytest --continue-on-collection-errors -n 4 --dist worksteal \
+	$(BIN)/python -m pytest --continue-on-collection-errors -n 3 --dist worksteal \
 		--durations=15 -m "not alone and not engines and not vllm and not verl and not long"
 
 # one after the other: each starts whole jobs and judges times. Only the files that have such tests are imported, here and in

@@ -57,8 +57,13 @@ def test_mutant_changes_its_place_alone() -> None:
         ast.parse(changed)
 
 
-def test_sampled_mutants_of_the_product_are_valid_programs() -> None:
-    mutants = all_mutants(ROOT)
+@pytest.fixture(scope="module")
+def mutants() -> list[Mutant]:
+    """Of the whole product."""
+    return all_mutants(ROOT)
+
+
+def test_sampled_mutants_of_the_product_are_valid_programs(mutants: list[Mutant]) -> None:
     assert len({mutant.name for mutant in mutants}) == len(mutants)
     for mutant in random.Random(3).sample(mutants, 60):
         (edit,) = edits_of(mutant.name)
@@ -73,10 +78,10 @@ def test_planted_bug_and_mutant_are_found_by_name_and_nothing_else() -> None:
         edits_of("gleaner.supervisor.mailbox:1:0+1:bound")
 
 
-def test_sample_has_equally_many_of_each_package() -> None:
-    sample = drawn(all_mutants(ROOT), 18, seed=5)
+def test_sample_has_equally_many_of_each_package(mutants: list[Mutant]) -> None:
+    sample = drawn(mutants, 18, seed=5)
     assert [sum(mutant.package == name for mutant in sample) for name in PACKAGES] == [3] * len(PACKAGES)
-    assert sample == drawn(all_mutants(ROOT), 18, seed=5)
+    assert sample == drawn(mutants, 18, seed=5)
 
 
 def test_score_leaves_out_equivalent_survivors_and_keeps_classes(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def make_test(checkout: Path, failing: str) -> tuple[int, list[str], str]:
 
 
 def test_make_test_runs_every_part_when_one_fails(checkout: Path) -> None:
-    code, parts, called = make_test(checkout, '*" -n 4 "*|"ruff check"*')
+    code, parts, called = make_test(checkout, '*" -n 3 "*|"ruff check"*')
     assert code != 0
     assert parts == [
         "lint: FAILED",
@@ -72,7 +72,7 @@ def test_make_test_runs_every_part_when_one_fails(checkout: Path) -> None:
 def test_make_test_passes_when_every_part_passes(checkout: Path) -> None:
     code, parts, called = make_test(checkout, "nothing")
     assert (code, {line.rpartition(": ")[2] for line in parts}) == (0, {"passed"})
-    together = called.index(" -n 4 ")
+    together = called.index(" -n 3 ")
     assert together < called.index("-m alone and not")
     assert together < called.index("-m engines and not")
 
