@@ -74,10 +74,11 @@ class RLController(Actor):
         self._standing = await standing_of(self.ctx.journal.replay(), draws)
         self._retrying_ask = RetryingAsk(self.ctx, self._config.liveness.successor_s)
         up = await self._retrying_ask.ask(SCHEDULER, WhoIsUp(), HostsUp)
+        self._recorder = HistoryRecorder(self._writer, self.ctx.now())
         if up.boot == self._standing.boot:  # this actor alone was restarted; the run never stopped
-            self._recorder = HistoryRecorder(self._writer, self.ctx.now(), up.roles)
+            if not self._standing.over:
+                self._recorder.resume(up, self.ctx.now())
         else:
-            self._recorder = HistoryRecorder(self._writer, self.ctx.now(), {})
             self._recorder.begin(self._job.run_id, self._config, up, self.ctx.now())
             await self.ctx.journal.append(BeganIn(boot=up.boot))
         self._first = FirstInstance(self._config.fleet, served=self._recorder.served)

@@ -11,6 +11,7 @@ Times: `t_s` is seconds since the run began; after a resume it goes on from the 
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ from gleaner.actors.training.records import (
     Step,
     Verifier,
     began_s,
+    hosts_after,
     served_after,
 )
 from gleaner.actors.training.usage import ResourceUsage
@@ -77,8 +79,8 @@ class HistoryWriter:
 
     Opening an existing file resumes it: `last_t_s` is the time of its last whole record (0.0 for a new file),
     `last_step` its last step (0: none), `served` whether an instance served since it began, `step_began_s`
-    when the step after the last one began. Raises HistoryError for a file that is no history, OSError if it
-    cannot be written.
+    when the step after the last one began, `hosts` those that it has as up. Raises HistoryError for a file
+    that is no history, OSError if it cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -87,6 +89,7 @@ class HistoryWriter:
         self.last_step = 0
         self.served = False
         self.step_began_s: float | None = None
+        self.hosts: Mapping[str, str] = {}
         self._meter = Meter()
         end = 0
         if file.exists():
@@ -130,6 +133,7 @@ class HistoryWriter:
         self.last_t_s = max(self.last_t_s, record.t_s)
         self.served = served_after(record, self.served)
         self.step_began_s = began_s(record, self.step_began_s)
+        self.hosts = hosts_after(record, self.hosts)
         if isinstance(record, Step):
             self.last_step = max(self.last_step, record.step)
 

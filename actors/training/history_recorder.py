@@ -2,10 +2,10 @@
 
 The records are of steps, evaluations, fleet samples, hosts and restarts.
 
-Owns the run's clock (seconds since it began, continued over a resume) and which hosts are up.
+Owns the run's clock (seconds since it began, continued over a resume). Which hosts are up is in the history.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import pvariance
 from typing import Literal
 
@@ -31,13 +31,11 @@ class HistoryRecorder:
     Args:
         writer: the run's history, open for appending.
         now_s: the moment that continues the history's last one.
-        hosts: role by host, of those that the history has as up already.
     """
 
-    def __init__(self, writer: records.History, now_s: float, hosts: Mapping[str, str]) -> None:
+    def __init__(self, writer: records.History, now_s: float) -> None:
         self._writer = writer
         self._begin_s = now_s - writer.last_t_s
-        self._roles = dict(hosts)
         self._tokens: int | None = None
         self._sampled_s = 0.0
         self._phase = ""
@@ -71,6 +69,13 @@ class HistoryRecorder:
                 config=msgspec.to_builtins(config),
             )
         )
+        self.resume(up, now_s)
+
+    def resume(self, up: HostsUp, now_s: float) -> None:
+        """Record the hosts that joined or ended while no controller recorded it; `up`: those that are up."""
+        for node, role in self._writer.hosts.items():
+            if node not in up.roles:
+                self.node(NodeSeen(node=node, role=role, event="killed"), now_s)
         for node, role in up.roles.items():
             devices = up.devices.get(node, 1)
             self.node(NodeSeen(node=node, role=role, event="joined", devices=devices), now_s)
@@ -151,12 +156,8 @@ class HistoryRecorder:
 
     def node(self, message: NodeSeen, now_s: float) -> None:
         """Record an event of a host; a join or an end is recorded once."""
-        if (message.event == "joined") == (message.node in self._roles):
+        if (message.event == "joined") == (message.node in self._writer.hosts):
             return
-        if message.event == "joined":
-            self._roles[message.node] = message.role
-        elif message.event in ("left", "killed"):
-            del self._roles[message.node]
         self._writer.write(
             records.Node(
                 t_s=self._t_s(now_s),
@@ -199,11 +200,11 @@ class HistoryRecorder:
 
     def role(self, node: str) -> str:
         """The role of a host that is up; "" for any other."""
-        return self._roles.get(node, "")
+        return self._writer.hosts.get(node, "")
 
     def hosts(self, role: str) -> int:
         """The number of hosts that are up."""
-        return list(self._roles.values()).count(role)
+        return list(self._writer.hosts.values()).count(role)
 
     def restart(self, message: RestartSeen, now_s: float) -> None:
         """A supervisor restarted a child."""

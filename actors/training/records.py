@@ -6,7 +6,7 @@ Times: `t_s` is seconds since the run began; after a resume it goes on from the 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -217,6 +217,10 @@ class History(Protocol):
         before that."""
 
     @property
+    def hosts(self) -> Mapping[str, str]:
+        """The role of each host that it has as up."""
+
+    @property
     def used(self) -> ResourceUsage:
         """The account of the run up to its last record."""
 
@@ -233,6 +237,19 @@ def served_after(record: AnyRecord, served: bool) -> bool:
             return record.served
         case _:
             return served
+
+
+def hosts_after(record: AnyRecord, hosts: Mapping[str, str]) -> Mapping[str, str]:
+    """What `History.hosts` is after `record`, where it was `hosts` before."""
+    match record:
+        case Run():
+            return {}
+        case Node(event="joined"):
+            return {**hosts, record.node: record.role}
+        case Node(event="left" | "killed"):
+            return {node: role for node, role in hosts.items() if node != record.node}
+        case _:
+            return hosts
 
 
 def finite(value: float) -> float | None:

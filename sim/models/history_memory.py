@@ -4,13 +4,13 @@ Owns the writer. The list belongs to the run: it outlives the process that write
 records were all passed to the operating system.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from gleaner.actors.training.account import Meter
 from gleaner.actors.training.history import HistoryError, HistoryFull
-from gleaner.actors.training.records import AnyRecord, Step, began_s, served_after
+from gleaner.actors.training.records import AnyRecord, Step, began_s, hosts_after, served_after
 from gleaner.actors.training.usage import ResourceUsage
 
 _encoder = msgspec.json.Encoder()
@@ -29,6 +29,7 @@ class SimHistory:
         self._records, self._refuses = records, refuses
         self._last_t_s, self._last_step, self._served = 0.0, 0, False
         self._step_began_s: float | None = None
+        self._hosts: Mapping[str, str] = {}
         self._meter = Meter()
         for record in records:
             self._follow(record)
@@ -54,6 +55,11 @@ class SimHistory:
         return self._step_began_s
 
     @property
+    def hosts(self) -> Mapping[str, str]:
+        """See `History`."""
+        return self._hosts
+
+    @property
     def used(self) -> ResourceUsage:
         """See `History`."""
         return self._meter.used
@@ -74,5 +80,6 @@ class SimHistory:
         self._last_t_s = max(self._last_t_s, record.t_s)
         self._served = served_after(record, self._served)
         self._step_began_s = began_s(record, self._step_began_s)
+        self._hosts = hosts_after(record, self._hosts)
         if isinstance(record, Step):
             self._last_step = max(self._last_step, record.step)
