@@ -92,6 +92,8 @@ class Scheduler(Actor):
         self._members = Members()
         self._unsaved: list[tuple[list[NodeSeen], Callable[[], None] | None]] = []
         self._saves = False
+        self._wished: int | None = None  # N_prem that the Provider was not sent yet
+        self._wishes = False
         self._uncommitted: Counter[str] = Counter()  # events of a host that no commit has yet
         self._take_config(Config())
 
@@ -109,7 +111,7 @@ class Scheduler(Actor):
         if self._now.job is not None:
             self._take_config(config_of(self._now.job))
             if self._now.state == "running":
-                self.ctx.background(self._insist(StartFleet(job=self._now.job)), "fleet")
+                self.ctx.background(self._raise_fleet(self._now.job), "fleet")
         self.ctx.background(self._events.run(), "news of hosts")
         self._look_later()
 
@@ -188,9 +190,33 @@ class Scheduler(Actor):
             planned_step = message.step
         if (seeding, planned_step) != (now.seeding, now.planned_step):
             await self._become(structs.replace(now, planned_step=planned_step, seeding=seeding))
-        n_prem = self._n_prem_max if self._every_instance else seeding.n_prem
-        await self.ctx.tell(PROVIDER, SetFleet(n_prem=n_prem))
+        n_prem = self._n_prem_of(seeding)
+        self._wish(n_prem)
         return Plan(t_seed_s=seeding.t_seed_s, n_prem=n_prem, predicted_s=seeding.predicted_s)
+
+    def _n_prem_of(self, seeding: SeedingState) -> int:
+        return self._n_prem_max if self._every_instance else seeding.n_prem
+
+    def _wish(self, n_prem: int) -> None:
+        """Send N_prem until the Provider has recorded it; a newer one replaces it."""
+        self._wished = n_prem
+        if not self._wishes:
+            self._wishes = True
+            self.ctx.background(self._send_wish(), "wish")
+
+    async def _send_wish(self) -> None:
+        try:
+            while self._wished is not None:
+                n_prem, self._wished = self._wished, None
+                await self._insist(SetFleet(n_prem=n_prem))
+        finally:
+            self._wishes = False
+
+    async def _raise_fleet(self, job: JobSpec) -> None:
+        """N_prem first: the Provider may have missed the newest one, and rents hosts once it has a job."""
+        if self._now.seeding is not None:
+            await self._insist(SetFleet(n_prem=self._n_prem_of(self._now.seeding)))
+        await self._insist(StartFleet(job=job))
 
     def _take_config(self, config: Config) -> None:
         self._liveness = config.liveness
@@ -207,7 +233,7 @@ class Scheduler(Actor):
         reason = self._now.reason or waits_for
         return JobIs(state=self._now.state, run_id=run_id, reason=reason, cause=self._now.cause)
 
-    async def _insist(self, message: StartFleet | StopFleet) -> None:
+    async def _insist(self, message: StartFleet | SetFleet | StopFleet) -> None:
         """Send until the Provider has accepted it; it may be restarting."""
         async with self.ctx.wait("an order to be taken", on=PROVIDER, deadline_s=TAKEN_LATE_S, go_on=True):
             while True:

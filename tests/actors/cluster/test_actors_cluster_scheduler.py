@@ -218,6 +218,29 @@ async def test_every_plan_reaches_the_provider(tmp_path: Path) -> None:
         await until(lambda: SetFleet(n_prem=plan.n_prem) in world.received)
 
 
+async def test_restarted_scheduler_sends_its_plan_before_it_asks_for_hosts(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        await world.submit()
+        plan = await world.plan(1, TIMES)
+        await until(lambda: SetFleet(n_prem=plan.n_prem) in world.received)
+        test.kill("cluster/scheduler")
+        world.received.clear()
+        world.schedule(boot=2)
+        await until(lambda: len(world.received) == 2)
+        assert world.received == [SetFleet(n_prem=plan.n_prem), StartFleet(job=job("run"))]
+
+
+async def test_plan_reaches_a_provider_that_restarts(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        await world.submit()
+        test.kill("cluster/provider")
+        plan = await world.plan(1, TIMES)
+        test.spawn("cluster/provider", lambda: Provider(world.received))
+        await until(lambda: SetFleet(n_prem=plan.n_prem) in world.received)
+
+
 async def test_late_controller_receives_every_host_in_order(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world = World(test)
