@@ -171,7 +171,7 @@ class WorldObserver:
         living = tuple(process.pid for process in host.processes)
         if self._processes.get(name) != living:
             self._processes[name], self._changed[name] = living, now_s
-        if any(process.loop.frozen or process.loop.slowness != 1.0 for process in host.processes):
+        if any(_disturbed(process, now_s) for process in host.processes):
             self._struck[name] = max(now_s, self._struck.get(name, 0.0))
         agent, engine = host.find("agent"), host.find("engine")
         steady_s = max(0.0, now_s - self._struck.get(name, 0.0))
@@ -220,3 +220,9 @@ class WorldObserver:
     @property
     def _now_s(self) -> float:
         return self._cluster.loop.now_s
+
+
+def _disturbed(process: SimProcess, now_s: float) -> bool:
+    """Frozen, slow, or at work that began while it was slow."""
+    loop = process.loop
+    return loop.frozen or loop.slowness != 1.0 or now_s < loop.slow_until_s

@@ -118,6 +118,10 @@ class SimWorker:
                 seconds = (
                     bill.seconds * self._process.slowness * self._shared_cores.enter(trains=self._trains)
                 )
+                if self._process.slowness > 1:
+                    self._process.slow_until_s = max(
+                        self._process.slow_until_s, self._process.time() + seconds
+                    )
                 until_s = self._process.awake_s() + seconds
                 self._process.call_later(seconds, self._over, piece, bill, until_s)
             else:

@@ -51,6 +51,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.alive = True
         self.slowness = 1.0
         """Factor on the duration of everything that the process does."""
+        self.slow_until_s = 0.0
+        """When the work ends that began while it was slow: it keeps its pace."""
         self._master = master
         self._order = order
         self._lane: Queue = self._usual_lane()  # where its turns wait while it runs
