@@ -1,9 +1,10 @@
 """Drains end: a withdrawn instance is empty in time, and its owner is answered.
 
 Owns the withdrawals that have no answer yet, with the end of their grace, and since when the instance of each
-holds nothing.
+holds nothing. A newer withdrawal of an instance replaces the earlier ones, which are answered all the same.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from gleaner.chaos.invariants.shadow import Shadow
 from gleaner.chaos.invariants.world_facts import HostReturned, WorldSeen
 from gleaner.nodeagent.departure import MARGIN_S
 from gleaner.sim.run_setup import HEAD
+from gleaner.supervisor.system_messages import Failure
 
 ABORTS = 4
 EMPTY_S = ABORTS * ABORT_AGAIN_S + SWEEP_S
@@ -28,11 +30,15 @@ ANSWERED_S = ABORT_AGAIN_S + SWEEP_S
 """From the last request of an instance until the answer to its withdrawal: the manager looks at both ends."""
 
 
-@dataclass(slots=True)
+MAX_SENT = 8
+"""Withdrawals of one source on their way; earlier ones are lost."""
+
+
+@dataclass(slots=True, eq=False)
 class _Withdrawal:
     source: str
-    asked_s: float
-    until_s: float
+    message: Withdraw
+    until_s: float = math.inf  # the manager has not got it before
     empty_s: float | None = None  # since when it holds nothing
 
 
@@ -40,7 +46,7 @@ class DrainsEnd(Check):
     """See `promise`."""
 
     fact_kinds = (MessagePassed, WorldSeen, HostReturned)
-    message_kinds = (Withdraw, Withdrawn, NewWork, ForgetAll, PreemptionNotice)
+    message_kinds = (Withdraw, Withdrawn, Failure, NewWork, ForgetAll, PreemptionNotice)
     name = "drains end"
     on_trial = True
     promise = (
@@ -54,7 +60,8 @@ class DrainsEnd(Check):
 
     def __init__(self, shadow: Shadow) -> None:
         self._shadow = shadow
-        self._open: dict[str, _Withdrawal] = {}
+        self._sent: dict[str, list[_Withdrawal]] = {}  # by source: on their way
+        self._open: dict[str, list[_Withdrawal]] = {}  # by instance; the newest one counts
         self._notices: dict[str, tuple[float, float]] = {}  # by host: when it came, and its end
         self._manager = ""
         self._steady_s: dict[str, float] = {}
@@ -71,30 +78,59 @@ class DrainsEnd(Check):
         message = fact.message
         if isinstance(message, ForgetAll):
             self._open.clear()  # another manager
-        elif isinstance(message, Withdraw) and fact.to == MANAGER and fact.direction != "out":
-            self._open[message.instance] = _Withdrawal(fact.source, fact.at_s, fact.at_s + message.grace_s)
+        elif isinstance(message, Withdraw) and fact.to == MANAGER:
+            if fact.direction != "in":
+                sent = self._sent.get(fact.source, [])
+                self._sent[fact.source] = [*sent, _Withdrawal(fact.source, message)][-MAX_SENT:]
+            if fact.direction != "out":
+                self._received(fact.source, message, fact.at_s)
         elif isinstance(message, Withdrawn) and fact.source == MANAGER and fact.direction != "in":
-            yield from self._answered(fact)
+            yield from self._answered(fact.to)
+        elif isinstance(message, Failure) and fact.source == MANAGER and fact.direction != "in":
+            self._refused(fact.to)
         elif isinstance(message, NewWork) and message.allowed and fact.direction != "out":
             self._open.pop(message.instance, None)
         elif isinstance(message, PreemptionNotice) and fact.direction == "in":
             host = fact.process.partition("/")[0]
             self._notices.setdefault(host, (fact.at_s, fact.at_s + message.deadline_s))
 
-    def _answered(self, fact: MessagePassed) -> Iterator[str]:
-        """The answer to a withdrawal; one that is asked again is answered for the newer one."""
-        holding = self._holding()
-        for name, its in list(self._open.items()):
-            if its.source == fact.to and (its.asked_s < fact.at_s or not holding[name]):
-                del self._open[name]
-                if holding[name]:
-                    yield f"{name} holds {holding[name]} requests, and its withdrawal is answered"
+    def _received(self, source: str, message: Withdraw, at_s: float) -> None:
+        """An ask that has no answer yet is sent again, and received again: it is one all the same."""
+        sent = self._sent.get(source, [])
+        its = next((its for its in sent if its.message == message), None)
+        if its is not None:
+            self._sent[source] = sent[sent.index(its) + 1 :]  # earlier ones are lost
+            its.until_s = at_s + message.grace_s
+            self._open.setdefault(message.instance, []).append(its)
+
+    def _answered(self, source: str) -> Iterator[str]:
+        """The answer to the earliest withdrawal of this source."""
+        for name, asked in list(self._open.items()):
+            first = next((its for its in asked if its.source == source), None)
+            if first is None:
+                continue
+            holds, newest = self._holding()[name], first is asked[-1]
+            self._close(name, first)
+            if holds and newest:
+                yield f"{name} holds {holds} requests, and its withdrawal is answered"
+
+    def _refused(self, source: str) -> None:
+        """It asks again; a withdrawal that is under way is never refused."""
+        for name, asked in list(self._open.items()):
+            if asked[-1].source == source:
+                self._close(name, asked[-1])
+
+    def _close(self, name: str, its: _Withdrawal) -> None:
+        self._open[name].remove(its)
+        if not self._open[name]:
+            del self._open[name]
 
     def _look(self, world: WorldSeen) -> Iterator[str]:
         self._steady_s = {name: look.steady_s for name, look in world.hosts.items()}
         holding = self._holding()
         calm_s = world.calm_s(HEAD)
-        for name, its in list(self._open.items()):
+        for name, asked in list(self._open.items()):
+            its = asked[-1]
             if holding[name]:
                 its.empty_s = None
             elif its.empty_s is None:

@@ -38,6 +38,7 @@ from gleaner.chaos.invariants.world_facts import (
 )
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Address, Message
+from gleaner.supervisor.system_messages import Failure
 
 ONE, TWO = "spot-1/engine", "spot-2/engine"
 ROOT = b"r1"
@@ -251,29 +252,42 @@ def test_living_instance_that_is_given_up_is_found() -> None:
 # -- drains and deadlines --
 
 
-def withdrawn(grace_s: float = 1.0) -> MessagePassed:
-    ask = Withdraw(instance=ONE, grace_s=grace_s)
-    return passed(1.0, ask, source="spot-1/agent", to=MANAGER, way="in")
+def withdrawn(at_s: float = 1.0, times: int = 1) -> list[Fact]:
+    """A withdrawal, received so many times."""
+    ask = Withdraw(instance=ONE, grace_s=1.0)
+    sent = passed(at_s, ask, source="spot-1/agent", to=MANAGER)
+    received = passed(at_s, ask, source="spot-1/agent", to=MANAGER, way="in")
+    return [sent, *(msgspec.structs.replace(received, at_s=at_s + 0.1 * time) for time in range(times))]
+
+
+def drained(at_s: float) -> MessagePassed:
+    return passed(at_s, Withdrawn(handed_over=0), to="spot-1/agent", mode="reply")
 
 
 def test_withdrawal_of_an_empty_instance_without_answer_is_found() -> None:
-    assert judged(withdrawn(), *looks(9, look("spot-1")), check="drains end") == [
+    assert judged(*withdrawn(), *looks(9, look("spot-1")), check="drains end") == [
         f"{ONE} holds nothing for 2.0 s, and its withdrawal has no answer"
     ]
-    answer = passed(1.5, Withdrawn(handed_over=0), to="spot-1/agent", mode="reply")
-    assert judged(withdrawn(), answer, *looks(9, look("spot-1")), check="drains end") == []
+    repeated = [*withdrawn(times=3), drained(1.5), *looks(9, look("spot-1"))]
+    assert judged(*repeated, check="drains end") == [], "an ask that is sent again has one answer"
 
 
 def test_answer_to_a_withdrawal_that_is_not_over_is_found() -> None:
-    answer = passed(1.5, Withdrawn(handed_over=0), to="spot-1/agent", mode="reply")
-    story = [opened(1), sent(0.5, 1), withdrawn(), answer]
-    assert judged(*story, check="drains end") == [f"{ONE} holds 1 requests, and its withdrawal is answered"]
-    again = passed(1.5, Withdraw(instance=ONE, grace_s=1.0), source="spot-1/agent", to=MANAGER, way="in")
-    assert judged(*story[:3], again, answer, check="drains end") == [], "the earlier ask is answered"
+    story = [opened(1), sent(0.5, 1), *withdrawn()]
+    found = [f"{ONE} holds 1 requests, and its withdrawal is answered"]
+    assert judged(*story, drained(1.5), check="drains end") == found
+    newer = [*story, *withdrawn(1.4)]
+    assert judged(*newer, drained(1.5), check="drains end") == [], "the earlier ask is answered"
+    assert judged(*newer, drained(1.5), drained(1.6), check="drains end") == found
+
+
+def test_refused_withdrawal_needs_no_answer() -> None:
+    refusal = passed(1.1, Failure(code="Refused", text="try again"), to="spot-1/agent", mode="error")
+    assert judged(*withdrawn(), refusal, *looks(9, look("spot-1")), check="drains end") == []
 
 
 def test_instance_that_holds_requests_beyond_its_grace_is_found() -> None:
-    story = [opened(1), sent(0.5, 1), decoding(0.6, 1), withdrawn()]
+    story = [opened(1), sent(0.5, 1), decoding(0.6, 1), *withdrawn()]
     (found,) = judged(*story, *looks(20, look("spot-1")), check="drains end")
     assert found == f"{ONE} holds 1 requests, 4.0 s after the grace of its drain"
 
