@@ -13,6 +13,7 @@ from gleaner.actors.protocol.balancer import ForgetAll, InstanceDown, InstanceUp
 from gleaner.actors.protocol.instances import RegisterInstance
 from gleaner.actors.rollout.dispatch.dispatcher import DISPATCH_DEADLINE_S
 from gleaner.actors.rollout.state.events import Dispatched
+from gleaner.actors.training.job_journal import JobOver
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed
 from gleaner.chaos.invariants.shadow import Shadow
@@ -53,15 +54,19 @@ class InstancesLive(Check):
         self._engines: dict[str, _Engine] = {}
         self._sent_s: dict[tuple[str, str, int, int], float] = {}  # (request, holder): when it was sent
         self._found: set[str] = set()
+        self._over = False  # the job is, and its instances go
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, WorldSeen):
-            yield from self._look(fact)
+            if not self._over:
+                yield from self._look(fact)
         elif isinstance(fact, MessagePassed):
             self._passed(fact)
         elif isinstance(fact, Committed):
             for message in fact.messages:
-                if isinstance(message, Dispatched):
+                if isinstance(message, JobOver):
+                    self._over = True
+                elif isinstance(message, Dispatched):
                     for name, ticket in zip(message.requests, message.tickets, strict=True):
                         self._sent_s[name, message.instance, message.incarnation, ticket] = fact.at_s
 

@@ -54,11 +54,16 @@ class MembersLive(Check):
         if isinstance(fact, Committed) and fact.stream == f"{SCHEDULER}/members":
             for message in fact.messages:
                 if isinstance(message, MembersAre):
-                    self._members = {node for node, role in message.roles.items() if role != "head"}
+                    members = {node for node, role in message.roles.items() if role != "head"}
+                    for name in members ^ self._members:
+                        self._absent.pop(("the scheduler", name), None)
+                    self._members = members
         elif isinstance(fact, WorldSeen):
             yield from self._look(fact)
-        elif isinstance(fact, HostRecorded) and fact.event in ("killed", "left"):
-            yield from self._ended(fact)
+        elif isinstance(fact, HostRecorded) and fact.event in ("joined", "killed", "left"):
+            self._absent.pop(("the history", fact.host), None)
+            if fact.event != "joined":
+                yield from self._ended(fact)
 
     def _look(self, world: WorldSeen) -> Iterator[str]:
         passed_s, self._looked_s = world.at_s - self._looked_s, world.at_s

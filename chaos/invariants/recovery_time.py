@@ -47,13 +47,17 @@ class RecoversInTime(Check):
                 self._moved_s = fact.at_s
         elif isinstance(fact, WorldSeen) and fact.began:
             for look in fact.hosts.values():
-                yield from self._look_at(look)
+                yield from self._look_at(look, fact.hosts.get(HEAD))
             yield from self._progress(fact)
 
-    def _look_at(self, look: HostLook) -> Iterator[str]:
+    def _look_at(self, look: HostLook, head: HostLook | None) -> Iterator[str]:
+        given_s = 0.0 if head is None else min(head.agent_s, head.steady_s)
         for kind, missing_s in look.missing.items():
             known = (look.name, kind) in self._found or look.noticed
-            if not known and min(missing_s, look.agent_s, look.steady_s) > self._replaced_s:
+            ready_s = min(missing_s, look.agent_s, look.steady_s)
+            if missing_s >= look.agent_s:  # this node agent has never had it: the head gives it the job
+                ready_s = min(ready_s, given_s)
+            if not known and ready_s > self._replaced_s:
                 self._found.add((look.name, kind))
                 yield f"{look.name} has no {kind} for {missing_s:.1f} s; its node agent runs"
 

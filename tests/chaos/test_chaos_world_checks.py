@@ -9,7 +9,7 @@ from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.cluster.scheduler import ClusterState, MembersAre
 from gleaner.actors.cluster.seeding import SeedingState
 from gleaner.actors.cluster.step_statistics import StepStatistics
-from gleaner.actors.names import BALANCER, MANAGER, SCHEDULER, TRAINER
+from gleaner.actors.names import BALANCER, CONTROLLER, MANAGER, SCHEDULER, TRAINER
 from gleaner.actors.protocol.balancer import InstanceDown, InstanceUp
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.cluster import JobSpec, NodeWork, Plan, PreemptionNotice, SaveState
@@ -24,6 +24,7 @@ from gleaner.actors.rollout.state.events import (
     RequestsDue,
     VersionPublished,
 )
+from gleaner.actors.training.job_journal import JobOver
 from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed
 from gleaner.chaos.invariants.world_facts import (
@@ -214,6 +215,16 @@ def test_host_that_the_history_has_after_its_end_is_found() -> None:
     ]
 
 
+def test_host_that_returned_between_two_looks_counts_anew() -> None:
+    begins = members(0.0, RESERVED, "spot-1")
+    absent = [world(float(second), recorded=("spot-1",)) for second in range(1, 13)]
+    between = [members(5.2, RESERVED), members(5.8, RESERVED, "spot-1")]
+    assert judged(begins, *between, *absent, check="membership") == []
+    events = [HostRecorded(8.5, "spot-1", "preemptible", event) for event in ("killed", "joined")]
+    longer = [world(float(second), recorded=("spot-1",)) for second in range(1, 24)]
+    assert judged(members(0.0, RESERVED), *events, *longer, check="membership") == []
+
+
 def test_recorded_end_of_a_host_that_lives_on_is_found() -> None:
     ended = HostRecorded(5.5, "spot-1", "preemptible", "killed")
     story = [members(0.0, RESERVED, "spot-1"), *looks(5, look("spot-1"), recorded=("spot-1",))]
@@ -247,6 +258,8 @@ def test_living_instance_that_is_given_up_is_found() -> None:
     assert found == f"{ONE}#5 was given up 0.5 s ago, and nothing was against it for 5 s before"
     back = passed(3.5, up, to=BALANCER, way="local")
     assert judged(*registered(ONE), gone, back, *looks(5, look("spot-1")), check="instances") == []
+    over = commit(3.4, JobOver(), stream=CONTROLLER)
+    assert judged(*registered(ONE), over, gone, *looks(5, look("spot-1")), check="instances") == []
 
 
 # -- drains and deadlines --
@@ -319,6 +332,14 @@ def test_process_that_is_not_started_again_is_found() -> None:
     story = [world(float(second), host) for second, host in enumerate(gone)]
     (found,) = judged(*story, check="recovery time")
     assert found == "spot-1 has no engine for 11.0 s; its node agent runs"
+
+
+def test_host_that_an_ill_head_gives_no_job_is_no_violation() -> None:
+    new = [look("spot-1", agent_s=float(s), missing={"engine": float(s)}) for s in range(20)]
+    well = [world(float(second), host) for second, host in enumerate(new)]
+    assert judged(*well, check="recovery time") == ["spot-1 has no engine for 11.0 s; its node agent runs"]
+    ill = [world(float(s), look("head", "head", steady_s=0.0), host) for s, host in enumerate(new)]
+    assert judged(*ill, check="recovery time") == []
 
 
 def test_job_that_stands_still_while_all_is_well_is_found() -> None:
