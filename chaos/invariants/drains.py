@@ -38,6 +38,7 @@ MAX_SENT = 8
 class _Withdrawal:
     source: str
     message: Withdraw
+    repeated: bool = False  # the same was sent again: a repetition, or an ask that replaces it
     until_s: float = math.inf  # the manager has not got it before
     empty_s: float | None = None  # since when it holds nothing
 
@@ -80,8 +81,7 @@ class DrainsEnd(Check):
             self._open.clear()  # another manager
         elif isinstance(message, Withdraw) and fact.to == MANAGER:
             if fact.direction != "in":
-                sent = self._sent.get(fact.source, [])
-                self._sent[fact.source] = [*sent, _Withdrawal(fact.source, message)][-MAX_SENT:]
+                self._asked(fact.source, message)
             if fact.direction != "out":
                 self._received(fact.source, message, fact.at_s)
         elif isinstance(message, Withdrawn) and fact.source == MANAGER and fact.direction != "in":
@@ -93,6 +93,14 @@ class DrainsEnd(Check):
         elif isinstance(message, PreemptionNotice) and fact.direction == "in":
             host = fact.process.partition("/")[0]
             self._notices.setdefault(host, (fact.at_s, fact.at_s + message.deadline_s))
+
+    def _asked(self, source: str, message: Withdraw) -> None:
+        sent = self._sent.get(source, [])
+        for its in (*sent, *self._open.get(message.instance, ())):
+            if its.source == source and its.message == message:
+                its.repeated = True
+                return
+        self._sent[source] = [*sent, _Withdrawal(source, message)][-MAX_SENT:]
 
     def _received(self, source: str, message: Withdraw, at_s: float) -> None:
         """An ask that has no answer yet is sent again, and received again: it is one all the same."""
@@ -109,7 +117,7 @@ class DrainsEnd(Check):
             first = next((its for its in asked if its.source == source), None)
             if first is None:
                 continue
-            holds, newest = self._holding()[name], first is asked[-1]
+            holds, newest = self._holding()[name], first is asked[-1] and not first.repeated
             self._close(name, first)
             if holds and newest:
                 yield f"{name} holds {holds} requests, and its withdrawal is answered"

@@ -265,9 +265,9 @@ def test_living_instance_that_is_given_up_is_found() -> None:
 # -- drains and deadlines --
 
 
-def withdrawn(at_s: float = 1.0, times: int = 1) -> list[Fact]:
+def withdrawn(at_s: float = 1.0, times: int = 1, grace_s: float = 1.0) -> list[Fact]:
     """A withdrawal, received so many times."""
-    ask = Withdraw(instance=ONE, grace_s=1.0)
+    ask = Withdraw(instance=ONE, grace_s=grace_s)
     sent = passed(at_s, ask, source="spot-1/agent", to=MANAGER)
     received = passed(at_s, ask, source="spot-1/agent", to=MANAGER, way="in")
     return [sent, *(msgspec.structs.replace(received, at_s=at_s + 0.1 * time) for time in range(times))]
@@ -283,13 +283,15 @@ def test_withdrawal_of_an_empty_instance_without_answer_is_found() -> None:
     ]
     repeated = [*withdrawn(times=3), drained(1.5), *looks(9, look("spot-1"))]
     assert judged(*repeated, check="drains end") == [], "an ask that is sent again has one answer"
+    again = [*withdrawn(), *withdrawn(1.2), drained(1.5), *looks(9, look("spot-1"))]
+    assert judged(*again, check="drains end") == []
 
 
 def test_answer_to_a_withdrawal_that_is_not_over_is_found() -> None:
     story = [opened(1), sent(0.5, 1), *withdrawn()]
     found = [f"{ONE} holds 1 requests, and its withdrawal is answered"]
     assert judged(*story, drained(1.5), check="drains end") == found
-    newer = [*story, *withdrawn(1.4)]
+    newer = [*story, *withdrawn(1.4, grace_s=0.6)]
     assert judged(*newer, drained(1.5), check="drains end") == [], "the earlier ask is answered"
     assert judged(*newer, drained(1.5), drained(1.6), check="drains end") == found
 
