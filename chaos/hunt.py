@@ -44,8 +44,7 @@ async def hunt(
     async with aclosing(answers):
         async for result in answers:
             done += 1
-            trial = [found for found in result.on_trial if found.check in mutation.caught_by]
-            noticed = [found for found in (*result.broken, *trial) if check in ("", found.check)]
+            noticed = [found for found in result.broken if check in ("", found.check)]
             if noticed:
                 # the end of a failed job also gives violations for parts that can no longer be checked
                 found = min(noticed, key=lambda it: it.check not in mutation.caught_by)
@@ -57,7 +56,7 @@ async def hunt(
 
 
 def orders(loaded: Loaded, mutation: Mutation, seeds: Sequence[int], check: str = "") -> Iterator[RunOrder]:
-    """The runs in which this bug is hunted, until that check notices it, or any that is not on trial. They
+    """The runs in which this bug is hunted, until that check notices it, or any does. They
     must be clean without the bug."""
     for seed in seeds:
         yield RunOrder(

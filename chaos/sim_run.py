@@ -15,7 +15,7 @@ from gleaner.chaos.availability import as_trace
 from gleaner.chaos.callers import Caller
 from gleaner.chaos.deliveries import deliveries
 from gleaner.chaos.faults import STAY, AnyFault
-from gleaner.chaos.invariants.catalogue import ON_TRIAL, jury_of
+from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.check import Found
 from gleaner.chaos.invariants.facts import RunEnd
 from gleaner.chaos.invariants.world_checks import HOSTS_END_S
@@ -61,8 +61,7 @@ def run(
     shown: StoryFilter | None = None,
 ) -> RunReport:
     """Run a job under the faults of its seed, or under `schedule`. tell: receives the story of the run, line
-    by line (`gleaner.chaos.story`). stop_at: end at the first violation of that check, "" of any that
-    is not on trial; None
+    by line (`gleaner.chaos.story`). stop_at: end at the first violation of that check, "" of any; None
     continues to the end of the job. shown: the part of the story that `tell` receives; None: all."""
     drawn = schedule if schedule is not None else loaded.schedule(seed)
     setting = setting_of(loaded, seed, drawn)
@@ -85,7 +84,7 @@ def run(
     def found(one: Found) -> None:
         if tell is not None:
             tell(line_of_found(one))
-        if stop_at == one.check or (stop_at == "" and one.check not in ON_TRIAL):
+        if stop_at in ("", one.check):
             reached.append(one)
             cluster.loop.stop()  # when everything that can run at this instant has run
 
@@ -135,8 +134,7 @@ def run(
                 history=outcome.history,
             ),
         )
-    every = [Broken(check=found.check, at_s=found.at_s, text=found.text) for found in jury.found]
-    broken = [one for one in every if one.check not in ON_TRIAL]
+    broken = [Broken(check=found.check, at_s=found.at_s, text=found.text) for found in jury.found]
     if spins:
         broken.insert(0, Broken(check="I8", at_s=cluster.loop.now_s, text=spins))
     if observer.recoveries.stays:
@@ -153,7 +151,6 @@ def run(
         missed=dict(sorted(faults.missed.items())),
         counts=observer.recoveries.counts(),
         broken=tuple(broken),
-        on_trial=tuple(one for one in every if one.check in ON_TRIAL),
     )
 
 

@@ -23,7 +23,7 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """One run. counts: see `coverage`; shapes: of what fired, see `shapes`. ended: done, failed, late,
-    stopped, or hung (`hang_detector`). on_trial: violations of checks that do not fail a run yet."""
+    stopped, or hung (`hang_detector`)."""
 
     seed: int
     trace_hash: str = ""
@@ -36,7 +36,6 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     missed: dict[str, int] = {}
     counts: dict[str, int] = {}
     broken: tuple[Broken, ...] = ()
-    on_trial: tuple[Broken, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -4,7 +4,6 @@ Owns the texts. Pure except for the progress line, which has a stream and a cloc
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -79,12 +78,6 @@ def report_lines(report: CampaignReport, source: str) -> Iterator[str]:
     if report.never_taken:
         yield f"  INVALID          never taken: {', '.join(report.never_taken)}"
     yield f"  violations       {'none' if not report.violations else f'in {report.violations} runs'}"
-    trial = {run.seed: run.on_trial for run in report.results if run.on_trial}
-    if trial:
-        checks = Counter(one.check for found in trial.values() for one in found)
-        counted = ", ".join(f"{check} {count}" for check, count in sorted(checks.items()))
-        seeds = ", ".join(map(str, sorted(trial)[:20]))
-        yield f"  on trial         {counted}: in {len(trial)} runs, of seeds {seeds}"
     broken = [run for run in report.results if run.broken]
     explained: set[str] = set()
     for run in broken[:SHOWN]:

@@ -37,7 +37,6 @@ CHECKS: tuple[type[Check], ...] = (
     HungIsEnded, NoInventedDeath, SingleRequests, GivenUpRightly,
     WorkConserved, SeedingEnds, *CONTENTS, *WORLD_CHECKS,
 )  # fmt: skip
-ON_TRIAL = frozenset(check.name for check in CHECKS if check.on_trial)
 MAX_FOUND = 50
 """Violations kept of one run; later ones mostly follow from the first."""
 

@@ -37,8 +37,6 @@ class Check:
     name = ""
     promise = ""
     meaning = ""
-    on_trial = False
-    """Its violations are counted and shown, and do not fail a run: not all that it finds is explained yet."""
 
     def wants(self, fact: Fact) -> bool:
         """Whether `see` is called with facts like this one."""

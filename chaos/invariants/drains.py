@@ -49,7 +49,6 @@ class DrainsEnd(Check):
     fact_kinds = (MessagePassed, WorldSeen, HostReturned)
     message_kinds = (Withdraw, Withdrawn, Failure, NewWork, ForgetAll, PreemptionNotice)
     name = "drains end"
-    on_trial = True
     promise = (
         "a withdrawn instance holds nothing soon after its grace, its withdrawal is answered when it holds "
         "nothing, neither before nor later, and a host with a notice is empty when it goes"

@@ -30,7 +30,6 @@ class FleetAsWished(Check):
 
     fact_kinds = (Committed, WorldSeen, HostRented, HostsLeft, Paid)
     name = "fleet size"
-    on_trial = True
     promise = (
         "no host is rented beyond N_prem of the newest plan, none that is wished is missing for long, none "
         "outlives its job, and the account of the history is the cloud's bill"

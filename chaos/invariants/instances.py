@@ -37,7 +37,6 @@ class InstancesLive(Check):
     fact_kinds = (Committed, MessagePassed, WorldSeen)
     message_kinds = (RegisterInstance, InstanceUp, InstanceDown, ForgetAll)
     name = "instances"
-    on_trial = True
     promise = (
         "a dispatched request begins in its instance while that has free slots, or is taken back; an "
         "instance that lives on is not given up"

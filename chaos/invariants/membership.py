@@ -29,7 +29,6 @@ class MembersLive(Check):
 
     fact_kinds = (Committed, WorldSeen, HostRecorded)
     name = "membership"
-    on_trial = True
     promise = (
         "the scheduler's members and the hosts in the history are those that live, but for the time that a "
         "start or an end takes to be seen, and a host that lives on is not recorded as gone"

@@ -28,7 +28,6 @@ class RecoversInTime(Check):
 
     fact_kinds = (Committed, WorldSeen)
     name = "recovery time"
-    on_trial = True
     promise = (
         "a process that ended is started again within the longest pause between restarts, and a job whose "
         "reserved host and head are well moves within the time of its slowest recovery"

@@ -10,11 +10,9 @@ import msgspec
 import pytest
 
 from gleaner.chaos.campaign import Minimal, as_json, first_broken
-from gleaner.chaos.commands.sim_text import report_lines
 from gleaner.chaos.coverage import BY_NAME, PATHS, never_taken, taken
 from gleaner.chaos.faults import KINDS, KillProcess
 from gleaner.chaos.hang_detector import HangDetector, Sample
-from gleaner.chaos.invariants.catalogue import ON_TRIAL
 from gleaner.chaos.plan import BadCampaign, Campaign, Loaded, load, names, parse_seeds
 from gleaner.chaos.run_orders import RunOrder
 from gleaner.chaos.schedule import Schedule
@@ -249,13 +247,3 @@ def test_run_settings_are_drawn_by_its_seed(tmp_path: Path) -> None:
     file.write_text(text.replace("2]", "99]"))
     with pytest.raises(BadCampaign, match="draws.*staleness"):
         load(str(file))
-
-
-def test_violation_of_a_check_on_trial_is_shown_and_fails_no_campaign() -> None:
-    assert "recovery time" in ON_TRIAL
-    found = Broken(check="recovery time", at_s=3.0, text="spot-1 has no engine for 11.0 s")
-    report = tally(loaded(), "4:6", [RunReport(seed=4, on_trial=(found,)), RunReport(seed=5)], 1.0)
-    assert report.ok
-    assert report.violations == 0
-    lines = list(report_lines(report, "ci"))
-    assert "  on trial         recovery time 1: in 1 runs, of seeds 4" in lines
