@@ -207,6 +207,17 @@ PLANTED: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], str, str, str],
         "            if member.agent.name == agent:\n",
     ),
     (
+        "an end counts for the newest life of its host",
+        "the scheduler looks an end up by its incarnation",
+        ("membership",),
+        POWER,
+        "actors.cluster.scheduler",
+        "        self._changed(self._members.ended(event.name, event.incarnation, event.cause))\n",
+        "        member = self._members.by_name.get(event.name.partition('/')[0])\n"
+        "        incarnation = member.agent.incarnation if member is not None else 0\n"
+        "        self._changed(self._members.ended(event.name, incarnation, event.cause))\n",
+    ),
+    (
         "news of hosts under one key",
         "each event of a host reaches the controller",
         ("membership", "fleet size"),
