@@ -47,17 +47,7 @@ def door_of(
 
     def make(requests: Requests, fleet: Fleet) -> HttpEntry:
         settings = config.gateway
-        served = ServedModel(
-            model=settings.model_name or model,
-            max_prompt_tokens=config.engine.max_prompt_tokens,
-            max_new_tokens=config.rollout.max_new_tokens,
-            run=run,
-            info=settings.server_info,
-            routed_experts=settings.routed_experts,
-            experts_shape=experts_shape(tokenizer),
-            context_tokens=room[0],
-            room_tokens=room[1],
-        )
+        served = served_model(config, model, experts_shape(tokenizer), run, room)
         host, port = address_of(settings.listen)
         access = access_of(settings, os.environ)
         if not access.keys and not settings.open and not _loopback(host):
@@ -69,6 +59,25 @@ def door_of(
         return GatewayHttp(HttpServer(desk, ROUTES, access), host, port)
 
     return make
+
+
+def served_model(
+    config: Config, model: str, experts: tuple[int, int], run: str, room: tuple[int, int] = (0, 0)
+) -> ServedModel:
+    """What is served, by the settings. experts: see `ServedModel.experts_shape`; the others as in
+    `door_of`."""
+    settings = config.gateway
+    return ServedModel(
+        model=settings.model_name or model,
+        max_prompt_tokens=config.engine.max_prompt_tokens,
+        max_new_tokens=config.rollout.max_new_tokens,
+        run=run,
+        info=settings.server_info,
+        routed_experts=settings.routed_experts,
+        experts_shape=experts,
+        context_tokens=room[0],
+        room_tokens=room[1],
+    )
 
 
 class GatewayHttp:

@@ -5,6 +5,7 @@ form of answers. Adapter: knows aiohttp, and no wire.
 """
 
 import asyncio
+import time
 import uuid
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -83,9 +84,15 @@ class ServedModel:
         return min(asked, most)
 
 
+def random_id() -> str:
+    """An id that no other request has."""
+    return uuid.uuid4().hex
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerContext:
-    """The objects that handlers use. vocabulary: None if the model has no tokenizer."""
+    """The objects that handlers use. vocabulary: None if the model has no tokenizer. wall_s: the date, in
+    seconds since 1970. new_id: makes the id of a request whose client gave none."""
 
     requests: Requests
     fleet: Fleet
@@ -93,6 +100,8 @@ class HandlerContext:
     served: ServedModel
     vocabulary: Vocabulary | None = None
     figures: Figures = field(default_factory=Figures)
+    wall_s: Callable[[], float] = time.time
+    new_id: Callable[[], str] = random_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +165,7 @@ class Call:
         BadAsk."""
         name = given or self.request.headers.get(ID_HEADER, "")
         if not name:
-            return uuid.uuid4().hex, False
+            return self.desk.new_id(), False
         if "/" in name or len(name) > MAX_ID:
             raise BadAsk(f"expected 1 to {MAX_ID} characters without a slash", "rid")
         return name, True

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Protocol
 
 from aiohttp import web
 
@@ -148,8 +149,31 @@ def _handler(desk: HandlerContext, route: Route) -> Handler:
     return handle
 
 
+class Listening(Protocol):
+    """Where the server takes its connections from: TCP, or the simulated network."""
+
+    def prepare(self, app: web.Application) -> None:
+        """Called once with the application, before it starts."""
+
+    async def listen(self, runner: web.AppRunner, host: str, port: int) -> int:
+        """Accept connections there until the runner is cleaned up; returns the port. Raises OSError."""
+
+
+class TcpListening:
+    """Sockets of this machine."""
+
+    def prepare(self, app: web.Application) -> None:
+        """See `Listening`: there is nothing to prepare."""
+
+    async def listen(self, runner: web.AppRunner, host: str, port: int) -> int:
+        """See `Listening`."""
+        await web.TCPSite(runner, host, port, backlog=BACKLOG, reuse_address=True).start()
+        bound: int = runner.addresses[0][1]
+        return bound
+
+
 class HttpServer:
-    """Listens from `start` to `close`. idle_s, unread_s: see `connections`."""
+    """Listens from `start` to `close`. listening: where. idle_s, unread_s: see `connections`."""
 
     def __init__(
         self,
@@ -157,11 +181,15 @@ class HttpServer:
         routes: Sequence[Route],
         access: Access = OPEN,
         *,
+        listening: Listening | None = None,
         idle_s: float = IDLE_S,
         unread_s: float = UNREAD_S,
     ) -> None:
+        self._listening = listening or TcpListening()
+        app = application(desk, routes, access)
+        self._listening.prepare(app)
         self._runner = web.AppRunner(
-            application(desk, routes, access),
+            app,
             access_log=None,
             handle_signals=False,
             handler_cancellation=True,
@@ -181,10 +209,8 @@ class HttpServer:
     async def start(self, host: str, port: int) -> str:
         """The address, as a URL. Raises OSError if the server cannot listen there."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, backlog=BACKLOG, reuse_address=True)
-        await site.start()
+        bound = await self._listening.listen(self._runner, host, port)
         self._watch.start()
-        bound = self._runner.addresses[0][1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
         return self.url
 

@@ -5,8 +5,6 @@ health. The gateway is the one worker that its clients see: they abort and drain
 and only the gateway knows all requests. Every call is idempotent. Adapter.
 """
 
-import time
-
 import msgspec
 from aiohttp import web
 
@@ -100,7 +98,7 @@ async def _load(call: Call) -> wire.LoadIs:
 
 
 async def loads(call: Call) -> web.StreamResponse:
-    return json(wire.LoadsAre(timestamp=time.time(), loads=[await _load(call)]))
+    return json(wire.LoadsAre(timestamp=call.desk.wall_s(), loads=[await _load(call)]))
 
 
 async def get_load(call: Call) -> web.StreamResponse:

@@ -4,7 +4,6 @@ Owns the conversion from a body to requests and from their choices to an answer 
 structs (`requests`, `wire`). Adapter.
 """
 
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -197,7 +196,7 @@ def _shape(
     options = body.stream_options
     return Shape(
         id=f"{kind}-{id}",
-        created=int(time.time()),
+        created=int(call.desk.wall_s()),
         model=call.desk.served.model,
         prompts=prompts,
         n=body.choices,
@@ -219,7 +218,10 @@ def _text(shape: Shape, given: str | list[int], tokens: Sequence[int]) -> str:
 def _card(call: Call) -> ModelCard:
     served = call.desk.served
     return ModelCard(
-        id=served.model, created=int(time.time()), root=served.model, max_model_len=served.max_model_len
+        id=served.model,
+        created=int(call.desk.wall_s()),
+        root=served.model,
+        max_model_len=served.max_model_len,
     )
 
 
