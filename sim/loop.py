@@ -15,8 +15,9 @@ import gc
 import heapq
 import logging
 import math
+import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
 
@@ -136,13 +137,23 @@ class SimLoop:
         self._until_s = until_s
         collects = gc.isenabled()
         gc.disable()  # a collection runs callbacks, which would belong to no process's turn
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(None, self._let_go)
         try:
             self._run()
         finally:
+            sys.set_asyncgen_hooks(*hooks)
             self.current = None
             asyncio._set_running_loop(None)
             if collects:
                 gc.enable()
+
+    def _let_go(self, generator: AsyncGenerator[object, None]) -> None:
+        """An asynchronous generator has no reference left: close it as asyncio does. Those of dead processes
+        are not closed, since no line of these runs any more."""
+        process = self.current
+        if not self._closed and process is not None and process.alive:
+            process.create_task(generator.aclose())
 
     def stop(self) -> None:
         """Let `run` return when everything that can run at this instant has run."""

@@ -5,7 +5,7 @@ Processes run in turn, a frozen process waits, and a dead process does nothing.
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 from hypothesis import given
@@ -334,3 +334,34 @@ def test_reading_the_hash_changes_nothing() -> None:
         if number % 7 == 0:
             assert watched.hash
     assert calm.hash == watched.hash
+
+
+def test_dropped_generator_is_closed_only_while_its_process_lives(loop: SimLoop) -> None:
+    closed: list[str] = []
+
+    async def numbers(name: str) -> AsyncGenerator[int, None]:
+        try:
+            while True:
+                yield 1
+                await asyncio.sleep(1.0)
+        finally:
+            await asyncio.sleep(0.5)
+            closed.append(name)
+
+    async def first(name: str) -> None:
+        source = numbers(name)
+        assert await anext(source) == 1
+        del source
+
+    async def wait(name: str) -> None:
+        async for _ in numbers(name):
+            pass
+
+    living, dying = loop.spawn("living", "h"), loop.spawn("dying", "h")
+    living.create_task(first("living"))
+    dying.create_task(wait("dying"))
+    loop.call_at(2.0, dying.kill)
+    loop.run(until_s=5.0)
+    loop.close()
+    assert closed == ["living"]
+    assert loop.findings == []
