@@ -57,8 +57,7 @@ def rollout(place: ProcessContext) -> TreeSpec:
 
 
 def gateway(place: ProcessContext) -> TreeSpec:
-    """HTTP in front of the manager. It keeps no state: requests belong to the manager. The simulator, which
-    has no HTTP, runs no such process."""
+    """HTTP in front of the manager. It keeps no state: requests belong to the manager."""
     from gleaner.actors.gateway.gateway import Gateway
 
     job, config = place.job, place.config

@@ -88,7 +88,7 @@ class SimCluster:
             net=self.net,
             machine=self._machine,
             adapters=lambda process: HostAdapterFactory(
-                process, setting, self.scorer_faults, self.load_faults, self._histories
+                process, setting, self.net, self.scorer_faults, self.load_faults, self._histories
             ),
             fleet=self._fleet,
             opened=self._opened,
@@ -145,6 +145,16 @@ class SimCluster:
             return 0
 
         self.hosts[CLIENT].start(f"{CLIENT}/{kind}", main, self.setting.paces.start_s)
+
+    def start_program(self, kind: str, main: Main) -> None:
+        """Start a program on the client's host that is no actor system. Raises OSError before `begin`."""
+        self.hosts[CLIENT].start(f"{CLIENT}/{kind}", main, self.setting.paces.start_s)
+
+    @property
+    def gateway(self) -> str:
+        """Where the head's gateway listens, as "tcp://ADDRESS:PORT"; "" for none."""
+        listen = self.setting.config.gateway.listen
+        return f"tcp://{self.hosts[HEAD].address}:{listen.rpartition(':')[2]}" if listen else ""
 
     def advance(self, until_s: float) -> bool:
         """Run until `until_s` or the end of the job, whichever is first; returns whether the job is over."""

@@ -6,11 +6,14 @@ with the run. `gleaner.sim.models.model_adapters` decides what the models do wit
 
 from __future__ import annotations
 
+import random
 from collections.abc import MutableMapping
 from pathlib import Path
 
 from gleaner.actors.cluster import job as places
+from gleaner.actors.gateway.gateway import MakeHttpEntry
 from gleaner.actors.training.records import AnyRecord
+from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace, TraceError
 from gleaner.sim.file_mapping import FileMapping
 from gleaner.sim.hosts import SimProcess
@@ -18,6 +21,7 @@ from gleaner.sim.models.history_memory import SimHistory
 from gleaner.sim.models.load_faults import LoadFaults
 from gleaner.sim.models.model_adapters import HostStores, ModelAdapterFactory, ModelFaults, SimIdentity
 from gleaner.sim.models.scorer import ScorerFaults
+from gleaner.sim.network import SimNet
 from gleaner.sim.run_setup import RunSetup
 
 EVERYWHERE = Path("/")
@@ -27,6 +31,7 @@ class HostAdapterFactory(ModelAdapterFactory):
     """See `gleaner.nodeagent.adapters.AdapterFactory`.
 
     Args:
+        net: on which its gateway listens.
         scorer_faults: ordered faults of the cluster's verifiers, counted; load_faults: of its engines.
         histories: records of each run, by its file.
     """
@@ -35,6 +40,7 @@ class HostAdapterFactory(ModelAdapterFactory):
         self,
         process: SimProcess,
         setting: RunSetup,
+        net: SimNet,
         scorer_faults: ScorerFaults,
         load_faults: LoadFaults,
         histories: MutableMapping[Path, list[AnyRecord]],
@@ -53,12 +59,27 @@ class HostAdapterFactory(ModelAdapterFactory):
             ModelFaults(scorer_faults, lambda version: load_faults.strikes(host.name, version)),
         )
         self._host, self._trace = host, setting.trace
+        self._process, self._net, self._seed = process, net, setting.seed
 
     def trace(self, name: str) -> Trace:
         """See `AdapterFactory`: the one that the simulation was given."""
         if self._trace is None:
             raise TraceError(f"{name}: this simulation was given no trace")
         return self._trace
+
+    def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> MakeHttpEntry:
+        """See `AdapterFactory`: it listens on the simulated network."""
+        from gleaner.sim.gateway_entry import entry_of
+        from gleaner.sim.http_listening import HttpListening
+
+        process, name = self._process, self._host.name
+
+        def wall_s() -> float:
+            return self._host.loop.wall_ms(name) / 1000
+
+        listening = HttpListening(self._net, self._net.station(process.loop, name, process.name), wall_s)
+        rng = random.Random(f"{self._seed}/gateway/{process.pid}")
+        return entry_of(config, run_id, listening, wall_s, rng)
 
     def history(self, path: Path) -> SimHistory:
         """See `AdapterFactory`: it is on this host's disk."""

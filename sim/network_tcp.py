@@ -1,4 +1,4 @@
-"""SimConnection: TCP connections on the simulated network, for bulk transfer.
+"""SimConnection: TCP connections on the simulated network, for bulk transfer and HTTP.
 
 Owns the bytes of a connection: pieces on the line, the bound of bytes sent and not read, the end in order and
 the reset. Each connection keeps only a few pieces on its way, so those that share a line or a network card
@@ -29,6 +29,7 @@ PIECES = 4  # of one connection on the line and not read: its window
 BACKLOG = 128  # connections that are not accepted yet
 SYN_AGAIN_S = 1.0  # after silence; doubled each time
 SYN_LIMIT_S = 127.0  # Linux gives up then (tcp_syn_retries = 6)
+READ_BYTES = 1 << 16  # that a reader of whatever has arrived gets at a time
 MANY = 1 << 30  # the bound of a pipe: the window is kept here
 
 
@@ -36,7 +37,7 @@ class SimConnection:
     """`Connection` between two simulated processes, at one of its ends."""
 
     def __init__(
-        self, station: Station, into: Pipe[bytes], out: Pipe[bytes], path: Path, scale: float
+        self, station: Station, into: Pipe[bytes], out: Pipe[bytes], path: Path, scale: float, piece: int
     ) -> None:
         self.peer: SimConnection | None = None  # set by the code that connects both
         self._station = station
@@ -44,7 +45,7 @@ class SimConnection:
         self._out = out
         self._scale = scale
         rate_bytes = path.bulk_rate_bytes_s * PIECE_S
-        self._piece_bytes = min(rate_bytes, 1 << 60) if scale > 1 else min(rate_bytes, PIECE_BYTES)
+        self._piece_bytes = min(rate_bytes, 1 << 60) if scale > 1 else min(rate_bytes, piece)
         self._unread_bytes = 0.0  # sent, and not read by the peer as far as we know
         self._unheard_bytes = 0.0  # read by the peer, while nothing arrives from there
         self._arrived: deque[bytes] = deque()
@@ -92,8 +93,18 @@ class SimConnection:
                 _grant(stall, self._station.process.time() + stall_s)
                 await self._write(content[at : at + least_bytes], self._scale)
 
-    async def _receive(self, place: memoryview) -> int:
-        self._enough = 1 if self._scale > 1 else min(len(place), self._window_bytes())
+    async def read(self) -> bytes:
+        """What has arrived, at least one byte; b"" after the end. Raises OSError."""
+        place = bytearray(READ_BYTES)
+        count = await self._receive(memoryview(place), enough=1)
+        return bytes(place[:count])
+
+    async def write(self, data: bytes) -> None:
+        """Send, however long the peer takes to read. Raises OSError."""
+        await self._write(memoryview(data), self._scale)
+
+    async def _receive(self, place: memoryview, enough: int = 0) -> int:
+        self._enough = enough or (1 if self._scale > 1 else min(len(place), self._window_bytes()))
         while self._arrived_bytes < self._enough and self._ended is None:
             self._reader = self._station.process.create_future()
             await self._reader
@@ -187,8 +198,11 @@ class SimConnection:
 class SimBulkListener:
     """`BulkListener` on a simulated host."""
 
-    def __init__(self, net: SimNet, station: Station, bind: str, scale: float) -> None:
+    def __init__(
+        self, net: SimNet, station: Station, bind: str, scale: float, piece_bytes: int = PIECE_BYTES
+    ) -> None:
         self.station = station
+        self.piece_bytes = piece_bytes
         self._net = net
         self._bind = bind
         self._scale = scale
@@ -232,7 +246,7 @@ class SimBulkListener:
 
     def come(self, station: Station, into: Pipe[bytes], out: Pipe[bytes], back: Path) -> SimConnection:
         """A peer connected."""
-        connection = SimConnection(self.station, into, out, back, self._scale)
+        connection = SimConnection(self.station, into, out, back, self._scale, self.piece_bytes)
         self._waiting.append((connection, station.host.address))
         _wake(self._accepting)
         return connection
@@ -267,7 +281,7 @@ def _connected(
 ) -> SimConnection:
     forth: Pipe[bytes] = net.pipe(there, station, listener.station, MANY, None)
     answers: Pipe[bytes] = net.pipe(back, listener.station, station, MANY, None)
-    ours = SimConnection(station, answers, forth, there, scale)
+    ours = SimConnection(station, answers, forth, there, scale, listener.piece_bytes)
     theirs = listener.come(station, forth, answers, back)
     ours.peer, theirs.peer = theirs, ours
     return ours

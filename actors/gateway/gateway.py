@@ -4,7 +4,7 @@ Owns the followed requests, their limit, and the clients that still wait for the
 is a single request of the manager (docs/versions.md): the id names it, and tokens are forwarded once they are
 in the manager's journal. So when an engine or the manager dies, a client sees a pause. The gateway sends the
 same request again, with the tokens that it has already, until the request's own deadline. The HTTP server is
-an adapter behind `HttpEntry`; the simulator has no HTTP and does not run this actor.
+an adapter behind `HttpEntry`; the simulator runs it on simulated connections.
 """
 
 import asyncio

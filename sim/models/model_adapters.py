@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Never
 
+from gleaner.actors.gateway.gateway import MakeHttpEntry
 from gleaner.actors.protocol.cluster import Inventory
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.training.records import AnyRecord
@@ -147,9 +147,9 @@ class ModelAdapterFactory:
             self._clock,
         )
 
-    def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> Never:
-        """See `AdapterFactory`: a simulated cluster has no HTTP and runs no gateway."""
-        raise ConfigError(["gateway.listen: a simulation has no HTTP; leave it empty"])
+    def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> MakeHttpEntry:
+        """See `AdapterFactory`: HTTP needs a network, which one host alone does not have."""
+        raise ConfigError(["gateway.listen: this simulated host has no network; leave it empty"])
 
     def rank_work(self, config: Config, rank: int, model_dir: Path, gang_dir: Path) -> SimRankWork:
         """See `AdapterFactory`."""
