@@ -6,13 +6,9 @@ chooses which faults fit together.
 
 import random
 from collections.abc import Callable
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta
 
 from gleaner.chaos.bounds import Bounds
-from gleaner.chaos.fault_targets import COMMITTERS, CRASHES, HANGS, RANKS
+from gleaner.chaos.fault_targets import COMMITTERS, CRASHES, GATEWAY_CRASH, HANGS, RANKS, FaultTargets
 from gleaner.chaos.faults import (
     FROZEN_DEAD_S,
     AnyFault,
@@ -41,7 +37,7 @@ from gleaner.chaos.faults import (
     Slow,
     Zombie,
 )
-from gleaner.chaos.kill_points import CALLED, GOT, MOMENT_SHARES, SENT
+from gleaner.chaos.kill_points import CALLED, CALLED_BY_GATEWAY, GOT, MOMENT_SHARES, SENT
 
 NOTICES_S = (0.0, 30.0, 120.0)
 """Notices that clouds give: none, Azure's and GCP's half a minute, AWS's two minutes."""
@@ -51,18 +47,6 @@ CALLERS_HOST = "client"
 
 SCORER_FAULTS: tuple[ScorerFault, ...] = ("hang", "crash", "lie")
 SICKNESSES: tuple[Sickness, ...] = ("raise", "hang", "crash")
-
-
-class FaultTargets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Targets of faults. `zones`: of preemptible hosts. `head_returns`: a killed head is started again and
-    resumes the job. `ranks`: processes of the trainer's gang beside its first. `callers`: programs that send
-    single requests (`gleaner.chaos.callers`)."""
-
-    preemptible: Annotated[int, Meta(ge=0, le=1000)] = 3
-    zones: tuple[str, ...] = ("a", "b")
-    head_returns: bool = False
-    ranks: Annotated[int, Meta(ge=0, le=2)] = 0
-    callers: Annotated[int, Meta(ge=0, le=16)] = 0
 
 
 class Drawer:
@@ -126,6 +110,8 @@ class Drawer:
         return self._rng.choice(("@head", "@reserved"))
 
     def _place(self) -> tuple[str, Process]:
+        if self._terrain.clients and self._rng.random() < 0.25:
+            return "@head", "gateway"
         host = self._host()
         kinds: dict[str, tuple[Process, ...]] = {
             "@head": ("rollout", "reward", "agent") if self._terrain.head_returns else ("rollout", "reward"),
@@ -134,7 +120,7 @@ class Drawer:
         return host, self._rng.choice(kinds.get(host, ("transfer", "engine", "agent")))
 
     def _two_hosts(self) -> tuple[str, str]:
-        if self._terrain.callers and self._rng.random() < 0.3:
+        if (self._terrain.callers or self._terrain.clients) and self._rng.random() < 0.3:
             return "@head", CALLERS_HOST
         a = self._host()
         others = [name for name in ("@head", "@reserved") if name != a]
@@ -153,6 +139,8 @@ class Drawer:
 
     def _crash_actor(self, at_s: float) -> AnyFault:
         places = [place for place in CRASHES if place[0] != "@preemptible" or self._terrain.preemptible]
+        if self._terrain.clients:
+            places += [GATEWAY_CRASH] * 3
         role, process, actor = self._rng.choice(places)
         host = self._preemptible() if role == "@preemptible" else role
         return CrashActor(at_s=at_s, host=host, process=process, actor=actor)
@@ -171,11 +159,13 @@ class Drawer:
         return KillZone(at_s=at_s, zone=self._rng.choice(self._terrain.zones))
 
     def _kill_on_message(self, at_s: float) -> AnyFault:
-        if self._terrain.callers and self._rng.random() < 0.5:
+        if (self._terrain.callers or self._terrain.clients) and self._rng.random() < 0.5:
             return self._kill_on_call(at_s)
         host, process = self._place()
         if process in RANKS:  # it does not depend on messages
             process = "trainer"
+        if process == "gateway":
+            return self._kill_on_call(at_s)
         seat = host.partition("/")[0], process
         moment = self._rng.choice(MOMENT_SHARES)
         if moment == "sent" and seat not in SENT:
@@ -188,7 +178,8 @@ class Drawer:
 
     def _kill_on_call(self, at_s: float) -> AnyFault:
         """Versions are published a few times in a run, and only where rollout may be ahead."""
-        able = [it for it in CALLED if self._terrain.head_returns or it[0] != "agent"]
+        called = CALLED_BY_GATEWAY if self._terrain.clients else CALLED
+        able = [it for it in called if self._terrain.head_returns or it[0] != "agent"]
         process, message, moment = self._rng.choice(able)
         count = 1 + int(self._rng.expovariate(1.0 if message == "PublishVersion" else 1 / 3.0))
         return KillOnMessage(
@@ -221,6 +212,8 @@ class Drawer:
             if (terrain.preemptible or host != "@preemptible")
             and (terrain.head_returns or (host, process) != ("@head", "agent"))
         ]
+        if terrain.clients:
+            places.append(("@head", "gateway"))
         places += [("@reserved", rank) for rank in RANKS[: terrain.ranks]]
         host, process = self._rng.choice(places)
         return Hang(at_s=at_s, host=self._preemptible() if host == "@preemptible" else host, process=process)

@@ -1,4 +1,9 @@
-"""Places of faults: processes and actors of each role, for `fault_sampler`. Pure."""
+"""Places of faults: what a campaign has, processes and actors of each role, for `fault_sampler`. Pure."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from gleaner.chaos.faults import Process
 
@@ -13,6 +18,8 @@ CRASHES: tuple[tuple[str, Process, str], ...] = (
     ("@preemptible", "agent", "agent"),
 )  # fmt: skip
 """Every actor, with the host and the process in which it lives: each is as likely to crash as the others."""
+GATEWAY_CRASH: tuple[str, Process, str] = ("@head", "gateway", "gateway")
+"""The actor of the gateway, where there is one."""
 COMMITTERS: tuple[tuple[str, Process], ...] = (
     ("@head", "rollout"),
     ("@head", "rollout"),
@@ -24,3 +31,17 @@ HANGS: tuple[tuple[str, Process], ...] = (
     ("@preemptible", "agent"), ("@preemptible", "transfer"), ("@preemptible", "engine"),
 )  # fmt: skip
 """Every process: each is as likely to freeze for good as the others."""
+
+
+class FaultTargets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Targets of faults. `zones`: of preemptible hosts. `head_returns`: a killed head is started again and
+    resumes the job. `ranks`: processes of the trainer's gang beside its first. `callers`: programs that send
+    single requests (`gleaner.chaos.callers`). `clients`: HTTP clients of the head's gateway
+    (`gleaner.chaos.gateway_clients`), which the settings must then have."""
+
+    preemptible: Annotated[int, Meta(ge=0, le=1000)] = 3
+    zones: tuple[str, ...] = ("a", "b")
+    head_returns: bool = False
+    ranks: Annotated[int, Meta(ge=0, le=2)] = 0
+    callers: Annotated[int, Meta(ge=0, le=16)] = 0
+    clients: Annotated[int, Meta(ge=0, le=64)] = 0

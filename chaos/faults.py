@@ -23,7 +23,8 @@ Where = Annotated[str, Meta(pattern=r"^(@(head|reserved|preemptible)(/[0-9]{1,3}
 Process = Literal[
     "agent", "rollout", "reward", "gateway", "transfer", "trainer", "engine", "rank-1", "rank-2"
 ]  # fmt: skip
-"""A process of a host, by its kind (`gleaner.nodeagent.process_trees`). Simulated jobs have no `gateway`."""
+"""A process of a host, by its kind (`gleaner.nodeagent.process_trees`). A `gateway` is there
+if the job's settings have one."""
 
 Moment = Literal["received", "sent", "replied"]
 ScorerFault = Literal["hang", "crash", "lie"]

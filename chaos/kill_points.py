@@ -45,4 +45,9 @@ CALLED: tuple[tuple[Process, str, Moment], ...] = (
 )  # fmt: skip
 """Further messages on the head where single requests are sent. Other campaigns draw the same as without this
 list."""
+CALLED_BY_GATEWAY: tuple[tuple[Process, str, Moment], ...] = (
+    ("rollout", "Generate", "received"), ("rollout", "Generate", "replied"), ("rollout", "Cancel", "replied"),
+    ("rollout", "Progress", "sent"), ("gateway", "Progress", "received"), ("gateway", "Generate", "sent"),
+)  # fmt: skip
+"""The same where a gateway sends them."""
 MOMENT_SHARES: tuple[Moment, ...] = ("received", "replied", "replied", "sent")

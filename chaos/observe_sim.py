@@ -36,6 +36,7 @@ from gleaner.chaos.invariants.facts import (
     ServedImage,
     VerifierAnswered,
 )
+from gleaner.chaos.invariants.gateway_facts import CallOver
 from gleaner.chaos.invariants.world_facts import ExpiredSeen
 from gleaner.chaos.recoveries import Recoveries
 from gleaner.chaos.truth_sim import SimTruth
@@ -166,6 +167,8 @@ class Observer:
         if self._cluster.ended is None:
             if isinstance(fact, RequestAnswered):
                 self.recoveries.answered(fact)
+            elif isinstance(fact, CallOver):
+                self.recoveries.called(fact)
             self._jury.see(fact)
 
     def acknowledged(self, stream: str, incarnation: int, seq: int) -> None:

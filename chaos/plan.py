@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from gleaner.chaos.bounds import Bounds, bounds_of
 from gleaner.chaos.coverage import unknown
-from gleaner.chaos.fault_sampler import FaultTargets
+from gleaner.chaos.fault_targets import FaultTargets
 from gleaner.chaos.faults import FAIL_LOAD, KINDS, STAY
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.shapes import wanted

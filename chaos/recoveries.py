@@ -31,6 +31,7 @@ from gleaner.actors.rollout.state.events import (
 )
 from gleaner.actors.rollout.state.group_policy import SURPLUS
 from gleaner.chaos.invariants.facts import Committed, MessagePassed, RequestAnswered
+from gleaner.chaos.invariants.gateway_facts import CallOver
 from gleaner.supervisor.inspection.vitals import Recovery
 from gleaner.supervisor.system_messages import LeaseGranted, SystemState
 
@@ -172,6 +173,15 @@ class Recoveries:
                 self._seen["singles.refused"] += 1
             case _:
                 self._lost.add(request.id)
+
+    def called(self, fact: CallOver) -> None:
+        """Take the end of a call of an HTTP client."""
+        whole, broken = fact.outcome == "whole", fact.outcome == "broken"
+        self._seen["gateway.answered"] += whole
+        self._seen["gateway.again"] += whole and fact.call.attempt > 0
+        self._seen["gateway.cut"] += broken and any(got.text for got in fact.choices)
+        self._seen["gateway.left"] += fact.outcome == "left"
+        self._seen["gateway.refused"] += fact.outcome == "refused" and not fact.call.wrong
 
     def committed(self, fact: Committed) -> None:
         """Take a commit."""

@@ -15,6 +15,7 @@ from gleaner.chaos.availability import as_trace
 from gleaner.chaos.callers import Caller
 from gleaner.chaos.deliveries import deliveries
 from gleaner.chaos.faults import STAY, AnyFault
+from gleaner.chaos.gateway_clients import GatewayClient
 from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.check import Found
 from gleaner.chaos.invariants.facts import RunEnd
@@ -107,6 +108,10 @@ def run(
             name = f"caller-{number}"
             rng = random.Random(f"{seed}/{name}")
             cluster.call(name, Caller(name, config, rng, observer.called, lambda: cluster.loop.now_s).run)
+        for number in range(1, loaded.campaign.terrain.clients + 1):
+            name = f"client-{number}"
+            rng = random.Random(f"{seed}/{name}")
+            cluster.start_program(name, GatewayClient(name, cluster, rng, observer.called).run)
         try:
             over = False
             while not over and cluster.loop.now_s < setting.deadline_s:

@@ -27,6 +27,7 @@ from gleaner.chaos.invariants.facts import (
     ServedImage,
     VerifierAnswered,
 )
+from gleaner.chaos.invariants.gateway_facts import CallOver, CallSent
 from gleaner.supervisor.message import kind_of
 
 MAX_CHARS = 400
@@ -86,6 +87,12 @@ def line_of(fact: Fact) -> str:
         case RequestAnswered():
             shown = fields(fact.answer) if fact.answer is not None else fact.refusal or "nothing"
             what = f"{fact.caller:<18} asked for {fact.request.id} at {fact.asked_s:.3f} s and got: {shown}"
+        case CallSent():
+            what = f"{fact.call.client:<18} calls: {fields(fact.call)}"
+        case CallOver():
+            parts = [f"{len(got.tokens)} tokens, {got.finish or 'no end'}" for got in fact.choices]
+            got = f"{fact.outcome} {fact.status or ''} {fact.error} {'; '.join(parts)}"
+            what = f"{fact.call.client:<18} {fact.call.name} of {fact.sent_s:.3f} s is over: {got}"
         case _:
             what = str(fact)
     return f"{fact.at_s:12.6f} {what}"

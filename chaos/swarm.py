@@ -16,8 +16,9 @@ from msgspec import Meta
 
 from gleaner.chaos.availability import stays
 from gleaner.chaos.bounds import Bounds, bearable
-from gleaner.chaos.fault_sampler import NOTICES_S, Drawer, FaultTargets
+from gleaner.chaos.fault_sampler import NOTICES_S, Drawer
 from gleaner.chaos.fault_scenarios import BY_PATH, FaultScenario
+from gleaner.chaos.fault_targets import FaultTargets
 from gleaner.chaos.faults import KINDS, STAY, AnyFault, Notice, Stay
 from gleaner.chaos.schedule import Schedule
 from gleaner.configs.trace import Trace

@@ -22,6 +22,7 @@ from gleaner.chaos.faults import (
     SickVerifier,
 )
 from gleaner.chaos.invariants.facts import Fact
+from gleaner.chaos.invariants.gateway_facts import GatewaySeen
 from gleaner.chaos.invariants.world_facts import (
     HostLook,
     HostRecorded,
@@ -138,9 +139,18 @@ class WorldObserver:
                 max(0.0, self._now_s - self._verifiers_s),
             )
         )
+        self._look_at_gateway()
         for record in records:
             self._see(HostRecorded(self._now_s, record.node, record.role, record.event))
         self._cluster.loop.call_later(LOOK_S, self._look_again)
+
+    def _look_at_gateway(self) -> None:
+        if not self._cluster.gateway:
+            return
+        process, paths = self._cluster.hosts[HEAD].find("gateway"), self._cluster.net.map.paths
+        ways = (paths.get((HEAD, CLIENT)), paths.get((CLIENT, HEAD)))
+        reachable = not any(way is not None and (way.blocked or way.jammed) for way in ways)
+        self._see(GatewaySeen(self._now_s, 0 if process is None else process.pid, reachable))
 
     def _read_history(self) -> list[Node]:
         history = self._cluster.history

@@ -17,6 +17,9 @@ from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed, RunEn
 from gleaner.chaos.invariants.failed_versions import GivenUpRightly
 from gleaner.chaos.invariants.fences import OldIncarnationsSilent
 from gleaner.chaos.invariants.frozen_processes import HungIsEnded, NoInventedDeath
+from gleaner.chaos.invariants.gateway_answers import GatewayAnswers
+from gleaner.chaos.invariants.gateway_requests import GatewayRequests
+from gleaner.chaos.invariants.gateway_times import GatewayTimes
 from gleaner.chaos.invariants.links import OnceAndInOrder
 from gleaner.chaos.invariants.progress import EveryStepEnds, NoSilentWait, NoStrayFailure, NothingGrows
 from gleaner.chaos.invariants.rewards import RewardsOnce
@@ -34,7 +37,7 @@ from gleaner.supervisor import Message
 CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
     RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure, OnceAndInOrder,
-    HungIsEnded, NoInventedDeath, SingleRequests, GivenUpRightly,
+    HungIsEnded, NoInventedDeath, SingleRequests, GatewayAnswers, GatewayTimes, GivenUpRightly,
     WorkConserved, SeedingEnds, *CONTENTS, *WORLD_CHECKS,
 )  # fmt: skip
 MAX_FOUND = 50
@@ -108,6 +111,11 @@ def jury_of(
     unchecked; max_pending: Θ; truth: None leaves all contents but tokens unchecked; config: other settings of
     the job, None: the defaults."""
     shadow = Shadow()
+    singles: tuple[Check, ...] = (SingleRequests(shadow, response_of),)
+    if config is not None and config.gateway.listen:
+        requests = GatewayRequests(shadow)  # its clients are the only ones
+        limit = config.gateway.max_concurrent
+        singles = GatewayAnswers(requests, truth), GatewayTimes(requests, limit)
     return Jury(
         (
             EachRequestOnce(shadow, response_of, problems),
@@ -124,7 +132,7 @@ def jury_of(
             OnceAndInOrder(),
             HungIsEnded(),
             NoInventedDeath(),
-            SingleRequests(shadow, response_of),
+            *singles,
             GivenUpRightly(),
             WorkConserved(shadow, max_pending, MOST_SPEED),
             SeedingEnds(),

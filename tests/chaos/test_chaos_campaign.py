@@ -32,8 +32,10 @@ def test_every_packaged_campaign_loads_and_draws() -> None:
     assert set(names()) == {
         "ci",
         "gang",
+        "gateway",
         "hunt",
         "hunt-ahead",
+        "hunt-gateway",
         "hunt-kept",
         "hunt-sampling",
         "hunt-singles",
@@ -81,8 +83,8 @@ def test_invalid_campaign_is_refused_with_the_reason(tmp_path: Path, text: str, 
 def test_unknown_campaign_error_lists_the_known_ones() -> None:
     with pytest.raises(
         BadCampaign,
-        match="there are ci, gang, hunt, hunt-ahead, hunt-kept, hunt-sampling, hunt-singles, hunt-unscored, "
-        "nightly, singles, soak",
+        match="there are ci, gang, gateway, hunt, hunt-ahead, hunt-gateway, hunt-kept, hunt-sampling, "
+        "hunt-singles, hunt-unscored, nightly, singles, soak",
     ):
         load("nope")
 

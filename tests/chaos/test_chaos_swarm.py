@@ -18,8 +18,8 @@ import gleaner.actors.protocol.weights  # noqa: F401 (all of them for the table 
 from gleaner.chaos.availability import as_trace, stays
 from gleaner.chaos.bounds import Bounds, bearable, bounds_of
 from gleaner.chaos.coverage import BY_NAME
-from gleaner.chaos.fault_sampler import FaultTargets
 from gleaner.chaos.fault_scenarios import AIMS, BY_PATH
+from gleaner.chaos.fault_targets import FaultTargets
 from gleaner.chaos.faults import (
     FAIL_LOAD,
     KINDS,
