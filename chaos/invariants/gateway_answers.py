@@ -18,6 +18,10 @@ from gleaner.chaos.invariants.truth import Truth, whole
 from gleaner.sim.models.vocabulary import word
 
 DEADLINE = "deadline"
+TICK_S = 0.1
+"""Between the clock of a client, which begins before the gateway's, and a deadline."""
+REASONS = ("as many as gateway.max_concurrent admits", "no weights are published yet", "space")
+"""Of a call that is refused for now, or ends with an error: the limit, no weights, a full disk."""
 
 
 class GatewayAnswers(Check):
@@ -53,13 +57,14 @@ class GatewayAnswers(Check):
             yield f"got {fact.extra}"
         if fact.outcome in ("refused", "whole", "error") and wanted not in (None, fact.status):
             yield f"is wrong ({call.wrong}) and got the status {fact.status}, not {wanted}"
-        elif fact.outcome == "refused" and not call.wrong and fact.status < 500:
+        elif fact.outcome in ("refused", "error") and not call.wrong and not _for_now(fact):
             yield f"was refused with {fact.status}: {fact.error}"
         if fact.status == 500 or fact.error.startswith("InternalError"):
             yield f"met a defect: {fact.error}"
         for index, (key, got) in enumerate(zip(call.origins(), fact.choices, strict=True)):
             lives = self._requests.lives(key)
-            wrong = [list(self._choice(call, got, known)) for known in lives]
+            waited_s = fact.at_s - fact.sent_s if call.attempt == 0 else call.deadline_s
+            wrong = [list(self._choice(call, got, known, waited_s)) for known in lives]
             if not lives and (got.tokens or got.text):
                 yield f"choice {index} has {got.text[:20]!r}, and the journal does not have it"
             elif lives and all(wrong):
@@ -82,8 +87,10 @@ class GatewayAnswers(Check):
         elif fact.usage != (prompt, made, prompt + made):
             yield f"has the usage {fact.usage}, it sent {prompt} tokens and got {made}"
 
-    def _choice(self, call: GatewayCall, got: Received, known: ShadowRequest) -> Iterator[str]:
-        """What is wrong with a choice, if it is of this request."""
+    def _choice(
+        self, call: GatewayCall, got: Received, known: ShadowRequest, waited_s: float
+    ) -> Iterator[str]:
+        """What is wrong with a choice, if it is of this request. waited_s: by its client, until the end."""
         tokens = known.tokens.tolist()
         texts = [word(token) for token in tokens]
         cut, text = _stopped(texts, call.stop)
@@ -109,6 +116,8 @@ class GatewayAnswers(Check):
         starts = [sum(map(len, texts[:at])) for at in range(len(got.offsets))]
         if got.offsets != starts:
             yield f"has the offsets {got.offsets[-3:]}, its tokens begin at {starts[-3:]}"
+        if got.stop_reason == DEADLINE and waited_s < call.deadline_s - TICK_S:
+            yield f"ended at its deadline of {call.deadline_s:g} s after {waited_s:.1f} s"
         if got.finish:
             yield from self._end(call, got, known, stopped, text)
 
@@ -134,6 +143,11 @@ class GatewayAnswers(Check):
             yield f"ended with {len(got.tokens)} of {count} tokens, its versions count {tokens}"
         if got.spans != _spans(known, tokens):
             yield f"bears the versions {got.spans}, made it have {_spans(known, tokens)}"
+
+
+def _for_now(fact: CallOver) -> bool:
+    """Whether a later call may be answered, for a reason that there is."""
+    return fact.status in (200, 503) and any(reason in fact.error for reason in REASONS)
 
 
 def _longest(one: list[int], other: list[int]) -> Iterator[tuple[int | None, int | None]]:
