@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from gleaner.chaos.mutations.capacity import CAPACITY
 from gleaner.chaos.mutations.contents import CONTENTS
+from gleaner.chaos.mutations.gateway import GATEWAY_BUGS
 from gleaner.chaos.mutations.messages import MESSAGES
 from gleaner.chaos.mutations.mutation import Mutation
 from gleaner.chaos.mutations.requests import REQUESTS
@@ -17,5 +18,13 @@ from gleaner.chaos.mutations.training import TRAINING
 
 __all__ = ["BY_NAME", "MUTATIONS", "Mutation"]
 
-MUTATIONS: tuple[Mutation, ...] = (*ROLLOUT, *REQUESTS, *TRAINING, *MESSAGES, *CONTENTS, *CAPACITY)
+MUTATIONS: tuple[Mutation, ...] = (
+    *ROLLOUT,
+    *REQUESTS,
+    *TRAINING,
+    *MESSAGES,
+    *CONTENTS,
+    *CAPACITY,
+    *GATEWAY_BUGS,
+)
 BY_NAME: Mapping[str, Mutation] = {mutation.name: mutation for mutation in MUTATIONS}
