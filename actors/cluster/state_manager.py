@@ -62,6 +62,11 @@ class StateManager(Actor):
         for damage in latest.skipped:
             self.ctx.log.warning("checkpoint passed over: %s", damage)
         self._durable = latest.checkpoint.step if latest.checkpoint is not None else -1
+        if self._trained < self._durable - 1:
+            # Only a step on record becomes durable: a power failure took the records, and left the state. The
+            # trainer reports the record of the newest step again.
+            await self.ctx.journal.append(Rewound(step=self._durable - 1))
+            self._trained = self._durable - 1
         state = await self.latest(LatestState())
         if latest.skipped and not state.path and self._trained > 0:
             raise StateLost(

@@ -114,6 +114,20 @@ async def test_step_is_recorded_once_however_often_saved(tmp_path: Path) -> None
             await here.save(4)
 
 
+async def test_steps_go_on_from_the_checkpoint_when_their_records_are_lost(tmp_path: Path) -> None:
+    async with host(tmp_path) as here:
+        for step in (1, 2):
+            await here.save(step)
+            await here.until_durable(step)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "checkpoints").rename(tmp_path / "other" / "checkpoints")
+    async with host(tmp_path / "other") as after:  # a power failure took the records of both, and the memory
+        assert (await after.latest()).step == 2
+        await after.save(2)  # the trainer reports it again
+        await after.save(3)
+        assert await after.record() == [("Rewound", 1), ("StepTrained", 2), ("StepTrained", 3)]
+
+
 async def test_host_without_memory_rewinds_to_the_checkpoint(tmp_path: Path) -> None:
     async with host(tmp_path) as here:
         await here.save(1)
