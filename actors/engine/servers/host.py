@@ -107,6 +107,7 @@ class RemoteHost:
             load_failed=load_failed,
             experts=taken.experts,
             kept=kept,
+            vocabulary=self._vocabulary,
         )
 
     def _kept(self) -> list[int]:

@@ -83,7 +83,8 @@ class StepResult:
     """The result of a turn: rows to stream, refusals to report, the served weights, whether work is left, and
     the amount computed, if the host reports it. load_failed: why the previous weights are still served; "":
     no load failed. experts: of requests that ended and want them. kept: tickets that go on under the new
-    weights; None: keeping was not wanted, or this engine keeps nothing."""
+    weights; None: keeping was not wanted, or this engine keeps nothing. vocabulary: tokens that the served
+    model has; 0: not known here."""
 
     output: StepOutput | None
     refusals: list[Refusal]
@@ -94,6 +95,7 @@ class StepResult:
     load_failed: str = ""
     experts: list[ExpertPiece] = field(default_factory=list)
     kept: list[int] | None = None
+    vocabulary: int = 0
 
 
 class EngineHost(Protocol):

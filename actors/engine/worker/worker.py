@@ -24,6 +24,7 @@ from gleaner.actors.engine.worker.preparation import Preparation
 from gleaner.actors.engine.worker.served_weights import ServedWeights
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.throughput_report import ThroughputReporter
+from gleaner.actors.engine.worker.turn_check import check_turn
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import (
     Abort,
@@ -278,6 +279,7 @@ class RolloutWorker(Actor):
                 turn = await self._turn(commands)
             else:
                 turn = await self._loading(commands, commands.load)
+            check_turn(turn, commands.load, self._weights.served, self._received)
             idle = turn.idle
             if turn.experts:
                 self._experts.add(turn.experts)
