@@ -131,6 +131,19 @@ class FleetPolicy:
                 starts.append(StartHost(name))
         return starts
 
+    def found(self, hosts: Sequence[str], now_s: float) -> list[KillHost]:
+        """These hosts run. One that was not started here counts as running from here on, and goes back at
+        once where more run than are wished for."""
+        actions: list[KillHost] = []
+        for name in hosts:
+            if name in self._running:
+                continue
+            self._running[name] = now_s
+            if len(self._running) - len(self._withdrawn) > min(self.n_prem, self._n_prem_max):
+                self._withdrawn.add(name)
+                actions.append(KillHost(name))
+        return actions
+
     def exited(self, name: str, now_s: float, *, in_order: bool) -> None:
         """A host has ended: because it was killed or noticed, `in_order` by itself, or by a failure."""
         started_s = self._running.pop(name, now_s)

@@ -171,7 +171,9 @@ class LocalProvider(Actor):
         for name, exit_ in self._hosts.take_ended():
             self.ctx.log.info("host ended: %s: %s", name, exit_.cause)
             self._fleet.exited(name, now_s, in_order=not exit_.abnormal)
-        actions: list[FleetAction] = self._fleet.advance(self._trace_s)
+        # A cloud may deliver hosts that were not requested.
+        actions: list[FleetAction] = [*self._fleet.found(self._hosts.running(), now_s)]
+        actions += self._fleet.advance(self._trace_s)
         actions += self._fleet.allocate(now_s)
         for action in actions:
             self.ctx.log.info("%s at %.1f s of the trace", action, self._trace_s)

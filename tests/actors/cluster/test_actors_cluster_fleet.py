@@ -70,6 +70,19 @@ def test_surplus_hosts_are_neither_started_nor_killed() -> None:
     assert fleet.running == ["a", "b"]
 
 
+def test_host_that_was_not_started_counts_and_goes_back_where_it_is_one_too_many() -> None:
+    fleet = policy()
+    fleet.n_prem = 1
+    assert step(fleet, 0.0) == [StartHost("a")]
+    fleet.n_prem = 2
+    assert fleet.found(["a", "stranger"], 1.0) == []
+    assert step(fleet, 1.0) == []  # instead of b
+    assert fleet.found(["a", "stranger", "third"], 2.0) == [KillHost("third")]
+    assert fleet.found(["a", "stranger", "third"], 2.1) == []  # it is on its way
+    fleet.exited("third", 3.0, in_order=False)
+    assert fleet.running == ["a", "stranger"]
+
+
 def test_available_host_starts_when_another_host_ends() -> None:
     fleet = policy(n_prem_max=1)
     assert step(fleet, 0.0) == [StartHost("a")]
