@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
+from gleaner.chaos.apply_machines import Machines, begin
 from gleaner.chaos.faults import (
     AnyFault,
     BadLink,
@@ -36,6 +37,7 @@ from gleaner.chaos.faults import (
     Zombie,
     kind_of,
 )
+from gleaner.chaos.machine_faults import AnyMachineFault, PowerLoss
 from gleaner.chaos.shapes import named
 
 RESERVED_BACK_S = 5.0
@@ -124,17 +126,21 @@ class Faults:
     """Applies one schedule. `fired` and `missed` count by kind, `shapes` counts the fired faults by shape
     (`gleaner.chaos.shapes`); the counts are complete when the run is over."""
 
-    def __init__(self, cluster: Cluster, faults: Sequence[AnyFault]) -> None:
+    def __init__(
+        self, cluster: Cluster, faults: Sequence[AnyFault], machines: Machines | None = None
+    ) -> None:
         self.fired: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
         self.on_strike: Callable[[AnyFault, str], None] | None = None
         """Called with each fault when it fires or misses, for a story of the run."""
-        self._cluster = cluster
+        self._cluster, self._machines = cluster, machines
         self._faults = faults
 
     def arm(self) -> None:
         """Enter every fault into the cluster's time. The provider follows the stays of hosts."""
+        if self._machines is not None and any(isinstance(fault, PowerLoss) for fault in self._faults):
+            self._machines.track_unsure_writes()
         for fault in self._faults:
             if not isinstance(fault, Stay):
                 self._cluster.at(fault.at_s, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
@@ -169,6 +175,9 @@ class Faults:
     def _begin(self, fault: AnyFault) -> bool | None:
         """Whether the fault fired; None for a fault that waits for an event and reports itself."""
         cluster, host = self._cluster, self.resolve(getattr(fault, "host", ""))
+        if isinstance(fault, AnyMachineFault):
+            machines = self._machines
+            return machines is not None and begin(fault, host, machines, cluster.at, self._hit(fault))
         match fault:
             case KillZone():
                 return cluster.kill_zone(fault.zone)

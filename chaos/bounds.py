@@ -23,6 +23,7 @@ from gleaner.chaos.faults import (
     RestartStorm,
     Zombie,
 )
+from gleaner.chaos.machine_faults import BitRot, PowerLoss
 from gleaner.configs.schema import Config
 
 
@@ -68,7 +69,9 @@ def _deaths(fault: AnyFault) -> tuple[str, list[float]]:
     match fault:
         case RestartStorm():
             return fault.host, [fault.at_s + n * fault.every_s for n in range(fault.kills)]
-        case KillProcess() | KillHost() | CrashActor():
+        case KillProcess() | KillHost() | CrashActor() | PowerLoss():
+            return fault.host, [fault.at_s]
+        case BitRot() if fault.back_s or fault.what == "image":
             return fault.host, [fault.at_s]
         case Zombie():
             return fault.host, [fault.over_s]  # it ends itself when it learns that it was replaced

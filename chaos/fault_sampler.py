@@ -38,6 +38,7 @@ from gleaner.chaos.faults import (
     Zombie,
 )
 from gleaner.chaos.kill_points import CALLED, CALLED_BY_GATEWAY, GOT, MOMENT_SHARES, SENT
+from gleaner.chaos.machine_sampler import MachineDrawer
 
 NOTICES_S = (0.0, 30.0, 120.0)
 """Notices that clouds give: none, Azure's and GCP's half a minute, AWS's two minutes."""
@@ -80,6 +81,8 @@ class Drawer:
             "sick_verifier": self._sick_verifier,
             "restart_storm": self._restart_storm,
         }
+        machines = MachineDrawer(rng, self._length, terrain.preemptible, head_returns=terrain.head_returns)
+        self.draws.update(machines.draws)
         if not terrain.preemptible:
             for kind in ("kill_zone", "notice", "false_notice"):
                 del self.draws[kind]

@@ -14,12 +14,18 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-Seconds = Annotated[float, Meta(ge=0, le=1e7)]
-Length = Annotated[float, Meta(gt=0, le=1e5)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-Count = Annotated[int, Meta(ge=1, le=10_000)]
-Where = Annotated[str, Meta(pattern=r"^(@(head|reserved|preemptible)(/[0-9]{1,3})?|[A-Za-z0-9_.-]{1,64})$")]
-"""A host; see the module."""
+from gleaner.chaos.fault_base import Count, Fault, Length, Seconds, Share, Where
+from gleaner.chaos.machine_faults import (
+    AnyMachineFault,
+    BadEngine,
+    BitRot,
+    CloudTrouble,
+    OperatorCommand,
+    PowerLoss,
+    SlowDisk,
+    SlowTrainer,
+)
+
 Process = Literal[
     "agent", "rollout", "reward", "gateway", "transfer", "trainer", "engine", "rank-1", "rank-2"
 ]  # fmt: skip
@@ -37,18 +43,6 @@ FAIL_LOAD = "fail_load"
 """A kind that is not drawn alone, but as a part of an aim (`gleaner.chaos.fault_scenarios`)."""
 STAY = "stay"
 """The kind that is not drawn but cut out of availability traces: see `Stay`."""
-
-
-class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """Base of all: `at_s` is the time of the run at which the fault begins (or from which on it waits for its
-    event)."""
-
-    at_s: Seconds
-
-    @property
-    def over_s(self) -> float:
-        """Time at which no effect of it is left, as far as the schedule determines it."""
-        return self.at_s
 
 
 class KillProcess(Fault, frozen=True, kw_only=True, tag="kill_process"):
@@ -304,11 +298,16 @@ class Stay(Fault, frozen=True, kw_only=True, tag=STAY):
 AnyFault = (
     KillProcess | CrashActor | KillHost | KillZone | KillOnMessage | KillInCommit | SickVerifier | Freeze
     | Zombie | Hang | Slow | Partition | BadLink | Reset | Notice | FalseNotice | ClockJump | FailLoad
-    | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay
+    | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay | SlowDisk | PowerLoss | BitRot
+    | CloudTrouble | OperatorCommand | BadEngine | SlowTrainer
 )  # fmt: skip
 
 KINDS: dict[str, type[Fault]] = {str(cls.__struct_config__.tag): cls for cls in get_args(AnyFault)}
 """Every fault by the name of its kind."""
+
+
+MACHINE_KINDS = frozenset(str(cls.__struct_config__.tag) for cls in get_args(AnyMachineFault))
+"""Kinds that are drawn only where a campaign names them, so that the schedules of others stay as they are."""
 
 
 def kind_of(fault: Fault) -> str:

@@ -23,6 +23,7 @@ from gleaner.chaos.faults import AnyFault
 from gleaner.chaos.frozen_processes import HEAD, FrozenProcesses
 from gleaner.chaos.invariants.catalogue import Jury
 from gleaner.chaos.invariants.facts import (
+    CommandAnswered,
     Committed,
     Fact,
     Failed,
@@ -44,6 +45,7 @@ from gleaner.nodeagent.exit_codes import GAVE_UP
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.file_mapping import FileMapping
 from gleaner.sim.hosts import Host, SimProcess
+from gleaner.sim.machine_injector import Answered
 from gleaner.sim.message_hooks import ObservedMessage
 from gleaner.sim.models.saved_memory import SimCopies
 from gleaner.sim.outcome import saved_steps
@@ -170,6 +172,14 @@ class Observer:
             elif isinstance(fact, CallOver):
                 self.recoveries.called(fact)
             self._jury.see(fact)
+
+    def commanded(self, answered: Answered) -> None:
+        """An answer to an operator, while the job goes on."""
+        self._jury.see(
+            CommandAnswered(
+                self._now_s, answered.command, answered.message, answered.answer, answered.refusal
+            )
+        )
 
     def acknowledged(self, stream: str, incarnation: int, seq: int) -> None:
         """See `acknowledgements`."""

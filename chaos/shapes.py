@@ -21,6 +21,7 @@ from gleaner.chaos.faults import (
     SickVerifier,
     kind_of,
 )
+from gleaner.chaos.machine_faults import BadEngine, BitRot, CloudTrouble, OperatorCommand, SlowDisk
 
 SHAPES: Mapping[str, tuple[str, ...]] = {
     "kill_host": ("preemptible", "reserved, back again", "head, back at its address"),
@@ -43,6 +44,11 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
     "clock_jump": ("back", "forward"),
     "bad_scorer": ("hang", "crash", "lie"),
     "sick_verifier": ("raise", "hang", "crash"),
+    "slow_disk": ("latency", "rate", "stall"),
+    "bit_rot": ("checkpoint", "copy", "image"),
+    "cloud_trouble": ("refuses", "late", "extra"),
+    "operator_command": ("preempt", "drain", "stop", "kill", "resubmit", "submit_other", "publish"),
+    "bad_engine": ("vocabulary", "nan", "positive", "ticket", "ragged", "version"),
 }
 """By kind, in display order. Jitter reorders: messages of different connections overtake each other.
 `replied`: between the commit and the reply."""
@@ -76,7 +82,11 @@ def shapes_of(fault: AnyFault) -> tuple[str, ...]:
             return ("hint" if fault.hint else "notice",)
         case ClockJump():
             return ("back" if fault.by_s < 0 else "forward",)
-        case BadScorer() | SickVerifier():
+        case SlowDisk():
+            return _slowed(fault)
+        case BitRot() | OperatorCommand():
+            return (fault.what,)
+        case BadScorer() | SickVerifier() | CloudTrouble() | BadEngine():
             return (fault.how,)
     return ()
 
@@ -95,6 +105,12 @@ def wanted(kinds: tuple[str, ...], *, head_returns: bool) -> tuple[str, ...]:
         for shape in SHAPES.get(kind, ())
         if head_returns or not shape.startswith("head")
     )
+
+
+def _slowed(fault: SlowDisk) -> tuple[str, ...]:
+    if fault.stall:
+        return ("stall",)
+    return ("latency", "rate") if fault.bytes_per_s else ("latency",)
 
 
 def _hung(fault: Hang) -> str:

@@ -20,6 +20,7 @@ from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.check import Found
 from gleaner.chaos.invariants.facts import RunEnd
 from gleaner.chaos.invariants.world_checks import HOSTS_END_S
+from gleaner.chaos.machine_faults import CloudTrouble
 from gleaner.chaos.observe_sim import Observer, acknowledgements
 from gleaner.chaos.plan import Loaded
 from gleaner.chaos.schedule import Schedule
@@ -33,6 +34,7 @@ from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.fault_injector import FaultInjector
 from gleaner.sim.loop import SpinsForever
+from gleaner.sim.machine_injector import MachineInjector
 from gleaner.sim.models.host_devices import HostDevices
 from gleaner.sim.models.job_model import JobModel
 from gleaner.sim.models.lengths import LengthLaw
@@ -78,7 +80,9 @@ def run(
     rollout = config.rollout
     jury = jury_of(truth.of, rollout.staleness, config.train_problems, rollout.max_pending, truth, config)
     observer = Observer(cluster, jury, truth, drawn.faults)
-    faults = Faults(FaultInjector(cluster), drawn.faults)
+    injector = FaultInjector(cluster)
+    machines = MachineInjector(cluster, injector, random.Random(f"{seed}/machines"), observer.commanded)
+    faults = Faults(injector, drawn.faults, machines)
     world = WorldObserver(cluster, jury.see, faults.resolve)
     reached: list[Found] = []
 
@@ -137,6 +141,7 @@ def run(
                 quiet_s=quiet_s,
                 waits=observer.waits,
                 history=outcome.history,
+                lost_commits=any(host.disk.lost_commits for host in cluster.hosts.values()),
             ),
         )
     broken = [Broken(check=found.check, at_s=found.at_s, text=found.text) for found in jury.found]
@@ -179,6 +184,7 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
         deadline_s=campaign.deadline_s,
         zones=campaign.terrain.zones or ("a",),
         order_seed=schedule.order,
+        spares=int(any(isinstance(fault, CloudTrouble) for fault in schedule.faults)),
     )
 
 

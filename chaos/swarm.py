@@ -19,7 +19,7 @@ from gleaner.chaos.bounds import Bounds, bearable
 from gleaner.chaos.fault_sampler import NOTICES_S, Drawer
 from gleaner.chaos.fault_scenarios import BY_PATH, FaultScenario
 from gleaner.chaos.fault_targets import FaultTargets
-from gleaner.chaos.faults import KINDS, STAY, AnyFault, Notice, Stay
+from gleaner.chaos.faults import KINDS, MACHINE_KINDS, STAY, AnyFault, Notice, Stay
 from gleaner.chaos.schedule import Schedule
 from gleaner.configs.trace import Trace
 
@@ -31,7 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Fault options of a campaign; a value from each range is drawn for each run.
 
     Args:
-        kinds: those that may be on; none named: all.
+        kinds: those that may be on; none named: all but those of `gleaner.chaos.machine_faults`.
         share_on: probability of each kind to be on in a run; one is always on.
         begin_s, horizon_s: faults begin, and are over, in this window.
         gap_s: shortest and longest mean time between two faults; a run's own is drawn between them.
@@ -84,7 +84,8 @@ def draw(
         return Schedule(seed=seed, order=order)
     faults: list[AnyFault] = []
     drawer = Drawer(random.Random(f"{seed}/faults"), terrain, options.horizon_s, bounds)
-    able = [kind for kind in KINDS if kind in drawer.draws and (not options.kinds or kind in options.kinds)]
+    wanted = options.kinds or [kind for kind in KINDS if kind not in MACHINE_KINDS]
+    able = [kind for kind in KINDS if kind in drawer.draws and kind in wanted]
     on = [kind for kind in able if rng.random() < options.share_on]
     if able and not on:
         on = [rng.choice(able)]
@@ -93,9 +94,9 @@ def draw(
     while on and at_s < options.horizon_s and len(faults) < options.max_faults:
         faults.append(drawer.fault(rng.choice(on), round(at_s, 3)))
         at_s += rng.expovariate(1 / gap_s)
-    wanted = not options.kinds or STAY in options.kinds
+    stays_on = not options.kinds or STAY in options.kinds
     come_and_go: list[AnyFault] = []
-    if traces and wanted and terrain.preemptible and rng.random() < options.trace_share:
+    if traces and stays_on and terrain.preemptible and rng.random() < options.trace_share:
         come_and_go = _stays(random.Random(f"{seed}/trace"), terrain, options, traces)
     if options.aims and rng.random() < options.aim_share:
         faults += _aimed(random.Random(f"{seed}/aim"), terrain, options, come_and_go)

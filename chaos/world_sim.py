@@ -24,6 +24,7 @@ from gleaner.chaos.faults import (
 from gleaner.chaos.invariants.facts import Fact
 from gleaner.chaos.invariants.gateway_facts import GatewaySeen
 from gleaner.chaos.invariants.world_facts import (
+    HostDelivered,
     HostLook,
     HostRecorded,
     HostRented,
@@ -32,6 +33,7 @@ from gleaner.chaos.invariants.world_facts import (
     Paid,
     WorldSeen,
 )
+from gleaner.chaos.machine_faults import BitRot, CloudTrouble, PowerLoss, SlowTrainer
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.hosts import Host, SimProcess
 from gleaner.sim.message_hooks import ObservedMessage
@@ -46,7 +48,7 @@ PARTS = {
 }
 """Kinds of processes that a node agent keeps on a host while a job runs."""
 
-ENDINGS = (KillProcess, KillHost, KillZone, KillOnMessage, KillInCommit)
+ENDINGS = (KillProcess, KillHost, KillZone, KillOnMessage, KillInCommit, PowerLoss, BitRot)
 ALONE = {"@head": HEAD, "@reserved": RESERVED}
 """Places that mean one host, whether it has power or not."""
 
@@ -76,6 +78,7 @@ class WorldObserver:
         """Start observing; the cluster has not begun."""
         self._cluster.watch(self._passed)
         self._cluster.cloud.on_rented = self._rent
+        self._cluster.cloud.on_delivered = self._deliver
         self._cluster.cloud.tell(lambda name, _: self._return(name))
         self._cluster.loop.call_later(LOOK_S, self._look_again)
 
@@ -83,6 +86,10 @@ class WorldObserver:
         """A fault fires (or misses). Those that end processes show in the processes."""
         if how != "fires" or isinstance(fault, ENDINGS):
             return
+        if isinstance(fault, CloudTrouble):  # hosts are missing, or too many, because of it
+            self._struck[HEAD] = max(fault.over_s, self._struck.get(HEAD, 0.0))
+        if isinstance(fault, SlowTrainer):
+            self._struck[RESERVED] = max(fault.over_s, self._struck.get(RESERVED, 0.0))
         if isinstance(fault, BadScorer | SickVerifier):
             self._verifiers_s = max(fault.over_s, self._now_s)
         places = [getattr(fault, field, "") for field in ("host", "a", "b")]
@@ -113,6 +120,11 @@ class WorldObserver:
 
     def _rent(self, host: str) -> None:
         self._see(HostRented(self._now_s, host, len(self._rented)))
+        self._rented[host] = self._now_s
+
+    def _deliver(self, host: str) -> None:
+        """Of a host that was not requested, only the bill is known."""
+        self._see(HostDelivered(self._now_s, host))
         self._rented[host] = self._now_s
 
     def _return(self, host: str) -> None:

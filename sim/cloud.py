@@ -110,6 +110,13 @@ class Cloud:
         """Called for each running host that the head's provider took away, as its trace demanded."""
         self.on_rented: Callable[[str], None] | None = None
         """Called before a host is powered on."""
+        self.on_delivered: Callable[[str], None] | None = None
+        """Called before a host is powered on that was not requested."""
+        self.refuses = False
+        """Whether each request for a host is refused."""
+        self.late_s = 0.0
+        """So much longer than usual a host takes until it has power."""
+        self._state_dirs: dict[str, Path] = {}  # where each host was ordered to keep its state
 
     def rented(self) -> list[str]:
         """Hosts that are up, or about to be."""
@@ -119,9 +126,30 @@ class Cloud:
         """Power a host on. Raises OSError if there is none of this name."""
         if name not in self._hosts:
             raise OSError(f"no host {name} can be had: there are {', '.join(self._hosts)}")
-        host = self._hosts[name]
+        if self.refuses:
+            raise OSError(f"the cloud has no capacity for {name}")
         if self.on_rented is not None:
             self.on_rented(name)
+        self._state_dirs[name] = state_dir
+        self._power_on(name, state_dir)
+
+    def deliver(self, name: str) -> bool:
+        """Power a host on that was not requested, with the settings of the newest request; returns whether
+        there is such a host, and there was a request."""
+        if name not in self._hosts or name in self._rented or not self._state_dirs:
+            return False
+        if self.on_delivered is not None:
+            self.on_delivered(name)
+        newest = next(reversed(self._state_dirs.values()))
+        self._power_on(name, newest.with_name(name))
+        return True
+
+    def unasked(self, name: str) -> bool:
+        """Whether the host was never requested."""
+        return name not in self._state_dirs
+
+    def _power_on(self, name: str, state_dir: Path) -> None:
+        host = self._hosts[name]
         init = Init(
             host,
             self._agent(name, state_dir),
@@ -129,7 +157,7 @@ class Cloud:
             lambda exit_: void(self.take_away(name, how=exit_)),
         )
         self._rented[name] = init
-        init.boot(self._rng.uniform(0.0, self._paces.boot_spread_s))
+        init.boot(self._rng.uniform(0.0, self._paces.boot_spread_s) + self.late_s)
 
     def lease(self, name: str) -> object:
         """A token of the present stay of a host, for comparison; None where it is not rented."""
@@ -188,7 +216,8 @@ class CloudHosts:
 
     def kill(self, name: str) -> None:
         """See `provider.Hosts`."""
-        if self._cloud.take_away(name) and self._cloud.on_withdrawn is not None:
+        asked = not self._cloud.unasked(name)
+        if self._cloud.take_away(name) and asked and self._cloud.on_withdrawn is not None:
             self._cloud.on_withdrawn(name)
 
     async def stop(self) -> None:

@@ -27,6 +27,7 @@ from gleaner.sim.host_services import ClusterContext, SimHostServices, sockets
 from gleaner.sim.hosts import SIGTERM, Host, HostSpec, Main, OnExit, SimProcess
 from gleaner.sim.loop import SimLoop
 from gleaner.sim.machine import SimMachine
+from gleaner.sim.machine_faults import MachineFaults
 from gleaner.sim.message_hooks import Hook, Watcher
 from gleaner.sim.models.load_faults import LoadFaults
 from gleaner.sim.models.scorer import ScorerFaults
@@ -78,6 +79,8 @@ class SimCluster:
         """Faults that verifiers must have."""
         self.load_faults = LoadFaults()
         """Loads of weights that must fail."""
+        self.machine_faults = MachineFaults()
+        """Garbage of engines, and the pace of the trainer."""
         self._printed: list[tuple[float, str, str]] = []
         self._histories: dict[Path, list[AnyRecord]] = {}
         self._hooks: list[Hook] = []
@@ -88,7 +91,13 @@ class SimCluster:
             net=self.net,
             machine=self._machine,
             adapters=lambda process: HostAdapterFactory(
-                process, setting, self.net, self.scorer_faults, self.load_faults, self._histories
+                process,
+                setting,
+                self.net,
+                self.scorer_faults,
+                self.load_faults,
+                self.machine_faults,
+                self._histories,
             ),
             fleet=self._fleet,
             opened=self._opened,

@@ -11,6 +11,7 @@ acknowledged write is not modelled: journals here promise only to survive a kill
 from __future__ import annotations
 
 import errno
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +21,8 @@ from gleaner.sim.journal import SimJournal
 from gleaner.sim.kept_streams import KeptStreams
 from gleaner.sim.loop import SimLoop
 from gleaner.sim.process_loop import ProcessLoop
-from gleaner.supervisor.errors import JournalError, JournalFull
+from gleaner.sim.unsure_writes import UnsureWrites
+from gleaner.supervisor.errors import JournalDamaged, JournalError, JournalFull
 from gleaner.supervisor.journal.group_commit import Committed, Write
 
 __all__ = ["SimDisk", "SimFiles", "SimJournal", "SimMemory"]
@@ -57,10 +59,17 @@ class SimDisk:
         """Called for each write at the moment from which it is stored, whatever happens to its writer."""
         self.slowness = 1.0
         """Factor on the duration of everything."""
+        self.rate_bytes_s = math.inf
+        """Of its writes."""
+        self._stalled_until_s = 0.0
         self._rng = rng
         self._full = False
         self._low = False
         self._journals: dict[str, KeptStreams] = {}
+        self.lost_commits = False
+        """Whether a power loss took back what was committed."""
+        self._tracks = False
+        self._unsure: dict[str, UnsureWrites] = {}
         self._ambushes: dict[ProcessLoop, tuple[Callable[[], None], str]] = {}
 
     # -- for production code --
@@ -74,6 +83,10 @@ class SimDisk:
             kept = self._journals[place] = KeptStreams(
                 place, lambda: self._why_full(place), lambda: self._why_low(place)
             )
+            if self._tracks:
+                self._unsure[place] = UnsureWrites(kept, lambda: self.loop.now_s)
+        if kept.refusal:
+            raise JournalDamaged(kept.refusal)
         if kept.torn:
             kept.torn = False
             self._count("tail repaired", place)
@@ -86,6 +99,7 @@ class SimDisk:
     def delete_journal(self, place: str) -> None:
         """Delete the journal; no error if there is none."""
         self._journals.pop(place, None)
+        self._unsure.pop(place, None)
 
     def view(self, place: str) -> KeptStreams:
         """A journal as it is now, for inspection from outside. Raises JournalError where there is none."""
@@ -123,6 +137,38 @@ class SimDisk:
         self.loop.trace.note("disk slow", self.host, factor)
         self.slowness = factor
 
+    def limit_rate(self, bytes_per_s: float) -> None:
+        """Write no faster than this; `math.inf` is the usual rate."""
+        self.loop.trace.note("disk rate", self.host, bytes_per_s)
+        self.rate_bytes_s = bytes_per_s
+
+    def stall(self, for_s: float) -> None:
+        """Do nothing for so long: what begins meanwhile is done afterwards."""
+        self.loop.trace.note("disk stalls", self.host, for_s)
+        self._stalled_until_s = self.loop.now_s + for_s
+
+    def track_unsure(self) -> None:
+        """From now on know which writes a power loss may take back."""
+        self._tracks = True
+        for place, kept in self._journals.items():
+            self._unsure.setdefault(place, UnsureWrites(kept, lambda: self.loop.now_s))
+
+    def lose_power(self, rng: random.Random, *, false_syncs: bool = False) -> None:
+        """The host has no power: its journals are what production finds after that. Before it,
+        `track_unsure`; the processes have ended. false_syncs: it only promised what it was
+        forced to write."""
+        for place, unsure in self._unsure.items():
+            before = self._journals[place].all_rows()
+            left = unsure.lose_power(rng, false_syncs=false_syncs)
+            self.lost_commits |= left.streams != before
+            what = "refused" if left.streams is None else "log truncated" if left.truncated else "recovered"
+            self._count(f"power loss: {what}", place)
+
+    @property
+    def pace(self) -> float:
+        """Factor on the duration of long writes, whose seconds a model has."""
+        return self.slowness
+
     def damage(self, place: str) -> str:
         """Flip a bit in the newest row of a journal, so that a replay must refuse it. Returns its stream, ""
         if nothing is written there yet. Raises JournalError where there is no such journal."""
@@ -139,17 +185,23 @@ class SimDisk:
         """Another disk, an empty one."""
         self.loop.trace.note("disk wiped", self.host)
         self._journals.clear()
+        self._unsure.clear()
         self.files.forget()
         self._full = self._low = False
 
     # -- for its journals --
 
-    def sync_s(self) -> float:
-        """Duration of the next commit."""
+    def sync_s(self, writes: Sequence[Write] = ()) -> float:
+        """Duration of the next commit, of these writes."""
         seconds = self._rng.expovariate(1 / SYNC_S)
         if self._rng.random() < STALL_PROBABILITY:
             seconds += self._rng.uniform(*STALL_S)
-        return seconds * self.slowness
+        if self.rate_bytes_s < math.inf:
+            seconds += sum(len(row.body) for write in writes for row in write.rows) / self.rate_bytes_s
+        return seconds * self.slowness + self._stalled_s()
+
+    def _stalled_s(self) -> float:
+        return max(0.0, self._stalled_until_s - self.loop.now_s)
 
     def begins(self, process: ProcessLoop, takes_s: float) -> None:
         """A commit of that process begins, and takes so long."""
@@ -159,7 +211,7 @@ class SimDisk:
 
     def look_s(self) -> float:
         """Duration of a claim or a read."""
-        return LOOK_S * self.slowness
+        return LOOK_S * self.slowness + self._stalled_s()
 
     def commit(self, kept: KeptStreams, writes: Sequence[Write]) -> list[Committed | Exception]:
         """They reach the disk, all or none. Raises JournalFull."""

@@ -17,6 +17,7 @@ from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace, TraceError
 from gleaner.sim.file_mapping import FileMapping
 from gleaner.sim.hosts import SimProcess
+from gleaner.sim.machine_faults import MachineFaults
 from gleaner.sim.models.history_memory import SimHistory
 from gleaner.sim.models.load_faults import LoadFaults
 from gleaner.sim.models.model_adapters import HostStores, ModelAdapterFactory, ModelFaults, SimIdentity
@@ -32,7 +33,8 @@ class HostAdapterFactory(ModelAdapterFactory):
 
     Args:
         net: on which its gateway listens.
-        scorer_faults: ordered faults of the cluster's verifiers, counted; load_faults: of its engines.
+        scorer_faults: ordered faults of the cluster's verifiers, counted; load_faults: of its engines;
+            machine_faults: of its engines and its trainer.
         histories: records of each run, by its file.
     """
 
@@ -43,6 +45,7 @@ class HostAdapterFactory(ModelAdapterFactory):
         net: SimNet,
         scorer_faults: ScorerFaults,
         load_faults: LoadFaults,
+        machine_faults: MachineFaults,
         histories: MutableMapping[Path, list[AnyRecord]],
     ) -> None:
         host = process.host
@@ -56,7 +59,13 @@ class HostAdapterFactory(ModelAdapterFactory):
             ),
             process.meter,
             SimIdentity(host.name, f"{setting.seed}/{process.pid}"),
-            ModelFaults(scorer_faults, lambda version: load_faults.strikes(host.name, version)),
+            ModelFaults(
+                scorer_faults,
+                load_fails=lambda version: load_faults.strikes(host.name, version),
+                spoil=lambda result: machine_faults.engines.spoil(host.name, result),
+                trainer_pace=lambda: machine_faults.trainer_pace,
+                checkpoint_pace=lambda: host.disk.pace,
+            ),
         )
         self._host, self._trace = host, setting.trace
         self._process, self._net, self._seed = process, net, setting.seed

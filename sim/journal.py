@@ -196,7 +196,7 @@ class SimJournal:
             queued = self._queue.popleft()
             assert isinstance(queued, _Queued)
             group.queued.append(queued)
-        takes_s = self._disk.sync_s()
+        takes_s = self._disk.sync_s(group.writes)
         self._disk.begins(self._process, takes_s)
         timer = self._disk.loop.call_later(takes_s, self._written, group)
         self._in_flight = group, timer

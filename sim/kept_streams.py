@@ -7,7 +7,8 @@ alone. Knows no time and no fault but that of a disk without space; `journal` de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from gleaner.supervisor.errors import Fenced, JournalFull
 from gleaner.supervisor.journal.group_commit import Committed, Write
@@ -25,6 +26,26 @@ class _Stream:
         self.snapshot: Row | None = None
         self.events: list[Row] = []
 
+    @classmethod
+    def of(cls, rows: StreamRows) -> _Stream:
+        """The stream of these rows."""
+        found = cls(rows.incarnation)
+        found.last_seq, found.base_seq = rows.last_seq, rows.base_seq
+        found.snapshot, found.events = rows.snapshot, list(rows.events)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A stream is opened by an incarnation."""
+
+    stream: str
+    incarnation: int
+
+
+Commit = Claim | tuple[Write, ...]
+"""One transaction."""
+
 
 class KeptStreams:
     """A `group_commit.Keeper`, and a `journal_file.JournalView` for inspection from outside.
@@ -40,6 +61,10 @@ class KeptStreams:
         self.layout = LAYOUT
         self.torn = False
         """Whether half of the last write is stored; the next process that opens the journal drops it."""
+        self.refusal = ""
+        """Why production does not open it after a power loss, "" where it does."""
+        self.on_commit: Callable[[Commit], None] | None = None
+        """Called with each transaction."""
         self._full = full
         self._low = low
         self._streams: dict[str, _Stream] = {}
@@ -55,11 +80,16 @@ class KeptStreams:
             )
         self._check_space()
         self._streams.setdefault(stream, _Stream(incarnation)).incarnation = incarnation
+        if self.on_commit is not None:
+            self.on_commit(Claim(stream, incarnation))
 
     def commit(self, writes: Sequence[Write]) -> list[Committed | Exception]:
         """See `Keeper`."""
         self._check_space()
-        return [self._apply(write) for write in writes]
+        results = [self._apply(write) for write in writes]
+        if self.on_commit is not None:
+            self.on_commit(tuple(writes))
+        return results
 
     def read(self, stream: str) -> StreamRows:
         """See `Keeper`."""
@@ -96,10 +126,27 @@ class KeptStreams:
             name, held.incarnation, held.last_seq, held.base_seq, held.snapshot, tuple(held.events)
         )
 
+    def all_rows(self) -> tuple[StreamRows, ...]:
+        """Every stream, by name."""
+        return tuple(rows for name in self.names() if (rows := self.rows(name)) is not None)
+
     def check(self) -> None:
         """See `JournalView`: what holds of the whole is true by its making."""
 
     # -- what a fault does --
+
+    def apply(self, commit: Commit) -> None:
+        """A transaction of another journal with the same rows."""
+        if isinstance(commit, Claim):
+            self._streams.setdefault(commit.stream, _Stream(commit.incarnation))
+            self._streams[commit.stream].incarnation = commit.incarnation
+        else:
+            for write in commit:
+                self._apply(write)
+
+    def restore(self, streams: Iterable[StreamRows]) -> None:
+        """Have these streams, and no others."""
+        self._streams = {it.name: _Stream.of(it) for it in streams}
 
     def damage(self) -> str:
         """Flip a bit of the newest event, or else of a snapshot. Returns its stream, "" if there is nothing

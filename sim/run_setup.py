@@ -24,6 +24,7 @@ from gleaner.sim.shared_cores import CoreSharing
 
 HEAD = "head"
 CLIENT = "client"
+SPARE = "spare"
 RUNS = Path("/srv/gleaner/runs")
 """Folder of a job's history and checkpoints; simulated hosts share no folder."""
 QUICK_LENGTHS = LengthLaw(median=9.0, sigma=0.5, correlation=0.6)
@@ -71,6 +72,7 @@ class RunSetup:
         one_machine: hosts are processes, as those of a local fleet: the connections of one that is taken away
             break at once. Otherwise it falls silent.
         zones: names that preemptible hosts are dealt to in turn; those of a zone may fail together.
+        spares: preemptible hosts beside those that may be requested, which the cloud may deliver by mistake.
         order_seed: of the order and pace of turns (`gleaner.sim.turn_order`); 0: first come, first served.
     """
 
@@ -89,6 +91,7 @@ class RunSetup:
     one_machine: bool = False
     zones: tuple[str, ...] = ("a", "b", "c")
     order_seed: int = 0
+    spares: int = 0
 
     def host_devices(self, host: str) -> HostDevices:
         """The rig of a host."""
@@ -100,9 +103,12 @@ class RunSetup:
 
     def preemptible_hosts(self) -> list[str]:
         """Every preemptible host that there may be, in the order of their first offer."""
+        spares = [f"{SPARE}-{number}" for number in range(1, self.spares + 1)]
         if self.trace is None:
-            return [f"spot-{number}" for number in range(1, self.config.fleet.n_prem_max + 1)]
-        return list(dict.fromkeys(event.instance for event in self.trace.events))
+            spots = [f"spot-{number}" for number in range(1, self.config.fleet.n_prem_max + 1)]
+        else:
+            spots = list(dict.fromkeys(event.instance for event in self.trace.events))
+        return spots + spares
 
     def zone(self, host: str) -> str:
         """The zone of a preemptible host; "" for the others."""

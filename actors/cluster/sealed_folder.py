@@ -107,12 +107,15 @@ def verify(directory: Path) -> SealedState:
             found = _info(directory / name)
         except OSError as error:
             raise Damaged(f"{directory / name} cannot be read: {error}") from error
-        if found != info:
-            what = "is missing" if found is None else f"has {found.bytes} bytes of digest {found.digest}"
-            raise Damaged(
-                f"{directory / name} {what}; {info.bytes} bytes of digest {info.digest} were sealed"
-            )
+        require_sealed(directory / name, found, info)
     return SealedState(seal.step, directory, seal.meta, seal.files)
+
+
+def require_sealed(path: Path, found: FileInfo | None, info: FileInfo) -> None:
+    """Compare a file with what was sealed; None: it is missing. Raises `Damaged`."""
+    if found != info:
+        what = "is missing" if found is None else f"has {found.bytes} bytes of digest {found.digest}"
+        raise Damaged(f"{path} {what}; {info.bytes} bytes of digest {info.digest} were sealed")
 
 
 def copier(source: Path) -> Callable[[Path], None]:

@@ -11,6 +11,7 @@ from typing import TextIO
 from gleaner.chaos import faults
 from gleaner.chaos.campaign import Minimal
 from gleaner.chaos.coverage import PATHS
+from gleaner.chaos.fault_base import Fault
 from gleaner.chaos.invariants.catalogue import CHECKS, explanation
 from gleaner.chaos.plan import load, names
 from gleaner.chaos.replay import Replayed
@@ -152,6 +153,6 @@ def minimal_lines(found: Minimal, source: str, folder: Path) -> Iterator[str]:
     yield f"      again: rlctl sim replay {found.seed} --campaign {source} --schedule {file}"
 
 
-def _first_line(cls: type[faults.Fault]) -> str:
+def _first_line(cls: type[Fault]) -> str:
     text = " ".join((cls.__doc__ or "").split())
     return text.split(". ")[0].split(": ")[0].rstrip(".")

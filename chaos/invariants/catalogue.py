@@ -21,6 +21,7 @@ from gleaner.chaos.invariants.gateway_answers import GatewayAnswers
 from gleaner.chaos.invariants.gateway_requests import GatewayRequests
 from gleaner.chaos.invariants.gateway_times import GatewayTimes
 from gleaner.chaos.invariants.links import OnceAndInOrder
+from gleaner.chaos.invariants.operator_commands import CommandsAnswered
 from gleaner.chaos.invariants.progress import EveryStepEnds, NoSilentWait, NoStrayFailure, NothingGrows
 from gleaner.chaos.invariants.rewards import RewardsOnce
 from gleaner.chaos.invariants.samples import EachRequestOnce, NothingLostOrTwice, OnPolicy, ResponseOf
@@ -38,7 +39,7 @@ CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
     RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure, OnceAndInOrder,
     HungIsEnded, NoInventedDeath, SingleRequests, GatewayAnswers, GatewayTimes, GivenUpRightly,
-    WorkConserved, SeedingEnds, *CONTENTS, *WORLD_CHECKS,
+    WorkConserved, SeedingEnds, CommandsAnswered, *CONTENTS, *WORLD_CHECKS,
 )  # fmt: skip
 MAX_FOUND = 50
 """Violations kept of one run; later ones mostly follow from the first."""
@@ -136,6 +137,7 @@ def jury_of(
             GivenUpRightly(),
             WorkConserved(shadow, max_pending, MOST_SPEED),
             SeedingEnds(),
+            CommandsAnswered(),
             *content_checks(shadow, truth),
             *world_checks(shadow, config or Config()),
         ),

@@ -156,10 +156,20 @@ class RequestAnswered(Fact, frozen=True):
     refusal: str = ""
 
 
+class CommandAnswered(Fact, frozen=True):
+    """The answer to a command of an operator, or the text of its refusal."""
+
+    command: str
+    message: Message
+    answer: Message | None = None
+    refusal: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class RunEnd:
     """How a run ended. ended: the job reported that it is done and succeeded. waits: the oldest waits when it
-    was cut off. quiet_s: virtual seconds between the end of the last fault and the end of the run."""
+    was cut off. quiet_s: virtual seconds between the end of the last fault and the end of the run.
+    lost_commits: a power loss took back what journals had committed."""
 
     ended: bool
     virtual_s: float
@@ -169,3 +179,4 @@ class RunEnd:
     waits: Sequence[str] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     history: Sequence[AnyRecord] = ()
+    lost_commits: bool = False

@@ -52,7 +52,7 @@ class OldIncarnationsSilent(Check):
             yield from self._found(fact.at_s, fact.message)
 
     def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
-        return audited(self.name, evidence)
+        return audited(self.name, evidence, ending)
 
     def _found(self, at_s: float, found: Found) -> Iterable[str]:
         """An answer of the registry: the name is a new incarnation's from its grant on, which follows the

@@ -14,7 +14,13 @@ from gleaner.actors.names import SCHEDULER
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Fact
 from gleaner.chaos.invariants.membership import seen_s
-from gleaner.chaos.invariants.world_facts import HostRented, HostsLeft, Paid, WorldSeen
+from gleaner.chaos.invariants.world_facts import (
+    HostDelivered,
+    HostRented,
+    HostsLeft,
+    Paid,
+    WorldSeen,
+)
 from gleaner.configs.schema import Fleet, Liveness
 from gleaner.sim.run_setup import HEAD, Paces
 
@@ -24,11 +30,14 @@ each host, which is killed in the end."""
 RAISED_S = MAX_BACKOFF_S + CALM_LOOK_S
 """Until a host that failed again and again is started anew."""
 
+RETURNED_S = 5 * CALM_LOOK_S
+"""Until a host goes back that was delivered unasked, and is one too many."""
+
 
 class FleetAsWished(Check):
     """See `promise`. every_instance: the job's plans ignore N_prem."""
 
-    fact_kinds = (Committed, WorldSeen, HostRented, HostsLeft, Paid)
+    fact_kinds = (Committed, WorldSeen, HostRented, HostDelivered, HostsLeft, Paid)
     name = "fleet size"
     promise = (
         "no host is rented beyond N_prem of the newest plan, none that is wished is missing for long, none "
@@ -50,6 +59,8 @@ class FleetAsWished(Check):
         starts_s = paces.boot_s + paces.boot_spread_s + paces.start_s
         self._stay_s = starts_s + seen_s(liveness) + look_s
         self._found = False
+        self._delivered: dict[str, float] = {}  # hosts that nothing requested: how long one was too many
+        self._seen_s = 0.0
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, Committed) and fact.stream == SCHEDULER:
@@ -58,8 +69,11 @@ class FleetAsWished(Check):
                     self._planned(message, fact.at_s)
         elif isinstance(fact, HostRented):
             yield from self._rented(fact)
+        elif isinstance(fact, HostDelivered):
+            self._delivered[fact.host] = 0.0
         elif isinstance(fact, WorldSeen):
             yield from self._look(fact)
+            yield from self._unasked(fact)
         elif isinstance(fact, HostsLeft):
             if fact.hosts and fact.after_s >= HOSTS_END_S and fact.calm_s >= HOSTS_END_S:
                 yield f"{', '.join(fact.hosts)} are paid for {fact.after_s:.0f} s after the end of the job"
@@ -87,6 +101,21 @@ class FleetAsWished(Check):
             self._found = True
             number = len(world.rented)
             yield f"{number} hosts for {self._fewer_s:.0f} s; the newest plan wishes for {self._wished}"
+
+    def _unasked(self, world: WorldSeen) -> Iterator[str]:
+        """The provider looks at what runs once a second, while the head lives."""
+        passed_s, self._seen_s = world.at_s - self._seen_s, world.at_s
+        many = len(world.rented) > self._most
+        calm = HEAD in world.hosts and world.calm_s(HEAD) > passed_s
+        for host in [host for host in self._delivered if host not in world.rented]:
+            del self._delivered[host]
+        for host, before_s in self._delivered.items():
+            many_s = self._delivered[host] = before_s + passed_s if many and calm else 0.0
+            if before_s <= RETURNED_S < many_s:
+                yield (
+                    f"{host} was delivered unasked, and is kept beside {len(world.rented) - 1} others for "
+                    f"{many_s:.0f} s; {self._most} are wished for"
+                )
 
     def _paid(self, paid: Paid) -> Iterator[str]:
         """Each stay is seen a while after it began and ended."""

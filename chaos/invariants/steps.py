@@ -59,7 +59,7 @@ class EachStepOnce(Check):
                     self._finished = message.step
 
     def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
-        return audited(self.name, evidence)
+        return audited(self.name, evidence, ending)
 
     def _trained(self, event: StepTrained) -> Iterator[str]:
         if event.step != self._last + 1:

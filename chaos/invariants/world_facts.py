@@ -61,6 +61,12 @@ class HostRented(Fact, frozen=True):
     beside: int
 
 
+class HostDelivered(Fact, frozen=True):
+    """The cloud delivers a host that was not requested."""
+
+    host: str
+
+
 class HostReturned(Fact, frozen=True):
     """A preemptible host is not paid for any more."""
 

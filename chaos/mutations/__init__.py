@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from gleaner.chaos.mutations.capacity import CAPACITY
 from gleaner.chaos.mutations.contents import CONTENTS
 from gleaner.chaos.mutations.gateway import GATEWAY_BUGS
+from gleaner.chaos.mutations.machines import MACHINES
 from gleaner.chaos.mutations.messages import MESSAGES
 from gleaner.chaos.mutations.mutation import Mutation
 from gleaner.chaos.mutations.requests import REQUESTS
@@ -26,5 +27,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *CONTENTS,
     *CAPACITY,
     *GATEWAY_BUGS,
+    *MACHINES,
 )
 BY_NAME: Mapping[str, Mutation] = {mutation.name: mutation for mutation in MUTATIONS}

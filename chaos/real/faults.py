@@ -7,21 +7,19 @@ before it begins.
 
 import msgspec
 
+from gleaner.chaos.fault_base import Fault, Length, Where
 from gleaner.chaos.faults import (
     BadLink,
     CorruptChunk,
     DiskFull,
-    Fault,
     Freeze,
     Hang,
     KillHost,
     KillInCommit,
     KillProcess,
-    Length,
     Notice,
     Partition,
     Reset,
-    Where,
     Zombie,
 )
 

@@ -18,6 +18,21 @@ class Clock(Protocol):
         """Do this when the time of the work is over; never, if its process dies before."""
 
 
+class PacedClock:
+    """A clock of work that takes `pace` times as long as it should."""
+
+    def __init__(self, clock: Clock, pace: Callable[[], float]) -> None:
+        self._clock, self._pace = clock, pace
+
+    def spend(self, seconds: float) -> None:
+        """See `Clock`."""
+        self._clock.spend(seconds * self._pace())
+
+    def then(self, effect: Callable[[], None]) -> None:
+        """See `Clock`."""
+        self._clock.then(effect)
+
+
 class Immediate:
     """A clock for tests and tools: effects happen at once, `spent_s` is the sum."""
 

@@ -64,6 +64,7 @@ class SimEngineHost:
         memory: the host's, which has the images.
         clock: of this process.
         load_fails: whether a load of this version fails, called once a load; not for the first weights.
+        spoil: the result of a turn as it is returned.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class SimEngineHost:
         memory: Mapping[Path, bytes],
         clock: Clock,
         load_fails: Callable[[int], bool] = lambda version: False,
+        spoil: Callable[[StepResult], StepResult] = lambda result: result,
     ) -> None:
         self._engine, self._memory, self._clock, self._load_fails = engine, memory, clock, load_fails
+        self._spoil = spoil
         self.batch = Copies(engine.copies, engine.cost, engine.limits, vocabulary=engine.vocabulary)
         self._version: int | None = None
         self._root = b""
@@ -125,7 +128,18 @@ class SimEngineHost:
         self._clock.spend(seconds)
         work = self.batch.work.less(before)
         idle = self.batch.idle
-        return StepResult(output, refusals, self._version, self._root, idle, work, load_failed=failed)
+        return self._spoil(
+            StepResult(
+                output,
+                refusals,
+                self._version,
+                self._root,
+                idle,
+                work,
+                load_failed=failed,
+                vocabulary=self._engine.vocabulary,
+            )
+        )
 
     def hurry(self) -> None:
         """See `EngineHost`: a turn of this one never waits."""

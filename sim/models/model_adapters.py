@@ -9,6 +9,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gleaner.actors.engine.worker.port import StepResult
 from gleaner.actors.gateway.gateway import MakeHttpEntry
 from gleaner.actors.protocol.cluster import Inventory
 from gleaner.actors.reward.scoring import WorkerSpec
@@ -18,7 +19,7 @@ from gleaner.configs import trace
 from gleaner.configs.load import ConfigError
 from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace
-from gleaner.sim.models.clock import Clock
+from gleaner.sim.models.clock import Clock, PacedClock
 from gleaner.sim.models.engine_host import SimEngineHost
 from gleaner.sim.models.history_memory import SimHistory
 from gleaner.sim.models.host_devices import HostDevices
@@ -63,10 +64,16 @@ class ModelFaults:
     Args:
         scorers: of verifiers on this host, ordered and counted.
         load_fails: whether an engine fails to load this version.
+        spoil: the result of an engine's turn as it is returned.
+        trainer_pace: how many times as long the trainer's work takes now; checkpoint_pace: the same of the
+            disk that takes checkpoints.
     """
 
     scorers: ScorerFaults = field(default_factory=ScorerFaults)
     load_fails: Callable[[int], bool] = lambda version: False
+    spoil: Callable[[StepResult], StepResult] = lambda result: result
+    trainer_pace: Callable[[], float] = lambda: 1.0
+    checkpoint_pace: Callable[[], float] = lambda: 1.0
 
 
 class ModelAdapterFactory:
@@ -92,7 +99,7 @@ class ModelAdapterFactory:
     ) -> None:
         faults = faults or ModelFaults()
         self.job_model, self.host_devices, self.kept = job_model, host_devices, kept
-        self.faults, self._load_fails = faults.scorers, faults.load_fails
+        self.faults, self._model_faults = faults.scorers, faults
         self._clock, self._name, self._purpose = clock, identity.host, identity.purpose
         self._scorers = 0
 
@@ -121,7 +128,9 @@ class ModelAdapterFactory:
         engine = self.job_model.engine(config, self.host_devices)
         if kind == "preemptible":
             engine = replace(engine, dies=self.job_model.engine_dies)
-        return SimEngineHost(engine, self.kept.memory, self._clock, self._load_fails)
+        return SimEngineHost(
+            engine, self.kept.memory, self._clock, self._model_faults.load_fails, self._model_faults.spoil
+        )
 
     def control_page(self, store_dir: Path, instance: str) -> None:
         """See `AdapterFactory`: a simulated host has no processes beside its own."""
@@ -144,7 +153,7 @@ class ModelAdapterFactory:
                 copies=self.host_copies(state_dir),
                 places=(self.kept.memory, self.kept.durable),
             ),
-            self._clock,
+            PacedClock(self._clock, self._model_faults.trainer_pace),
         )
 
     def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> MakeHttpEntry:
@@ -177,7 +186,7 @@ class ModelAdapterFactory:
             self.kept.memory,
             directory,
             keep,
-            self._clock,
+            PacedClock(self._clock, self._model_faults.checkpoint_pace),
             self.job_model.checkpoint_s(self.host_devices),
         )
 

@@ -16,7 +16,7 @@ import msgspec
 import xxhash
 
 from gleaner.actors.cluster.saved_state import Damaged, FileInfo, Latest, SealedState, StateDirFull
-from gleaner.actors.cluster.sealed_folder import SEAL, Seal
+from gleaner.actors.cluster.sealed_folder import SEAL, Seal, require_sealed
 from gleaner.sim.models.clock import Clock
 
 Files = MutableMapping[Path, bytes]
@@ -47,9 +47,7 @@ def verify(files: Mapping[Path, bytes], directory: Path) -> SealedState:
         raise Damaged(f"{directory / SEAL} does not match its own digest")
     for name, info in seal.files.items():
         content = files.get(directory / name)
-        found = None if content is None else _info(content)
-        if found != info:
-            raise Damaged(f"{directory / name} is {found}, {info} was sealed")
+        require_sealed(directory / name, None if content is None else _info(content), info)
     return SealedState(seal.step, directory, seal.meta, seal.files)
 
 

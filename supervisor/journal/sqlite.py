@@ -77,6 +77,11 @@ class SqliteKeeper:
             raise
         return db
 
+    def pragma(self, name: str) -> int:
+        """A setting of the connection, as SQLite has it."""
+        value: int = self._db.execute(f"PRAGMA {name}").fetchone()[0]
+        return value
+
     def claim(self, stream: str, incarnation: int) -> None:
         """See `Keeper`."""
 

@@ -23,6 +23,7 @@ from gleaner.chaos.fault_targets import FaultTargets
 from gleaner.chaos.faults import (
     FAIL_LOAD,
     KINDS,
+    MACHINE_KINDS,
     KillHost,
     KillOnMessage,
     KillProcess,
@@ -76,7 +77,7 @@ def test_faults_end_by_horizon_and_reserved_host_returns(
 def test_every_kind_is_drawn_and_options_vary_by_seed() -> None:
     drawn = [draw(seed, FaultTargets(), Options(), Bounds(), {"two": TRACE}) for seed in range(200)]
     seen = {kind_of(fault) for schedule in drawn for fault in schedule.faults}
-    assert seen == set(KINDS) - {FAIL_LOAD}
+    assert seen == set(KINDS) - {FAIL_LOAD} - MACHINE_KINDS
     mixes = {frozenset(kind_of(fault) for fault in schedule.faults) for schedule in drawn}
     assert len(mixes) > 100
     assert any(not schedule.faults for schedule in drawn)
@@ -84,7 +85,11 @@ def test_every_kind_is_drawn_and_options_vary_by_seed() -> None:
 
 def test_every_shape_of_every_kind_is_drawn() -> None:
     terrain = FaultTargets(head_returns=True)
-    drawn = [draw(seed, terrain, Options(), Bounds()) for seed in range(400)]
+    drawn = [
+        draw(seed, terrain, options, Bounds())
+        for seed in range(400)
+        for options in (Options(), Options(kinds=tuple(sorted(MACHINE_KINDS))))
+    ]
     seen = {shape for schedule in drawn for fault in schedule.faults for shape in named(fault)}
     assert seen == set(wanted(tuple(KINDS), head_returns=True))
     assert not set(SHAPES) - set(KINDS)

@@ -98,23 +98,23 @@ def test_page_shows_a_whole_fault_and_whole_check() -> None:
 def test_newcomers_fault_and_check_pass_at_first_try(followed: Path) -> None:
     modules = [f"tests/chaos/test_chaos_{name}.py" for name in
              ("apply", "faults", "swarm", "invariants", "mutations")]  # fmt: skip
-    chosen = "slow_disk or every_kind or sense or window or story or every_check or cluster"
+    chosen = "low_disk or every_kind or sense or window or story or every_check or cluster"
     out = run(followed, "pytest", "-rA", "-p", "no:cacheprovider", "-k", chosen, *modules)
     passed = [line.partition("::")[2] for line in out.splitlines() if line.startswith("PASSED ")]
-    assert "test_slow_disk_is_fast_again_after_its_time" in passed
-    assert "test_every_kind_has_a_json_form_with_its_name[slow_disk]" in passed
+    assert "test_low_disk_has_room_again_after_its_time" in passed
+    assert "test_every_kind_has_a_json_form_with_its_name[low_disk]" in passed
     assert "test_plan_without_sense_is_reported" in passed
     assert "test_planted_bug_fits_source_and_compiles[a window below nothing]" in passed
 
 
 @pytest.mark.timeout(300)
 def test_newcomer_sees_the_fault_happen(followed: Path) -> None:
-    replay = ("sim", "replay", "3", "--schedule", "slow.toml", "--trace", "trace.txt")
+    replay = ("sim", "replay", "3", "--schedule", "low.toml", "--trace", "trace.txt")
     out = run(followed, "gleaner.rlctl", *replay)
-    assert "slow_disk 1" in out
+    assert "low_disk 1" in out
     assert "every check held" in out
-    assert "disk slow" in (followed / "trace.txt").read_text()
-    assert "  slow_disk  " in run(followed, "gleaner.rlctl", "sim", "list")
+    assert "disk low" in (followed / "trace.txt").read_text()
+    assert "  low_disk  " in run(followed, "gleaner.rlctl", "sim", "list")
 
 
 @pytest.mark.timeout(300)

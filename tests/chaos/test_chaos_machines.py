@@ -1,0 +1,86 @@
+"""Faults of disks, clouds, engines, trainers and operators: applied, ended, and borne by a job."""
+
+from collections.abc import Callable
+
+from gleaner.chaos.apply_machines import begin
+from gleaner.chaos.machine_faults import (
+    AnyMachineFault,
+    BadEngine,
+    BitRot,
+    CloudTrouble,
+    OperatorCommand,
+    PowerLoss,
+    SlowDisk,
+    SlowTrainer,
+)
+from gleaner.chaos.plan import load
+from gleaner.chaos.sim_run import run
+
+
+class FakeMachines:
+    """Records the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        def call(*args: object, **named: object) -> bool:
+            self.calls.append((name, *(arg for arg in args if not callable(arg)), *named.values()))
+            return True
+
+        return call
+
+
+def applied(fault: AnyMachineFault, host: str = "reserved-1") -> tuple[bool | None, list[tuple[object, ...]]]:
+    """What the fault did at once and, after the name `later`, at its end."""
+    machines, ends = FakeMachines(), []
+
+    def at(when_s: float, work: Callable[[], object]) -> None:
+        ends.append((when_s, work))
+
+    fired = begin(fault, host, machines, at, lambda: None)  # type: ignore[arg-type]  # it takes any call
+    for when_s, work in ends:
+        machines.calls.append(("later", when_s))
+        work()
+    return fired, machines.calls
+
+
+def test_fault_of_a_machine_begins_and_ends() -> None:
+    slow = SlowDisk(at_s=1, host="@head", factor=9, bytes_per_s=5.0, for_s=4)
+    assert applied(slow)[1] == [
+        ("slow_disk", "reserved-1", 9, 5.0), ("later", 5), ("slow_disk", "reserved-1", 1.0, 0.0)
+    ]  # fmt: skip
+    stall = SlowDisk(at_s=1, host="@head", stall=True, for_s=4)
+    assert applied(stall) == (True, [("stall_disk", "reserved-1", 4)])
+    assert applied(PowerLoss(at_s=1, host="@reserved", back_s=2)) == (
+        True, [("lose_power", "reserved-1", 2, False)]
+    )  # fmt: skip
+    assert applied(BitRot(at_s=1, host="@reserved", what="copy")) == (
+        True, [("rot", "reserved-1", "copy", 0.0)]
+    )  # fmt: skip
+    assert applied(CloudTrouble(at_s=1, how="refuses", for_s=3), "")[1] == [
+        ("refuse_hosts", True), ("later", 4.0), ("refuse_hosts", False)
+    ]  # fmt: skip
+    assert applied(CloudTrouble(at_s=1, how="late", for_s=3, late_s=5.0), "")[1] == [
+        ("delay_hosts", 5.0), ("later", 4), ("delay_hosts", 0.0)
+    ]  # fmt: skip
+    assert applied(CloudTrouble(at_s=1, how="extra", for_s=3), "") == (True, [("deliver_host",)])
+    assert applied(OperatorCommand(at_s=1, what="stop")) == (True, [("command", "stop", "reserved-1", 0.0)])
+    assert applied(BadEngine(at_s=1, host="@preemptible", how="nan", count=2)) == (
+        None, [("bad_engine", "reserved-1", "nan", 2)]
+    )  # fmt: skip
+    assert applied(SlowTrainer(at_s=1, factor=3, for_s=2), "")[1] == [
+        ("slow_trainer", 3), ("later", 3), ("slow_trainer", 1.0)
+    ]  # fmt: skip
+
+
+def test_fault_of_a_host_that_is_not_there_misses() -> None:
+    assert applied(PowerLoss(at_s=1, host="@reserved", back_s=2), "") == (False, [])
+
+
+def test_job_survives_a_power_loss_that_takes_records_of_its_steps() -> None:
+    """Seed 5: the disk of the reserved host has checkpoints, and not the records of their steps."""
+    report = run(load("machines"), 5)
+    assert [str(broken) for broken in report.broken] == []
+    assert report.ended == "done"
+    assert report.fired["power_loss"] >= 1
