@@ -22,7 +22,7 @@ from gleaner.nodeagent.host_services import FleetHosts
 from gleaner.sim.client import job_done, open_client
 from gleaner.sim.cloud import Cloud, CloudHosts, Init, void
 from gleaner.sim.commands import command_of
-from gleaner.sim.host_adapters import HostAdapterFactory
+from gleaner.sim.host_adapters import HostAdapterFactory, OrderedFaults
 from gleaner.sim.host_services import ClusterContext, SimHostServices, sockets
 from gleaner.sim.hosts import SIGTERM, Host, HostSpec, Main, OnExit, SimProcess
 from gleaner.sim.loop import SimLoop
@@ -81,6 +81,7 @@ class SimCluster:
         """Loads of weights that must fail."""
         self.machine_faults = MachineFaults()
         """Garbage of engines, and the pace of the trainer."""
+        faults = OrderedFaults(self.scorer_faults, self.load_faults, self.machine_faults)
         self._printed: list[tuple[float, str, str]] = []
         self._histories: dict[Path, list[AnyRecord]] = {}
         self._hooks: list[Hook] = []
@@ -90,15 +91,7 @@ class SimCluster:
         self._around = ClusterContext(
             net=self.net,
             machine=self._machine,
-            adapters=lambda process: HostAdapterFactory(
-                process,
-                setting,
-                self.net,
-                self.scorer_faults,
-                self.load_faults,
-                self.machine_faults,
-                self._histories,
-            ),
+            adapters=lambda process: HostAdapterFactory(process, setting, self.net, faults, self._histories),
             fleet=self._fleet,
             opened=self._opened,
             printed=lambda process, text: self._printed.append((self.loop.now_s, process.name, text)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from gleaner.actors.cluster import job as places
@@ -28,13 +29,25 @@ from gleaner.sim.run_setup import RunSetup
 EVERYWHERE = Path("/")
 
 
+@dataclass(frozen=True)
+class OrderedFaults:
+    """Faults that the models of all hosts must have.
+
+    Attributes: scorers: of the verifiers, counted; loads: of weights into engines; machines: of engines and
+        of the trainer.
+    """
+
+    scorers: ScorerFaults
+    loads: LoadFaults
+    machines: MachineFaults
+
+
 class HostAdapterFactory(ModelAdapterFactory):
     """See `gleaner.nodeagent.adapters.AdapterFactory`.
 
     Args:
         net: on which its gateway listens.
-        scorer_faults: ordered faults of the cluster's verifiers, counted; load_faults: of its engines;
-            machine_faults: of its engines and its trainer.
+        faults: those that its models must have.
         histories: records of each run, by its file.
     """
 
@@ -43,9 +56,7 @@ class HostAdapterFactory(ModelAdapterFactory):
         process: SimProcess,
         setting: RunSetup,
         net: SimNet,
-        scorer_faults: ScorerFaults,
-        load_faults: LoadFaults,
-        machine_faults: MachineFaults,
+        faults: OrderedFaults,
         histories: MutableMapping[Path, list[AnyRecord]],
     ) -> None:
         host = process.host
@@ -60,10 +71,10 @@ class HostAdapterFactory(ModelAdapterFactory):
             process.meter,
             SimIdentity(host.name, f"{setting.seed}/{process.pid}"),
             ModelFaults(
-                scorer_faults,
-                load_fails=lambda version: load_faults.strikes(host.name, version),
-                spoil=lambda result: machine_faults.engines.spoil(host.name, result),
-                trainer_pace=lambda: machine_faults.trainer_pace,
+                faults.scorers,
+                load_fails=lambda version: faults.loads.strikes(host.name, version),
+                spoil=lambda result: faults.machines.engines.spoil(host.name, result),
+                trainer_pace=lambda: faults.machines.trainer_pace,
                 checkpoint_pace=lambda: host.disk.pace,
             ),
         )

@@ -28,7 +28,7 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "configs" / "engines", tmp_path / "configs" / "engines")
     (tmp_path / CLIENTS).parent.mkdir(parents=True)
     shutil.copy(ROOT / CLIENTS, tmp_path / CLIENTS)
-    for ready in (".venv/.ready", ".engines/sglang/.ready", ".bench/clients/.ready"):
+    for ready in (".tools/.ready", ".venv/.ready", ".engines/sglang/.ready", ".bench/clients/.ready"):
         (tmp_path / ready).parent.mkdir(parents=True)
         (tmp_path / ready).touch()
     return tmp_path
