@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gleaner.sim.loop import SimLoop
@@ -110,6 +110,7 @@ def test_event_of_a_device_may_overtake_a_timer() -> None:
 
 
 @given(ORDERS)
+@example(4893851)
 def test_pass_takes_time_within_its_limit(seed: int) -> None:
     loop, process = ordered(seed)
     at_s: list[float] = []
@@ -121,7 +122,7 @@ def test_pass_takes_time_within_its_limit(seed: int) -> None:
 
     loop.complete(process, main(), within_s=60.0)
     took_s = [later - before for before, later in itertools.pairwise(at_s)]
-    assert all(0.0 < seconds <= LONGEST_S for seconds in took_s)
+    assert all(0.0 < seconds <= LONGEST_S + 1e-9 for seconds in took_s)  # rounded differences
 
 
 @given(ORDERS, st.lists(st.sampled_from(["soon", "freeze", "thaw", "slow", "usual"]), max_size=30))
