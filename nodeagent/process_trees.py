@@ -49,7 +49,12 @@ def rollout(place: ProcessContext) -> TreeSpec:
 
     config = place.config
     return rest_for_one(
-        child(BALANCER, lambda: LoadBalancer(config.rollout.max_pending)),
+        child(
+            BALANCER,
+            lambda: LoadBalancer(
+                config.rollout.max_pending, published=config.rollout.balancing == "published"
+            ),
+        ),
         child(MANAGER, lambda: RolloutManager(ManagerSettings.of(config)), shutdown_s=STOP_S),
         name="rollout",
         intensity=place.intensity,

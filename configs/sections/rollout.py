@@ -45,6 +45,9 @@ class Rollout(Section, frozen=True, kw_only=True):
     continuous_lb: bool = True
     """Requests move from instances that would finish last to those that would finish first, once their decode
     rates are measured (RLBoost's ContinuousLB). Off: only requests without an instance are assigned."""
+    balancing: Literal["measured", "published"] = "measured"
+    """Rules by which requests get an instance and move. `measured`: by shares of the work and measured
+    speeds; `published`: RLBoost's Algorithm 2 as printed, for comparison."""
     deadline_s: Positive = 20.0
     """Silence of a dispatched request after which another instance gets it;
     far above a decode step (tens of ms), so that a slow instance is not mistaken for a dead one."""

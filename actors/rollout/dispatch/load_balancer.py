@@ -23,6 +23,7 @@ from gleaner.actors.protocol.balancer import (
 )
 from gleaner.actors.protocol.device import Device
 from gleaner.actors.protocol.throughput import Paces, PacesAre
+from gleaner.actors.rollout.dispatch import published_balancing
 from gleaner.actors.rollout.dispatch.devices import crowds
 from gleaner.actors.rollout.dispatch.placement import Balancer, Instance, InstanceKind
 from gleaner.actors.rollout.dispatch.rebalancer import Load, Requests, decide
@@ -35,10 +36,10 @@ SPEEDS_S = 1.0
 
 class LoadBalancer(Actor):
     """Joins the shortest queue, with delayed dispatch at Θ = `max_pending`; decides on request which requests
-    to move."""
+    to move. `published`: both by the paper's Algorithm 2 as printed."""
 
-    def __init__(self, max_pending: int) -> None:
-        self._max_pending = max_pending
+    def __init__(self, max_pending: int, *, published: bool = False) -> None:
+        self._max_pending, self._published = max_pending, published
         self._balancer = Balancer(max_pending)
         self._profiles = Profiles()
         self._compared_s = 0.0
@@ -96,8 +97,14 @@ class LoadBalancer(Actor):
             return Placed(instances=[message.preferred])
         placed = [self._still(name, message) for name in message.moved]
         count = message.count - sum(map(bool, placed))
-        others = iter(self._balancer.select(message.roots, count))
+        others = iter(self._select(message.roots, count))
         return Placed(instances=[*(name or next(others, "") for name in placed), *others])
+
+    def _select(self, roots: dict[int, bytes], count: int) -> list[str]:
+        if self._published:
+            known = self._balancer.instances.values()
+            return published_balancing.select(known, roots, count, self._max_pending)
+        return self._balancer.select(roots, count)
 
     def _still(self, name: str, place: Place) -> str:
         """An instance that a request is being moved to, if it may take it; otherwise ""."""
@@ -146,7 +153,7 @@ class LoadBalancer(Actor):
                 tickets=move.tickets,
                 executing=move.executing,
             )
-            for move in decide(loads)
+            for move in (published_balancing.decide(loads) if self._published else decide(loads))
         ]
         self._moves += sum(len(move.tickets) for move in moves)
         return Moves(moves=moves)
