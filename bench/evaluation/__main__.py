@@ -1,6 +1,6 @@
 """Simulates RLBoost's experiments.
 
-Usage: `python -m bench.evaluation --traces DIR [--only PART ...] [--seeds N]`.
+Usage: `python -m bench.evaluation --traces DIR [--record] [--seeds N]`.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from bench.evaluation.simulated import ROOT, CellResult
 from bench.evaluation.store import Store
 
 FOLDER = ROOT / ".bench" / "evaluation"
+PAGE = ROOT / "docs" / "evaluation.md"
 
 
 def main() -> None:
@@ -45,6 +46,9 @@ def main() -> None:
     parser.add_argument(
         "--write-docs", action="store_true", help="with --record: write the page's tables and plots"
     )
+    parser.add_argument(
+        "--reprint", action="store_true", help="write the page's comparison from docs/evaluation.json; no run"
+    )
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
     parser.add_argument("--store", type=Path, default=FOLDER, help="where results lie (.bench/evaluation)")
     parser.add_argument("--show", action="store_true", help="run nothing, show what is there")
@@ -53,6 +57,9 @@ def main() -> None:
         "--any-code", action="store_true", help="take results of other code for what they are"
     )
     arguments = parser.parse_args()
+    if arguments.reprint:
+        page.reprint(PAGE)
+        return
     extra = tuple(
         (text.partition(":")[0], tuple(text.partition(":")[2].split(","))) for text in arguments.variant
     )
@@ -80,7 +87,7 @@ def main() -> None:
         found = Results(results)
         claims = all_claims(found)
         plots.write_all(found, claims, ROOT / "docs" / "images")
-        page.write(ROOT / "docs" / "evaluation.md", found, claims)
+        page.write(PAGE, found, claims)
     bad = [result for result in results if not result.ok]
     for result in bad:
         console.print(f"{result.cell.name}: {result.ended}: {result.reason}", highlight=False)

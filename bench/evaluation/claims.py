@@ -34,15 +34,6 @@ class Claim:
     def mean(self) -> float:
         return statistics.mean(self.ours)
 
-    @property
-    def off(self) -> float | None:
-        """Ours over the paper's, less 1: for gains, the whole is compared, not the part beyond 100 %."""
-        if self.paper is None or not self.ours:
-            return None
-        if self.unit == "%":
-            return (100 + self.mean) / (100 + self.paper) - 1
-        return self.mean / self.paper - 1
-
 
 class Results:
     """Results of the cells, with queries."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.evaluation import figures
 from bench.evaluation.cells import SCALES, SEGMENTS
 from bench.evaluation.claims import (
     Claim,
@@ -20,6 +21,7 @@ from bench.evaluation.claims import (
     overhead_s,
     segment_gains,
 )
+from bench.evaluation.figures import Figure
 from bench.evaluation.setups import MODELS
 from bench.evaluation.simulated import CellResult
 from bench.page_sections import put
@@ -30,9 +32,9 @@ FAR = 0.15
 
 
 def write(file: Path, results: Results, claims: Sequence[Claim]) -> None:
-    """Bring the page's tables up to date."""
-    words = tomllib.loads(WORDS.read_text())
-    put(file, "claims", claims_text(claims, words["reasons"]))
+    """Bring the page's tables up to date, and the figures beside it."""
+    figures.write(file.with_suffix(".json"), figures.figures_of(claims))
+    reprint(file)
     put(file, "segments", segments_text(results))
     put(file, "controllers", controllers_text(results))
     put(file, "ablations", ablations_text(results))
@@ -40,24 +42,70 @@ def write(file: Path, results: Results, claims: Sequence[Claim]) -> None:
     put(file, "cells", cells_text(results.every()))
 
 
-def claims_text(claims: Sequence[Claim], reasons: Mapping[str, str]) -> str:
+def reprint(file: Path) -> None:
+    """Write the comparison with the paper anew, from the figures beside the page."""
+    rows = figures.read(file.with_suffix(".json"))
+    put(file, "claims", claims_text(rows, tomllib.loads(WORDS.read_text())["reasons"]))
+    put(file, "six instances", six_text(rows))
+
+
+def claims_text(rows: Sequence[Figure], reasons: Mapping[str, str]) -> str:
     """The paper's figures and ours, and the reasons of large differences."""
-    found = ["| | figure | paper | ours | least to most (seeds) | off |", "|---|---|---:|---:|---:|---:|"]
+    found = [
+        "| | figure | paper | ours | least to most (seeds) | ours / paper's |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
     far: dict[str, None] = {}
-    for claim in claims:
-        off = claim.off
-        text = "" if off is None else f"{off:+.0%}"
-        if off is not None and abs(off) > FAR:
-            far[claim.id] = None
-            text = f"**{text}**"
-        paper = "-" if claim.paper is None else shown(claim.paper, claim.unit)
-        least, most = shown(min(claim.ours), claim.unit), shown(max(claim.ours), claim.unit)
-        spread = f"{least} to {most} ({len(claim.ours)})"
-        found.append(
-            f"| {claim.id} | {claim.what} | {paper} | {shown(claim.mean, claim.unit)} | {spread} | {text} |"
-        )
+    for row in rows:
+        text = _against(row)
+        if "**" in text:
+            far[row.id] = None
+        paper = "-" if row.paper is None else shown(row.paper, row.unit)
+        least, most = shown(row.least, row.unit), shown(row.most, row.unit)
+        spread = f"{least} to {most} ({row.seeds})"
+        found.append(f"| {row.id} | {row.what} | {paper} | {shown(row.mean, row.unit)} | {spread} | {text} |")
     lines = [f"- **{name}**: {' '.join(reasons.get(name, 'not explained yet').split())}" for name in far]
-    return "\n".join([*found, "", *(["Why figures are more than 15 % off:", "", *lines] if lines else [])])
+    heading = "Why figures differ by more than 15 %, have another sign or are absent:"
+    return "\n".join([*found, "", *([heading, "", *lines] if lines else [])])
+
+
+def _against(row: Figure) -> str:
+    """Our effect over the paper's; bold where it needs a reason."""
+    if row.ratio is None:
+        return ""
+    if row.absent:
+        return "**absent**"
+    if row.opposite:
+        return f"**other sign** ({row.ratio:.2f})"
+    return f"**{row.ratio:.2f}**" if abs(row.ratio - 1) > FAR else f"{row.ratio:.2f}"
+
+
+def six_text(rows: Sequence[Figure]) -> str:
+    """Three figures for 14B with about six instances, and what differs between their cells."""
+    by = {row.what: row for row in rows}
+    found = ["| 14B over veRL | instances | ours | paper |", "|---|---:|---:|---:|"]
+    mean = by.get("14B: throughput over veRL, mean of A, B, C")
+    used = by.get("14B: instances used (derived)")
+    one = by.get("14B, one instance: throughput over none")
+    six = by.get("14B, six instances over one: throughput")
+    chosen = by.get("14B, responses of at most 14,336: throughput over veRL")
+    count = by.get("14B, responses of at most 14,336: instances")
+    if mean and used and mean.paper and used.paper:
+        found.append(
+            f"| R1: two hours of a trace, all steps, instances boot, come and go "
+            f"| {used.mean:.1f}, paper {used.paper:.1f} | {mean.mean:.2f} x | {mean.paper:.2f} x |"
+        )
+    if one and six and one.paper and six.paper:
+        found.append(
+            f"| R5: always there, without the first step (one over none, times six over one) "
+            f"| 6 | {one.mean * six.mean:.2f} x | {one.paper * six.paper:.2f} x |"
+        )
+    if chosen and count and chosen.paper and count.paper:
+        found.append(
+            f"| R7: always there, all of four steps, as many as the controller wants "
+            f"| {count.mean:.1f}, paper {count.paper:.1f} | {chosen.mean:.2f} x | {chosen.paper:.2f} x |"
+        )
+    return "\n".join(found)
 
 
 def shown(value: float, unit: str) -> str:

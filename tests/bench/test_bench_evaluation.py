@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.evaluation import crosscheck, grid, page, pool, segments
+from bench.evaluation import crosscheck, figures, grid, page, pool, segments
 from bench.evaluation.__main__ import table
 from bench.evaluation.cells import Cell, colocated, undisturbed
 from bench.evaluation.cells import segments as segment_cells
-from bench.evaluation.claims import Results, all_claims
+from bench.evaluation.claims import Claim, Results, all_claims
 from bench.evaluation.crosscheck import Recorded
 from bench.evaluation.runner import run
 from bench.evaluation.setups import Around, setting
@@ -134,15 +134,47 @@ def example() -> Results:
     return Results([*alone, *hosts])
 
 
+def ratio(claim: Claim) -> float | None:
+    (figure,) = figures.figures_of([claim])
+    return figure.ratio
+
+
+def figure(unit: str, paper: float | None, *ours: float) -> figures.Figure:
+    (found,) = figures.figures_of([Claim("R0", "some effect", unit, paper, list(ours))])
+    return found
+
+
+def test_gain_is_compared_with_gain_and_value_with_value() -> None:
+    assert figure("%", 49.0, 28.0).ratio == pytest.approx(28 / 49)
+    assert figure("x", 1.97, 1.69).ratio == pytest.approx(69 / 97)
+    assert figure("", 5.0, 6.0).ratio == pytest.approx(1.2)
+    assert figure("share", 30.0, 48.0).ratio == pytest.approx(1.6)
+    assert figure("x", None, 2.0).ratio is None
+
+
+def test_absent_effect_and_other_sign_are_flagged() -> None:
+    nothing, mixed, other = figure("%", 6.0, 0.2), figure("%", 6.0, -3.0, 9.0), figure("%", 6.0, -4.0, -5.0)
+    assert [(one.absent, one.opposite) for one in (nothing, mixed, other)] == [
+        (True, False),
+        (True, False),
+        (False, True),
+    ]
+    text = page.claims_text([nothing, other, figure("%", 6.0, 6.1)], {"R0": "because"})
+    rows = [line.rsplit("|", 2)[1].strip() for line in text.splitlines() if line.startswith("| R0")]
+    assert rows == ["**absent**", "**other sign** (-0.75)", "1.02"]
+    assert "- **R0**: because" in text
+    assert not figure("", 5.0, 0.0).absent
+
+
 def test_segment_throughput_and_cost_are_compared_with_paper() -> None:
     claims = {claim.what: claim for claim in all_claims(example())}
     speed = claims["14B: throughput over veRL, mean of A, B, C"]
     assert (speed.id, speed.ours, speed.paper) == ("R1", [2.0], 1.97)
-    assert speed.off == pytest.approx(2.0 / 1.97 - 1)
+    assert ratio(speed) == pytest.approx(1.0 / 0.97)
     money = claims["14B: tokens a dollar over veRL, mean of A, B, C"]
     gain = 2.0 * 83.79 / (83.79 + 4 * 5.32)
     assert money.ours == pytest.approx([100 * (gain - 1)])
-    assert money.off == pytest.approx(gain / 1.49 - 1)
+    assert ratio(money) == pytest.approx((gain - 1) / 0.49)
     even = claims["14B: spot discount at which a token costs as much as with veRL"]
     assert even.ours == pytest.approx([0.0])  # four hosts of two GPUs at the full price are one of eight
     share = claims["14B: share of rollout in a co-located step (paper: up to)"]
@@ -155,13 +187,15 @@ def test_page_names_every_figure_far_from_the_paper(tmp_path: Path) -> None:
     results = example()
     page.write(file, results, all_claims(results))
     text = file.read_text()
-    row = "14B: throughput over veRL, mean of A, B, C | 1.97 x | 2.00 x | 2.00 x to 2.00 x (1) | +2% |"
+    row = "14B: throughput over veRL, mean of A, B, C | 1.97 x | 2.00 x | 2.00 x to 2.00 x (1) | 1.03 |"
     assert f"| R1 | {row}" in text
     assert "- **R12**: " in text
     assert "- **R1**: " not in text
     assert "3 cells" not in text
     assert "4 cells" in text
-    assert text.count(": begin -->") == text.count(": end -->") == 6
+    assert text.count(": begin -->") == text.count(": end -->") == 7
+    page.reprint(file)
+    assert file.read_text() == text
 
 
 def test_sweep_is_compared_with_paper_at_chosen_instance_count() -> None:
