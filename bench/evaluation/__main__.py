@@ -1,6 +1,6 @@
 """Simulates RLBoost's experiments.
 
-Usage: `python -m bench.evaluation --traces DIR [--record] [--seeds N]`.
+Usage: `python -m bench.evaluation --traces DIR [--record | --fidelity] [--seeds N]`.
 """
 
 import argparse
@@ -11,13 +11,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.evaluation import cells, grid, page, plots
+from bench.evaluation import cells, fidelity, grid, page, plots
 from bench.evaluation.cells import Cell
 from bench.evaluation.claims import Results, all_claims
 from bench.evaluation.runner import run
-from bench.evaluation.setups import MODELS, VARIANTS, Around
+from bench.evaluation.setups import HARDER, MODELS, VARIANTS, Around
 from bench.evaluation.simulated import ROOT, CellResult
 from bench.evaluation.store import Store
+from bench.page_sections import put
 
 FOLDER = ROOT / ".bench" / "evaluation"
 PAGE = ROOT / "docs" / "evaluation.md"
@@ -27,7 +28,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.evaluation", description=__doc__)
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of rlboost_like_seg{A,B,C}.csv")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=[*MODELS, *HARDER], default=list(MODELS))
     parser.add_argument("--segments", nargs="*", choices=cells.SEGMENTS, default=list(cells.SEGMENTS))
     parser.add_argument("--seeds", type=int, default=len(cells.SEEDS), help="how many, from 1 on (5)")
     parser.add_argument(
@@ -44,7 +45,10 @@ def main() -> None:
         "--record", action="store_true", help="everything that docs/evaluation.md shows: an hour of two cores"
     )
     parser.add_argument(
-        "--write-docs", action="store_true", help="with --record: write the page's tables and plots"
+        "--fidelity", action="store_true", help="the cells of the page's section on the paper's whole policy"
+    )
+    parser.add_argument(
+        "--write-docs", action="store_true", help="with --record or --fidelity: write the page's tables"
     )
     parser.add_argument(
         "--reprint", action="store_true", help="write the page's comparison from docs/evaluation.json; no run"
@@ -79,6 +83,8 @@ def main() -> None:
 
     if arguments.record:
         results = grid.record(do, cells.SEEDS[: arguments.seeds])
+    elif arguments.fidelity:
+        results = fidelity.record(do)
     else:
         alone = cells.colocated(arguments.models, seeds)
         results = do([*alone, *cells.segments(arguments.models, arguments.segments, seeds, variants)])
@@ -88,6 +94,8 @@ def main() -> None:
         claims = all_claims(found)
         plots.write_all(found, claims, ROOT / "docs" / "images")
         page.write(PAGE, found, claims)
+    if arguments.fidelity and arguments.write_docs:
+        put(PAGE, "fidelity", fidelity.text(Results(results)))
     bad = [result for result in results if not result.ok]
     for result in bad:
         console.print(f"{result.cell.name}: {result.ended}: {result.reason}", highlight=False)
@@ -97,7 +105,7 @@ def main() -> None:
 def table(results: Sequence[CellResult]) -> Table:
     """Throughput over the co-located run of the same model and seed, by model, segment and variant."""
     alone_in = Results(results)
-    base = {(model, seed): one for model in MODELS for seed, one in alone_in.base(model).items()}
+    base = {(model, seed): one for model in [*MODELS, *HARDER] for seed, one in alone_in.base(model).items()}
     rows: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for one in results:
         alone = base.get((one.cell.model, one.cell.seed))

@@ -13,7 +13,7 @@ import msgspec
 from bench.evaluation import scenarios
 from bench.evaluation.cells import KILLS_S, LIMITS, SEGMENTS, Cell
 from bench.evaluation.grid import at_choice
-from bench.evaluation.setups import MODELS, PREEMPTIBLE_PER_HOUR, RESERVED_PER_HOUR
+from bench.evaluation.setups import HARDER, MODELS, PREEMPTIBLE_PER_HOUR, RESERVED_PER_HOUR
 from bench.evaluation.simulated import CellResult
 
 GPU_RATIO = 4  # GPUs of a reserved host over those of a spot instance
@@ -79,7 +79,8 @@ def all_claims(results: Results) -> list[Claim]:
 
 def cost_rate(result: CellResult, preemptible_per_hour: float = PREEMPTIBLE_PER_HOUR) -> float:
     """Price of an hour."""
-    return MODELS[result.cell.model].hosts * RESERVED_PER_HOUR + result.hosts * preemptible_per_hour
+    model = {**MODELS, **HARDER}[result.cell.model]
+    return model.hosts * RESERVED_PER_HOUR + result.hosts * preemptible_per_hour
 
 
 def gain(result: CellResult, base: CellResult) -> float:

@@ -34,12 +34,13 @@ BASE = "rlboost-14b"
 @dataclass(frozen=True, slots=True)
 class Model:
     """One of the paper's models. hosts: reserved ones, of eight H100 each. scale: tokens of the model per
-    message token."""
+    message token. local_memory: share of a reserved device that weights and cache fill."""
 
     shape: str
     law: LengthLaw
     hosts: int = 1
     scale: int = 128
+    local_memory: float = MEMORY_FRACTION
 
 
 MODELS: Mapping[str, Model] = {
@@ -48,6 +49,12 @@ MODELS: Mapping[str, Model] = {
     # No paper gives its lengths; those of 14B are used.
     "32b": Model("qwen3-32b", RLBOOST_14B, hosts=2),
 }
+HARDER: Mapping[str, Model] = {
+    "14b-tails": Model("qwen3-14b", LengthLaw(5400.0, 1.2, 0.6)),
+    # Weights take 15 GB of each device, so the cache has about half of its usual size.
+    "14b-tails-cache": Model("qwen3-14b", LengthLaw(5400.0, 1.2, 0.6), local_memory=0.4),
+}
+"""14B with assumptions that make its rollout longer: longer tails, smaller caches of the reserved engines."""
 
 ARTIFACT = (
     "training.micro_batch_groups=2",  # min_stream_batch_size: 16 responses, of groups of 8
@@ -67,6 +74,14 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "gleaner": (),
     "algorithm-1": ("seeding.controller=feedback",),
     "algorithm-1-no-memory": ("seeding.controller=feedback", "seeding.memory=false"),
+    "algorithm-2": ("rollout.balancing=published",),
+    "paper": ("seeding.controller=feedback", "rollout.balancing=published"),
+    "paper-capped": (
+        "seeding.controller=feedback",
+        "rollout.balancing=published",
+        "fleet.n_prem_max=4",
+    ),
+    "capped": ("fleet.n_prem_max=4",),  # the paper's seeding tables for 8B end at four instances
     "no-seeding": ("seeding.initial_s=0", "seeding.min_s=0", "seeding.max_s=0"),
     "no-continuous-lb": ("rollout.continuous_lb=false",),
     "recompute": ("ablation.recompute=true",),
@@ -97,7 +112,7 @@ class Around:
 
 def setting(cell: Cell, around: Around) -> RunSetup:
     """The setting of a cell. Raises TraceError where a segment cannot be read."""
-    model = MODELS[cell.model]
+    model = {**MODELS, **HARDER}[cell.model]
     scale = cell.token_scale or model.scale
     nodes = cell.hosts if cell.kind == "colocated" and cell.hosts else model.hosts
     sets = [*ARTIFACT, f"prices.reserved_per_hour={RESERVED_PER_HOUR * nodes}", f"job.seed={cell.seed}"]
@@ -138,7 +153,10 @@ def setting(cell: Cell, around: Around) -> RunSetup:
         made,
         config=config,
         job_model=job_model,
-        reserved=replace(made.reserved, assumed=memory),
+        reserved=replace(
+            made.reserved,
+            assumed=msgspec.structs.replace(memory, memory_fraction=model.local_memory),
+        ),
         preemptible=replace(made.preemptible, assumed=memory),
         trace=trace,
         paces=paces,

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.evaluation import crosscheck, figures, grid, page, pool, segments
+from bench.evaluation import crosscheck, fidelity, figures, grid, page, pool, segments
 from bench.evaluation.__main__ import table
 from bench.evaluation.cells import Cell, colocated, undisturbed
 from bench.evaluation.cells import segments as segment_cells
@@ -285,3 +285,34 @@ def test_controllers_are_compared_by_seed_in_throughput_and_cost() -> None:
     (row,) = text.splitlines()[2:]
     assert row.startswith(f"| 14B | A | 1 | +10.0 % | +10.0 to +10.0 % | {money:+.1f} % |")
     assert row.endswith("| 4.0, 5.0 |")
+
+
+def test_fidelity_names_missing_cells_and_the_mean_of_three_segments() -> None:
+    capped = segment_cells(["8b"], "ABC", [1], ["capped"])
+    alone = [result(cell, 100.0) for cell in colocated(["8b"], [1])]
+    joined = [
+        result(Cell(kind="join", model="14b", seed=1, variant=variant, at_s=500.0, steps=5), 1.0)
+        for variant in ("gleaner", "no-continuous-lb")
+    ]
+    some = Results([*alone, *(result(cell, 170.0, hosts=4.0) for cell in capped), *joined])
+    text = fidelity.text(some)
+    money = 100 * (1.7 * 83.79 / (83.79 + 4 * 5.32) - 1)
+    assert f"| 8B | mean of A, B, C | capped | 1 | 1.70 x | {money:+.0f} % | 4.00 |" in text
+    assert "Not run: 8b A gleaner, 8b A paper-capped" in text
+    assert "100 s with ContinuousLB and 100 s without it (+0.0 to +0.0 %, seeds: 1)" in text
+    assert "three instances that join" in fidelity.text(Results([]))
+
+
+def test_fidelity_cells_have_settings_of_their_own() -> None:
+    wanted = [cell for cell in fidelity.first(1) if cell.kind != "colocated"]
+    assert len({settings_hash(cell, setting(cell, AROUND)) for cell in wanted}) == len(wanted)
+    small = setting(Cell(kind="colocated", model=fidelity.TAILS, seed=1, steps=1), AROUND)
+    assert small.reserved.assumptions.memory_fraction == 0.4
+    assert small.preemptible.assumptions.memory_fraction == 0.6
+
+
+def test_join_is_repeated_without_load_balancing() -> None:
+    cell = Cell(kind="join", model="14b", seed=1, steps=5)
+    with_lb, without = fidelity.joins(result(cell, 100.0, steps=5))
+    assert (with_lb.variant, without.variant) == ("gleaner", "no-continuous-lb")
+    assert with_lb.at_s == without.at_s == 400.0
