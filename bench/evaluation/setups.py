@@ -81,7 +81,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
         "rollout.balancing=published",
         "fleet.n_prem_max=4",
     ),
-    "capped": ("fleet.n_prem_max=4",),  # the paper's seeding tables for 8B end at four instances
+    "capped": ("fleet.n_prem_max=4",),  # the paper's prices give 3.76 instances for 8B: a limit near four
     "no-seeding": ("seeding.initial_s=0", "seeding.min_s=0", "seeding.max_s=0"),
     "no-continuous-lb": ("rollout.continuous_lb=false",),
     "recompute": ("ablation.recompute=true",),
