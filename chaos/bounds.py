@@ -53,7 +53,7 @@ def bearable(faults: Iterable[AnyFault], bounds: Bounds) -> list[AnyFault]:
     for fault in sorted(faults, key=lambda it: it.at_s):
         host, times_s = _deaths(fault)
         name = _one_name(host)
-        lurks = isinstance(fault, KillOnMessage | KillInCommit | Hang)
+        lurks = isinstance(fault, KillOnMessage | KillInCommit | Hang) or _rots_fatally(fault)
         if name == "@preemptible" or not (times_s or lurks):
             kept.append(fault)
         elif _fits([*deaths.get(name, []), *times_s], lurking[name] + lurks, bounds):
@@ -71,13 +71,16 @@ def _deaths(fault: AnyFault) -> tuple[str, list[float]]:
             return fault.host, [fault.at_s + n * fault.every_s for n in range(fault.kills)]
         case KillProcess() | KillHost() | CrashActor() | PowerLoss():
             return fault.host, [fault.at_s]
-        case BitRot() if fault.back_s or fault.what == "image":
-            return fault.host, [fault.at_s]
         case Zombie():
             return fault.host, [fault.over_s]  # it ends itself when it learns that it was replaced
-        case KillInCommit() | KillOnMessage() | Hang():
+        case KillInCommit() | KillOnMessage() | Hang() | BitRot():
             return fault.host, []
     return "", []
+
+
+def _rots_fatally(fault: AnyFault) -> bool:
+    """A file rots as soon as it is there, and takes processes with it."""
+    return isinstance(fault, BitRot) and (fault.back_s > 0 or fault.what == "image")
 
 
 def _one_name(host: str) -> str:

@@ -25,7 +25,9 @@ from gleaner.chaos.machine_faults import (
 T = TypeVar("T")
 
 TROUBLES: tuple[Trouble, ...] = ("refuses", "late", "extra")
-ORDERS: tuple[Order, ...] = ("preempt", "drain", "stop", "kill", "resubmit", "submit_other", "publish")
+HOST_ORDERS: tuple[Order, ...] = ("preempt", "preempt", "drain", "stop", "stop", "kill")
+"""For one preemptible host. Two of them make a host leave in order, which is most of what is to be seen."""
+JOB_ORDERS: tuple[Order, ...] = ("resubmit", "submit_other", "publish")
 GARBAGE: tuple[Garbage, ...] = ("vocabulary", "nan", "positive", "ticket", "ragged", "version")
 ROTTEN: tuple[Rotten, ...] = ("checkpoint", "copy", "image")
 NOTICES_S = (0.0, 5.0, 30.0)
@@ -93,8 +95,8 @@ class MachineDrawer:
         return CloudTrouble(at_s=at_s, how=how, for_s=self._length(at_s, 2.0, 20.0), late_s=late_s)
 
     def _operator_command(self, at_s: float) -> AnyMachineFault:
-        what = self._of(ORDERS if self._preemptible else ORDERS[4:])
-        if what in ORDERS[4:]:
+        what = self._of(HOST_ORDERS + JOB_ORDERS if self._preemptible else JOB_ORDERS)
+        if what in JOB_ORDERS:
             return OperatorCommand(at_s=at_s, what=what)
         notice_s = self._rng.choice(NOTICES_S) if what == "preempt" else 0.0
         if what == "drain":

@@ -28,6 +28,7 @@ from gleaner.supervisor import AskFailed, Message, Refused
 ASK_S = 5.0  # for an actor to answer a command
 TRIES = 4  # an operator repeats a command that got no answer
 PAUSE_S = 1.0
+LOOK_S = 0.5  # between two looks for a file that is to rot
 NO_ROOT = bytes(32)
 
 
@@ -91,13 +92,27 @@ class MachineInjector:
         self._cluster.loop.call_later(back_s, self._hosts.start_host, host)
         return True
 
-    def rot(self, host: str, what: str, back_s: float) -> bool:
-        """A bit of a file at rest flips; of a durable checkpoint only where an earlier one is left. The
-        processes that hold an image die, so that it is read again."""
-        found = self._cluster.hosts.get(host)
-        if found is None or not found.up:
+    def rot(self, host: str, what: str, back_s: float, done: Callable[[], None]) -> bool:
+        """A bit of a file at rest flips, as soon as there is such a file: `done` is called then. Of a durable
+        checkpoint only where an earlier one is left. The processes that hold an image die, so that it is read
+        again."""
+        if host not in self._cluster.hosts:
             return False
-        job = self._cluster.job
+        self._rot_once_there(host, what, back_s, done)
+        return True
+
+    def _rot_once_there(self, host: str, what: str, back_s: float, done: Callable[[], None]) -> None:
+        if self._cluster.ended is not None:
+            return
+        if self._rotted(host, what, back_s):
+            done()
+            return
+        self._cluster.loop.call_later(LOOK_S, self._rot_once_there, host, what, back_s, done)
+
+    def _rotted(self, host: str, what: str, back_s: float) -> bool:
+        found, job = self._cluster.hosts[host], self._cluster.job
+        if not found.up:
+            return False
         if what == "checkpoint":
             files, folder, least = found.disk.files, str(places.checkpoint_dir(job)), 2
         elif what == "copy":

@@ -56,7 +56,7 @@ def test_fault_of_a_machine_begins_and_ends() -> None:
         True, [("lose_power", "reserved-1", 2, False)]
     )  # fmt: skip
     assert applied(BitRot(at_s=1, host="@reserved", what="copy")) == (
-        True, [("rot", "reserved-1", "copy", 0.0)]
+        None, [("rot", "reserved-1", "copy", 0.0)]
     )  # fmt: skip
     assert applied(CloudTrouble(at_s=1, how="refuses", for_s=3), "")[1] == [
         ("refuse_hosts", True), ("later", 4.0), ("refuse_hosts", False)
