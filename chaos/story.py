@@ -11,6 +11,7 @@ import msgspec
 from gleaner.chaos.faults import AnyFault, description
 from gleaner.chaos.invariants.check import Found
 from gleaner.chaos.invariants.facts import (
+    CommandAnswered,
     Committed,
     DeclaredDead,
     Fact,
@@ -87,6 +88,10 @@ def line_of(fact: Fact) -> str:
         case RequestAnswered():
             shown = fields(fact.answer) if fact.answer is not None else fact.refusal or "nothing"
             what = f"{fact.caller:<18} asked for {fact.request.id} at {fact.asked_s:.3f} s and got: {shown}"
+        case CommandAnswered():
+            shown = fields(fact.answer) if fact.answer is not None else fact.refusal or "nothing"
+            message = f"{kind_of(fact.message)} {fields(fact.message)}"
+            what = f"{'operator':<18} {fact.command} ({message.rstrip()}) got: {shown}"
         case CallSent():
             what = f"{fact.call.client:<18} calls: {fields(fact.call)}"
         case CallOver():

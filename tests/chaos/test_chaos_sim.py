@@ -112,7 +112,9 @@ def test_invalid_seed_or_campaign_is_a_usage_error(capsys: pytest.CaptureFixture
     assert command_line.main(["sim", "run", "--seeds", "5:2"]) == 2
     assert command_line.main(["sim", "run", "--campaign", "nope"]) == 2
     hunts = "hunt, hunt-ahead, hunt-gateway, hunt-kept, hunt-sampling, hunt-singles, hunt-unscored"
-    assert f"there are ci, gang, gateway, {hunts}, nightly, singles, soak" in capsys.readouterr().err
+    assert (
+        f"there are ci, gang, gateway, {hunts}, machines, nightly, singles, soak" in capsys.readouterr().err
+    )
 
 
 def test_instance_restarted_during_update_serves_published_version(tiny: Loaded) -> None:

@@ -16,6 +16,7 @@ from gleaner.chaos.invariants import facts
 from gleaner.chaos.invariants.catalogue import Jury
 from gleaner.chaos.invariants.check import Check, Found
 from gleaner.chaos.invariants.facts import (
+    CommandAnswered,
     Committed,
     DeclaredDead,
     Fact,
@@ -88,6 +89,7 @@ FACTS: list[tuple[Fact, str]] = [
     (Failed(1.0, "head/rollout", "a defect"), "failed: a defect"),
     (ProcessFrozen(1.0, "head/rollout", 4.0, 15.0), "hangs for 4.0 of 15.0 s"),
     (ProcessFrozen(1.0, "head/rollout", 11.0, 15.0, "SIGKILL"), "for 11.0 of 15.0 s, ended: SIGKILL"),
+    (CommandAnswered(1.0, "drain", Done(), None, "no host"), "drain (Done) got: no host"),
     (DeclaredDead(1.0, "spot-1", 12.0, True), "is declared dead by a head that hung for 12.0 s"),
 ]
 

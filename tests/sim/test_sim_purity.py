@@ -115,6 +115,7 @@ ADAPTERS = {
     "sim/cluster.py": "measures how long a run takes, for who waits for it",
     "sim/commands.py": "the words for an error number",
     "sim/models/hardware.py": "reads the table of hardware that lies beside it",
+    "sim/power_loss.py": "has SQLite write a file, of which pages are lost",
     "sim/models/shapes.py": "reads the table of models that lies beside it",
     "supervisor/journal/group_commit.py": "the thread of a journal",
     "supervisor/journal/file.py": "reads journals of others",
