@@ -29,6 +29,7 @@ class _Engine:
     incarnation: int
     slots: int
     down_s: float | None = None  # since when the manager has given up this incarnation
+    full_s: float = 0.0  # when all of its slots were seen to decode last
 
 
 class InstancesLive(Check):
@@ -89,12 +90,16 @@ class InstancesLive(Check):
         decoding = Counter(
             one.holder[0] for one in self._shadow.requests.values() if one.holder is not None and one.decodes
         )
+        for instance, known in self._engines.items():
+            if decoding[instance] >= known.slots:
+                known.full_s = world.at_s
         self._sent_s = {key: at_s for key, at_s in self._sent_s.items() if holders.get(key[0]) == key[1:]}
         for (name, instance, _, ticket), sent_s in self._sent_s.items():
             engine = self._engines.get(instance)
-            if engine is None or decoding[instance] >= engine.slots:
+            if engine is None:
                 continue
-            waited_s = min(world.at_s - sent_s, world.calm_s(HEAD, instance.partition("/")[0]))
+            free_s = world.at_s - max(sent_s, engine.full_s)
+            waited_s = min(free_s, world.calm_s(HEAD, instance.partition("/")[0]))
             if waited_s > self._taken_s and name not in self._found:
                 self._found.add(name)
                 yield (

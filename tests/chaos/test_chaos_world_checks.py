@@ -40,6 +40,7 @@ from gleaner.chaos.invariants.world_facts import (
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Address, Message
 from gleaner.supervisor.system_messages import Failure
+from gleaner.transport.token_frame import Flag
 
 ONE, TWO = "spot-1/engine", "spot-2/engine"
 ROOT = b"r1"
@@ -132,12 +133,12 @@ def sent(at_s: float, count: int, *, to: str = ONE, first: int = 0) -> Committed
     return commit(at_s, Dispatched(instance=to, incarnation=5, version=1, tickets=tickets, requests=names))
 
 
-def decoding(at_s: float, count: int, *, flags: int = 0) -> Committed:
+def decoding(at_s: float, count: int, *, flags: int = 0, seq: int = 1) -> Committed:
     """A row of each of the first requests of ONE."""
     tickets = b"".join(ticket.to_bytes(4, "little") for ticket in range(1, count + 1))
     zeros = bytes(4 * count)
     frame = FrameLogged(
-        instance=ONE, incarnation=5, seq=1, tickets=tickets, tokens=zeros, logprobs=zeros,
+        instance=ONE, incarnation=5, seq=seq, tickets=tickets, tokens=zeros, logprobs=zeros,
         flags=bytes([flags] * count),
     )  # fmt: skip
     return commit(at_s, frame)
@@ -248,6 +249,14 @@ def test_request_that_never_begins_beside_free_slots_is_found() -> None:
     assert found == f"step-2/0/1 was sent to {ONE} as 2, 8.0 s ago: it has no row, and 7 slots there are free"
     full = [*registered(ONE), opened(9), sent(1.0, 9), decoding(2.0, 8)]
     assert judged(*full, *looks(12, look("spot-1")), check="instances") == []
+
+
+def test_request_behind_full_slots_waits_from_the_time_they_are_free() -> None:
+    full = [*registered(ONE), opened(9), sent(1.0, 9), decoding(2.0, 8), *looks(12, look("spot-1"))]
+    full += [decoding(12.5, 8, flags=int(Flag.FINISHED), seq=2)]
+    short, long = (looks(end_s, look("spot-1"), begin_s=12.0) for end_s in (18, 30))
+    assert judged(*full, *short, check="instances") == []
+    assert len(judged(*full, *long, check="instances")) == 1
 
 
 def test_living_instance_that_is_given_up_is_found() -> None:
