@@ -113,6 +113,7 @@ async def test_pause_stops_the_fleet_and_engines_can_change(
     await asyncio.to_thread(processes.wait, lambda: len(healthy(url)) == 2, "the engine to be used again")
 
 
+@pytest.mark.long
 async def test_restarted_gateway_answers_the_same_request(
     processes: Processes, make_model: MakeModel
 ) -> None:

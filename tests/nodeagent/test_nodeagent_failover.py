@@ -32,6 +32,7 @@ def is_standby(nodes: Nodes, name: str) -> bool:
     return shown.returncode == OK and f"{name} (standby)" in shown.stdout
 
 
+@pytest.mark.long
 def test_frozen_head_is_replaced_and_ends_as_a_zombie(nodes: Nodes, postgres: PostgresServer) -> None:
     url = postgres.new_database()
     where = {name: address() for name in ("head-1", "head-2")}

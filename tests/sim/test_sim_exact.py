@@ -5,6 +5,8 @@ Each step has the same weights as in the calm run.
 
 import random
 
+import pytest
+
 from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.protocol.instances import Dispatch
@@ -72,6 +74,7 @@ def test_exact_weights_equal_calm_run_after_any_kill() -> None:
     assert kills >= SEEDS, "too few faults: this shows nothing"
 
 
+@pytest.mark.long
 def test_exact_weights_match_when_uniform_groups_are_dropped() -> None:
     calm_run = SimCluster(RunSetup(load("quickstart", DROPPING), seed=0)).run()
     calm, kills = steps_of(calm_run), 0

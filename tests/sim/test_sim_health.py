@@ -90,6 +90,7 @@ def test_stopped_node_agent_kills_none_of_its_children(host: str) -> None:
     assert "no heartbeat" not in str(causes(outcome))
 
 
+@pytest.mark.long
 def test_trainer_with_long_computation_is_not_killed() -> None:
     """The trainer's loop turns meanwhile and sends heartbeats."""
     limits = ["liveness.dead_s=0.5", "liveness.beat_s=0.1"]  # hung after 1 s
