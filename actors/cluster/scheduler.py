@@ -93,7 +93,7 @@ class Scheduler(Actor):
         self._unsaved: list[tuple[list[NodeSeen], Callable[[], None] | None]] = []
         self._saves = False
         self._wished: int | None = None  # N_prem that the Provider was not sent yet
-        self._wishes = False
+        self._wish_sender = asyncio.Lock()  # one at a time: an older number must not arrive after a newer one
         self._uncommitted: Counter[str] = Counter()  # events of a host that no commit has yet
         self._take_config(Config())
 
@@ -200,22 +200,20 @@ class Scheduler(Actor):
     def _wish(self, n_prem: int) -> None:
         """Send N_prem until the Provider has recorded it; a newer one replaces it."""
         self._wished = n_prem
-        if not self._wishes:
-            self._wishes = True
+        if not self._wish_sender.locked():
             self.ctx.background(self._send_wish(), "wish")
 
     async def _send_wish(self) -> None:
-        try:
+        async with self._wish_sender:
             while self._wished is not None:
                 n_prem, self._wished = self._wished, None
                 await self._insist(SetFleet(n_prem=n_prem))
-        finally:
-            self._wishes = False
 
     async def _raise_fleet(self, job: JobSpec) -> None:
         """N_prem first: the Provider may have missed the newest one, and rents hosts once it has a job."""
         if self._now.seeding is not None:
-            await self._insist(SetFleet(n_prem=self._n_prem_of(self._now.seeding)))
+            self._wished = self._n_prem_of(self._now.seeding)
+            await self._send_wish()
         await self._insist(StartFleet(job=job))
 
     def _take_config(self, config: Config) -> None:
