@@ -7,6 +7,7 @@ fault on it, a notice, the start or the end of one of its processes. Judges noth
 from collections.abc import Callable
 
 from gleaner.actors.cluster.fleet import RESERVED
+from gleaner.actors.names import GATEWAY
 from gleaner.actors.protocol.cluster import PreemptionNotice
 from gleaner.actors.training.account import Meter
 from gleaner.actors.training.records import Node, Phase, Run
@@ -162,7 +163,10 @@ class WorldObserver:
         process, paths = self._cluster.hosts[HEAD].find("gateway"), self._cluster.net.map.paths
         ways = (paths.get((HEAD, CLIENT)), paths.get((CLIENT, HEAD)))
         reachable = not any(way is not None and (way.blocked or way.jammed) for way in ways)
-        self._see(GatewaySeen(self._now_s, 0 if process is None else process.pid, reachable))
+        system = None if process is None else self._cluster.systems.get(process)
+        cells = () if system is None else system.cells()
+        incarnation = next((cell.address.incarnation for cell in cells if cell.address.name == GATEWAY), 0)
+        self._see(GatewaySeen(self._now_s, (0 if process is None else process.pid, incarnation), reachable))
 
     def _read_history(self) -> list[Node]:
         history = self._cluster.history

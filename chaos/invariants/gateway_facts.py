@@ -97,8 +97,8 @@ class CallOver(Fact, frozen=True):
 
 
 class GatewaySeen(Fact, frozen=True):
-    """A look at the gateway. pid: of its process, 0: none runs. reachable: its host and that of the clients
-    reach each other."""
+    """A look at the gateway. life: differs between its processes, and between the incarnations of its actor
+    in one of them. reachable: its host and that of the clients reach each other."""
 
-    pid: int
+    life: tuple[int, int]
     reachable: bool

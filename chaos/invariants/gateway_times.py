@@ -42,8 +42,8 @@ class GatewayTimes(Check):
     def __init__(self, requests: GatewayRequests, most: int) -> None:
         self._requests, self._most = requests, most
         self._open: dict[tuple[str, int], CallSent] = {}
-        self._pid = 0
-        self._pid_s = 0.0
+        self._life = (0, 0)
+        self._life_s = 0.0
         self._late: set[tuple[str, int]] = set()
         self._held: set[str] = set()
         self._ended: list[tuple[float, int]] = []  # calls that were over lately: when, and their choices
@@ -59,8 +59,8 @@ class GatewayTimes(Check):
                 self._ended.append((fact.at_s, len(fact.call.origins())))
                 yield from self._limit(fact)
             case GatewaySeen():
-                if fact.pid != self._pid:
-                    self._pid, self._pid_s = fact.pid, fact.at_s
+                if fact.life != self._life:
+                    self._life, self._life_s = fact.life, fact.at_s
                 if not fact.reachable:
                     self._reachable_s = fact.at_s
             case WorldSeen():
@@ -99,8 +99,8 @@ class GatewayTimes(Check):
                 )
         for key, asked in self._requests.asked.items():
             left_s = None if asked.call.rid else asked.over_s
-            if left_s is None or self._pid_s > asked.sent_s:
-                continue  # a gateway that died left it to its deadline
+            if left_s is None or self._life_s > asked.sent_s:
+                continue  # a gateway that died, or crashed, left it to its deadline
             over_s = world.at_s - left_s
             if over_s < LEFT_S or calm_s < min(over_s, LEFT_LOST_S):
                 continue
