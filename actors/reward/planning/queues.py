@@ -1,0 +1,53 @@
+"""BatchQueues: the waiting items of one stage, earliest batch first (EBF, DistRS section 5.2).
+
+Owns the items that wait and their order: a queue a batch, so a pick takes as long as there are batches, and
+an estimate that moves costs nothing. Items of one batch leave in the order of their arrival at the service.
+Not preemptive. Pure.
+"""
+
+import heapq
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class BatchQueues(Generic[T]):
+    """See the module. Bounded by its caller, which refuses items (`Overloaded`) beyond its limit."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[tuple[float, int, T]]] = {}
+        self._numbers = 0
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def of(self, batch: str) -> int:
+        """How many items of that batch wait."""
+        return len(self._waiting.get(batch, ()))
+
+    def add(self, batch: str, arrival_s: float, item: T) -> None:
+        """An item that arrived at the service at `arrival_s` waits."""
+        self._numbers += 1
+        heapq.heappush(self._waiting.setdefault(batch, []), (arrival_s, self._numbers, item))
+        self._size += 1
+
+    def pick(self, complete_s: dict[str, float]) -> T | None:
+        """Take the next item: of the batch that is complete first by these estimates (one without an
+        estimate comes last), of equal ones the one whose first item arrived first. None: none waits."""
+        if not self._size:
+            return None
+        last = float("inf")
+        batch = min(self._waiting, key=lambda name: (complete_s.get(name, last), self._waiting[name][0][:2]))
+        waiting = self._waiting[batch]
+        item = heapq.heappop(waiting)[2]
+        if not waiting:
+            del self._waiting[batch]
+        self._size -= 1
+        return item
+
+    def drop(self, batch: str) -> list[T]:
+        """Remove and return what waits of a batch that was dropped, in its order."""
+        dropped = [entry[2] for entry in sorted(self._waiting.pop(batch, []), key=lambda entry: entry[:2])]
+        self._size -= len(dropped)
+        return dropped
