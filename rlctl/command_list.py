@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "train, from settings to report",
     "resume": "continue a run",
     "simulate": "estimate the cost of a job on other machines",
+    "plan": "compare numbers of reward workers before they are rented",
     **LOOKING,
     "kill": "send a signal to a process",
     "preempt": "give a host a preemption notice",
