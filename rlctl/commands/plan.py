@@ -80,7 +80,7 @@ def add(commands: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from gleaner.rlctl import reward_plan
-    from gleaner.sim.rewards.trace import write_trace
+    from gleaner.rlctl.reward_trace import write_trace
 
     names = args.policy or list(reward_plan.POLICIES)
     unknown = next((name for name in names if name not in reward_plan.POLICIES), None)
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _workload(args: argparse.Namespace) -> "Workload":
-    from gleaner.sim.rewards.trace import TraceError, read_trace
+    from gleaner.rlctl.reward_trace import TraceError, read_trace
     from gleaner.sim.rewards.workload import CudaLaw, cuda_workload
 
     stages = dict(map(_stage, args.stage))

@@ -1,1 +1,1 @@
-"""Model of a reward service: traces of its items, and what they cost under each scaling policy."""
+"""Model of a reward service: its workload, and what that costs under each scaling policy."""

@@ -8,7 +8,7 @@ import pytest
 from gleaner.rlctl.__main__ import main
 from gleaner.rlctl.errors import OK, USAGE
 from gleaner.rlctl.reward_plan import POLICIES
-from gleaner.sim.rewards.trace import write_trace
+from gleaner.rlctl.reward_trace import write_trace
 from gleaner.sim.rewards.workload import CudaLaw, cuda_workload
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gleaner.actors.reward.planning.items import Stage
-from gleaner.sim.rewards.trace import TraceError, read_trace, write_trace
+from gleaner.rlctl.reward_trace import TraceError, read_trace, write_trace
 from gleaner.sim.rewards.workload import CudaLaw, cuda_workload
 
 HEAD = "job,batch,arrival_s,compile,run\n"
