@@ -23,7 +23,7 @@ class Machines(Protocol):
     """Operations that a schedule needs of a cluster's machines. Each returns whether it could."""
 
     def track_unsure_writes(self) -> None: ...
-    def slow_disk(self, host: str, factor: float, bytes_per_s: float) -> bool: ...
+    def slow_disk(self, host: str, factor: float, bytes_per_s: float, for_s: float) -> bool: ...
     def stall_disk(self, host: str, for_s: float) -> bool: ...
     def lose_power(self, host: str, back_s: float, *, false_syncs: bool) -> bool: ...
     def rot(self, host: str, what: str, back_s: float, done: Callable[[], None]) -> bool:
@@ -35,7 +35,7 @@ class Machines(Protocol):
     def bad_engine(self, host: str, how: str, count: int, done: Callable[[], None]) -> bool:
         """`done` is called for each turn that was garbage."""
 
-    def slow_trainer(self, factor: float) -> bool: ...
+    def slow_trainer(self, factor: float, for_s: float) -> bool: ...
     def command(self, what: str, host: str, notice_s: float) -> bool: ...
 
 
@@ -54,8 +54,7 @@ def begin(
         case SlowDisk(stall=True):
             return machines.stall_disk(host, fault.for_s)
         case SlowDisk():
-            at(fault.over_s, lambda: machines.slow_disk(host, 1.0, 0.0))
-            return machines.slow_disk(host, fault.factor, fault.bytes_per_s)
+            return machines.slow_disk(host, fault.factor, fault.bytes_per_s, fault.for_s)
         case PowerLoss():
             return machines.lose_power(host, fault.back_s, false_syncs=fault.false_syncs)
         case BitRot():
@@ -73,5 +72,4 @@ def begin(
         case BadEngine():
             return None if machines.bad_engine(host, fault.how, fault.count, hit) else False
         case SlowTrainer():
-            at(fault.over_s, lambda: machines.slow_trainer(1.0))
-            return machines.slow_trainer(fault.factor)
+            return machines.slow_trainer(fault.factor, fault.for_s)

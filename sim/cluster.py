@@ -35,6 +35,7 @@ from gleaner.sim.network import SimNet
 from gleaner.sim.outcome import Ended, Outcome, disk_counts, kept_streams, saved_steps
 from gleaner.sim.run_setup import CLIENT, HEAD, RunSetup
 from gleaner.sim.shared_cores import SharedCores
+from gleaner.sim.slowness import Slowness
 from gleaner.supervisor import ActorSystem
 from gleaner.supervisor.machine import Child
 from gleaner.supervisor.process import HEARTBEAT_VARIABLE, ProcessSpec
@@ -79,7 +80,7 @@ class SimCluster:
         """Faults that verifiers must have."""
         self.load_faults = LoadFaults()
         """Loads of weights that must fail."""
-        self.machine_faults = MachineFaults()
+        self.machine_faults = MachineFaults(Slowness(lambda: self.loop.now_s))
         """Garbage of engines, and the pace of the trainer."""
         faults = OrderedFaults(self.scorer_faults, self.load_faults, self.machine_faults)
         self._printed: list[tuple[float, str, str]] = []

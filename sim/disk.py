@@ -21,6 +21,7 @@ from gleaner.sim.journal import SimJournal
 from gleaner.sim.kept_streams import KeptStreams
 from gleaner.sim.loop import SimLoop
 from gleaner.sim.process_loop import ProcessLoop
+from gleaner.sim.slowness import Slowness
 from gleaner.sim.unsure_writes import UnsureWrites
 from gleaner.supervisor.errors import JournalDamaged, JournalError, JournalFull
 from gleaner.supervisor.journal.group_commit import Committed, Write
@@ -57,10 +58,9 @@ class SimDisk:
         """Checkpoints and the like; a full disk refuses them with ENOSPC."""
         self.on_commit: Callable[[Write], None] | None = None
         """Called for each write at the moment from which it is stored, whatever happens to its writer."""
-        self.slowness = 1.0
-        """Factor on the duration of everything."""
-        self.rate_bytes_s = math.inf
-        """Of its writes."""
+        self.slowness = Slowness(lambda: loop.now_s)
+        """Of everything."""
+        self._rate_bytes_s = math.inf  # of its writes, while it is slow
         self._stalled_until_s = 0.0
         self._rng = rng
         self._full = False
@@ -130,17 +130,13 @@ class SimDisk:
         self.loop.trace.note("disk has room", self.host)
         self._full = self._low = False
 
-    def slow(self, factor: float) -> None:
-        """Let everything take `factor` times as long; 1 is the usual pace."""
+    def slow(self, factor: float, for_s: float = math.inf, *, bytes_per_s: float = math.inf) -> None:
+        """Let everything take `factor` times as long, and write no faster than `bytes_per_s`, for so long."""
         if factor < 1:
             raise ValueError(f"a disk can be slowed by 1 and more, not {factor}")
-        self.loop.trace.note("disk slow", self.host, factor)
-        self.slowness = factor
-
-    def limit_rate(self, bytes_per_s: float) -> None:
-        """Write no faster than this; `math.inf` is the usual rate."""
-        self.loop.trace.note("disk rate", self.host, bytes_per_s)
-        self.rate_bytes_s = bytes_per_s
+        self.loop.trace.note("disk slow", self.host, factor, bytes_per_s, for_s)
+        self.slowness.begin(factor, for_s)
+        self._rate_bytes_s = bytes_per_s
 
     def stall(self, for_s: float) -> None:
         """Do nothing for so long: what begins meanwhile is done afterwards."""
@@ -163,11 +159,6 @@ class SimDisk:
             self.lost_commits |= left.streams != before
             what = "refused" if left.streams is None else "log truncated" if left.truncated else "recovered"
             self._count(f"power loss: {what}", place)
-
-    @property
-    def pace(self) -> float:
-        """Factor on the duration of long writes, whose seconds a model has."""
-        return self.slowness
 
     def damage(self, place: str) -> str:
         """Flip a bit in the newest row of a journal, so that a replay must refuse it. Returns its stream, ""
@@ -196,9 +187,11 @@ class SimDisk:
         seconds = self._rng.expovariate(1 / SYNC_S)
         if self._rng.random() < STALL_PROBABILITY:
             seconds += self._rng.uniform(*STALL_S)
-        if self.rate_bytes_s < math.inf:
-            seconds += sum(len(row.body) for write in writes for row in write.rows) / self.rate_bytes_s
-        return seconds * self.slowness + self._stalled_s()
+        more_s = 0.0
+        if self._rate_bytes_s < math.inf:
+            more_s = sum(len(row.body) for write in writes for row in write.rows) / self._rate_bytes_s
+        stalled_s = self._stalled_s()
+        return stalled_s + self.slowness.takes_s(seconds, more_s=more_s, after_s=stalled_s)
 
     def _stalled_s(self) -> float:
         return max(0.0, self._stalled_until_s - self.loop.now_s)
@@ -211,7 +204,8 @@ class SimDisk:
 
     def look_s(self) -> float:
         """Duration of a claim or a read."""
-        return LOOK_S * self.slowness + self._stalled_s()
+        stalled_s = self._stalled_s()
+        return stalled_s + self.slowness.takes_s(LOOK_S, after_s=stalled_s)
 
     def commit(self, kept: KeptStreams, writes: Sequence[Write]) -> list[Committed | Exception]:
         """They reach the disk, all or none. Raises JournalFull."""

@@ -74,8 +74,8 @@ class HostAdapterFactory(ModelAdapterFactory):
                 faults.scorers,
                 load_fails=lambda version: faults.loads.strikes(host.name, version),
                 spoil=lambda result: faults.machines.engines.spoil(host.name, result),
-                trainer_pace=lambda: faults.machines.trainer_pace,
-                checkpoint_pace=lambda: host.disk.pace,
+                trainer=faults.machines.trainer,
+                checkpoints=host.disk.slowness,
             ),
         )
         self._host, self._trace = host, setting.trace

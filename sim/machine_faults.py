@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 
 from gleaner.sim.models.engine_faults import EngineFaults
+from gleaner.sim.slowness import Slowness
 
 
 @dataclass(slots=True)
 class MachineFaults:
-    """engines: garbage that they must return. trainer_pace: how many times as long its work takes."""
+    """trainer: slowness of its work. engines: garbage that they must return."""
 
+    trainer: Slowness
     engines: EngineFaults = field(default_factory=EngineFaults)
-    trainer_pace: float = 1.0

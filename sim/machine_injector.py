@@ -62,13 +62,12 @@ class MachineInjector:
 
     # -- disks --
 
-    def slow_disk(self, host: str, factor: float, bytes_per_s: float) -> bool:
-        """Each access takes `factor` times as long, and writes have this rate; 1 and 0 are the usual pace."""
+    def slow_disk(self, host: str, factor: float, bytes_per_s: float, for_s: float) -> bool:
+        """Each access takes `factor` times as long for so long, and writes have this rate; 0: the usual."""
         found = self._cluster.hosts.get(host)
         if found is None:
             return False
-        found.disk.slow(factor)
-        found.disk.limit_rate(bytes_per_s or math.inf)
+        found.disk.slow(factor, for_s, bytes_per_s=bytes_per_s or math.inf)
         return True
 
     def stall_disk(self, host: str, for_s: float) -> bool:
@@ -159,9 +158,9 @@ class MachineInjector:
             self._cluster.machine_faults.engines.order(host, how, done)
         return True
 
-    def slow_trainer(self, factor: float) -> bool:
-        """The trainer's work takes `factor` times as long; 1 is its usual pace."""
-        self._cluster.machine_faults.trainer_pace = factor
+    def slow_trainer(self, factor: float, for_s: float) -> bool:
+        """The trainer's work takes `factor` times as long for so long."""
+        self._cluster.machine_faults.trainer.begin(factor, for_s)
         return True
 
     # -- operators --

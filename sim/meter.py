@@ -31,6 +31,11 @@ class Meter:
         self._bill_s = 0.0
         self._effects: list[Callable[[], None]] = []
 
+    @property
+    def bill_s(self) -> float:
+        """Seconds of the work in hand so far."""
+        return self._bill_s
+
     def spend(self, seconds: float) -> None:
         """Add seconds to the work in hand. Raises ValueError for a negative number."""
         if not seconds >= 0:

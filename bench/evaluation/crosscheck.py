@@ -115,7 +115,7 @@ def predicted(config: Config, machine: Machine, lengths: Recorded) -> list[Step]
     )
     cluster = SimCluster(setting)
     for host in cluster.hosts.values():
-        host.disk.slowness = machine.sync_s / SYNC_S
+        host.disk.slowness.begin(machine.sync_s / SYNC_S)
     return steps_of(cluster.run().history)
 
 

@@ -7,9 +7,15 @@ time pass before the result, and its effects, are visible.
 from collections.abc import Callable
 from typing import Protocol
 
+from gleaner.sim.slowness import Slowness
+
 
 class Clock(Protocol):
     """The clock of the work that runs now."""
+
+    @property
+    def bill_s(self) -> float:
+        """Seconds that the work takes so far."""
 
     def spend(self, seconds: float) -> None:
         """The work takes this much longer."""
@@ -19,14 +25,19 @@ class Clock(Protocol):
 
 
 class PacedClock:
-    """A clock of work that takes `pace` times as long as it should."""
+    """A clock of work that takes longer while `slowness` lasts."""
 
-    def __init__(self, clock: Clock, pace: Callable[[], float]) -> None:
-        self._clock, self._pace = clock, pace
+    def __init__(self, clock: Clock, slowness: Slowness) -> None:
+        self._clock, self._slowness = clock, slowness
+
+    @property
+    def bill_s(self) -> float:
+        """See `Clock`."""
+        return self._clock.bill_s
 
     def spend(self, seconds: float) -> None:
         """See `Clock`."""
-        self._clock.spend(seconds * self._pace())
+        self._clock.spend(self._slowness.takes_s(seconds, after_s=self._clock.bill_s))
 
     def then(self, effect: Callable[[], None]) -> None:
         """See `Clock`."""
@@ -35,6 +46,8 @@ class PacedClock:
 
 class Immediate:
     """A clock for tests and tools: effects happen at once, `spent_s` is the sum."""
+
+    bill_s = 0.0
 
     def __init__(self) -> None:
         self.spent_s = 0.0

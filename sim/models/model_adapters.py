@@ -29,6 +29,7 @@ from gleaner.sim.models.rank_work import SimRankWork
 from gleaner.sim.models.saved_memory import SimCheckpoints, SimCopies
 from gleaner.sim.models.scorer import ScorerFaults, SimScorer
 from gleaner.sim.models.trainer_work import SimTrainerWork, TrainedModel, TrainerStores, first_weights
+from gleaner.sim.slowness import Slowness
 
 HOST_CORES = 16
 HOST_MEMORY_BYTES = 256 * 2**30
@@ -65,15 +66,14 @@ class ModelFaults:
         scorers: of verifiers on this host, ordered and counted.
         load_fails: whether an engine fails to load this version.
         spoil: the result of an engine's turn as it is returned.
-        trainer_pace: how many times as long the trainer's work takes now; checkpoint_pace: the same of the
-            disk that takes checkpoints.
+        trainer: slowness of its work; checkpoints: of the disk that takes them.
     """
 
     scorers: ScorerFaults = field(default_factory=ScorerFaults)
     load_fails: Callable[[int], bool] = lambda version: False
     spoil: Callable[[StepResult], StepResult] = lambda result: result
-    trainer_pace: Callable[[], float] = lambda: 1.0
-    checkpoint_pace: Callable[[], float] = lambda: 1.0
+    trainer: Slowness = field(default_factory=lambda: Slowness(lambda: 0.0))
+    checkpoints: Slowness = field(default_factory=lambda: Slowness(lambda: 0.0))
 
 
 class ModelAdapterFactory:
@@ -153,7 +153,7 @@ class ModelAdapterFactory:
                 copies=self.host_copies(state_dir),
                 places=(self.kept.memory, self.kept.durable),
             ),
-            PacedClock(self._clock, self._model_faults.trainer_pace),
+            PacedClock(self._clock, self._model_faults.trainer),
         )
 
     def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> MakeHttpEntry:
@@ -186,7 +186,7 @@ class ModelAdapterFactory:
             self.kept.memory,
             directory,
             keep,
-            PacedClock(self._clock, self._model_faults.checkpoint_pace),
+            PacedClock(self._clock, self._model_faults.checkpoints),
             self.job_model.checkpoint_s(self.host_devices),
         )
 

@@ -176,6 +176,16 @@ def test_frozen_process_gets_its_commit_when_it_resumes() -> None:
     assert times_s == [5.0]
 
 
+def test_slow_disk_has_its_usual_pace_when_it_is_over() -> None:
+    machine = Machine()
+    machine.disk.slow(1.0, 2.0, bytes_per_s=1.0)
+    write = Write("a", 1, [NewRow("DiskFact", 1, bytes(1000))], False)
+    assert 2.0 < machine.disk.sync_s([write]) < 2.5  # and not the 1000 s of its bytes
+    machine.loop.call_at(2.0, lambda: None)
+    machine.loop.run(until_s=2.0)
+    assert machine.disk.sync_s([write]) < 0.5
+
+
 def test_full_disk_refuses_reports_and_loses_nothing() -> None:
     machine = Machine()
     process, store = machine.start()
