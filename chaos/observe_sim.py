@@ -47,6 +47,7 @@ from gleaner.sim.file_mapping import FileMapping
 from gleaner.sim.hosts import Host, SimProcess
 from gleaner.sim.machine_injector import Answered
 from gleaner.sim.message_hooks import ObservedMessage
+from gleaner.sim.models.clock import Immediate
 from gleaner.sim.models.saved_memory import SimCopies
 from gleaner.sim.outcome import saved_steps
 from gleaner.supervisor import ActorSystem
@@ -95,6 +96,7 @@ class Observer:
         self._frozen_s: dict[SimProcess, float] = {}
         self._known: set[SimProcess] = set()
         self._published: dict[tuple[int, bytes], bytes] = {}
+        self._whole: dict[SimProcess, int] = {}  # newest state on the host of a process before a file rotted
         self._findings = 0
         self._looks = 0
 
@@ -150,7 +152,8 @@ class Observer:
         elif isinstance(message, Serving | Fetched) and seen.direction == "out":
             self._look_at_image(process.host, message)
         elif isinstance(message, SaveState) and message.trained is not None and seen.direction == "out":
-            newest = self._newest_state(process)
+            # a trainer that has sealed its state is right to record it, though the state rots meanwhile
+            newest = max(self._newest_state(process.host), self._whole.get(process, -1))
             self._jury.see(RecordWritten(self._now_s, process.host.name, message.trained.step, newest))
 
     def _commit(self, host: Host, write: Write) -> None:
@@ -180,6 +183,13 @@ class Observer:
                 self._now_s, answered.command, answered.message, answered.answer, answered.refusal
             )
         )
+
+    def rots(self, host: str) -> None:
+        """A file on this host is about to rot: the states there are whole for the last time."""
+        if host in self._cluster.hosts:
+            found = self._cluster.hosts[host]
+            newest = self._newest_state(found)
+            self._whole.update(dict.fromkeys((it for it in found.processes if it.ended is None), newest))
 
     def acknowledged(self, stream: str, incarnation: int, seq: int) -> None:
         """See `acknowledgements`."""
@@ -300,11 +310,11 @@ class Observer:
 
     # -- the trainer's state --
 
-    def _newest_state(self, process: SimProcess) -> int:
+    def _newest_state(self, host: Host) -> int:
         """The newest whole state on a host, by the bytes in its memory and on its disk; -1: none."""
-        host, job = process.host, self._cluster.job
+        job = self._cluster.job
         memory = FileMapping(host.memory, places.SHARED_MEMORY)
-        copy = SimCopies(memory, places.state_copy_dir(job, host.name), process.meter).newest()
+        copy = SimCopies(memory, places.state_copy_dir(job, host.name), Immediate()).newest()
         saved = [seen.step for seen in saved_steps([host], job) if not seen.damage]
         return max([-1 if copy is None else copy.step, *saved])
 

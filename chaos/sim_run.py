@@ -81,7 +81,9 @@ def run(
     jury = jury_of(truth.of, rollout.staleness, config.train_problems, rollout.max_pending, truth, config)
     observer = Observer(cluster, jury, truth, drawn.faults)
     injector = FaultInjector(cluster)
-    machines = MachineInjector(cluster, injector, random.Random(f"{seed}/machines"), observer.commanded)
+    machines = MachineInjector(
+        cluster, injector, random.Random(f"{seed}/machines"), observer.commanded, observer.rots
+    )
     faults = Faults(injector, drawn.faults, machines)
     world = WorldObserver(cluster, jury.see, faults.resolve)
     reached: list[Found] = []

@@ -49,6 +49,7 @@ class MachineInjector:
         cluster: the one to break. hosts: its hosts.
         rng: its own stream of randomness.
         on_answer: called with each answer to a command.
+        before_rot: called with the host before a file on it rots.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class MachineInjector:
         hosts: FaultInjector,
         rng: random.Random,
         on_answer: Callable[[Answered], None] = lambda answered: None,
+        before_rot: Callable[[str], None] = lambda host: None,
     ) -> None:
         self._cluster, self._hosts, self._rng, self._on_answer = cluster, hosts, rng, on_answer
+        self._before_rot = before_rot
 
     # -- disks --
 
@@ -121,6 +124,7 @@ class MachineInjector:
         path = _newest(files, folder, least)
         if not path:
             return False
+        self._before_rot(host)
         files.corrupt(path, self._rng.randrange(len(files.read(path))))
         self._cluster.loop.trace.note("bit rot", host, path)
         if what == "image":

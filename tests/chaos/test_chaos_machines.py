@@ -1,8 +1,13 @@
 """Faults of disks, clouds, engines, trainers and operators: applied, ended, and borne by a job."""
 
 from collections.abc import Callable
+from typing import cast
 
+from gleaner.actors.cluster import job as places
+from gleaner.actors.protocol.cluster import SaveState, StepTrained
 from gleaner.chaos.apply_machines import begin
+from gleaner.chaos.invariants.catalogue import Jury
+from gleaner.chaos.invariants.facts import Fact, RecordWritten
 from gleaner.chaos.machine_faults import (
     AnyMachineFault,
     BadEngine,
@@ -13,8 +18,17 @@ from gleaner.chaos.machine_faults import (
     SlowDisk,
     SlowTrainer,
 )
+from gleaner.chaos.observe_sim import Observer
 from gleaner.chaos.plan import load
 from gleaner.chaos.sim_run import run
+from gleaner.chaos.truth_sim import SimTruth
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.file_mapping import FileMapping
+from gleaner.sim.hosts import KILLED, SimProcess
+from gleaner.sim.message_hooks import ObservedMessage
+from gleaner.sim.models.clock import Immediate
+from gleaner.sim.models.saved_memory import SimCopies
+from gleaner.sim.run_setup import RunSetup
 
 
 class FakeMachines:
@@ -80,3 +94,48 @@ def test_job_survives_a_power_loss_that_takes_records_of_its_steps() -> None:
     assert [str(broken) for broken in report.broken] == []
     assert report.ended == "done"
     assert report.fired["power_loss"] >= 1
+
+
+class Seen:
+    """A jury that keeps the facts."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+
+    def see(self, fact: Fact) -> None:
+        self.facts.append(fact)
+
+
+def test_step_whose_copy_rots_before_its_record_counts_as_sealed_for_its_trainer_alone() -> None:
+    cluster = SimCluster(RunSetup(load("machines").config, seed=3))
+    host, jury = cluster.hosts["reserved-1"], Seen()
+    host.power_on()
+    truth = SimTruth(cluster.setting.job_model, cluster.setting.config, cluster.setting.reserved)
+    observer = Observer(cluster, cast("Jury", jury), truth)
+    observer.begin()
+
+    async def idle(process: SimProcess) -> int:
+        await process.stop_order.wait()
+        return 0
+
+    def records(process: SimProcess) -> int:
+        """The newest whole state, by the fact that the process puts step 2 on record."""
+        save = SaveState(step=2, trained=StepTrained(step=2, samples=(), root=b""))
+        observer._seen(ObservedMessage(process, "out", "ask", "training/trainer", "training/state", save))
+        (newest,) = [fact.newest for fact in jury.facts if isinstance(fact, RecordWritten)][-1:]
+        return newest
+
+    memory = FileMapping(host.memory, places.SHARED_MEMORY)
+    copies = SimCopies(memory, places.state_copy_dir(cluster.job, host.name), Immediate())
+    first = host.start("reserved-1/trainer", idle, 0.0)
+    assert records(first) == -1
+    copies.write(1, {"state": b"one"})
+    copies.write(2, {"state": b"two"})
+    assert records(first) == 2
+    observer.rots(host.name)
+    host.memory.corrupt(str(copies.slots[1] / "state"))
+    assert records(first) == 2
+    first.end(KILLED)
+    assert records(host.start("reserved-1/trainer", idle, 0.0)) == 1  # it has the older state
+    cluster.loop.run(1.0)
+    cluster.loop.close()
