@@ -1,7 +1,8 @@
 """Answers follow commits: what an actor confirms is in its journal first.
 
 Owns the newest commits that the answers confirm: members, registrations, batches. Only then does a death
-between the two change nothing that its caller relies on.
+between the two change nothing that its caller relies on. An answer that was right stays so when it is
+repeated from memory, for a caller that lost it and asks again.
 """
 
 from collections.abc import Iterable
@@ -28,6 +29,7 @@ class AnswersFollowCommits(Check):
     def __init__(self, shadow: Shadow) -> None:
         self._shadow = shadow
         self._members: set[str] = set()
+        self._registered: set[tuple[str, str]] = set()  # instances and epochs that were confirmed rightly
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, Committed):
@@ -42,5 +44,7 @@ class AnswersFollowCommits(Check):
                     yield f"{node} was given work and is no member in the journal"
             elif isinstance(message, Registered) and fact.source == MANAGER:
                 stream = self._shadow.streams.get(fact.to)
-                if stream is None or stream.gone:
+                if stream is not None and not stream.gone:
+                    self._registered.add((fact.to, message.epoch))
+                elif (fact.to, message.epoch) not in self._registered:
                     yield f"{fact.to} was registered and has not joined in the journal"

@@ -20,6 +20,7 @@ from gleaner.actors.rollout.journal.journaled_state import BatchWeights
 from gleaner.actors.rollout.state.events import (
     Dispatched,
     FrameLogged,
+    InstanceGone,
     InstanceJoined,
     RequestsDue,
     VersionPublished,
@@ -485,6 +486,10 @@ def test_answer_before_its_commit_is_found() -> None:
     joined = passed(1.0, reply, to=ONE, mode="reply")
     assert judged(opened(1), joined, check="answers") == []
     assert judged(joined, check="answers") == [f"{ONE} was registered and has not joined in the journal"]
+    gone = commit(2.0, InstanceGone(instance=ONE, incarnation=5, cause="link down"))
+    again = passed(3.0, reply, to=ONE, mode="reply")  # to a caller that lost the first answer
+    assert judged(opened(1), joined, gone, again, check="answers") == []
+    assert len(judged(opened(1), gone, again, check="answers")) == 1
 
 
 def test_frame_beyond_its_credit_is_found() -> None:
