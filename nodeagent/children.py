@@ -137,12 +137,19 @@ class Children:
         config = places.config_of(own)
         if lacks := await self._services.adapters.unmet(self._role, config):
             raise UnmetRequirements(lacks)
-        self._system.live_by(Bounds.of(config).limits)  # the agent started before any settings were known
+        bounds = Bounds.of(config)
+        self._system.live_by(bounds.limits)  # the agent started before any settings were known
+        if bounds.force_out:
+            await self._system.force_out_journals()
         self._tracer = self._services.open_tracer(config.traces, self._location, config.limits.log_bytes)
         self._system.tracer = self._tracer
         job_file = self._services.write_job(self._location.state_dir, own)
         location = replace(self._location, job=job.run_id)
         self._journal = await self._services.open_job_journals(location, COMMIT_S)
+        # Later steps are based on the weights of a step that this host has on record. Were the record lost
+        # with the host's power, the step would be done again in another order, and give other weights.
+        if bounds.force_out or self._role == "reserved":
+            await self._journal.force_out()
         # An earlier life of this process wrote there, perhaps when this host's clock was ahead.
         self._system.incarnations.at_least(await self._journal.newest_incarnation())
         fleet = config.fleet

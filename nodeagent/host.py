@@ -98,6 +98,8 @@ class Bounds:
     commit_s: float = COMMIT_S
     log_bytes: int = LOG_BYTES
     seed: int = 0
+    force_out: bool = False
+    """Each commit of its journals is on the disk before it is acknowledged."""
 
     @classmethod
     def of(cls, config: Config) -> "Bounds":
@@ -112,6 +114,7 @@ class Bounds:
             commit_s=config.rollout.journal_commit_ms / 1000,
             log_bytes=config.limits.log_bytes,
             seed=config.job.seed,
+            force_out=config.job.journal_fsync == "commit",
         )
 
 

@@ -28,6 +28,8 @@ async def open_system(
     sockets = services.open_sockets(location, incarnations.mint())
     try:
         journals = services.open_journals(location, bounds.commit_s)
+        if bounds.force_out:
+            await journals.force_out()
         incarnations.at_least(await journals.newest_incarnation())  # even if this host's clock is behind
     except BaseException:
         sockets.close()

@@ -212,6 +212,9 @@ class _NoJournal:
     ) -> Awaitable[int]:
         self._refuse(stream)
 
+    def force_out(self) -> Awaitable[None]:
+        self._refuse("a commit")
+
     def probe(self) -> Awaitable[None]:
         self._refuse("a probe")
 

@@ -3,9 +3,8 @@
 Owns the durability of a write. A committed write is kept whatever dies after it. A write that a kill cut off
 happened, or did not, or is there by half; the next process that opens the journal drops that half, as
 SQLite's recovery does with the tail of its log. A full disk refuses and has lost nothing. The duration of a
-write, and the fate of one that is cut off, are drawn from the seed. A power cut that takes back an
-acknowledged write is not modelled: journals here promise only to survive a kill (`SqliteJournal`,
-`durable=False`).
+write, and the fate of one that is cut off, are drawn from the seed. A power loss
+(`lose_power`) takes back what was acknowledged, except what a journal had forced out.
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ bookkeeping; the mean of an exponential."""
 STALL_PROBABILITY = 0.002
 STALL_S = (0.02, 0.2)
 """Now and then a commit waits for the disk to write back: tenths of a second, as on a busy cloud volume."""
+FORCE_S = 0.001
+"""A commit that is forced out (`fsync`) takes so much longer on an SSD; the mean of an exponential."""
 LOOK_S = 0.0002  # a claim or a read
 
 FATES = ("kept", "torn", "lost")
@@ -182,9 +183,11 @@ class SimDisk:
 
     # -- for its journals --
 
-    def sync_s(self, writes: Sequence[Write] = ()) -> float:
-        """Duration of the next commit, of these writes."""
+    def sync_s(self, writes: Sequence[Write] = (), *, forced: bool = False) -> float:
+        """Duration of the next commit, of these writes; forced: out to the platters."""
         seconds = self._rng.expovariate(1 / SYNC_S)
+        if forced:
+            seconds += self._rng.expovariate(1 / FORCE_S)
         if self._rng.random() < STALL_PROBABILITY:
             seconds += self._rng.uniform(*STALL_S)
         more_s = 0.0
@@ -225,6 +228,12 @@ class SimDisk:
             else:
                 self._count("refused: fenced", f"{kept.place} {write.stream}")
         return results
+
+    def forced_out(self, kept: KeptStreams) -> None:
+        """Everything that was committed there is on the platters: no power loss takes it back."""
+        unsure = self._unsure.get(kept.place)
+        if unsure is not None:
+            unsure.force_out()
 
     def cut_off(self, kept: KeptStreams, process: ProcessLoop, writes: Sequence[Write]) -> None:
         """The process that writes them has died meanwhile."""

@@ -83,6 +83,7 @@ class SimJournal:
         self._idle: asyncio.Future[None] | None = None  # for a caller that closes it
         self._in_flight: tuple[Group, ReadyTimer] | None = None
         self._unable = ""
+        self._forced = False
         process.at_death(self._cut_off)
 
     @property
@@ -92,7 +93,13 @@ class SimJournal:
 
     def open(self, stream: str, incarnation: int) -> asyncio.Future[None]:
         """See `JournalStore.open`."""
-        return self._call(lambda: self._kept.claim(stream, incarnation))
+
+        def claim() -> None:
+            self._kept.claim(stream, incarnation)
+            if self._forced:
+                self._disk.forced_out(self._kept)
+
+        return self._call(claim)
 
     def append(
         self, stream: str, incarnation: int, events: Sequence[Message], *, flush: bool = False
@@ -135,6 +142,14 @@ class SimJournal:
             self._unable = ""
 
         return self._call(probe)
+
+    def force_out(self) -> asyncio.Future[None]:
+        """See `JournalStore.force_out`."""
+
+        def force() -> None:
+            self._forced = True
+
+        return self._call(force)
 
     def refuses(self) -> str:
         """See `JournalStore.refuses`."""
@@ -196,7 +211,7 @@ class SimJournal:
             queued = self._queue.popleft()
             assert isinstance(queued, _Queued)
             group.queued.append(queued)
-        takes_s = self._disk.sync_s(group.writes)
+        takes_s = self._disk.sync_s(group.writes, forced=self._forced)
         self._disk.begins(self._process, takes_s)
         timer = self._disk.loop.call_later(takes_s, self._written, group)
         self._in_flight = group, timer
@@ -211,6 +226,8 @@ class SimJournal:
         results: Sequence[Committed | Exception]
         try:
             results = self._disk.commit(self._kept, group.writes)
+            if self._forced:
+                self._disk.forced_out(self._kept)
             unable = ""
         except JournalError as problem:
             results = [problem] * len(group.queued)

@@ -99,6 +99,9 @@ class KeptStreams:
         """See `Keeper`."""
         return max((stream.incarnation for stream in self._streams.values()), default=0)
 
+    def force_out(self) -> None:
+        """See `Keeper`: `SimJournal` has the disk do so."""
+
     def probe(self) -> None:
         """See `Keeper`."""
         if low := self.low():

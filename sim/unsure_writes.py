@@ -1,6 +1,7 @@
 """UnsureWrites: the newest transactions of a journal, which a power loss may take back.
 
-Owns what is sure: everything up to SQLite's last checkpoint, and what the kernel has written back by itself.
+Owns what is sure: everything up to SQLite's last checkpoint, what the kernel has written back by itself, and
+what a commit forced out.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ class UnsureWrites:
         self._sure = KeptStreams(kept.place, lambda: "", lambda: "")
         self._sure.restore(kept.all_rows())
         self._recent: deque[tuple[float, Commit]] = deque()
+        self._forced = 0  # so many of the oldest of these were forced out
         kept.on_commit = self._committed
 
     def lose_power(self, rng: random.Random, *, false_syncs: bool) -> Recovered:
         """The journal is what production finds after that."""
-        self._settle()
+        self._settle(sure=0 if false_syncs else self._forced)
         left = after_power_loss(
             self._kept.place,
             self._sure.all_rows(),
@@ -44,7 +46,12 @@ class UnsureWrites:
             self._kept.torn = False
             self._sure.restore(left.streams)
             self._recent.clear()
+            self._forced = 0
         return left
+
+    def force_out(self) -> None:
+        """Everything so far is stored, unless the disk only reports so."""
+        self._forced = len(self._recent)
 
     def _committed(self, commit: Commit) -> None:
         self._recent.append((self._now_s(), commit))
@@ -57,4 +64,5 @@ class UnsureWrites:
         before_s = self._now_s() - WRITEBACK_S
         while self._recent and (sure > 0 or self._recent[0][0] <= before_s):
             self._sure.apply(self._recent.popleft()[1])
+            self._forced = max(0, self._forced - 1)
             sure -= 1

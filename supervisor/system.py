@@ -106,6 +106,10 @@ class ActorSystem:
         self.limits = limits
         self.watches.retime()
 
+    async def force_out_journals(self) -> None:
+        """Force every later commit of this process's journals out to the disk. Raises JournalError."""
+        await self._journals.force_out()
+
     def finish(self, work: Coroutine[object, object, None]) -> None:
         """Run what an ended actor left to close; `close` waits for it."""
         task = asyncio.get_running_loop().create_task(work)

@@ -1,7 +1,7 @@
 """Settings of a job itself, and of the policy that it trains."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -26,6 +26,11 @@ class Job(Section, frozen=True, kw_only=True):
     """Final weights bit-identical to those of any other run of these settings, whatever dies on the way:
     fixed shapes in the engine, micro-batches in the order of the prompts. Needs `threads = 1` in `engine` and
     `training`, and the same processor and libraries on every host; decodes more slowly."""
+    journal_fsync: Literal["step", "commit"] = "step"
+    """What journals force out to their disks before they acknowledge it: "step", what a reserved host records
+    of its steps, or "commit", every commit of every process. A kill loses nothing with either. With "step" a
+    power failure of the head takes the newest seconds of its journals, and perhaps the job with them
+    (docs/operations.md)."""
     actors: list[str] = []
     """Actors of your own, each as `module:Class`, that the head runs beside the job in a process of their own
     (docs/actors.md); they are found as `own/Class`."""

@@ -77,6 +77,9 @@ class Keeper(Protocol):
     def newest_incarnation(self) -> int:
         """The highest incarnation that ever wrote here; 0 if none did."""
 
+    def force_out(self) -> None:
+        """Force every later commit out to the disk before it returns."""
+
     def probe(self) -> None:
         """Commit and take back a write that needs space."""
 
@@ -158,6 +161,10 @@ class GroupCommit:
             self._unable = ""
 
         return self._call(probe)
+
+    def force_out(self) -> "asyncio.Future[None]":
+        """See `JournalStore.force_out`."""
+        return self._call(self._keeper.force_out)
 
     def refuses(self) -> str:
         """See `JournalStore.refuses`."""

@@ -73,6 +73,10 @@ class MemoryJournal:
 
         return _done(write)
 
+    def force_out(self) -> Awaitable[None]:
+        """See `JournalStore.force_out`: there is no disk."""
+        return _done(lambda: None)
+
     def read(self, stream: str) -> Awaitable[Replayed]:
         """See `JournalStore.read`."""
 

@@ -49,6 +49,11 @@ class JournalStore(Protocol):
     def probe(self) -> Awaitable[None]:
         """Prove that appends would be taken, by a write that leaves nothing. Raises JournalError."""
 
+    def force_out(self) -> Awaitable[None]:
+        """From now on a commit is forced out to the disk (`fsync`) before it is acknowledged: a power failure
+        of the host takes back none of them. Until then a commit survives every kill of the process alone. A
+        database does what its server is set to. Raises (when awaited): JournalError."""
+
     def refuses(self) -> str:
         """Why new work should not be begun here, "" where it may: less space is left than accepted work may
         still need, or the last commit failed. Appends are still tried."""

@@ -61,6 +61,9 @@ class PostgresKeeper:
         with self._connected() as db:
             return read_stream(db, self._space, stream) or StreamRows(stream, 0, 0, 0, None, ())
 
+    def force_out(self) -> None:
+        """See `Keeper`. A server does so with each commit, where `fsync` and `synchronous_commit` are on."""
+
     def probe(self) -> None:
         """See `Keeper`."""
         row = (self._space, TRIAL, 0, "", 0, bytes(PROBE_BYTES), 0)

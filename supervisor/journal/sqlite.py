@@ -113,6 +113,13 @@ class SqliteKeeper:
             raise self._translate(problem) from problem
         return newest or 0
 
+    def force_out(self) -> None:
+        """See `Keeper`."""
+        try:
+            self._db.execute("PRAGMA synchronous=FULL")
+        except SQLITE_ERRORS as problem:
+            raise self._translate(problem) from problem
+
     def probe(self) -> None:
         """See `Keeper`."""
         if low := self.low():

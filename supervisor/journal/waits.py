@@ -56,6 +56,10 @@ class WatchedStore:
         taken = self._store.snapshot(stream, incarnation, state, flush=flush)
         return self._entered(taken, stream, "a commit of its journal", COMMIT_LATE_S)
 
+    def force_out(self) -> Awaitable[None]:
+        """See `JournalStore.force_out`."""
+        return self._store.force_out()
+
     def probe(self) -> Awaitable[None]:
         """See `JournalStore.probe`."""
         return self._store.probe()

@@ -256,6 +256,35 @@ def test_flipped_bit_is_refused_with_the_journal_name() -> None:
         machine.replay()
 
 
+@pytest.mark.parametrize("false_syncs", [False, True])
+def test_forced_commits_survive_a_power_loss_unless_the_disk_only_reports_them(*, false_syncs: bool) -> None:
+    """Two journals of a host: the commits of one are forced out."""
+    kept: list[list[list[int]]] = []
+    for seed in range(12):
+        machine = Machine(seed)
+        machine.disk.track_unsure()
+        process, forced = machine.start()
+        other = machine.disk.journal("journal/other.sqlite", process, commit_s=COMMIT_S)
+
+        async def writes(forced: SimJournal = forced, other: SimJournal = other) -> None:
+            await forced.force_out()
+            for number in range(6):
+                await Journal(forced, "a", 1).append(fact(number))
+                await Journal(other, "a", 1).append(fact(number))
+
+        machine.loop.complete(process, writes(), within_s=5.0)
+        process.kill()
+        machine.disk.lose_power(random.Random(seed), false_syncs=false_syncs)
+        found = []
+        for place in (PLACE, "journal/other.sqlite"):
+            rows = machine.disk.view(place).rows("a")
+            found.append([] if rows is None else [row.seq for row in rows.events])
+        kept.append(found)
+    whole = list(range(1, 7))
+    assert all(forced == whole for forced, _ in kept) is not false_syncs
+    assert not all(plain == whole for _, plain in kept)
+
+
 Step = tuple[str, str, int, int]
 
 

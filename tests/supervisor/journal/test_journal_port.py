@@ -54,6 +54,18 @@ async def test_events_are_replayed_in_order_after_closing(place: PlaceUnderTest)
     await store.close()
 
 
+async def test_forced_commits_are_kept_like_others(place: PlaceUnderTest) -> None:
+    store = place.open()
+    journal = Journal(store, "a", 1)
+    await journal.append(Fact(number=1))
+    await store.force_out()
+    assert await journal.append(Fact(number=2)) == 2
+    await store.close()
+    store = place.open()
+    assert await facts(Journal(store, "a", 2)) == numbered(1, 2)
+    await store.close()
+
+
 async def test_snapshot_bounds_the_replay(place: PlaceUnderTest) -> None:
     store = place.open()
     journal = Journal(store, "a", 1)

@@ -75,6 +75,14 @@ async def killed(tmp_path: Path) -> Path:
     return left
 
 
+async def test_commits_are_forced_out_from_the_call_on(tmp_path: Path) -> None:
+    keeper = SqliteKeeper(tmp_path / "j.sqlite", durable=False, reserve_bytes=0)
+    assert keeper.pragma("synchronous") == 1  # NORMAL: a checkpoint alone waits for the disk
+    keeper.force_out()
+    assert keeper.pragma("synchronous") == 2  # FULL: each commit does
+    keeper.close()
+
+
 async def test_log_torn_at_any_byte_gives_a_prefix(killed: Path) -> None:
     log = killed.with_name("j.sqlite-wal")
     whole, database = log.read_bytes(), killed.read_bytes()
