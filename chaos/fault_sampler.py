@@ -81,7 +81,8 @@ class Drawer:
             "sick_verifier": self._sick_verifier,
             "restart_storm": self._restart_storm,
         }
-        machines = MachineDrawer(rng, self._length, terrain.preemptible, head_returns=terrain.head_returns)
+        loses_head = terrain.head_returns and terrain.head_durable
+        machines = MachineDrawer(rng, self._length, terrain.preemptible, loses_head=loses_head)
         self.draws.update(machines.draws)
         if not terrain.preemptible:
             for kind in ("kill_zone", "notice", "false_notice"):

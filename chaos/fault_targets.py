@@ -35,13 +35,15 @@ HANGS: tuple[tuple[str, Process], ...] = (
 
 class FaultTargets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Targets of faults. `zones`: of preemptible hosts. `head_returns`: a killed head is started again and
-    resumes the job. `ranks`: processes of the trainer's gang beside its first. `callers`: programs that send
-    single requests (`gleaner.chaos.callers`). `clients`: HTTP clients of the head's gateway
-    (`gleaner.chaos.gateway_clients`), which the settings must then have."""
+    resumes the job. `head_durable`: its journals force each commit out, so that it may lose its power; a run
+    has that from its settings (`gleaner.chaos.plan`). `ranks`: processes of the trainer's gang beside its
+    first. `callers`: programs that send single requests (`gleaner.chaos.callers`). `clients`: HTTP clients of
+    the head's gateway (`gleaner.chaos.gateway_clients`), which the settings must then have."""
 
     preemptible: Annotated[int, Meta(ge=0, le=1000)] = 3
     zones: tuple[str, ...] = ("a", "b")
     head_returns: bool = False
+    head_durable: bool = False
     ranks: Annotated[int, Meta(ge=0, le=2)] = 0
     callers: Annotated[int, Meta(ge=0, le=16)] = 0
     clients: Annotated[int, Meta(ge=0, le=64)] = 0

@@ -38,7 +38,7 @@ class MachineDrawer:
 
     Args:
         length: of a fault: from its start, the shortest and the longest, a duration that ends by the horizon.
-        preemptible: their number. head_returns: a killed head is started again.
+        preemptible: their number. loses_head: the head may lose its power.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class MachineDrawer:
         length: Callable[[float, float, float], float],
         preemptible: int,
         *,
-        head_returns: bool,
+        loses_head: bool,
     ) -> None:
         self._rng, self._length, self._preemptible = rng, length, preemptible
-        self._head_returns = head_returns
+        self._loses_head = loses_head
         self.draws: dict[str, Callable[[float], AnyMachineFault]] = {
             "slow_disk": self._slow_disk,
             "power_loss": self._power_loss,
@@ -77,7 +77,8 @@ class MachineDrawer:
         )
 
     def _power_loss(self, at_s: float) -> AnyMachineFault:
-        return PowerLoss(at_s=at_s, host="@reserved", back_s=self._length(at_s, 0.5, 10.0))
+        host = self._of(("@head", "@reserved")) if self._loses_head else "@reserved"
+        return PowerLoss(at_s=at_s, host=host, back_s=self._length(at_s, 0.5, 10.0))
 
     def _bit_rot(self, at_s: float) -> AnyMachineFault:
         what, back_s, host = self._of(ROTTEN), 0.0, "@reserved"

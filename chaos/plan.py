@@ -107,7 +107,9 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     def schedule(self, seed: int) -> Schedule:
         """The schedule of the run of this seed."""
         bounds = self.campaign.bounds or bounds_of(self.config)
-        return draw(seed, self.campaign.terrain, self.campaign.options, bounds, self.traces)
+        durable = self.config_of(seed).job.journal_fsync == "commit"
+        terrain = msgspec.structs.replace(self.campaign.terrain, head_durable=durable)
+        return draw(seed, terrain, self.campaign.options, bounds, self.traces)
 
 
 def load(name: str, availability: Sequence[str] = ()) -> Loaded:

@@ -21,7 +21,14 @@ from gleaner.chaos.faults import (
     SickVerifier,
     kind_of,
 )
-from gleaner.chaos.machine_faults import BadEngine, BitRot, CloudTrouble, OperatorCommand, SlowDisk
+from gleaner.chaos.machine_faults import (
+    BadEngine,
+    BitRot,
+    CloudTrouble,
+    OperatorCommand,
+    PowerLoss,
+    SlowDisk,
+)
 
 SHAPES: Mapping[str, tuple[str, ...]] = {
     "kill_host": ("preemptible", "reserved, back again", "head, back at its address"),
@@ -45,6 +52,7 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
     "bad_scorer": ("hang", "crash", "lie"),
     "sick_verifier": ("raise", "hang", "crash"),
     "slow_disk": ("latency", "rate", "stall"),
+    "power_loss": ("head", "reserved"),
     "bit_rot": ("checkpoint", "copy", "image"),
     "cloud_trouble": ("refuses", "late", "extra"),
     "operator_command": ("preempt", "drain", "stop", "kill", "resubmit", "submit_other", "publish"),
@@ -59,6 +67,8 @@ def shapes_of(fault: AnyFault) -> tuple[str, ...]:
     match fault:
         case KillHost():
             return (_host(fault.host),)
+        case PowerLoss():
+            return (_role(fault.host),)
         case Hang():
             return (_hung(fault),)
         case KillOnMessage():

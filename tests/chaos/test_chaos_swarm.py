@@ -84,7 +84,7 @@ def test_every_kind_is_drawn_and_options_vary_by_seed() -> None:
 
 
 def test_every_shape_of_every_kind_is_drawn() -> None:
-    terrain = FaultTargets(head_returns=True)
+    terrain = FaultTargets(head_returns=True, head_durable=True)
     drawn = [
         draw(seed, terrain, options, Bounds())
         for seed in range(400)
