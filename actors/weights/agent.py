@@ -211,6 +211,7 @@ class TransferAgent(Actor):
         on = message.sources[0]
         async with self.ctx.wait("a version of weights", on=on, deadline_s=FETCH_LATE_S, go_on=True) as wait:
             try:
+                await self._served.look_again(*key)
                 refusal = await fetching.run(wait, lambda: self._served.has(*key))
                 if fetching.sealed:
                     self._take(fetching)
@@ -269,7 +270,7 @@ class TransferAgent(Actor):
         self._relayed += fetching.relayed
         self._bad_chunks += fetching.pulls.bad_chunks
         self._down_bytes_s = fetching.pulls.down_bytes_s
-        manifest, model_config = self._served.require(message.version, message.root)
+        manifest, model_config = self._served.hand_out(message.version, message.root)
         return msgspec.structs.replace(
             self._here(manifest, model_config),
             tensors=tensors_of(manifest, message.part),

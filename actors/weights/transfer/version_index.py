@@ -45,6 +45,7 @@ class VersionIndex:
         self._ctx, self._store, self._server, self._on_gone = ctx, images, server, on_gone
         self._have: dict[int, tuple[Manifest, bytes]] = {}
         self._parts: dict[int, tuple[Chunk, ...]] = {}  # of the versions that are not here whole
+        self._handed: set[tuple[int, bytes]] = set()  # versions, with their roots, that an engine has got
 
     def __contains__(self, version: int) -> bool:
         return version in self._have
@@ -70,14 +71,39 @@ class VersionIndex:
             return
         note = msgspec.msgpack.decode(noted, type=_Note)
         manifest = Manifest.decode(note.manifest)
-        try:
-            with self._store.open(version) as image:
-                await self._ctx.offload(manifest.verify, image.view, note.part)
-        except ManifestError as damage:
+        if damage := await self._damage(manifest, note.part):
             self._ctx.log.warning("what was left of an earlier life is discarded: %s", damage)
             self._store.discard(version)
             return
         self.add(manifest, note.model_config, note.part)
+
+    async def look_again(self, version: int, root: bytes) -> None:
+        """Compare a version that was handed out before with its manifest once more. The engine that had it
+        has ended, and its memory may have been damaged since. A damaged version is dropped."""
+        if (version, root) not in self._handed or not self.has(version, root):
+            return
+        try:
+            damage = await self._damage(self._have[version][0], self._parts.get(version))
+        except NoSuchImage as problem:
+            damage = str(problem)
+        if damage:
+            self._ctx.log.warning("version %d is dropped, to be pulled again: %s", version, damage)
+            self.drop(version, root)
+
+    def hand_out(self, version: int, root: bytes) -> tuple[Manifest, bytes]:
+        """What an engine learns of the version. Raises Refused if it is not here, or has another root."""
+        found = self.require(version, root)
+        self._handed = {one for one in (*self._handed, (version, root)) if self.has(*one)}
+        return found
+
+    async def _damage(self, manifest: Manifest, part: tuple[Chunk, ...] | None) -> str:
+        """The damage of an image, "" for none. Raises NoSuchImage."""
+        try:
+            with self._store.open(manifest.version) as image:
+                await self._ctx.offload(manifest.verify, image.view, part)
+        except ManifestError as damage:
+            return str(damage)
+        return ""
 
     def add(self, manifest: Manifest, model_config: bytes, part: tuple[Chunk, ...] | None = None) -> None:
         """Serve a version whose image is sealed in the store, or the `part` of it that is here. Of the older
