@@ -53,7 +53,7 @@ def bearable(faults: Iterable[AnyFault], bounds: Bounds) -> list[AnyFault]:
     for fault in sorted(faults, key=lambda it: it.at_s):
         host, times_s = _deaths(fault)
         name = _one_name(host)
-        lurks = isinstance(fault, KillOnMessage | KillInCommit | Hang) or _rots_fatally(fault)
+        lurks = _lurks(fault)
         if name == "@preemptible" or not (times_s or lurks):
             kept.append(fault)
         elif _fits([*deaths.get(name, []), *times_s], lurking[name] + lurks, bounds):
@@ -78,9 +78,12 @@ def _deaths(fault: AnyFault) -> tuple[str, list[float]]:
     return "", []
 
 
-def _rots_fatally(fault: AnyFault) -> bool:
-    """A file rots as soon as it is there, and takes processes with it."""
-    return isinstance(fault, BitRot) and (fault.back_s > 0 or fault.what == "image")
+def _lurks(fault: AnyFault) -> int:
+    """Deaths by a fault that waits for its moment. A file rots as soon as it is there; with the image of a
+    reserved host, its agent and its trainer die."""
+    if isinstance(fault, BitRot):
+        return 2 if fault.what == "image" else int(fault.back_s > 0)
+    return int(isinstance(fault, KillOnMessage | KillInCommit | Hang))
 
 
 def _one_name(host: str) -> str:

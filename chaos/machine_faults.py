@@ -48,8 +48,9 @@ class PowerLoss(Fault, frozen=True, kw_only=True, tag="power_loss"):
 
 
 class BitRot(Fault, frozen=True, kw_only=True, tag="bit_rot"):
-    """A bit of a file at rest flips, from `at_s` on as soon as there is such a file. Processes that hold an
-    image die, so that it is read again. With `back_s` the host loses its power, and is up so much later."""
+    """A bit of a file at rest flips, from `at_s` on as soon as there is such a file. Processes that have
+    loaded an image die, so that it is read again, and sometimes the agent that serves it. With `back_s` the
+    host loses its power, and is up so much later."""
 
     host: Where
     what: Rotten

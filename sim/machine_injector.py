@@ -96,8 +96,8 @@ class MachineInjector:
 
     def rot(self, host: str, what: str, back_s: float, done: Callable[[], None]) -> bool:
         """A bit of a file at rest flips, as soon as there is such a file: `done` is called then. Of a durable
-        checkpoint only where an earlier one is left. The processes that hold an image die, so that it is read
-        again."""
+        checkpoint only where an earlier one is left. The processes that have loaded an image die, so that it
+        is read again, and in half of the cases the agent that serves it."""
         if host not in self._cluster.hosts:
             return False
         self._rot_once_there(host, what, back_s, done)
@@ -128,7 +128,8 @@ class MachineInjector:
         files.corrupt(path, self._rng.randrange(len(files.read(path))))
         self._cluster.loop.trace.note("bit rot", host, path)
         if what == "image":
-            for kind in ("transfer", "engine"):
+            agent = ("transfer",) if self._rng.random() < 0.5 else ()
+            for kind in (*agent, "engine", "trainer"):
                 self._hosts.kill_process(host, kind)
         if back_s and self._hosts.kill_host(host):
             self._cluster.loop.call_later(back_s, self._hosts.start_host, host)
