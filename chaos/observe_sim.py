@@ -189,7 +189,8 @@ class Observer:
         if host in self._cluster.hosts:
             found = self._cluster.hosts[host]
             newest = self._newest_state(found)
-            self._whole.update(dict.fromkeys((it for it in found.processes if it.ended is None), newest))
+            for process in found.processes:
+                self._whole[process] = max(newest, self._whole.get(process, -1))
 
     def acknowledged(self, stream: str, incarnation: int, seq: int) -> None:
         """See `acknowledgements`."""
