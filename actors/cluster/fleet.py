@@ -63,7 +63,8 @@ class FleetPolicy:
         n_prem_max: most hosts at a time, for any N_prem.
         notice_s: from a notice to the end, where the trace names no removal.
         begin_s: the trace's time at which this policy takes over; earlier events are not replayed.
-        running: hosts that run already.
+        running: hosts that run already. Those beyond `n_prem_max`, which nothing can have started, do not
+            count: `found` gives them back.
     """
 
     def __init__(
@@ -86,6 +87,10 @@ class FleetPolicy:
         if availability is None:
             self._offers = {f"spot-{number}": _Offer() for number in range(1, n_prem_max + 1)}
         self.advance(begin_s)
+        by_offer = sorted(running, key=lambda name: name not in self._offers)
+        for name in by_offer[n_prem_max:]:  # a cloud delivered it unasked while the head was away
+            del self._running[name]
+            self._withdrawn.discard(name)
 
     @property
     def follows_trace(self) -> bool:

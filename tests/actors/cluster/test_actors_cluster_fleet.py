@@ -83,6 +83,18 @@ def test_host_that_was_not_started_counts_and_goes_back_where_it_is_one_too_many
     assert fleet.running == ["a", "stranger"]
 
 
+def test_host_delivered_while_the_head_was_away_goes_back_if_it_is_one_too_many() -> None:
+    running = ["a-stranger", "spot-1", "spot-2"]
+    fleet = FleetPolicy(None, n_prem_max=2, notice_s=30.0, running=running)
+    fleet.n_prem = 1
+    assert fleet.found(running, 1.0) == [KillHost("a-stranger")]
+    assert fleet.found(running, 1.2) == []
+    fleet.exited("a-stranger", 2.0, in_order=False)
+    assert fleet.running == ["spot-1", "spot-2"]  # more than are wished for now: they stay
+    whole = FleetPolicy(None, n_prem_max=3, notice_s=30.0, running=running)
+    assert whole.found(running, 1.0) == []
+
+
 def test_available_host_starts_when_another_host_ends() -> None:
     fleet = policy(n_prem_max=1)
     assert step(fleet, 0.0) == [StartHost("a")]
