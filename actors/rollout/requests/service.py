@@ -258,6 +258,8 @@ class RequestService:
             weights = self._journaled.newest_weights() if exact is None else self._weights(exact)
             if met and weights is not None:
                 await self._make_room()
+                if name not in self._waiting:
+                    return  # cancelled meanwhile: that was answered, and this manager may die before it is due
                 self._sessions.begun(request_id(name, 0, 0), message.session)
                 try:
                     await self._open(self._batch(message, weights.version), weights)

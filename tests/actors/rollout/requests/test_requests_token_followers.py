@@ -11,8 +11,11 @@ from gleaner.actors.protocol.requests import Cancel, Generate, Progress
 from gleaner.actors.protocol.rollout import HoldBack
 from gleaner.actors.protocol.sampling_params import Sampling
 from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.requests.service import RequestService
 from gleaner.actors.rollout.settings import ManagerSettings
+from gleaner.actors.rollout.state.events import RequestsDue
 from gleaner.supervisor import Actor, Done, Refused, handles
+from gleaner.supervisor.journal.file import contents_of, view_file
 from tests.actors.rollout.state.test_state_versions import HELLO, generate
 
 FOLLOWED = msgspec.structs.replace(HELLO, follower="rollout/gateway")
@@ -120,6 +123,44 @@ async def test_request_that_waits_for_its_gate_is_cancellable(tmp_path: Path) ->
         with pytest.raises(Refused, match="late was cancelled"):
             await asked
         await host.system.close()
+
+
+async def test_request_that_is_cancelled_before_it_is_journaled_is_never_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, waits = asyncio.Event(), asyncio.Event()
+
+    async def make_room(service: RequestService) -> None:
+        waits.set()
+        await room.wait()
+
+    monkeypatch.setattr(RequestService, "_make_room", make_room)
+    async with plane(tmp_path) as running:
+        await running.submit()
+        queued = (await running.figures()).queued
+        asked = asyncio.create_task(generate(running, HELLO))
+        await waits.wait()
+        await running.head.ask("rollout/manager", Cancel(ids=["hello"]), Done)
+        room.set()
+        with pytest.raises(Refused, match="hello was cancelled"):
+            await asked
+        assert (await running.figures()).queued == queued
+
+
+async def test_cancel_is_answered_when_it_is_in_the_journal(tmp_path: Path) -> None:
+    async with plane(tmp_path) as running:
+        await running.submit()  # no instance: it waits
+        queued = (await running.figures()).queued
+        asked = asyncio.create_task(generate(running, HELLO))
+        async with asyncio.timeout(60):
+            while (await running.figures()).queued == queued:
+                await asyncio.sleep(0.01)
+        await running.head.ask("rollout/manager", Cancel(ids=["hello"]), Done)
+        with view_file(tmp_path / "head.sqlite") as journal:
+            events = contents_of(journal, ["rollout/manager"])["rollout/manager"].events
+        due = [one.requests for one in events if isinstance(one, RequestsDue)]
+        assert due == [("generate-hello/0/0",)]
+        assert (await asked).status == "deadline"
 
 
 async def test_sampling_parameters_reach_the_engine_and_identify_requests(tmp_path: Path) -> None:
