@@ -13,6 +13,7 @@ from gleaner.actors.rollout.dispatch.placement import MOST_SPEED
 from gleaner.chaos.invariants.check import Check, Found
 from gleaner.chaos.invariants.conservation import WorkConserved
 from gleaner.chaos.invariants.contents import CONTENTS, content_checks
+from gleaner.chaos.invariants.drained_hosts import DrainedHosts
 from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed, RunEnd
 from gleaner.chaos.invariants.failed_versions import GivenUpRightly
 from gleaner.chaos.invariants.fences import OldIncarnationsSilent
@@ -39,7 +40,7 @@ CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
     RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure, OnceAndInOrder,
     HungIsEnded, NoInventedDeath, SingleRequests, GatewayAnswers, GatewayTimes, GivenUpRightly,
-    WorkConserved, SeedingEnds, CommandsAnswered, *CONTENTS, *WORLD_CHECKS,
+    WorkConserved, SeedingEnds, CommandsAnswered, DrainedHosts, *CONTENTS, *WORLD_CHECKS,
 )  # fmt: skip
 MAX_FOUND = 50
 """Violations kept of one run; later ones mostly follow from the first."""
@@ -138,6 +139,7 @@ def jury_of(
             WorkConserved(shadow, max_pending, MOST_SPEED),
             SeedingEnds(),
             CommandsAnswered(),
+            DrainedHosts(),
             *content_checks(shadow, truth),
             *world_checks(shadow, config or Config()),
         ),

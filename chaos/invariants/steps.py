@@ -38,6 +38,7 @@ class EachStepOnce(Check):
         self._root: dict[int, bytes] = {}
         self._batches: dict[int, tuple[Made, MicroBatches]] = {}
         self._finished = 0
+        self._most = 0  # the newest step that was ever on record at its reserved host
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, RecordWritten) and fact.newest < fact.step:
@@ -56,6 +57,8 @@ class EachStepOnce(Check):
                 elif isinstance(message, StepFinished):
                     if message.step != self._finished + 1:
                         yield f"step {message.step} was recorded after step {self._finished}"
+                    if message.step > self._most:
+                        yield f"step {message.step} is finished, and was never on record at its reserved host"
                     self._finished = message.step
 
     def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
@@ -65,6 +68,7 @@ class EachStepOnce(Check):
         if event.step != self._last + 1:
             yield f"step {event.step} was trained after step {self._last}"
         self._last = event.step
+        self._most = max(event.step, self._most)
         made = tuple(sorted((sample.request, sample.count, sample.crc) for sample in event.samples))
         if self._made.setdefault(event.step, made) != made:
             yield f"step {event.step} was done again from other samples"

@@ -331,6 +331,11 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
     ("I5", "was recorded after step 0", [commit(StepFinished(step=2), stream="training/controller")]),
     (
         "I5",
+        "never on record at its reserved host",
+        [commit(StepFinished(step=1), stream="training/controller")],
+    ),
+    (
+        "I5",
         "in other micro-batches",
         [
             commit(

@@ -10,9 +10,9 @@ from gleaner.actors.cluster.scheduler import ClusterState, MembersAre
 from gleaner.actors.cluster.seeding import SeedingState
 from gleaner.actors.cluster.step_statistics import StepStatistics
 from gleaner.actors.names import BALANCER, CONTROLLER, MANAGER, SCHEDULER, TRAINER
-from gleaner.actors.protocol.balancer import InstanceDown, InstanceUp
+from gleaner.actors.protocol.balancer import ForgetAll, InstanceDown, InstanceUp
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
-from gleaner.actors.protocol.cluster import JobSpec, NodeWork, Plan, PreemptionNotice, SaveState
+from gleaner.actors.protocol.cluster import CloudNotice, JobSpec, NodeWork, Plan, PreemptionNotice, SaveState
 from gleaner.actors.protocol.instances import Registered, RegisterInstance, Serving, Withdraw, Withdrawn
 from gleaner.actors.protocol.rollout import Groups, RolloutFigures, Weights
 from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainStep
@@ -474,6 +474,35 @@ def test_later_window_of_a_step_is_not_judged_by_the_plan() -> None:
     planned_one = [order, trainer(1.1, opening), missing, trainer(3.1, CloseSeeding())]
     bridge = [trainer(4.0, opening), trainer(4.3, CloseSeeding())]
     assert judged(opened(3), *planned_one, *bridge, check="planned window") == []
+
+
+def hinted(at_s: float, kind: Literal["none", "hint", "notice"] = "hint") -> MessagePassed:
+    return passed(at_s, CloudNotice(kind=kind), to="spot-1/agent", way="in", process="spot-1/agent")
+
+
+def test_request_for_a_drained_host_is_found() -> None:
+    well = looks(40, look("spot-1"), look("spot-2"))
+    story = [opened(4), *well, hinted(10.0)]
+    assert judged(*story, sent(12.0, 1), check="drained hosts") == []  # the manager may not know yet
+    assert judged(*story, sent(30.0, 1, to=TWO), check="drained hosts") == []
+    assert judged(*story, hinted(20.0, "none"), sent(30.0, 1), check="drained hosts") == []
+    late = f"{ONE} gets 2 requests; spot-1 is drained for 20.0 s, and nothing was against it for 20.0 s"
+    assert judged(*story, sent(30.0, 2), sent(31.0, 1, first=2), check="drained hosts") == [late]
+
+
+def test_request_for_a_drained_host_is_excused_until_the_host_has_repeated_it() -> None:
+    story = [opened(4), hinted(10.0)]
+    well = looks(40, look("spot-1"))
+    manager = passed(27.0, ForgetAll(), to=BALANCER, way="local")
+    assert judged(*story, *well, manager, sent(30.0, 1), check="drained hosts") == []
+    assert len(judged(*story, *well, manager, sent(33.0, 1), check="drained hosts")) == 1
+    reply = Registered(manager=address(MANAGER), epoch="1.1", stream_endpoint="e", stream_key="")
+    again = passed(27.0, reply, to=ONE, mode="reply")
+    assert judged(*story, *well, again, sent(30.0, 1), check="drained hosts") == []
+    broken = looks(40, look("spot-1", calm_s=2.0))
+    assert judged(*story, *broken, sent(30.0, 1), check="drained hosts") == []
+    other_life = looks(40, look("spot-1", agent_s=5.0))
+    assert judged(*story, *other_life, sent(30.0, 1), check="drained hosts") == []
 
 
 def test_answer_before_its_commit_is_found() -> None:

@@ -259,7 +259,7 @@ class RequestService:
             if met and weights is not None:
                 await self._make_room()
                 if name not in self._waiting:
-                    return  # cancelled meanwhile: that was answered, and this manager may die before it is due
+                    return  # cancelled meanwhile: that was answered, and a death would forget it
                 self._sessions.begun(request_id(name, 0, 0), message.session)
                 try:
                     await self._open(self._batch(message, weights.version), weights)
