@@ -26,6 +26,7 @@ from gleaner.chaos.faults import (
     Slow,
     Zombie,
 )
+from gleaner.chaos.machine_faults import OperatorCommand
 from gleaner.chaos.schedule import Schedule
 
 Script = Callable[[random.Random], list[AnyFault]]
@@ -132,6 +133,19 @@ def _a_trainer_that_dies_behind_its_step(rng: random.Random) -> list[AnyFault]:
     ]  # fmt: skip
 
 
+def _a_manager_that_restarts_during_drains(rng: random.Random) -> list[AnyFault]:
+    """An operator has hosts drained, and the manager dies shortly after it was notified."""
+    faults: list[AnyFault] = []
+    for number, low in enumerate((10.0, 26.0, 42.0)):
+        at_s = _at(rng, low, low + 2.0)
+        host = f"@preemptible/{number}"
+        faults += [
+            OperatorCommand(at_s=at_s, what="drain", host=host, notice_s=_at(rng, 12.0, 14.0)),
+            KillProcess(at_s=_at(rng, at_s + 0.5, at_s + 1.5), host="@head", process="rollout"),
+        ]
+    return faults
+
+
 def _verifiers_that_hang(rng: random.Random) -> list[AnyFault]:
     """Every reward worker hangs, again and again: the scores queued behind pass their deadline."""
     return [BadScorer(at_s=_at(rng, 11.0, 15.0), how="hang", count=12)]
@@ -206,6 +220,7 @@ LEADS: Mapping[str, Script] = {
     "a bad network": _a_bad_network,
     "a trainer that starts again": _a_trainer_that_starts_again,
     "a trainer that dies behind its step": _a_trainer_that_dies_behind_its_step,
+    "a manager that restarts during drains": _a_manager_that_restarts_during_drains,
     "verifiers that hang": _verifiers_that_hang,
     "a verifier that fails": _a_verifier_that_fails,
     "verdicts that are none": _verdicts_that_are_none,

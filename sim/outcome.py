@@ -121,7 +121,7 @@ def _saved_step(files: FileMapping, directory: Path) -> SavedStep:
     try:
         whole = verify(files, directory)
         commit = msgspec.msgpack.decode(files[directory / COMMIT_FILE], type=Commit)
-    except (Damaged, KeyError, msgspec.MsgspecError) as problem:
+    except (Damaged, KeyError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
         return SavedStep(directory.name, step, damage=str(problem))
     return SavedStep(directory.name, whole.step, commit.samples)
 

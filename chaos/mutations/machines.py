@@ -8,6 +8,7 @@ from gleaner.chaos.mutations.mutation import Mutation
 
 CONTENT_CHECKS = ("contents", "updates", "I1", "I2", "I3", "I8", "history", "verdicts")
 FLEET_CHECKS = ("fleet size", "I8")
+STATE_CHECKS = ("I5", "I8", "updates", "no stray failure")
 
 
 def _slip(
@@ -71,5 +72,109 @@ MACHINES: tuple[Mutation, ...] = (
         'self._now.state == "done":\n            return self._job_is()',
         ("commands",),
         "operator_command",
+    ),
+    Mutation(
+        "a drain that is reported once",
+        "a drained host repeats its drain to the manager, which may have restarted",
+        (
+            Edit(
+                "gleaner.nodeagent.departure",
+                '        while kind == "hint":\n            await self._allow(allowed=False)\n'
+                "            await asyncio.sleep(AGAIN_S)",
+                '        if kind == "hint":\n            await self._allow(allowed=False)',
+            ),
+        ),
+        ("drained hosts",),
+        lead="a manager that restarts during drains",
+        campaign="machines",
+    ),
+    # -- disks and power --
+    _slip(
+        "a record of a step that is not forced out",
+        "a reserved host forces its records of steps out to the disk",
+        "nodeagent.children",
+        'if bounds.force_out or self._role == "reserved":',
+        "if bounds.force_out:",
+        STATE_CHECKS,
+        "power_loss",
+    ),
+    _slip(
+        "commits that are not forced out",
+        "each commit of the head is forced out, where the job wants that",
+        "nodeagent.host",
+        'force_out=config.job.journal_fsync == "commit",',
+        "force_out=False,",
+        (*CONTENT_CHECKS, "I4", "I5", "commands"),
+        "power_loss",
+    ),
+    _slip(
+        "a step that is done before its record is stored",
+        "a step is done when its record is in the journal of its host",
+        "actors.cluster.state_manager",
+        "await self.ctx.journal.append(trained)",
+        "self.ctx.journal.append_soon(trained)",
+        STATE_CHECKS,
+        "slow_disk",
+    ),
+    _slip(
+        "a state is believed whatever it holds",
+        "a saved state is compared with its seal before it is used",
+        "actors.cluster.sealed_folder",
+        "    if found != info:\n        what",
+        "    if found is None:\n        what",
+        STATE_CHECKS,
+        "bit_rot",
+        "kill_process",
+        "kill_host",
+    ),
+    _slip(
+        "an image from before is believed",
+        "an agent that starts again compares the images that it finds with their hashes",
+        "actors.weights.transfer.version_index",
+        "        if damage := await self._damage(manifest, note.part):",
+        '        if damage := "":',
+        ("I6", "I8"),
+        "bit_rot",
+    ),
+    _slip(
+        "an image is handed out again unread",
+        "an image that another engine gets is compared with its hashes once more",
+        "actors.weights.agent",
+        "                await self._served.look_again(*key)\n",
+        "",
+        ("I6", "I8"),
+        "bit_rot",
+    ),
+    # -- trainers --
+    _slip(
+        "a slow trainer is taken for a hung one",
+        "work has hung only when it takes many times as long as ever before",
+        "supervisor.work_deadlines",
+        "max(self._floor_s, TIMES * longest_s)",
+        "1.5 * longest_s",
+        ("I8", "recovery time", "no stray failure"),
+        "slow_trainer",
+    ),
+    # -- clouds, once more --
+    _slip(
+        "a surplus host outlives the head",
+        "a host beyond the most that may run goes back, though the head was away when it came",
+        "actors.cluster.fleet",
+        "for name in by_offer[n_prem_max:]:",
+        "for name in by_offer[len(by_offer) :]:",
+        FLEET_CHECKS,
+        "cloud_trouble",
+        "kill_host",
+        "power_loss",
+    ),
+    _slip(
+        "a refused host counts as rented",
+        "a host that the cloud refuses is requested again",
+        "actors.cluster.provider",
+        "                    self._fleet.exited(action.name, now_s, in_order=False)\n            elif",
+        "            elif",
+        FLEET_CHECKS,
+        "cloud_trouble",
+        "kill_host",
     ),
 )

@@ -480,28 +480,41 @@ def hinted(at_s: float, kind: Literal["none", "hint", "notice"] = "hint") -> Mes
     return passed(at_s, CloudNotice(kind=kind), to="spot-1/agent", way="in", process="spot-1/agent")
 
 
+def answers(end_s: int, *, silent_from_s: float = LONG_S, silent_until_s: float = LONG_S) -> list[Fact]:
+    """The answers of the head to the hellos of both hosts."""
+    return [
+        passed(second, NodeWork(job=None), to=f"{host}/agent", way="in", process=f"{host}/agent")
+        for second in range(1, end_s)
+        if not silent_from_s <= second < silent_until_s
+        for host in ("spot-1", "spot-2")
+    ]
+
+
 def test_request_for_a_drained_host_is_found() -> None:
     well = looks(40, look("spot-1"), look("spot-2"))
-    story = [opened(4), *well, hinted(10.0)]
+    story = [opened(4), *well, *answers(40), hinted(10.0)]
     assert judged(*story, sent(12.0, 1), check="drained hosts") == []  # the manager may not know yet
     assert judged(*story, sent(30.0, 1, to=TWO), check="drained hosts") == []
     assert judged(*story, hinted(20.0, "none"), sent(30.0, 1), check="drained hosts") == []
-    late = f"{ONE} gets 2 requests; spot-1 is drained for 20.0 s, and nothing was against it for 20.0 s"
+    late = f"{ONE} gets 2 requests; spot-1 is drained for 20.0 s, and could report that for 20.0 s"
     assert judged(*story, sent(30.0, 2), sent(31.0, 1, first=2), check="drained hosts") == [late]
 
 
 def test_request_for_a_drained_host_is_excused_until_the_host_has_repeated_it() -> None:
     story = [opened(4), hinted(10.0)]
-    well = looks(40, look("spot-1"))
+    well = [*looks(40, look("spot-1")), *answers(40)]
     manager = passed(27.0, ForgetAll(), to=BALANCER, way="local")
     assert judged(*story, *well, manager, sent(30.0, 1), check="drained hosts") == []
     assert len(judged(*story, *well, manager, sent(33.0, 1), check="drained hosts")) == 1
     reply = Registered(manager=address(MANAGER), epoch="1.1", stream_endpoint="e", stream_key="")
     again = passed(27.0, reply, to=ONE, mode="reply")
     assert judged(*story, *well, again, sent(30.0, 1), check="drained hosts") == []
-    broken = looks(40, look("spot-1", calm_s=2.0))
+    broken = [*looks(40, look("head", "head", calm_s=2.0), look("spot-1")), *answers(40)]
     assert judged(*story, *broken, sent(30.0, 1), check="drained hosts") == []
-    other_life = looks(40, look("spot-1", agent_s=5.0))
+    for until_s in (28.0, LONG_S):
+        cut_off = [*looks(40, look("spot-1")), *answers(40, silent_from_s=20.0, silent_until_s=until_s)]
+        assert judged(*story, *cut_off, sent(30.0, 1), check="drained hosts") == []
+    other_life = [*looks(40, look("spot-1", agent_s=5.0)), *answers(40)]
     assert judged(*story, *other_life, sent(30.0, 1), check="drained hosts") == []
 
 
