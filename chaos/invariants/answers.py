@@ -22,6 +22,7 @@ class AnswersFollowCommits(Check):
 
     fact_kinds = (Committed, MessagePassed)
     message_kinds = (NodeWork, Registered)
+    committed_kinds = (MembersAre,)
     name = "answers"
     promise = "a host is given work only when it is a member in the journal, an instance only when it joined"
     meaning = "If this fails, a restart forgets a host or an instance after it was accepted."

@@ -55,6 +55,7 @@ class NoCapacityForgotten(Check):
 
     fact_kinds = (Committed, MessagePassed, WorldSeen)
     message_kinds = (RegisterInstance, Serving)
+    committed_kinds = (VersionPublished, Dispatched)
     name = "no capacity forgotten"
     promise = (
         "a host is used again soon after the last reason against it (a fault, a notice, a start): its "

@@ -42,6 +42,8 @@ CHECKS: tuple[type[Check], ...] = (
     HungIsEnded, NoInventedDeath, SingleRequests, GatewayAnswers, GatewayTimes, GivenUpRightly,
     WorkConserved, SeedingEnds, CommandsAnswered, DrainedHosts, *CONTENTS, *WORLD_CHECKS,
 )  # fmt: skip
+Kind = tuple[type[Fact], type[Message] | None]
+"""Type of a fact, and of its message or its one event."""
 MAX_FOUND = 50
 """Violations kept of one run; later ones mostly follow from the first."""
 
@@ -52,7 +54,7 @@ class Jury:
     def __init__(self, checks: Iterable[Check], shadow: Shadow) -> None:
         self.found: list[Found] = []
         self._checks = tuple(checks)
-        self._seeing: dict[type[Fact] | type[Message], list[Check]] = {}  # by type of fact or message
+        self._seeing: dict[Kind, list[Check]] = {}
         self._shadow = shadow
         self.on_fact: Callable[[Fact], None] | None = None
         """Called with every fact before the checks see it: for a story of the run."""
@@ -66,7 +68,7 @@ class Jury:
             self.on_fact(fact)
         if isinstance(fact, Committed) and fact.stream == MANAGER:
             for message in () if fact.snapshot else fact.messages:
-                self._shown(replace(fact, messages=(message,)))
+                self._shown(fact if len(fact.messages) == 1 else replace(fact, messages=(message,)))
                 for name, text in self._shadow.apply(message):
                     self._add(name, fact.at_s, text)
             if fact.snapshot:
@@ -83,9 +85,11 @@ class Jury:
         return self.found
 
     def _shown(self, fact: Fact) -> None:
-        kind: type[Fact] | type[Message] = type(fact)
-        if kind is MessagePassed:
-            kind = type(fact.message)  # type: ignore[attr-defined]
+        kind: Kind = type(fact), None
+        if isinstance(fact, MessagePassed):
+            kind = MessagePassed, type(fact.message)
+        elif isinstance(fact, Committed) and len(fact.messages) == 1:
+            kind = Committed, type(fact.messages[0])
         seeing = self._seeing.get(kind)
         if seeing is None:
             seeing = self._seeing[kind] = [check for check in self._checks if check.wants(fact)]

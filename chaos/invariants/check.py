@@ -6,7 +6,7 @@ Owns the shape that every check of `catalogue` has. To write a new one, see docs
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gleaner.chaos.invariants.facts import Fact, MessagePassed, RunEnd
+from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed, RunEnd
 from gleaner.rlctl.audit.invariants import Evidence
 from gleaner.supervisor import Message
 
@@ -34,14 +34,20 @@ class Check:
     """The kinds of facts that `see` is called with."""
     message_kinds: tuple[type[Message], ...] = (Message,)
     """Kinds of `MessagePassed` messages with which `see` is called: most facts are such messages."""
+    committed_kinds: tuple[type[Message], ...] = (Message,)
+    """Kinds of events with which `see` is called, of commits of one event: most of those are token frames."""
     name = ""
     promise = ""
     meaning = ""
 
     def wants(self, fact: Fact) -> bool:
         """Whether `see` is called with facts like this one."""
-        heard = not isinstance(fact, MessagePassed) or isinstance(fact.message, self.message_kinds)
-        return heard and isinstance(fact, self.fact_kinds)
+        if isinstance(fact, MessagePassed) and not isinstance(fact.message, self.message_kinds):
+            return False
+        if isinstance(fact, Committed) and len(fact.messages) == 1:
+            one = fact.messages[0]
+            return isinstance(one, self.committed_kinds) and isinstance(fact, self.fact_kinds)
+        return isinstance(fact, self.fact_kinds)
 
     def see(self, fact: Fact) -> Iterable[str]:
         """Take a fact. Called in the order of events; must not keep data that grows with the run, except open

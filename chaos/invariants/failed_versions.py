@@ -20,6 +20,7 @@ class GivenUpRightly(Check):
     """See `promise`."""
 
     fact_kinds, message_kinds = (Committed, MessagePassed), (NotLoaded, Serving)
+    committed_kinds = (VersionFailed,)
     name = "failed loads"
     promise = f"a version is given up only after {LEAST} loads of it failed, and where no instance serves it"
     meaning = (

@@ -38,6 +38,7 @@ class FleetAsWished(Check):
     """See `promise`. every_instance: the job's plans ignore N_prem."""
 
     fact_kinds = (Committed, WorldSeen, HostRented, HostDelivered, HostsLeft, Paid)
+    committed_kinds = (ClusterState,)
     name = "fleet size"
     promise = (
         "no host is rented beyond N_prem of the newest plan, none that is wished is missing for long, none "

@@ -31,6 +31,7 @@ class SelectedByScores(Check):
     """See the module."""
 
     fact_kinds, message_kinds = (Committed, MessagePassed), (Groups,)
+    committed_kinds = (BatchSubmitted, BatchReleased, GroupsKept, GroupsDropped, GroupsAdded)
     name = "selection"
     promise = (
         "a group counts if its scores differ, or if too many groups before it had equal ones; a surplus "

@@ -37,6 +37,7 @@ class InstancesLive(Check):
 
     fact_kinds = (Committed, MessagePassed, WorldSeen)
     message_kinds = (RegisterInstance, InstanceUp, InstanceDown, ForgetAll)
+    committed_kinds = (JobOver, Dispatched)
     name = "instances"
     promise = (
         "a dispatched request begins in its instance while that has free slots, or is taken back; an "

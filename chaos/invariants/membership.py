@@ -28,6 +28,7 @@ class MembersLive(Check):
     """See `promise`."""
 
     fact_kinds = (Committed, WorldSeen, HostRecorded)
+    committed_kinds = (MembersAre,)
     name = "membership"
     promise = (
         "the scheduler's members and the hosts in the history are those that live, but for the time that a "

@@ -19,6 +19,7 @@ class PlansSurvive(Check):
 
     fact_kinds = (Committed, MessagePassed)
     message_kinds = (Plan,)
+    committed_kinds = (ClusterState,)
     name = "plans survive"
     promise = (
         "a plan changes only with a new measurement, it is in the journal before it is answered, and nothing "

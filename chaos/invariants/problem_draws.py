@@ -25,6 +25,7 @@ class DrawnInTurn(Check):
     """See the module."""
 
     fact_kinds = (Committed,)
+    committed_kinds = (Drawn, Redrawn, Returned, GroupsDropped, BatchSubmitted, StepFinished, GroupsAdded)
     name = "draws"
     promise = (
         "problems are drawn one after the other, those of aborted groups once more, and none twice for a "

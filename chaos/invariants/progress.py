@@ -18,6 +18,7 @@ class EveryStepEnds(Check):
     """I8."""
 
     fact_kinds = (Committed,)
+    committed_kinds = (StepFinished,)
     name = "I8"
     promise = "while the reserved hosts live, every step ends"
     meaning = (

@@ -49,6 +49,7 @@ class FiguresOfSamples(Check):
     """See the module."""
 
     fact_kinds = (Committed,)
+    committed_kinds = (StepTrained, BatchReleased)
     name = "history"
     promise = "each step and evaluation is recorded once, with its rewards, counts, losses and seconds"
     meaning = (

@@ -25,6 +25,7 @@ class RequestsEndInTime(Check):
 
     fact_kinds = (Committed, WorldSeen, MessagePassed)
     message_kinds = (ForgetAll,)
+    committed_kinds = (Dispatched,)
     name = "request age"
     promise = "a request is over within its deadline after its first dispatch, however often it moves"
     meaning = "If this fails, one long request holds up a step for as long as hosts come and go."

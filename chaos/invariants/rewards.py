@@ -20,6 +20,7 @@ class RewardsOnce(Check):
     """See the module."""
 
     fact_kinds, message_kinds = (Committed, MessagePassed), (Groups,)
+    committed_kinds = (Scored, StepTrained, BatchLedger)
     name = "I7"
     promise = (
         "every reward counts once, and is the one of its response; no step trains on a sample without one"

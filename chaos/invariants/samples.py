@@ -42,6 +42,7 @@ class EachRequestOnce(Check):
     """I1."""
 
     fact_kinds, message_kinds = (Committed, MessagePassed), (Groups,)
+    committed_kinds = (BatchLedger, StepTrained, Rewound)
     name = "I1"
     promise = "each request reaches the trainer exactly once, its tokens are its spans joined"
     meaning = (
@@ -184,6 +185,7 @@ class OnPolicy(Check):
     """I3."""
 
     fact_kinds = (Committed,)
+    committed_kinds = (StepTrained, BatchLedger)
     name = "I3"
     promise = "every token of a trained sample was made under the step's version, or within the bound"
     meaning = (

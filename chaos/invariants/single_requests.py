@@ -42,6 +42,7 @@ class SingleRequests(Check):
     """See the module."""
 
     fact_kinds = (RequestAsked, RequestAnswered, Committed)
+    committed_kinds = (BatchSubmitted,)
     name = "single requests"
     promise = "an id is one request, with one answer within its gate, however often it is asked for"
     meaning = (

@@ -23,6 +23,7 @@ class EachStepOnce(Check):
     """I5."""
 
     fact_kinds = (Committed, RecordWritten)
+    committed_kinds = (StepTrained, Rewound, StepFinished)
     name = "I5"
     promise = "no step is skipped or done twice, and one done again gives the same bits"
     meaning = (

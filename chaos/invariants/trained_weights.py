@@ -21,6 +21,7 @@ class WeightsOfSamples(Check):
     """See the module."""
 
     fact_kinds = (Committed,)
+    committed_kinds = (StepTrained, Rewound)
     name = "updates"
     promise = (
         "the weights of a step are those before it, updated with every scored sample of its groups: prompt, "

@@ -22,6 +22,7 @@ class TrueVerdicts(Check):
     """See the module."""
 
     fact_kinds = (Committed, VerifierAnswered)
+    committed_kinds = (Scored,)
     name = "verdicts"
     promise = "a journaled score is what a verifier gave to the whole response; a failure gives none"
     meaning = (
