@@ -82,7 +82,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> ReadyCallback:
         """Run `callback` after everything scheduled before."""
-        turn = ReadyCallback(callback, args, self, context if context is not None else self._context())
+        if context is None:  # nothing of another process's context may pass over
+            context = _copied() if self._master.current is self else contextvars.Context()
+        turn = ReadyCallback(callback, args, self, context)
         self._queue.append(turn)
         return turn
 
@@ -95,8 +97,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> ReadyTimer:
         """Run it in `delay` seconds."""
         master = self._master  # as `call_at`, whose call would cost as much as its work
+        if context is None:
+            context = _copied() if master.current is self else contextvars.Context()
         when = master.now_s + delay
-        turn = ReadyTimer(when, callback, args, self, context if context is not None else self._context())
+        turn = ReadyTimer(when, callback, args, self, context)
         if self.alive:
             master.age += 1
             heapq.heappush(master.timers, (when, master.age, turn))
@@ -110,12 +114,22 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> ReadyTimer:
         """Run it at the time `when`; of several that are due at once, the first scheduled one runs first."""
-        turn = ReadyTimer(when, callback, args, self, context if context is not None else self._context())
+        master = self._master
+        if context is None:
+            context = _copied() if master.current is self else contextvars.Context()
+        turn = ReadyTimer(when, callback, args, self, context)
         if self.alive:
-            master = self._master
             master.age += 1
             heapq.heappush(master.timers, (when, master.age, turn))
         return turn
+
+    def again_later(self, timer: ReadyTimer, delay: float) -> None:
+        """Run a timer of this loop again, in `delay` seconds: one that has run, or was never scheduled."""
+        master = self._master
+        timer._when = when = master.now_s + delay
+        timer._scheduled = True
+        master.age += 1
+        heapq.heappush(master.timers, (when, master.age, timer))
 
     def timer_cancelled(self) -> None:
         """One of its timers in the heap will do nothing when it is due."""
@@ -266,23 +280,17 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def _usual_lane(self) -> Queue:
         master, order, slower_s = self._master, self._order, (self.slowness - 1) * TURN_S
         if order is not None:
-            pass_s = order.pass_s
-            return PassQueue(
-                lambda: pass_s() * self.slowness + slower_s, order.arranged, master.call_later, self._let_out
-            )
+            pass_s, slowness = order.pass_s, self.slowness
+            slowed = pass_s if slowness == 1.0 else lambda: pass_s() * slowness + slower_s
+            return PassQueue(slowed, order.arranged, master.world, self._let_out)
         if slower_s > 0:
-            return PassQueue(lambda: slower_s, _as_they_came, master.call_later, self._let_out)
+            return PassQueue(lambda: slower_s, _as_they_came, master.world, self._let_out)
         return master.ready
 
     def _let_out(self, turns: list[AnyTurn]) -> None:
         """These turns of a slow process may run now."""
         if self.alive:
             (self._master.ready if self._parked is None else self._parked).extend(turns)
-
-    def _context(self) -> contextvars.Context:
-        """The context of the caller, unless the caller is another process: nothing of its context may pass
-        over."""
-        return _copied() if self._master.current is self else contextvars.Context()
 
     def _let_go(self) -> None:
         """Release finished tasks. The run has no garbage collector, so the other tasks stay alive without a

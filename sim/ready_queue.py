@@ -89,7 +89,7 @@ class PassQueue(deque[AnyTurn]):
     Args:
         pass_s: gives the seconds of the next pass.
         arranged: gives the turns of a pass in the order in which they run.
-        call_later: of the world, whose time a slow process does not slow.
+        world: has the timer of the passes: a slow process does not slow its time.
         let_out: takes the turns that may run now.
     """
 
@@ -97,21 +97,23 @@ class PassQueue(deque[AnyTurn]):
         self,
         pass_s: Callable[[], float],
         arranged: Callable[[list[AnyTurn]], list[AnyTurn]],
-        call_later: Callable[[float, Callable[[], None]], asyncio.TimerHandle],
+        world: ProcessLoop,
         let_out: Callable[[list[AnyTurn]], None],
     ) -> None:
         super().__init__()
         self._pass_s = pass_s
         self._arranged = arranged
-        self._call_later = call_later
+        self._world = world
         self._let_out = let_out
-        self._due: asyncio.TimerHandle | None = None
+        self._pass = self._new_pass()
+        self._under_way = False  # a pass ends later, by `_pass`
 
     def append(self, turn: AnyTurn) -> None:
         """It waits, at most for one pass."""
         super().append(turn)
-        if self._due is None:
-            self._due = self._call_later(self._pass_s(), self.let_out)
+        if not self._under_way:
+            self._under_way = True
+            self._world.again_later(self._pass, self._pass_s())
 
     def let_out(self) -> None:
         """Now."""
@@ -119,9 +121,23 @@ class PassQueue(deque[AnyTurn]):
 
     def taken(self) -> list[AnyTurn]:
         """The waiting turns, in the order of their arrival; they wait here no longer."""
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        if self._under_way:
+            self._under_way = False
+            self._pass.cancel()
+            self._pass = self._new_pass()
         turns = list(self)
         self.clear()
         return turns
+
+    def _new_pass(self) -> ReadyTimer:
+        """The timer of all passes, until one of them is cut short."""
+        timer = ReadyTimer(0.0, self._over, (), self._world, contextvars.Context())
+        timer._scheduled = False
+        return timer
+
+    def _over(self) -> None:
+        """The pass is over."""
+        self._under_way = False
+        turns = list(self)
+        self.clear()
+        self._let_out(turns if len(turns) < 2 else self._arranged(turns))
