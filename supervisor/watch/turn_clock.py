@@ -10,8 +10,7 @@ uses the loop's time, which goes on.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from types import TracebackType
 
 TICK_S = 0.5
 """Well below the silences that are judged (seconds), and rare enough to cost nothing measurable."""
@@ -50,16 +49,26 @@ class TurnClock:
         self._timer = self._loop.call_later(TICK_S, self._tick)
 
 
-@asynccontextmanager
-async def timeout_in_turns(seconds: float) -> AsyncIterator[asyncio.Timeout]:
+class timeout_in_turns:
     """`asyncio.timeout` for a wait that judges another process: a stretch in which this loop got no turn does
     not count, and messages that arrived meanwhile are read before the time is over. Raises TimeoutError."""
-    async with asyncio.timeout(None) as timeout:
-        countdown = _Countdown(timeout, seconds)
-        try:
-            yield timeout
-        finally:
-            countdown.timer.cancel()
+
+    __slots__ = ("_countdown", "_seconds", "_timeout")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def __aenter__(self) -> asyncio.Timeout:
+        self._timeout = timeout = asyncio.timeout(None)
+        await timeout.__aenter__()
+        self._countdown = _Countdown(timeout, self._seconds)
+        return timeout
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._countdown.timer.cancel()
+        await self._timeout.__aexit__(kind, problem, trace)
 
 
 class _Countdown:
