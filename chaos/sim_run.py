@@ -4,8 +4,10 @@ Owns the assembly and the period at which the jury is asked whether to continue.
 give one history.
 """
 
+import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -105,7 +107,7 @@ def run(
     if tell is not None:
         jury.on_fact = lambda fact: tell(line_of(fact)) if shown is None or shown.shows(fact) else None
     spins = ""
-    with acknowledgements(observer.acknowledged), deliveries(observer.handed_up):
+    with _uncollected(), acknowledgements(observer.acknowledged), deliveries(observer.handed_up):
         observer.begin()
         world.begin()
         faults.arm()
@@ -164,6 +166,19 @@ def run(
         counts=observer.recoveries.counts(),
         broken=tuple(broken),
     )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Within this context, cyclic garbage is not collected: each stride would end in a collection of all that
+    the run still needs."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
