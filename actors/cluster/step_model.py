@@ -108,6 +108,7 @@ class _Kind:
         self.weight = weight
         self.share = weight / np.maximum(count, 1e-9)  # of an engine, for each request of the sample
         self.stall_s = np.zeros_like(count)  # of its engines, by prefills
+        self.stalls = False  # some of them are stalled
 
     def token_s(self, rows: Counts, context: Floats) -> Floats:
         """Seconds of a token of all decoded requests; of the sample, all engines together."""
@@ -166,18 +167,22 @@ class _Rollout:
     def _slice(self, now_s: float) -> None:
         seeds = now_s < self.windows_s
         rolls = (self.remote.count > 0) & (now_s >= self.start_s)
-        self._hand_over(~seeds)
-        self._even_out(seeds & rolls)
+        seeding, rolling = int(np.count_nonzero(seeds)), int(np.count_nonzero(rolls))
+        if len(seeds) - seeding > self.handed_over:
+            self.handed_over = len(seeds) - seeding
+            self._hand_over(~seeds)
+        if seeding and rolling:
+            self._even_out(seeds & rolls)
         self._admit(seeds, rolls)
-        self._decode(1, self.reserved, seeds, now_s)
-        self._decode(2, self.remote, rolls, now_s)
+        if seeding:
+            self._decode(1, self.reserved, seeds, now_s)
+        if rolling:
+            self._decode(2, self.remote, rolls, now_s)
 
     def _hand_over(self, over: Bools) -> None:
-        """The window is over: unfinished requests wait in front, because they arrived first."""
-        count = int(np.count_nonzero(over))
-        if count > self.handed_over:  # after it none begins on a reserved engine
-            self.handed_over = count
-            self.where[(self.where == 1) & over[:, None]] = 0
+        """The window is over: unfinished requests wait in front, because they arrived first. After it none
+        begins on a reserved engine."""
+        self.where[(self.where == 1) & over[:, None]] = 0
 
     def _even_out(self, both: Bools) -> None:
         """If no request waits and engines of one kind have clearly more than those of the other, move the
@@ -199,9 +204,9 @@ class _Rollout:
 
     def _admit(self, seeds: Bools, rolls: Bools) -> None:
         waits = self.where == 0
-        queued = _counted(waits)
-        if not np.count_nonzero(queued):
+        if not np.count_nonzero(waits):
             return
+        queued = _counted(waits)
         queue = queued.astype(np.float64)
         size = self._tokens(waits, queued) / np.maximum(queue, 1.0)
         free, there = self._free(1, self.reserved, size)
@@ -243,17 +248,18 @@ class _Rollout:
         return made
 
     def _prefill(self, enters: Bools, kind: _Kind) -> None:
-        rows = _counted(enters)
-        if not np.count_nonzero(rows):
+        if not np.count_nonzero(enters):
             return
+        rows = _counted(enters)
+        kind.stalls = True
         tokens = self._tokens(enters, rows) * kind.weight
         kind.stall_s += tokens * kind.prefill_s / np.maximum(kind.count, 1e-9)
 
     def _decode(self, number: int, kind: _Kind, on: Bools, now_s: float) -> None:
         mine = (self.where == number) & on[:, None]
-        rows: Counts = _counted(mine)
-        if not np.count_nonzero(rows):
+        if not np.count_nonzero(mine):
             return
+        rows: Counts = _counted(mine)
         # Requests that have outgrown the caches pause, the last ones first; one is always decoded.
         context = self._tokens(mine, rows)
         if np.count_nonzero(context > kind.room):
@@ -261,10 +267,14 @@ class _Rollout:
             mine &= (held <= kind.room[:, None]) | (np.cumsum(mine, axis=1) == 1)
             rows = _counted(mine)
             context = self._tokens(mine, rows)
-        stalled_s = np.minimum(kind.stall_s, self.slice_s) * on
-        kind.stall_s -= stalled_s
+        decodes_s: Floats | float = self.slice_s
+        if kind.stalls:
+            stalled_s = np.minimum(kind.stall_s, self.slice_s) * on
+            kind.stall_s -= stalled_s
+            kind.stalls = bool(np.count_nonzero(kind.stall_s))
+            decodes_s = self.slice_s - stalled_s
         token_s = kind.token_s(rows, context)
-        self.made += mine * ((self.slice_s - stalled_s) / token_s)[:, None]
+        self.made += mine * (decodes_s / token_s)[:, None]
         full = mine & (self.made >= self.ends)
         if np.count_nonzero(full):
             late_s = (self.made - self.ends) * token_s[:, None]
