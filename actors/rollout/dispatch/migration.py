@@ -10,7 +10,7 @@ capacity.
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,19 +48,6 @@ class _Order:
     target: str
     until_s: float
     taken: bool = False
-
-
-@dataclass(slots=True)
-class _Columns:
-    """Columns of the requests of one instance."""
-
-    tickets: list[int] = field(default_factory=list)
-    context: list[int] = field(default_factory=list)
-    made: list[int] = field(default_factory=list)
-    limit: list[int] = field(default_factory=list)
-    gate: list[int] = field(default_factory=list)
-    movable: list[bool] = field(default_factory=list)
-    executing: list[bool] = field(default_factory=list)
 
 
 class Migration:
@@ -182,30 +169,27 @@ class Migration:
     ) -> Holding:
         """The requests of an instance, for the balancer."""
         state, now = self._journaled.state, self._ctx.now()
-        columns = _Columns()
         live = state.streams[instance.name].live()
-        full = sum(ticket.started for ticket in live.values()) >= instance.slots
-        for number, ticket in live.items():
-            log = state.log.requests[ticket.request]
-            resting = log.id in self._orders or log.id in self._moved_s or log.batch in closed
-            waits = ticket.started or full or now - self._pending_s.get(log.id, now) > PENDING_S
-            columns.tickets.append(number)
-            columns.context.append(len(log.prompt) + len(log))
-            columns.made.append(len(log))
-            columns.limit.append(log.max_new_tokens)
-            columns.gate.append(gates[log.batch])
-            columns.movable.append(waits and not resting)
-            columns.executing.append(ticket.started)
-        made, limit = np.array(columns.made, np.float64), np.array(columns.limit, np.float64)
+        logs = [state.log.requests[ticket.request] for ticket in live.values()]
+        executing = [ticket.started for ticket in live.values()]
+        full, pending_s = sum(executing) >= instance.slots, self._pending_s
+        movable = [
+            (started or full or now - pending_s.get(log.id, now) > PENDING_S)
+            and not (log.id in self._orders or log.id in self._moved_s or log.batch in closed)
+            for log, started in zip(logs, executing, strict=True)
+        ]
+        made = state.log.columns.lengths([log.slot for log in logs]).astype(np.float64)
+        limit = np.array([log.max_new_tokens for log in logs], np.float64)
+        prompts = np.array([len(log.prompt) for log in logs], np.float64)
         return Holding(
             instance=instance.name,
             incarnation=instance.incarnation,
-            tickets=np.array(columns.tickets, np.int64).tobytes(),
-            context=np.array(columns.context, np.float64).tobytes(),
+            tickets=np.array(list(live), np.int64).tobytes(),
+            context=(prompts + made).tobytes(),
             expected=self._lengths.expected(made, limit).tobytes(),
-            gate=np.array(columns.gate, np.int64).tobytes(),
-            movable=np.array(columns.movable, np.bool_).tobytes(),
-            executing=np.array(columns.executing, np.bool_).tobytes(),
+            gate=np.array([gates[log.batch] for log in logs], np.int64).tobytes(),
+            movable=np.array(movable, np.bool_).tobytes(),
+            executing=np.array(executing, np.bool_).tobytes(),
             busy=instance.name in under_way,
         )
 

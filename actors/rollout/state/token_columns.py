@@ -79,6 +79,12 @@ class TokenColumns:
         """Tokens of the slot."""
         return self._cursor.item(slot) - self._origin.item(slot)
 
+    def lengths(self, slots: Sequence[int]) -> Slots:
+        """The same of each of these slots."""
+        which = np.array(slots, np.int64)
+        lengths: Slots = self._cursor[which] - self._origin[which]
+        return lengths
+
     def held(self) -> int:
         """Tokens of all slots."""
         return int((self._cursor[: self._slots] - self._origin[: self._slots]).sum())
