@@ -90,7 +90,7 @@ class VerifierHealth:
 
     def _failing(self, statuses: list[str]) -> bool:
         failures = _failures(statuses)
-        failed = sum(status in failures for status in statuses)
+        failed = sum(map(failures.__contains__, statuses))
         if len(statuses) < LEAST:
             return self._share < 1.0 and failed == len(statuses)
         return failed > self._share * len(statuses)
@@ -98,4 +98,4 @@ class VerifierHealth:
 
 def _failures(statuses: Iterable[str]) -> Set[str]:
     """The verdicts that are no evidence about their responses."""
-    return OURS_OR_LATE if all(status in OURS_OR_LATE for status in statuses) else OURS
+    return OURS_OR_LATE if OURS_OR_LATE.issuperset(statuses) else OURS

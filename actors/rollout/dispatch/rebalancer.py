@@ -43,6 +43,9 @@ MOST_MOVES = 512
 SOURCES, TARGETS = 16, 4
 """Instances examined in one round, from the ends of the order: the others are examined in the next one."""
 
+FEW_GATES = 8
+"""Gates of a target up to which each is compared, which is quicker than a search."""
+
 
 @dataclass(frozen=True, slots=True)
 class Requests:
@@ -219,4 +222,9 @@ def _between(source: Load, target: Load, most: int) -> Move | None:
 
 def _may(requests: Requests, target: Load) -> NDArray[np.bool_]:
     """Which of these requests the target may decode."""
-    return np.isin(requests.gate, sorted(target.gates))
+    if len(target.gates) > FEW_GATES:
+        return np.isin(requests.gate, sorted(target.gates))
+    may = np.zeros(len(requests), np.bool_)
+    for gate in target.gates:
+        may |= requests.gate == gate
+    return may

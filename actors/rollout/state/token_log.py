@@ -44,7 +44,7 @@ class Batch:
 
     def complete(self, group: int) -> bool:
         """All samples of the group are finished and have their verdicts."""
-        return all(log.judged for log in self.groups[group])
+        return all(log.status for log in self.groups[group])  # `judged`, without a call for each
 
     def due(self, group: int) -> bool:
         """The group is complete and counts: the trainer may have it."""
