@@ -31,8 +31,8 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         name, old, new: see `mutants.Mutant`.
         sample: seed of the sample that drew it.
         noticed_by: the first seed and check, or the first test, that failed; "" for a survivor.
-        verdict: of a survivor. equivalent: the program does the same. harmless: it differs in speed, texts or
-            reports alone. hole: a check is missing.
+        verdict: of one that survived. equivalent: the program does the same. harmless: it differs in speed,
+            texts or reports alone. hole: a check is missing; with `noticed_by`, it was missing at first.
         why: the reason for that, in a sentence.
     """
 
@@ -62,12 +62,15 @@ def read(path: Path = FILE) -> list[MutantResult]:
 
 
 def write(found: Iterable[MutantResult], path: Path = FILE) -> None:
-    """Add results, and replace older ones of the same mutants; what was classified stays classified."""
+    """Add results, and replace older ones of the same mutants; what was classified stays classified, and a
+    survivor that is noticed now was a hole."""
     known = {(it.name, it.new): it for it in read(path)}
     for result in found:
         older = known.get((result.name, result.new))
-        if older is not None and not result.noticed_by:
-            result = msgspec.structs.replace(result, verdict=older.verdict, why=older.why)
+        if older is not None:
+            closed = bool(result.noticed_by) and not older.noticed_by
+            verdict: Verdict = "hole" if closed else older.verdict
+            result = msgspec.structs.replace(result, sample=older.sample, verdict=verdict, why=older.why)
         known[result.name, result.new] = result
     head = (
         "# Made by `python -m gleaner.chaos.mutation_score --write`. `verdict` and `why` of survivors are"
@@ -77,13 +80,15 @@ def write(found: Iterable[MutantResult], path: Path = FILE) -> None:
 
 
 def table(results: Sequence[MutantResult]) -> str:
-    """Counts by package and the survivors, in Markdown."""
+    """The score of each sample, counts by package, survivors and closed holes, in Markdown."""
     rows = [
-        _summary(results),
+        "| seed of the sample | mutants | equivalent | noticed when first run | noticed now |",
+        "|---|---|---|---|---|",
+        *(_score(seed, results) for seed in sorted({it.sample for it in results})),
         "",
         "| package | mutants | noticed by the campaign | by unit tests | survive |",
+        "|---|---|---|---|---|",
     ]
-    rows.append("|---|---|---|---|---|")
     for package in PACKAGES:
         of = [it for it in results if it.package == package]
         campaign = sum(" seed " in it.noticed_by for it in of)
@@ -95,10 +100,11 @@ def table(results: Sequence[MutantResult]) -> str:
     survivors = [it for it in results if not it.noticed_by]
     if survivors:
         rows += ["", "| survivor | change | it is | why |", "|---|---|---|---|"]
-    for it in survivors:
-        where = ":".join(it.name.removeprefix("gleaner.").split(":")[:2])
-        verdict = it.verdict or "not classified"
-        rows.append(f"| `{where}` | `{_short(it.old)}` to `{_short(it.new)}` | {verdict} | {it.why} |")
+    rows += (f"{_change(it)} {it.verdict or 'not classified'} | {it.why} |" for it in survivors)
+    closed = [it for it in results if it.noticed_by and it.verdict == "hole"]
+    if closed:
+        rows += ["", "| closed hole | change | noticed now by | what was missing |", "|---|---|---|---|"]
+    rows += (f"{_change(it)} `{it.noticed_by}` | {it.why} |" for it in closed)
     return "\n".join(rows) + "\n"
 
 
@@ -111,15 +117,22 @@ def write_page(page: Path = PAGE, path: Path = FILE) -> None:
     page.write_text(before + begin + table(read(path)) + end + after, encoding="utf-8")
 
 
-def _summary(results: Sequence[MutantResult]) -> str:
-    noticed = sum(bool(it.noticed_by) for it in results)
-    same = sum(it.verdict == "equivalent" for it in results)
-    counted = len(results) - same
-    share = 100.0 * noticed / counted if counted else 0.0
-    return (
-        f"Of {len(results)} sampled mutants {noticed} are noticed. {same} survivors are equivalent, so the "
-        f"score is {noticed} of {counted}: {share:.0f} %."
-    )
+def _score(seed: int, results: Sequence[MutantResult]) -> str:
+    """A row for the sample of that seed; equivalent mutants do not count."""
+    of = [it for it in results if it.sample == seed]
+    counted = sum(it.verdict != "equivalent" for it in of)
+    now = sum(bool(it.noticed_by) for it in of)
+    first = now - sum(it.verdict == "hole" and bool(it.noticed_by) for it in of)
+
+    def share(noticed: int) -> str:
+        return f"{noticed} of {counted}, {100.0 * noticed / counted:.0f} %" if counted else "-"
+
+    return f"| {seed} | {len(of)} | {len(of) - counted} | {share(first)} | {share(now)} |"
+
+
+def _change(result: MutantResult) -> str:
+    where = ":".join(result.name.removeprefix("gleaner.").split(":")[:2])
+    return f"| `{where}` | `{_short(result.old)}` to `{_short(result.new)}` |"
 
 
 def _short(source: str) -> str:

@@ -8,9 +8,7 @@ until one of them fails. `mutants` makes the mutants, `mutation_results` keeps t
 
 import argparse
 import asyncio
-import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +16,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from gleaner.chaos import mutation_results
+from gleaner.chaos.mutant_tests import noticed_by_tests
 from gleaner.chaos.mutants import Mutant, all_mutants, edits_of
 from gleaner.chaos.mutate import compiled
 from gleaner.chaos.mutation_results import MutantResult
@@ -26,14 +25,8 @@ from gleaner.chaos.run_orders import RunOrder
 from gleaner.chaos.workers import run_all
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-MUTANT = "GLEANER_MUTANT"
-"""Variable with the name of the mutant, for tests/mutant_plugin.py."""
-MARKS = "not realprocess and not alone and not engines and not vllm and not verl and not long"
 RUN_S = 40.0
 """Processor seconds of a simulated run, ten times what one takes: a mutant that never ends is noticed."""
-TESTS_S = 420.0
-"""Seconds of the unit tests of one package; a mutant that hangs them is noticed."""
-PASSED, FAILED = 0, 1  # of pytest
 
 
 def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
@@ -52,49 +45,20 @@ def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
     return found
 
 
-async def noticed_by_campaign(mutant: Mutant, campaign: str, seeds: Sequence[int]) -> str:
-    """The first seed and check that notice it; "" for none."""
+async def noticed_by_campaign(mutant: str, campaign: str, seeds: Sequence[int]) -> str:
+    """The first seed and check that notice the mutant of that name; "" for none, and for no mutant ("")."""
 
     def orders() -> Iterator[RunOrder]:
         return (RunOrder(campaign=campaign, seed=seed, stop_at="") for seed in seeds)
 
-    compiled(edits_of(mutant.name))  # a worker that ends for that would pass as a violation
-    answers = run_all(orders(), count=1, run_s=RUN_S, mutation=mutant.name)
+    if mutant:
+        compiled(edits_of(mutant))  # a worker that ends for that would pass as a violation
+    answers = run_all(orders(), count=1, run_s=RUN_S, mutation=mutant)
     async with aclosing(answers):
         async for result in answers:
             if result.broken:
                 return f"{campaign} seed {result.seed}: {result.broken[0].check}"
     return ""
-
-
-def noticed_by_tests(mutant: Mutant) -> str:
-    """The first test that notices it; "" for none. Raises RuntimeError where the tests cannot run."""
-    folder = Path("tests", *mutant.package.split(".")[1:])
-    command = [
-        sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "tests.mutant_plugin",
-        "-p", "no:cacheprovider", "-m", MARKS, str(folder),
-    ]  # fmt: skip
-    environment = {**os.environ, MUTANT: mutant.name}
-    try:
-        done = subprocess.run(
-            command,
-            cwd=CHECKOUT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=TESTS_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"{folder}: no end"
-    if done.returncode == PASSED:
-        return ""
-    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    if failed:
-        return failed[0]
-    if done.returncode == FAILED or "ImportError while loading conftest" in done.stderr:
-        return f"{folder}: cannot be imported"
-    raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}: {done.stderr[-500:]}")
 
 
 def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
@@ -114,10 +78,12 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
     chosen = drawn(mutants, args.sample, args.seed)
     if args.names:
         chosen = [mutant for mutant in mutants if mutant.name in args.names]
+    if by := asyncio.run(noticed_by_campaign("", args.campaign, seeds)):
+        raise RuntimeError(f"{by}, without a mutant: what a mutant breaks there proves nothing")
     results = []
     for mutant in chosen:
         began_s = time.monotonic()
-        by = asyncio.run(noticed_by_campaign(mutant, args.campaign, seeds))
+        by = asyncio.run(noticed_by_campaign(mutant.name, args.campaign, seeds))
         if not by and not args.no_tests:
             by = noticed_by_tests(mutant)
         result = MutantResult(
