@@ -28,6 +28,7 @@ from gleaner.chaos.plan import Loaded
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.story import line_of, line_of_fault, line_of_found, line_of_note
 from gleaner.chaos.story_filter import StoryFilter
+from gleaner.chaos.stream_wires import stream_wires
 from gleaner.chaos.tally import Broken, RunReport
 from gleaner.chaos.truth_sim import SimTruth
 from gleaner.chaos.world_sim import WorldObserver
@@ -107,7 +108,9 @@ def run(
     if tell is not None:
         jury.on_fact = lambda fact: tell(line_of(fact)) if shown is None or shown.shows(fact) else None
     spins = ""
-    with _uncollected(), acknowledgements(observer.acknowledged), deliveries(observer.handed_up):
+    streams = stream_wires(jury.see, lambda: cluster.loop.now_s)
+    acknowledged, handed_up = acknowledgements(observer.acknowledged), deliveries(observer.handed_up)
+    with _uncollected(), acknowledged, handed_up, streams:
         observer.begin()
         world.begin()
         faults.arm()

@@ -29,6 +29,7 @@ from gleaner.chaos.invariants.facts import (
     VerifierAnswered,
 )
 from gleaner.chaos.invariants.gateway_facts import CallOver, CallSent
+from gleaner.chaos.invariants.stream_facts import CreditGranted, FrameArrived
 from gleaner.supervisor.message import kind_of
 
 MAX_CHARS = 400
@@ -55,6 +56,10 @@ def line_of(fact: Fact) -> str:
             what = f"{fact.host:<18} {rows} of {fact.stream}#{fact.incarnation}: {kinds}"
         case FramesAcknowledged():
             what = f"{'':<18} frames of {fact.stream}#{fact.incarnation} up to {fact.seq} are acknowledged"
+        case CreditGranted():
+            what = f"{'':<18} frames of {fact.stream}#{fact.incarnation} may be sent up to {fact.upto}"
+        case FrameArrived():
+            what = f"{'':<18} frame {fact.seq} of {fact.stream}#{fact.incarnation} is {fact.fate}"
         case FrameDelivered():
             came = f"{fact.first} to {fact.first + fact.count - 1}" if fact.count > 1 else str(fact.first)
             handed = ", ".join(map(str, fact.numbers)) or "nothing"

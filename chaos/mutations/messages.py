@@ -62,6 +62,43 @@ MESSAGES: tuple[Mutation, ...] = (
         lead="a manager that is silent",
     ),
     Mutation(
+        "a drop beyond the credit that is not counted",
+        "a receiver delivers what it granted, whatever its own count of dropped frames shows",
+        (
+            Edit(
+                "gleaner.transport.token_ring",
+                "        if seq > self.acked + window:\n",
+                "        if seq >= self.acked + window:\n",
+            ),
+            Edit(
+                "gleaner.transport.stream_receiver",
+                '                self._refusals.count(route.decode(errors="replace"), "over-credit", '
+                'f"frame {frame.seq}")\n',
+                "                pass\n",
+            ),
+        ),
+        ("stream credit",),
+        faults=("freeze",),
+    ),
+    Mutation(
+        "one credit more at both ends",
+        "sender and receiver count the credit that is on the network",
+        (
+            Edit(
+                "gleaner.transport.token_ring",
+                "        if seq > self.acked + window:\n",
+                "        if seq > self.acked + window + 1:\n",
+            ),
+            Edit(
+                "gleaner.transport.token_ring",
+                "min(self.last_seq, self.acked + self.window)",
+                "min(self.last_seq, self.acked + self.window + 1)",
+            ),
+        ),
+        ("stream credit",),
+        faults=("freeze",),
+    ),
+    Mutation(
         "no retransmission",
         "a control link retransmits unacknowledged messages: on a new connection, and on request",
         (

@@ -34,6 +34,7 @@ from gleaner.chaos.invariants.facts import (
     VerifierAnswered,
 )
 from gleaner.chaos.invariants.shadow import Shadow
+from gleaner.chaos.invariants.stream_facts import CreditGranted, FrameArrived
 from gleaner.chaos.plan import load
 from gleaner.chaos.replay import replay
 from gleaner.chaos.schedule import Schedule
@@ -94,7 +95,13 @@ FACTS: list[tuple[Fact, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fact", "expected"), FACTS)
+STREAMS: list[tuple[Fact, str]] = [
+    (CreditGranted(1.0, 0, "spot-1/engine", 8, 21), "frames of spot-1/engine#8 may be sent up to 21"),
+    (FrameArrived(1.0, 0, "spot-1/engine", 8, 3, "dropped"), "frame 3 of spot-1/engine#8 is dropped"),
+]
+
+
+@pytest.mark.parametrize(("fact", "expected"), [*FACTS, *STREAMS])
 def test_every_kind_of_fact_has_its_own_line(fact: Fact, expected: str) -> None:
     line = line_of(fact)
     assert line.startswith("    1.000000 ")

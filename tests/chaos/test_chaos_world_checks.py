@@ -14,7 +14,7 @@ from gleaner.actors.protocol.balancer import ForgetAll, InstanceDown, InstanceUp
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.cluster import CloudNotice, JobSpec, NodeWork, Plan, PreemptionNotice, SaveState
 from gleaner.actors.protocol.instances import Registered, RegisterInstance, Serving, Withdraw, Withdrawn
-from gleaner.actors.protocol.rollout import Groups, RolloutFigures, Weights
+from gleaner.actors.protocol.rollout import Groups, Weights
 from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainStep
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights
 from gleaner.actors.rollout.state.events import (
@@ -28,6 +28,7 @@ from gleaner.actors.rollout.state.events import (
 from gleaner.actors.training.job_journal import JobOver
 from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed
+from gleaner.chaos.invariants.stream_facts import CreditGranted, Fate, FrameArrived
 from gleaner.chaos.invariants.world_facts import (
     ExpiredSeen,
     HostLook,
@@ -534,13 +535,41 @@ def test_answer_before_its_commit_is_found() -> None:
     assert len(judged(opened(1), gone, again, check="answers")) == 1
 
 
+def grant(at_s: float, upto: int, in_hand: int = -1, receiver: int = 1) -> CreditGranted:
+    return CreditGranted(at_s, receiver, ONE, 5, upto, in_hand)
+
+
+def frame(at_s: float, seq: int, fate: Fate = "delivered", receiver: int = 1) -> FrameArrived:
+    return FrameArrived(at_s, receiver, ONE, 5, seq, fate)
+
+
 def test_frame_beyond_its_credit_is_found() -> None:
-    figures = RolloutFigures(
-        queued=0, pending=0, executing=0, serving_reserved=0, serving_preemptible=0, tokens_collected=0,
-        tokens_lost=0, tokens_generated_twice=0, requests_migrated=0, requests_moved=0,
-        refused={"over-credit": 2},
-    )  # fmt: skip
-    reply = passed(1.0, figures, mode="reply")
-    assert judged(reply, check="stream credit") == [
-        "head/rollout dropped 2 frames that were beyond their credit"
+    story = [grant(1.0, 2, in_hand=0), frame(1.1, 1), frame(1.2, 2)]
+    assert judged(*story, frame(1.3, 3), check="stream credit") == [
+        "frame 3 of spot-1/engine#5 was sent; its credit ended at 2"
+    ]
+    assert judged(*story, grant(1.25, 4), frame(1.3, 3), check="stream credit") == []
+
+
+def test_frame_within_its_credit_that_is_dropped_is_found() -> None:
+    story = [grant(1.0, 3, in_hand=0), frame(1.1, 1), frame(1.3, 2, "dropped")]
+    assert judged(*story, check="stream credit") == [
+        "frame 2 of spot-1/engine#5 was dropped; it was next in order, and credit was granted up to 3"
+    ]
+
+
+@pytest.mark.parametrize(
+    "last", [frame(1.3, 3, "dropped"), frame(1.3, 1, "dropped"), frame(1.3, 2, "refused")]
+)
+def test_gap_duplicate_and_given_up_incarnation_may_be_dropped(last: FrameArrived) -> None:
+    assert judged(grant(1.0, 3, in_hand=0), frame(1.1, 1), last, check="stream credit") == []
+
+
+def test_restarted_receiver_counts_from_its_own_grant() -> None:
+    before = [grant(1.0, 9, in_hand=0), *(frame(1.1, seq) for seq in range(1, 7))]
+    late = frame(2.1, 9, "dropped", receiver=2)  # within the credit of the receiver before it
+    again = [grant(2.0, 8, in_hand=5, receiver=2), late, frame(2.2, 6, receiver=2)]
+    assert judged(*before, *again, check="stream credit") == []
+    assert judged(*before, *again, frame(2.3, 7, "dropped", receiver=2), check="stream credit") == [
+        "frame 7 of spot-1/engine#5 was dropped; it was next in order, and credit was granted up to 8"
     ]
