@@ -4,6 +4,8 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -177,3 +179,20 @@ async def test_balancer_offers_only_instances_with_the_version(tmp_path: Path) -
         ask = Rebalance(gates=[{7: b"root"}], holdings=[crowded, holding("old"), holding("other")])
         [move] = (await system.ask("rollout/balancer", ask, Moves)).moves
         assert (move.source, move.target, move.executing) == ("new", "other", False)
+
+
+def test_move_and_rest_are_forgotten_when_they_are_over_and_not_before() -> None:
+    now_s = 0.0
+    requests = dict.fromkeys(("late", "gone", "kept"))
+    ctx = SimpleNamespace(now=lambda: now_s)
+    journaled = SimpleNamespace(state=SimpleNamespace(log=SimpleNamespace(requests=requests)))
+    migration = moving.Migration(cast(Any, ctx), cast(Any, journaled), cast(Any, {}))
+    for name, until_s in (("late", 5.0), ("gone", 9.0), ("kept", 9.0)):
+        migration._orders[name] = moving._Order("a", "b", until_s, taken=True)
+        migration._moved_s[name] = until_s - moving.REST_S
+    migration._prune()
+    assert list(migration._orders) == list(migration._moved_s) == ["late", "gone", "kept"]
+    del requests["gone"]
+    now_s = 6.0
+    migration._prune()
+    assert list(migration._orders) == list(migration._moved_s) == ["kept"]
