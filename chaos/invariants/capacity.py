@@ -66,8 +66,10 @@ class NoCapacityForgotten(Check):
         "notice was never taken back, or its instance was forgotten."
     )
 
-    def __init__(self, shadow: Shadow, liveness: Liveness) -> None:
-        self._shadow = shadow
+    def __init__(self, shadow: Shadow, liveness: Liveness, *, by_shares: bool = True) -> None:
+        """by_shares: requests are placed by shares; False: by the fewest pending ones alone, as published, so
+        an instance with a free slot may get another one beside an instance that has nothing."""
+        self._shadow, self._by_shares = shadow, by_shares
         self._usable_s = usable_s(liveness)
         self._instances: dict[str, _Instance] = {}
         self._well: set[str] = set()
@@ -101,6 +103,8 @@ class NoCapacityForgotten(Check):
         if (its := self._instances.get(message.instance)) is None:
             return
         its.passed_over = ""
+        if not self._by_shares:
+            return
         requests = [self._shadow.requests.get(name) for name in message.requests]
         first = next((one for one in requests if one is not None), None)
         holding = self._holding()

@@ -33,7 +33,7 @@ def world_checks(shadow: Shadow, config: Config) -> tuple[Check, ...]:
     """One of each, for a job of these settings."""
     liveness = config.liveness
     return (
-        NoCapacityForgotten(shadow, liveness),
+        NoCapacityForgotten(shadow, liveness, by_shares=config.rollout.balancing == "measured"),
         MembersLive(liveness),
         InstancesLive(shadow, liveness),
         DrainsEnd(shadow),

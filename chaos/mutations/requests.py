@@ -75,4 +75,17 @@ REQUESTS: tuple[Mutation, ...] = (
         ("kill_in_commit",),
         campaign="hunt-singles",
     ),
+    Mutation(
+        "a request at its deadline is never answered",
+        "a request that is given up at its deadline is answered with the tokens that it has",
+        (
+            Edit(
+                "gleaner.actors.rollout.requests.service",
+                "        if name in self._ended and name in self._waiting:\n",
+                "        if name in self._ended and name in self._waiting and not self._log(name).due:\n",
+            ),
+        ),
+        ("single requests",),
+        campaign="hunt-singles",
+    ),
 )

@@ -294,6 +294,24 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("work conservation",),
     ),
     Mutation(
+        "published balancing without a limit",
+        "with Algorithm 2 as printed, requests beyond the backlog of an instance wait in the manager",
+        (
+            Edit(
+                "gleaner.actors.rollout.dispatch.published_balancing",
+                "        if one.serves(roots) and one.pending < max_pending  # lines 3-7\n",
+                "        if one.serves(roots)\n",
+            ),
+            Edit(
+                "gleaner.actors.rollout.dispatch.published_balancing",
+                "        if pending + 1 < max_pending:\n",
+                "        if True:\n",
+            ),
+        ),
+        ("work conservation",),
+        campaign="hunt-published",
+    ),
+    Mutation(
         "dispatch without a limit",
         "requests beyond the free slots and a small backlog wait in the manager",
         (

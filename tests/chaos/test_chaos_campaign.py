@@ -37,6 +37,7 @@ def test_every_packaged_campaign_loads_and_draws() -> None:
         "hunt-ahead",
         "hunt-gateway",
         "hunt-kept",
+        "hunt-published",
         "hunt-sampling",
         "hunt-singles",
         "hunt-unscored",
@@ -84,8 +85,8 @@ def test_invalid_campaign_is_refused_with_the_reason(tmp_path: Path, text: str, 
 def test_unknown_campaign_error_lists_the_known_ones() -> None:
     with pytest.raises(
         BadCampaign,
-        match="there are ci, gang, gateway, hunt, hunt-ahead, hunt-gateway, hunt-kept, hunt-sampling, "
-        "hunt-singles, hunt-unscored, machines, nightly, singles, soak",
+        match="there are ci, gang, gateway, hunt, hunt-ahead, hunt-gateway, hunt-kept, hunt-published, "
+        "hunt-sampling, hunt-singles, hunt-unscored, machines, nightly, singles, soak",
     ):
         load("nope")
 

@@ -53,9 +53,9 @@ CONFIG = msgspec.convert(
 )
 
 
-def judged(*facts: Fact, check: str) -> list[str]:
+def judged(*facts: Fact, check: str, config: Config = CONFIG) -> list[str]:
     """Violations of a check, of facts in the order of their time."""
-    jury = jury_of(None, config=CONFIG)
+    jury = jury_of(None, config=config)
     for fact in sorted(facts, key=lambda fact: fact.at_s):
         jury.see(fact)
     return [found.text for found in jury.found if found.check == check]
@@ -168,6 +168,10 @@ def test_well_instance_that_a_dispatch_passed_over_is_found() -> None:
         f"{TWO} has nothing to do and serves version 1, for 10.4 s: {ONE} got 9 requests, and it got none"
     )
     assert judged(*story, sent(10.1, 1, to=TWO), world(10.5, *hosts), check="no capacity forgotten") == []
+    published = msgspec.structs.replace(
+        CONFIG, rollout=msgspec.structs.replace(CONFIG.rollout, balancing="published")
+    )
+    assert judged(*story, world(10.5, *hosts), check="no capacity forgotten", config=published) == []
 
 
 def test_instance_that_keeps_old_weights_is_found() -> None:
