@@ -62,6 +62,7 @@ class DrainsEnd(Check):
         self._shadow = shadow
         self._sent: dict[str, list[_Withdrawal]] = {}  # by source: on their way
         self._open: dict[str, list[_Withdrawal]] = {}  # by instance; the newest one counts
+        self._again: set[str] = set()  # sources whose repeated withdrawal may have a second answer
         self._notices: dict[str, tuple[float, float]] = {}  # by host: when it came, and its end
         self._manager = ""
         self._steady_s: dict[str, float] = {}
@@ -78,6 +79,7 @@ class DrainsEnd(Check):
         message = fact.message
         if isinstance(message, ForgetAll):
             self._open.clear()  # another manager
+            self._again.clear()
         elif isinstance(message, Withdraw) and fact.to == MANAGER:
             if fact.direction != "in":
                 self._asked(fact.source, message)
@@ -117,6 +119,10 @@ class DrainsEnd(Check):
             if first is None:
                 continue
             holds, newest = self._holding()[name], first is asked[-1] and not first.repeated
+            newest = newest and source not in self._again
+            self._again.discard(source)
+            if first.repeated:  # sent again, or asked for anew: then both have an answer
+                self._again.add(source)
             self._close(name, first)
             if holds and newest:
                 yield f"{name} holds {holds} requests, and its withdrawal is answered"

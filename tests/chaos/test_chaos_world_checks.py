@@ -309,6 +309,8 @@ def test_answer_to_a_withdrawal_that_is_not_over_is_found() -> None:
     newer = [*story, *withdrawn(1.4, grace_s=0.6)]
     assert judged(*newer, drained(1.5), check="drains end") == [], "the earlier ask is answered"
     assert judged(*newer, drained(1.5), drained(1.6), check="drains end") == found
+    equal = [*story, *withdrawn(1.2), *withdrawn(1.4, grace_s=0.6)]
+    assert judged(*equal, drained(1.5), drained(1.5), check="drains end") == [], "two equal asks, two answers"
 
 
 def test_refused_withdrawal_needs_no_answer() -> None:
