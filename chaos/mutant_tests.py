@@ -28,6 +28,7 @@ PLANTED = "mutant planted: "
 CANNOT_PLANT = 70
 """The plug-in's exit code where the mutant does not fit the source."""
 PASSED = 0  # of pytest
+SUMMARY = " short test summary info "
 MARKS = "not realprocess and not alone and not engines and not vllm and not verl and not long"
 TESTS_S = 900.0
 """Processor seconds of the tests of one package, three times what the slowest takes."""
@@ -124,9 +125,9 @@ def run_tests(mutant: str, arguments: Sequence[str]) -> SuiteEnd:
 def judged(mutant: str, code: int, hung: str, text: str) -> SuiteEnd:
     """The end of a run with that exit code and output. Raises RuntimeError for one that passed without the
     mutant, or in which no test ran."""
-    failed = [
+    failed = [  # lines before the summary may be of a captured log
         line.partition(" ")[2].partition(" - ")[0].strip()
-        for line in text.splitlines()
+        for line in text.partition(SUMMARY)[2].splitlines()
         if line.startswith(("FAILED ", "ERROR "))
     ]
     if hung:

@@ -52,6 +52,7 @@ def test_planted_source_alone_changes_nothing_when_modules_are_imported() -> Non
     assert done.stdout.split() == [str(len(names))], done.stderr
 
 
+SUMMARY = "=== short test summary info ===\n"
 PASSING = f"1 passed\n{PLANTED}gleaner.x:1\n"
 
 
@@ -59,8 +60,9 @@ PASSING = f"1 passed\n{PLANTED}gleaner.x:1\n"
     ("code", "hung", "text", "expected"),
     [
         (0, "", PASSING, SuiteEnd()),
-        (1, "", "FAILED tests/a.py::test_b[y z] - 1 == 2\n", SuiteEnd(failed="tests/a.py::test_b[y z]")),
-        (2, "", "ERROR tests/a.py - ImportError: no b\n", SuiteEnd(failed="tests/a.py")),
+        (1, "", f"{SUMMARY}FAILED tests/a.py::b[y z] - 1 == 2\n", SuiteEnd(failed="tests/a.py::b[y z]")),
+        (2, "", f"{SUMMARY}ERROR tests/a.py - ImportError: no b\n", SuiteEnd(failed="tests/a.py")),
+        (1, "", f"ERROR of an actor\n{SUMMARY}FAILED tests/a.py::b - x\n", SuiteEnd(failed="tests/a.py::b")),
         (4, "", "ImportError while loading conftest 'x'.\n", SuiteEnd(why="cannot be imported")),
         (-9, "blocked for 200 s", "", SuiteEnd(why="no end (blocked for 200 s)")),
         (-11, "", "", SuiteEnd(why="pytest ends with -11")),
