@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -181,12 +181,16 @@ async def test_balancer_offers_only_instances_with_the_version(tmp_path: Path) -
         assert (move.source, move.target, move.executing) == ("new", "other", False)
 
 
+def stubbed(requests: dict[str, object], now: Callable[[], float]) -> moving.Migration:
+    """A migration alone, with these requests."""
+    journaled = SimpleNamespace(state=SimpleNamespace(log=SimpleNamespace(requests=requests)))
+    return moving.Migration(cast(Any, SimpleNamespace(now=now)), cast(Any, journaled), cast(Any, {}))
+
+
 def test_move_and_rest_are_forgotten_when_they_are_over_and_not_before() -> None:
     now_s = 0.0
-    requests = dict.fromkeys(("late", "gone", "kept"))
-    ctx = SimpleNamespace(now=lambda: now_s)
-    journaled = SimpleNamespace(state=SimpleNamespace(log=SimpleNamespace(requests=requests)))
-    migration = moving.Migration(cast(Any, ctx), cast(Any, journaled), cast(Any, {}))
+    requests: dict[str, object] = dict.fromkeys(("late", "gone", "kept"))
+    migration = stubbed(requests, lambda: now_s)
     for name, until_s in (("late", 5.0), ("gone", 9.0), ("kept", 9.0)):
         migration._orders[name] = moving._Order("a", "b", until_s, taken=True)
         migration._moved_s[name] = until_s - moving.REST_S
@@ -196,3 +200,10 @@ def test_move_and_rest_are_forgotten_when_they_are_over_and_not_before() -> None
     now_s = 6.0
     migration._prune()
     assert list(migration._orders) == list(migration._moved_s) == ["kept"]
+
+
+def test_only_what_was_moved_rests_when_requests_are_sent() -> None:
+    migration = stubbed({}, lambda: 3.0)
+    migration._orders["moved"] = moving._Order("a", "b", 9.0, taken=True)
+    migration.sent([cast(Any, SimpleNamespace(id=name)) for name in ("moved", "other")])
+    assert (migration._orders, migration._moved_s) == ({}, {"moved": 3.0})
