@@ -97,8 +97,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "gleaner.actors.rollout.state.token_log",
-                "        return all(log.judged for log in self.groups[group])",
-                "        return any(log.judged for log in self.groups[group])",
+                "        return all(log.status for log in self.groups[group])",
+                "        return any(log.status for log in self.groups[group])",
             ),
         ),
         ("I1", "I7"),
