@@ -42,6 +42,7 @@ def kill_host(run: RealRun, node: str) -> None:
     run.wait(lambda: run.events("killed", node) == 1, f"word of the end of {node}")
 
 
+@pytest.mark.long
 def test_run_keeps_promises_when_a_process_is_killed(make_run: MakeRun) -> None:
     run = make_run(OPEN_ENDED, SHORT)
     run.start()
