@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from gleaner.actors.cluster.artifact_seeding import ArtifactPolicy
 from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
 from gleaner.actors.cluster.seeding_model import ModelPolicy
 from gleaner.actors.protocol.step_times import StepTimes
@@ -23,4 +24,6 @@ def planner_of(config: Config) -> Planner:
     rule = SeedingPolicy(config.seeding, n_reserved=config.fleet.reserved, n_prem_max=config.fleet.n_prem_max)
     if config.seeding.controller == "feedback":
         return rule
+    if config.seeding.controller == "artifact":
+        return ArtifactPolicy(rule)
     return ModelPolicy(rule, config.seeding, config.prices, config.fleet.reserved)

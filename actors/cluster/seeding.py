@@ -20,12 +20,21 @@ SAME_COUNT = 1e-6  # line 11 compares a mean over time with a count: equal up to
 MAX_MEMORY = 1024  # entries of M; counts are small integers, so more would be a defect of the caller
 
 
+class ThroughputPeak(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the artifact's rule: the number of instances when it last planned, the window with the highest
+    throughput since that number is there (None: no step yet), and the tokens a second of the last step."""
+
+    count: int
+    t_seed_s: float | None = None
+    tokens_s: float = 0.0
+
+
 class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     """T_seed, N_prem and the scheduler memory M: preemptible instances -> T_seed that suited them.
 
     rule_s: T_seed of Algorithm 1 where the model has chosen another one; None: they are the same.
     predicted_s: the model's prediction for the step that they are for, 0: none; learnt: its learnt values.
-    measured_s: the last measured step, 0: none.
+    measured_s: the last measured step, 0: none. peak: of the artifact's rule; None with others.
     """
 
     t_seed_s: float
@@ -35,6 +44,7 @@ class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     predicted_s: float = 0.0
     learnt: StepStatistics | None = None
     measured_s: float = 0.0
+    peak: ThroughputPeak | None = None
 
 
 class SeedingPolicy:
@@ -51,7 +61,7 @@ class SeedingPolicy:
     def initial(self, reserved_engines: int = 0) -> SeedingState:
         """Lines 1-3: empty memory, T_init, as many preemptible instances as reserved engines."""
         return SeedingState(
-            t_seed_s=self._clamp_s(self.settings.initial_s),
+            t_seed_s=self.clamp_s(self.settings.initial_s),
             n_prem=min(reserved_engines or self.n_reserved, self.n_prem_max),
         )
 
@@ -59,7 +69,7 @@ class SeedingPolicy:
         """Lines 9-14: the settings of the next step."""
         # Line 9: seed longer when training waited, shorter when the remote instances did.
         wait_s = finite(times.train_wait_s) - finite(times.remote_wait_s)
-        t_seed_s = self._clamp_s(state.t_seed_s + wait_s / self.settings.eta)
+        t_seed_s = self.clamp_s(state.t_seed_s + wait_s / self.settings.eta)
         # Line 10: as many as are needed to do all of the step's rollout in the time that training takes.
         # It uses the T_seed of line 9, as printed, not the one that line 14 may retrieve.
         n_prem = self._n_prem(state, times, t_seed_s)
@@ -70,7 +80,7 @@ class SeedingPolicy:
             memory[times.next_prem] = t_seed_s
         # Lines 13-14: start from the best value for that many instances before.
         if self.settings.memory:
-            t_seed_s = self._clamp_s(memory.get(times.next_prem, t_seed_s))
+            t_seed_s = self.clamp_s(memory.get(times.next_prem, t_seed_s))
         measured_s = times.seen.step_s if times.seen is not None else 0.0
         return SeedingState(t_seed_s=t_seed_s, n_prem=n_prem, memory=memory, measured_s=measured_s)
 
@@ -93,5 +103,6 @@ class SeedingPolicy:
         shared device only slows the present ones."""
         return min(self.n_prem_max, times.carried_prem or self.n_prem_max)
 
-    def _clamp_s(self, t_seed_s: float) -> float:
+    def clamp_s(self, t_seed_s: float) -> float:
+        """Within the range of the settings."""
         return min(max(t_seed_s, self.settings.min_s), self.settings.max_s)

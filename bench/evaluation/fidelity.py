@@ -1,7 +1,6 @@
 """Fidelity: cells that compare the product with the paper's whole policy and under other assumptions.
 
-Owns these cells and their table. One seed each: they show a direction, and the size of an effect beside the
-spread of the page's other tables.
+Owns these cells and their table, with the range over their seeds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,16 +13,20 @@ from bench.evaluation.claims import Results, cost_gain, gain
 from bench.evaluation.grid import Run
 from bench.evaluation.simulated import CellResult
 
-SEEDS = (1,)
+SEEDS = (1, 2, 3)
 TAILS = "14b-tails-cache"
 WANTED = (
     ("8b", "A", ("gleaner", "capped", "paper-capped")),
     ("8b", "B", ("capped",)),
     ("8b", "C", ("capped",)),
-    ("14b", "B", ("gleaner", "paper")),
+    ("14b", "A", ("gleaner", "paper", "artifact")),
+    ("14b", "B", ("gleaner", "paper", "artifact")),
+    ("14b", "C", ("gleaner", "paper", "artifact")),
     (TAILS, "A", ("gleaner", "paper")),
 )
 """Model, segment and variants."""
+Figures = tuple[float, float, float]
+"""Throughput over veRL, tokens a dollar more than veRL in percent, instances."""
 
 
 def first(seed: int) -> Iterator[Cell]:
@@ -58,7 +61,7 @@ def text(results: Results) -> str:
         "|---|---|---|---:|---:|---:|---:|",
     ]
     missing: list[str] = []
-    capped: list[tuple[float, float, float]] = []
+    capped: list[Figures] = []
     for model, segment, variants in WANTED:
         base = results.base(model)
         for variant in variants:
@@ -67,34 +70,40 @@ def text(results: Results) -> str:
             if not seeds:
                 missing.append(f"{model} {segment} {variant}")
                 continue
-            means = _means(some, base, seeds)
+            figures = [_figures(some[seed], base[seed]) for seed in seeds]
             if (model, variant) == ("8b", "capped"):
-                capped.append(means)
-            rows.append(_row(model, segment, variant, len(seeds), means))
-    if len(capped) == len(SEGMENTS):
-        speed, money, hosts = (sum(column) / len(capped) for column in zip(*capped, strict=True))
-        rows.append(_row("8b", "mean of A, B, C", "capped", len(SEEDS), (speed, money, hosts)))
+                capped += figures
+            rows.append(_row(model, segment, variant, len(seeds), figures))
+    if all(f"8b {segment} capped" not in missing for segment in SEGMENTS):
+        rows.append(_row("8b", "mean of A, B, C", "capped", len(capped) // len(SEGMENTS), capped))
     rows += ["", _join_text(results)]
     if missing:
         rows += ["", f"Not run: {', '.join(missing)}."]
     return "\n".join(rows)
 
 
-def _means(
-    some: dict[int, CellResult], base: dict[int, CellResult], seeds: Sequence[int]
-) -> tuple[float, float, float]:
-    count = len(seeds)
-    return (
-        sum(gain(some[seed], base[seed]) for seed in seeds) / count,
-        100 * (sum(cost_gain(some[seed], base[seed]) for seed in seeds) / count - 1),
-        sum(some[seed].hosts for seed in seeds) / count,
-    )
+def _figures(one: CellResult, base: CellResult) -> Figures:
+    return gain(one, base), 100 * (cost_gain(one, base) - 1), one.hosts
 
 
-def _row(model: str, segment: str, variant: str, seeds: int, means: tuple[float, float, float]) -> str:
-    speed, money, hosts = means
-    cells = [model.upper(), segment, variant, str(seeds), f"{speed:.2f} x", f"{money:+.0f} %", f"{hosts:.2f}"]
+def _row(model: str, segment: str, variant: str, seeds: int, figures: Sequence[Figures]) -> str:
+    speed, money, hosts = (list(column) for column in zip(*figures, strict=True))
+    cells = [
+        model.upper(),
+        segment,
+        variant,
+        str(seeds),
+        _range(speed, ".2f", " x"),
+        _range(money, "+.0f", " %"),
+        _range(hosts, ".2f", ""),
+    ]
     return f"| {' | '.join(cells)} |"
+
+
+def _range(values: Sequence[float], form: str, unit: str) -> str:
+    """The mean, and the least and the most where there are several."""
+    mean = f"{sum(values) / len(values):{form}}{unit}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):{form}} to {max(values):{form}})"
 
 
 def _join_text(results: Results) -> str:

@@ -76,6 +76,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "algorithm-1-no-memory": ("seeding.controller=feedback", "seeding.memory=false"),
     "algorithm-2": ("rollout.balancing=published",),
     "paper": ("seeding.controller=feedback", "rollout.balancing=published"),
+    "artifact": ("seeding.controller=artifact", "rollout.balancing=published"),
     "paper-capped": (
         "seeding.controller=feedback",
         "rollout.balancing=published",

@@ -117,9 +117,10 @@ class Seeding(Section, frozen=True, kw_only=True):
     """Longest window; a step with no preemptible instance ignores it and runs as co-located."""
     memory: bool = True
     """Remember the window that a number of instances settled at; it returns with that number."""
-    controller: Literal["feedback", "model"] = "model"
+    controller: Literal["feedback", "model", "artifact"] = "model"
     """Chooses the window and the number of instances. `model`: a prediction of the step for every choice
-    (docs/seeding.md); while it lacks data or steps are short, it uses `feedback`. `feedback`: Algorithm 1."""
+    (docs/seeding.md); while it lacks data or steps are short, it uses `feedback`. `feedback`: Algorithm 1.
+    `artifact`: the rule of RLBoost's public code, to compare with."""
     time_weight: NotNegative = 0.5
     """For `model`: value of a share of a step's time relative to the same share of its cost, when it chooses
     the number of instances; 0 = the cheapest token, 1 = cost times time (docs/seeding.md)."""

@@ -297,7 +297,9 @@ def test_fidelity_names_missing_cells_and_the_mean_of_three_segments() -> None:
     some = Results([*alone, *(result(cell, 170.0, hosts=4.0) for cell in capped), *joined])
     text = fidelity.text(some)
     money = 100 * (1.7 * 83.79 / (83.79 + 4 * 5.32) - 1)
-    assert f"| 8B | mean of A, B, C | capped | 1 | 1.70 x | {money:+.0f} % | 4.00 |" in text
+    assert f"| 8B | A | capped | 1 | 1.70 x | {money:+.0f} % | 4.00 |" in text
+    means = f"1.70 x (1.70 to 1.70) | {money:+.0f} % ({money:+.0f} to {money:+.0f}) | 4.00 (4.00 to 4.00)"
+    assert f"| 8B | mean of A, B, C | capped | 1 | {means} |" in text
     assert "Not run: 8b A gleaner, 8b A paper-capped" in text
     assert "100 s with ContinuousLB and 100 s without it (+0.0 to +0.0 %, seeds: 1)" in text
     assert "three instances that join" in fidelity.text(Results([]))
