@@ -76,6 +76,7 @@ class VersionIndex:
             self._store.discard(version)
             return
         self.add(manifest, note.model_config, note.part)
+        self._handed.add((version, manifest.root))  # to engines of that life
 
     async def look_again(self, version: int, root: bytes) -> None:
         """Compare a version that was handed out before with its manifest once more. The engine that had it

@@ -172,6 +172,23 @@ async def test_rotten_image_is_pulled_again_for_the_next_engine(tmp_path: Path) 
         assert image_in(fetched.path) == data
 
 
+async def test_image_that_rots_after_a_restart_is_pulled_again(tmp_path: Path) -> None:
+    async with pair(tmp_path) as two:
+        data = os.urandom(SIZE)
+        root = await two.publish(1, data)
+        await two.fetch(1, root)
+        two.receiver.kill("b/transfer")
+        two.start("b")
+        here = WhatComes(version=1, root=root)
+        await two.receiver.ask("b/transfer", here, Fetched)  # it has looked at what was left
+        with ImageStore(tmp_path / "b").path(1).open("r+b") as image:
+            image.seek(5 * CHUNK - SIZE, os.SEEK_END)
+            image.write(b"rotten")
+        fetched = await two.fetch(1, root)
+        assert fetched.pulled_bytes == SIZE
+        assert image_in(fetched.path) == data
+
+
 async def test_version_is_published_once_under_one_root(tmp_path: Path) -> None:
     async with pair(tmp_path) as two:
         data = os.urandom(SIZE)
