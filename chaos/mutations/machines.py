@@ -148,11 +148,11 @@ MACHINES: tuple[Mutation, ...] = (
     # -- trainers --
     _slip(
         "a slow trainer is taken for a hung one",
-        "work has hung only when it takes many times as long as ever before",
-        "supervisor.work_deadlines",
-        "max(self._floor_s, TIMES * longest_s)",
-        "1.5 * longest_s",
-        ("I8", "recovery time", "no stray failure"),
+        "work has hung only when it takes far longer than any work of its kind does on a slow machine",
+        "actors.training.trainer",
+        "WorkDeadlines(settings.liveness.work_s, settings.liveness.first_work_s)",
+        "WorkDeadlines(8.0, 8.0)",
+        ("I8", "recovery time"),
         "slow_trainer",
     ),
     # -- clouds, once more --
