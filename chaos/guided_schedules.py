@@ -26,7 +26,7 @@ from gleaner.chaos.faults import (
     Slow,
     Zombie,
 )
-from gleaner.chaos.machine_faults import OperatorCommand
+from gleaner.chaos.machine_faults import CloudTrouble, OperatorCommand
 from gleaner.chaos.schedule import Schedule
 
 Script = Callable[[random.Random], list[AnyFault]]
@@ -146,6 +146,15 @@ def _a_manager_that_restarts_during_drains(rng: random.Random) -> list[AnyFault]
     return faults
 
 
+def _a_host_that_is_delivered_to_no_head(rng: random.Random) -> list[AnyFault]:
+    """A cloud delivers a host that was not requested while the head has no power."""
+    at_s = _at(rng, 9.0, 12.0)
+    return [
+        KillHost(at_s=at_s, host="@head", back_s=_at(rng, 3.0, 4.0)),
+        CloudTrouble(at_s=_at(rng, at_s + 0.5, at_s + 1.0), how="extra", for_s=1.0),
+    ]
+
+
 def _verifiers_that_hang(rng: random.Random) -> list[AnyFault]:
     """Every reward worker hangs, again and again: the scores queued behind pass their deadline."""
     return [BadScorer(at_s=_at(rng, 11.0, 15.0), how="hang", count=12)]
@@ -221,6 +230,7 @@ LEADS: Mapping[str, Script] = {
     "a trainer that starts again": _a_trainer_that_starts_again,
     "a trainer that dies behind its step": _a_trainer_that_dies_behind_its_step,
     "a manager that restarts during drains": _a_manager_that_restarts_during_drains,
+    "a host that is delivered to no head": _a_host_that_is_delivered_to_no_head,
     "verifiers that hang": _verifiers_that_hang,
     "a verifier that fails": _a_verifier_that_fails,
     "verdicts that are none": _verdicts_that_are_none,

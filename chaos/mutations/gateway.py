@@ -109,19 +109,4 @@ GATEWAY_BUGS: tuple[Mutation, ...] = (
         (ANSWERS,),
         campaign="hunt-gateway",
     ),
-    Mutation(
-        "a cancellation that is answered before its commit",
-        "a cancellation is answered when it is in the journal",
-        (
-            Edit(
-                "gleaner.actors.rollout.manager",
-                "        await self._parts.request_service.cancel(message.ids)\n"
-                "        due = await self._parts.deadlines.look()\n",
-                "        await self._parts.request_service.cancel(message.ids)\n        due = None\n",
-            ),
-        ),
-        (TIMES,),
-        ("kill_on_message",),
-        campaign="gateway",
-    ),
 )

@@ -127,14 +127,24 @@ MACHINES: tuple[Mutation, ...] = (
         "kill_process",
         "kill_host",
     ),
-    _slip(
+    Mutation(
         "an image from before is believed",
-        "an agent that starts again compares the images that it finds with their hashes",
-        "actors.weights.transfer.version_index",
-        "        if damage := await self._damage(manifest, note.part):",
-        '        if damage := "":',
+        "an agent compares the images that it finds with their hashes, when it starts and for each engine",
+        (
+            Edit(
+                "gleaner.actors.weights.transfer.version_index",
+                "        if damage := await self._damage(manifest, note.part):",
+                '        if damage := "":',
+            ),
+            Edit(
+                "gleaner.actors.weights.transfer.version_index",
+                "        self._handed.add((version, manifest.root))  # to engines of that life\n",
+                "",
+            ),
+        ),
         ("I6", "I8"),
-        "bit_rot",
+        ("bit_rot",),
+        campaign="machines",
     ),
     _slip(
         "an image is handed out again unread",
@@ -147,25 +157,28 @@ MACHINES: tuple[Mutation, ...] = (
     ),
     # -- trainers --
     _slip(
-        "a slow trainer is taken for a hung one",
-        "work has hung only when it takes far longer than any work of its kind does on a slow machine",
+        "a step that takes long is begun again",
+        "a trainer that is asked again while it trains goes on with its step",
         "actors.training.trainer",
-        "WorkDeadlines(settings.liveness.work_s, settings.liveness.first_work_s)",
-        "WorkDeadlines(8.0, 8.0)",
-        ("I8", "recovery time"),
+        "        if self._running is None:\n",
+        "        if self._running is None or self._running == message.step:\n",
+        (*STATE_CHECKS, "history", "no silent wait"),
         "slow_trainer",
     ),
     # -- clouds, once more --
-    _slip(
+    Mutation(
         "a surplus host outlives the head",
         "a host beyond the most that may run goes back, though the head was away when it came",
-        "actors.cluster.fleet",
-        "for name in by_offer[n_prem_max:]:",
-        "for name in by_offer[len(by_offer) :]:",
+        (
+            Edit(
+                "gleaner.actors.cluster.fleet",
+                "for name in by_offer[n_prem_max:]:",
+                "for name in by_offer[len(by_offer) :]:",
+            ),
+        ),
         FLEET_CHECKS,
-        "cloud_trouble",
-        "kill_host",
-        "power_loss",
+        lead="a host that is delivered to no head",
+        campaign="machines",
     ),
     _slip(
         "a refused host counts as rented",
