@@ -96,8 +96,9 @@ class MachineInjector:
 
     def rot(self, host: str, what: str, back_s: float, done: Callable[[], None]) -> bool:
         """A bit of a file at rest flips, as soon as there is such a file: `done` is called then. Of a durable
-        checkpoint only where an earlier one is left. The processes that have loaded an image die, so that it
-        is read again, and in half of the cases the agent that serves it."""
+        checkpoint only where an earlier one is left, and not of the last step: nothing is trained after it.
+        The processes that have loaded an image die, so that it is read again, and in half of the cases the
+        agent that serves it."""
         if host not in self._cluster.hosts:
             return False
         self._rot_once_there(host, what, back_s, done)
@@ -122,7 +123,7 @@ class MachineInjector:
         else:
             files, folder, least = found.memory, str(places.store_dir(job, host)), 1
         path = _newest(files, folder, least)
-        if not path:
+        if not path or path.startswith(f"{folder}/step-{self._cluster.setting.config.job.steps:06d}/"):
             return False
         self._before_rot(host)
         files.corrupt(path, self._rng.randrange(len(files.read(path))))

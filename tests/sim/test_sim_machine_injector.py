@@ -108,6 +108,15 @@ def test_rot_of_a_checkpoint_waits_for_an_earlier_one(rotting: Rotting) -> None:
     assert rotting.power.back == [(2 * LOOK_S + 2.0, HOST)]
 
 
+def test_checkpoint_of_the_last_step_does_not_rot(rotting: Rotting) -> None:
+    steps = rotting.cluster.setting.config.job.steps
+    for step in (steps - 1, steps):
+        rotting.write(f"{rotting.checkpoints}/step-{step:06d}/state", disk=True)
+    rotting.rot("checkpoint", back_s=2.0)
+    rotting.run(3 * LOOK_S)
+    assert rotting.damaged() == []
+
+
 def test_rot_waits_while_its_host_has_no_power(rotting: Rotting) -> None:
     rotting.host.power_off()
     rotting.rot("copy")
