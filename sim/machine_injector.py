@@ -182,6 +182,9 @@ class MachineInjector:
             }
             if host not in self._hosts.hosts("preemptible"):
                 return False
+            engine = self._hosts.process(host, "engine")
+            if what == "kill" and engine is not None:
+                engine.struck = True
             self._send(what, f"{host}/agent", messages[what])
             if what == "drain":
                 back = CloudNotice(kind="none")

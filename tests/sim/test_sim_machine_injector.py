@@ -10,6 +10,7 @@ from gleaner.configs.load import load
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.fault_injector import FaultInjector
 from gleaner.sim.files import SimFiles
+from gleaner.sim.hosts import SimProcess
 from gleaner.sim.machine_injector import LOOK_S, MachineInjector
 from gleaner.sim.run_setup import RunSetup
 
@@ -140,3 +141,18 @@ def test_rot_ends_with_the_job(rotting: Rotting) -> None:
 def test_rot_of_a_host_that_does_not_exist_misses(rotting: Rotting) -> None:
     assert not rotting.machines.rot("nowhere", "copy", 0.0, lambda: None)
     assert rotting.seen == []
+
+
+def test_engine_that_an_operator_kills_is_ended_by_a_fault(rotting: Rotting) -> None:
+    async def idle(process: SimProcess) -> int:
+        await process.stop_order.wait()
+        return 0
+
+    host = rotting.cluster.hosts["spot-1"]
+    host.power_on()
+    engine = host.start("spot-1/engine", idle, 0.0)
+    assert rotting.machines.command("drain", "spot-1", 3.0)
+    assert not engine.struck
+    assert rotting.machines.command("kill", "spot-1", 0.0)
+    assert engine.struck
+    rotting.run(1.0)
