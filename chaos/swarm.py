@@ -40,6 +40,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         trace_share: share of runs whose preemptible hosts follow a trace, where there are any.
         aims: recovery paths to which groups of faults are composed (`gleaner.chaos.fault_scenarios`).
             aim_share: share of runs that have one of them, beside what is drawn.
+        machine_share: share of runs that draw faults of disks, clouds, engines and trainers too, and commands
+            of operators (`gleaner.chaos.machine_faults`), where `kinds` names none.
         order_share: share of runs in which turns take time and run in a drawn order
             (`gleaner.sim.turn_order`).
     """
@@ -54,6 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     trace_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
     aims: tuple[str, ...] = ()
     aim_share: Annotated[float, Meta(ge=0, le=1)] = 0.35
+    machine_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
     order_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
 
     def __post_init__(self) -> None:
@@ -84,7 +87,8 @@ def draw(
         return Schedule(seed=seed, order=order)
     faults: list[AnyFault] = []
     drawer = Drawer(random.Random(f"{seed}/faults"), terrain, options.horizon_s, bounds)
-    wanted = options.kinds or [kind for kind in KINDS if kind not in MACHINE_KINDS]
+    machines = random.Random(f"{seed}/machine share").random() < options.machine_share
+    wanted = options.kinds or [kind for kind in KINDS if machines or kind not in MACHINE_KINDS]
     able = [kind for kind in KINDS if kind in drawer.draws and kind in wanted]
     on = [kind for kind in able if rng.random() < options.share_on]
     if able and not on:

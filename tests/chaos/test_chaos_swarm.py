@@ -83,6 +83,15 @@ def test_every_kind_is_drawn_and_options_vary_by_seed() -> None:
     assert any(not schedule.faults for schedule in drawn)
 
 
+def test_share_of_runs_draws_machine_faults_and_leaves_the_others_as_they_were() -> None:
+    options = Options(machine_share=0.2)
+    mixed = [draw(seed, FaultTargets(), options, Bounds()) for seed in range(200)]
+    plain = [draw(seed, FaultTargets(), Options(), Bounds()) for seed in range(200)]
+    has = [any(kind_of(fault) in MACHINE_KINDS for fault in schedule.faults) for schedule in mixed]
+    assert 20 < sum(has) < 60
+    assert 140 < sum(one == other for one, other in zip(mixed, plain, strict=True)) < 180
+
+
 def test_every_shape_of_every_kind_is_drawn() -> None:
     terrain = FaultTargets(head_returns=True, head_durable=True)
     drawn = [
