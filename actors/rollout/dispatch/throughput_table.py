@@ -146,6 +146,8 @@ def _not_negative(table: "NDArray[np.float64]") -> tuple[float, float, float]:
                 parts = np.zeros(3)
                 parts[list(chosen)] = solution / scale[list(chosen)]
                 best, least = (float(parts[0]), float(parts[1]), float(parts[2])), wrong
+        if count == 3 and least < np.inf:
+            break  # no choice of fewer columns is better than all of them
     return best
 
 
