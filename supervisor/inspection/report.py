@@ -63,11 +63,10 @@ class Inspection:
 
     def start(self) -> None:
         """Begin to sample; call once, on the running loop."""
-        self.vitals.start()
+        self.vitals.start(self._system.turn_clock)
 
     def close(self) -> None:
-        """Stop sampling, forget all readers."""
-        self.vitals.close()
+        """Forget all readers."""
         self._tap.close()
 
     def ended(self, cell: Cell, problem: Exception | None) -> None:

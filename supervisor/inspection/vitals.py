@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-TICK_S = 1.0
-"""Between two looks at the loop. A tick that is x late was held up for x by other work."""
-LAG_TICKS = 10
-"""The reported lag is the worst of so many ticks: a stall stays visible for ten seconds."""
-RATE_TICKS = 5
+from gleaner.supervisor.watch.turn_clock import TurnClock
+
+LAG_TICKS = 20
+"""The reported lag is the worst of so many ticks of the turn clock: a stall stays visible for ten seconds. A
+tick that is x late was held up for x by other work."""
+RATE_TICKS = 10
 """Between two looks at every actor; a rate is a mean over five to ten seconds."""
 ASK_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Upper bounds of the histogram: two a decade, from an actor beside the asker to a patient deadline."""
@@ -73,7 +74,7 @@ class _Life:
 
 
 class Vitals:
-    """Sampled by itself between `start` and `close`.
+    """Sampled by the turn clock from `start` on.
 
     Args:
         actors: the living ones now: name, incarnation and what counts their messages.
@@ -88,28 +89,19 @@ class Vitals:
         self._lags: deque[float] = deque([0.0], maxlen=LAG_TICKS)
         self._lives: dict[str, _Life] = {}
         self._sampled_s = self._sampled_before_s = 0.0
-        self._due_s = 0.0
         self._ticks = 0
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def lag_s(self) -> float:
-        """Longest hold-up of the loop within the last `LAG_TICKS` seconds."""
+        """Longest hold-up of the loop within the last `LAG_TICKS` ticks."""
         return max(self._lags)
 
-    def start(self) -> None:
+    def start(self, clock: TurnClock) -> None:
         """Begin; call once, on the running loop."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = asyncio.get_running_loop().time()
         self._sampled_s = self._sampled_before_s = now
         self._sample(now)
-        self._arm(loop, now)
-
-    def close(self) -> None:
-        """No more ticks."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        clock.each_tick.append(self._tick)
 
     def rate(self, name: str, incarnation: int, handled: int, now: float) -> float:
         """Messages a second of an actor that has handled `handled` of them by now."""
@@ -125,18 +117,11 @@ class Vitals:
         life = self._lives.get(name)
         return life.since_s if life is not None and life.incarnation == incarnation else None
 
-    def _arm(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
-        self._due_s = now + TICK_S
-        self._timer = loop.call_at(self._due_s, self._tick)
-
-    def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        self._lags.append(max(now - self._due_s, 0.0))
+    def _tick(self, late_s: float) -> None:
+        self._lags.append(late_s)
         self._ticks += 1
         if self._ticks % RATE_TICKS == 0:
-            self._sample(now)
-        self._arm(loop, now)
+            self._sample(asyncio.get_running_loop().time())
 
     def _sample(self, now: float) -> None:
         before, lives = self._lives, {}

@@ -10,6 +10,7 @@ uses the loop's time, which goes on.
 """
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 
 TICK_S = 0.5
@@ -24,6 +25,9 @@ class TurnClock:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None  # of the next tick
         self._away_s = 0.0
+        self.each_tick: list[Callable[[float], None]] = []
+        """Called at every tick, with the seconds by which it is late: for what a process does all the time,
+        so that it wakes up once."""
 
     def start(self) -> None:
         """Begin to tick; call once."""
@@ -45,8 +49,11 @@ class TurnClock:
         return max(now_s - self._timer.when(), 0.0) if self._timer is not None else 0.0
 
     def _tick(self) -> None:
-        self._away_s += self._late_s(self._loop.time())
+        late_s = self._late_s(self._loop.time())
+        self._away_s += late_s
         self._timer = self._loop.call_later(TICK_S, self._tick)
+        for call in self.each_tick:
+            call(late_s)
 
 
 class timeout_in_turns:

@@ -53,6 +53,21 @@ async def test_pause_counts_as_one_tick_before_and_after() -> None:
     assert clock.now() == pytest.approx(later_s, abs=TICK_S)
 
 
+async def test_each_tick_is_called_with_the_seconds_by_which_it_is_late() -> None:
+    clock, late_s = TurnClock(), list[float]()
+    clock.each_tick.append(late_s.append)
+    clock.start()
+    await asyncio.sleep(1.5 * TICK_S)
+    pause()
+    await asyncio.sleep(1.5 * TICK_S)
+    clock.close()
+    counted = len(late_s)
+    await asyncio.sleep(2 * TICK_S)
+    assert counted == len(late_s) == 3
+    assert max(late_s) == pytest.approx(PAUSE_S - TICK_S / 2, abs=TICK_S / 2)
+    assert sorted(late_s)[1] < TICK_S
+
+
 async def test_answer_that_came_during_a_pause_is_in_time() -> None:
     read, write = asyncio.Queue[str](), asyncio.get_running_loop()
     async with timeout_in_turns(1.0):
