@@ -47,7 +47,7 @@ class LinkLimits:
     ack_after: int = 256
     ack_bytes: int = 1 << 20
     ack_delay_s: float = 0.2
-    answer_ack_s: float = 2.0
+    answer_ack_s: float = 10.0
     probe_s: float = 0.4
     answer_s: float = 5.0
     broken_s: float = 5.0
