@@ -21,6 +21,8 @@ The model leaves out differences between engines of a kind, the size of micro-ba
 """
 
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +45,8 @@ PREFILL_OFF = 4.0
 which is rough for short windows."""
 CLEARLY_MORE = 0.1  # of what would be even
 _GOLDEN = 0.6180339887498949
+_KINDS = np.array([[[1]], [[2]]], np.int8)
+"""The states of requests on engines of the two kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +93,27 @@ def predict(work: Work, machines: Machines, windows_s: Floats, instances: Floats
     return Predicted(done.max(axis=1), _trained(work, run.groups_of, done, windows_s, instances))
 
 
-class _Kind:
-    """The engines of one kind, for every candidate: their number and their decode times."""
+class _Engines:
+    """The engines of both kinds, for every candidate: their numbers and decode times. Arrays of kinds x
+    candidates, the reserved kind first."""
 
-    def __init__(self, pace: EnginePace, factor: float, count: Floats, weight: float) -> None:
-        self.step_s, self.row_s = pace.step_s * factor, pace.row_s * factor
-        self.context_s = pace.context_s * factor
-        usual_s = pace.step_s / PREFILLED_IN_A_STEP
-        measured_s = pace.prefill_token_s or usual_s
-        self.prefill_s = factor * min(max(measured_s, usual_s / PREFILL_OFF), usual_s * PREFILL_OFF)
-        self.count = count  # (candidates,)
-        room = float(pace.cache_tokens) if pace.cache_tokens > 0 else math.inf
-        rows = float(pace.slots) if pace.slots > 0 else math.inf
-        self.room = np.full_like(count, 0.0)  # (candidates,), in tokens and requests of the sample
-        self.rows = np.full_like(count, 0.0)
-        self.room[count > 0] = room * count[count > 0] / weight
-        self.rows[count > 0] = rows * count[count > 0] / weight
+    def __init__(self, paces: Sequence[EnginePace], factor: float, count: Floats, weight: float) -> None:
+        self.step_s = np.array([[pace.step_s * factor] for pace in paces])
+        self.row_s = np.array([[pace.row_s * factor] for pace in paces])
+        self.context_s = np.array([[pace.context_s * factor] for pace in paces])
+        self.prefill_s = np.array([[factor * _prefill_token_s(pace)] for pace in paces])
+        self.count = count
+        self.there = count > 0
+        self.least = np.maximum(count, 1e-9)
+        room = [float(pace.cache_tokens) if pace.cache_tokens > 0 else math.inf for pace in paces]
+        rows = [float(pace.slots) if pace.slots > 0 else math.inf for pace in paces]
+        self.room = np.zeros_like(count)  # in tokens and requests of the sample
+        self.rows = np.zeros_like(count)
+        for kind, there in enumerate(self.there):
+            self.room[kind, there] = room[kind] * count[kind, there] / weight
+            self.rows[kind, there] = rows[kind] * count[kind, there] / weight
         self.weight = weight
-        self.share = weight / np.maximum(count, 1e-9)  # of an engine, for each request of the sample
+        self.share = weight / self.least  # of an engine, for each request of the sample
         self.stall_s = np.zeros_like(count)  # of its engines, by prefills
         self.stalls = False  # some of them are stalled
 
@@ -128,30 +135,32 @@ class _Rollout:
         self.windows_s = np.where(instances > 0, windows_s, np.inf)
         self.start_s = machines.start_s
         candidates = len(windows_s)
-        reserved = np.full(candidates, float(machines.engines))
-        self.reserved = _Kind(machines.reserved, machines.pace, reserved, weight)
-        remote = instances * machines.instance_engines
-        self.remote = _Kind(machines.preemptible, machines.pace, remote, weight)
+        count = np.stack((
+            np.full(candidates, float(machines.engines)), instances * machines.instance_engines
+        ))  # fmt: skip
+        self.engines = _Engines((machines.reserved, machines.preemptible), machines.pace, count, weight)
+        self.all_engines = np.maximum(count[0] + count[1], 1e-9)
         self.made = np.zeros((candidates, len(self.ends)))
         self.done_s = np.full((candidates, len(self.ends)), np.inf)
         # State of a request: 0 waiting, 1 on a reserved engine, 2 on a preemptible one, 3 complete.
         self.where = np.zeros((candidates, len(self.ends)), np.int8)
-        self.left = self.where.size  # requests that are not complete
+        self.left = int(self.where.size)  # requests that are not complete
+        self.closing_s = sorted(self.windows_s.tolist())
         self.handed_over = 0  # candidates whose window is over
+        self.on = np.zeros(count.shape, np.bool_)  # the engines that decode now
+        self.on[0] = True
         self.slice_s = self._guess_s() / SLICES
 
     def _guess_s(self) -> float:
         """About as long as the candidate takes that has fewest engines."""
-        engines = np.where(self.windows_s > 0, self.reserved.count, 0.0) + self.remote.count
-        tokens = float(self.ends.sum()) * self.reserved.weight
+        engines = np.where(self.windows_s > 0, self.engines.count[0], 0.0) + self.engines.count[1]
+        tokens = float(self.ends.sum()) * self.engines.weight
         least = max(float(engines.min()), 0.5)
-        rows = max(1.0, min(self.reserved.weight * len(self.ends) / least, 256.0))
+        rows = max(1.0, min(self.engines.weight * len(self.ends) / least, 256.0))
         context = rows * (self.prompt + float(self.ends.mean()) / 2)
-        one = max(self.reserved.step_s, self.remote.step_s) + context * max(
-            self.reserved.context_s, self.remote.context_s
-        )
-        alone = float(self.ends.max()) * max(self.reserved.step_s, self.remote.step_s)
-        return max(tokens * one / rows / least, alone, 1e-6)
+        step_s = float(self.engines.step_s.max())
+        one = step_s + context * float(self.engines.context_s.max())
+        return max(tokens * one / rows / least, float(self.ends.max()) * step_s, 1e-6)
 
     def to_the_end(self) -> Floats:
         """Seconds until each response is complete (candidates x requests)."""
@@ -165,19 +174,17 @@ class _Rollout:
         return done_s
 
     def _slice(self, now_s: float) -> None:
-        seeds = now_s < self.windows_s
-        rolls = (self.remote.count > 0) & (now_s >= self.start_s)
-        seeding, rolling = int(np.count_nonzero(seeds)), int(np.count_nonzero(rolls))
-        if len(seeds) - seeding > self.handed_over:
-            self.handed_over = len(seeds) - seeding
-            self._hand_over(~seeds)
-        if seeding and rolling:
-            self._even_out(seeds & rolls)
-        self._admit(seeds, rolls)
-        if seeding:
-            self._decode(1, self.reserved, seeds, now_s)
-        if rolling:
-            self._decode(2, self.remote, rolls, now_s)
+        over = bisect_right(self.closing_s, now_s)
+        if over > self.handed_over:
+            self.handed_over = over
+            self.on[0] = now_s < self.windows_s
+            self._hand_over(~self.on[0])
+        if now_s >= self.start_s:
+            self.on[1] = self.engines.there[1]
+            if over < len(self.closing_s):
+                self._even_out(self.on[0] & self.on[1])
+        self._admit()
+        self._decode(now_s)
 
     def _hand_over(self, over: Bools) -> None:
         """The window is over: unfinished requests wait in front, because they arrived first. After it none
@@ -192,31 +199,33 @@ class _Rollout:
         idle = both & ~(self.where == 0).any(axis=1)
         if not np.count_nonzero(idle):
             return
-        rows = {number: _counted(self.where == number) for number in (1, 2)}
-        each = (rows[1] + rows[2]) / np.maximum(self.reserved.count + self.remote.count, 1e-9)
-        for number, kind in ((1, self.reserved), (2, self.remote)):
-            excess = np.floor(rows[number] - each * kind.count)
-            excess = np.where(idle & (excess > 1 + CLEARLY_MORE * each * kind.count), excess, 0.0)
-            if excess.any():
-                mine = self.where == number
-                older = np.cumsum(mine, axis=1) <= (rows[number] - excess)[:, None]
-                self.where[mine & ~older] = 0
+        mine = self.where == _KINDS
+        rows = _counted(mine)
+        even = (rows[0] + rows[1]) / self.all_engines * self.engines.count
+        excess = np.floor(rows - even)
+        excess = np.where(idle & (excess > 1 + CLEARLY_MORE * even), excess, 0.0)
+        for kind in np.flatnonzero(excess.any(axis=1)):
+            older = np.cumsum(mine[kind], axis=1) <= (rows[kind] - excess[kind])[:, None]
+            self.where[mine[kind] & ~older] = 0
 
-    def _admit(self, seeds: Bools, rolls: Bools) -> None:
+    def _admit(self) -> None:
         waits = self.where == 0
         if not np.count_nonzero(waits):
             return
-        queued = _counted(waits)
+        engines, queued = self.engines, _counted(waits)
         queue = queued.astype(np.float64)
         size = self._tokens(waits, queued) / np.maximum(queue, 1.0)
-        free, there = self._free(1, self.reserved, size)
-        reserved = np.where(seeds, free, 0.0)
-        free, elsewhere = self._free(2, self.remote, size)
-        remote = np.where(rolls, free, 0.0)
+        mine = self.where == _KINDS
+        rows = _counted(mine)
+        # The number of further requests of this size that fit.
+        room = (engines.room - self._tokens(mine, rows)) / np.maximum(size, 1e-9)
+        room = np.minimum(engines.rows - rows, room)
+        lonely = (rows == 0) & engines.there
+        reserved, remote = np.where(self.on, np.maximum(room, lonely), 0.0)
         # If all requests fit, engines get equally many.
-        engines = self.reserved.count * seeds + self.remote.count * rolls
-        total = queue + there + elsewhere
-        fair = total * self.reserved.count * seeds / np.maximum(engines, 1e-9) - there
+        decode = engines.count * self.on
+        total = queue + rows[0] + rows[1]
+        fair = total * decode[0] / np.maximum(decode[0] + decode[1], 1e-9) - rows[0]
         reserved = np.minimum(np.maximum(np.maximum(fair, queue - remote), 0.0), np.minimum(reserved, queue))
         remote = np.minimum(np.maximum(queue - reserved, 0.0), remote)
         both = np.floor(reserved + remote + 1e-9)
@@ -226,66 +235,69 @@ class _Rollout:
         rank = np.cumsum(waits, axis=1)
         enters = waits & (rank <= both[:, None])
         local = enters & (np.floor(rank * share + 1e-9) > np.floor((rank - 1) * share + 1e-9))
-        self._prefill(local, self.reserved)
-        self._prefill(enters & ~local, self.remote)
+        self._prefill(np.stack((local, enters & ~local)))
         self.where[enters] = 2
         self.where[local] = 1
 
-    def _free(self, number: int, kind: _Kind, size: Floats) -> tuple[Floats, Counts]:
-        """The number of further requests of this size that fit, and of those that are there."""
-        mine = self.where == number
-        rows: Counts = _counted(mine)
-        context = self._tokens(mine, rows)
-        room = np.minimum(kind.rows - rows, (kind.room - context) / np.maximum(size, 1e-9))
-        lonely = (rows == 0) & (kind.count > 0)
-        free: Floats = np.where(lonely, np.maximum(room, 1.0), np.maximum(room, 0.0))
-        return free, rows
-
     def _tokens(self, which: Bools, rows: Counts) -> Floats:
         """Tokens in the caches of these requests, with their prompts. rows: how many they are."""
-        made: Floats = np.einsum("ij,ij->i", self.made, which.astype(np.float64))
+        made: Floats = np.einsum("ij,...ij->...i", self.made, which.astype(np.float64))
         made += self.prompt * rows
         return made
 
-    def _prefill(self, enters: Bools, kind: _Kind) -> None:
-        if not np.count_nonzero(enters):
-            return
-        rows = _counted(enters)
-        kind.stalls = True
-        tokens = self._tokens(enters, rows) * kind.weight
-        kind.stall_s += tokens * kind.prefill_s / np.maximum(kind.count, 1e-9)
+    def _prefill(self, enters: Bools) -> None:
+        engines = self.engines
+        tokens = self._tokens(enters, _counted(enters)) * engines.weight
+        engines.stall_s += tokens * engines.prefill_s / engines.least
+        engines.stalls = True
 
-    def _decode(self, number: int, kind: _Kind, on: Bools, now_s: float) -> None:
-        mine = (self.where == number) & on[:, None]
-        if not np.count_nonzero(mine):
-            return
+    def _decode(self, now_s: float) -> None:
+        engines = self.engines
+        mine = (self.where == _KINDS) & self.on[:, :, None]
         rows: Counts = _counted(mine)
         # Requests that have outgrown the caches pause, the last ones first; one is always decoded.
         context = self._tokens(mine, rows)
-        if np.count_nonzero(context > kind.room):
-            held = np.cumsum((self.made + self.prompt) * mine, axis=1)
-            mine &= (held <= kind.room[:, None]) | (np.cumsum(mine, axis=1) == 1)
+        full_caches = context > engines.room
+        if np.count_nonzero(full_caches):
+            for kind in np.flatnonzero(full_caches.any(axis=1)):
+                held = np.cumsum((self.made + self.prompt) * mine[kind], axis=1)
+                fits = held <= engines.room[kind][:, None]
+                mine[kind] &= fits | (np.cumsum(mine[kind], axis=1) == 1)
             rows = _counted(mine)
             context = self._tokens(mine, rows)
         decodes_s: Floats | float = self.slice_s
-        if kind.stalls:
-            stalled_s = np.minimum(kind.stall_s, self.slice_s) * on
-            kind.stall_s -= stalled_s
-            kind.stalls = bool(np.count_nonzero(kind.stall_s))
+        if engines.stalls:
+            # Prefills pass while their kind decodes anything.
+            decodes: Bools = np.logical_or.reduce(rows, axis=1, keepdims=True)
+            stalled_s: Floats = np.minimum(engines.stall_s, self.slice_s) * (self.on & decodes)
+            engines.stall_s -= stalled_s
+            engines.stalls = bool(np.count_nonzero(engines.stall_s))
             decodes_s = self.slice_s - stalled_s
-        token_s = kind.token_s(rows, context)
-        self.made += mine * (decodes_s / token_s)[:, None]
+        token_s = engines.token_s(rows, context)
+        more = mine * (decodes_s / token_s)[:, :, None]
+        self.made += more[0]
+        self.made += more[1]
         full = mine & (self.made >= self.ends)
-        if np.count_nonzero(full):
-            late_s = (self.made - self.ends) * token_s[:, None]
-            self.done_s[full] = (now_s + self.slice_s - np.clip(late_s, 0.0, self.slice_s))[full]
-            self.where[full] = 3
-            self.left -= int(np.count_nonzero(full))
+        ended = int(np.count_nonzero(full))
+        if ended:
+            late_s = (self.made - self.ends) * token_s[:, :, None]
+            done_s = now_s + self.slice_s - np.clip(late_s, 0.0, self.slice_s)
+            for at in range(len(full)):
+                self.done_s[full[at]] = done_s[at][full[at]]
+            self.where[full[0] | full[1]] = 3
+            self.left -= ended
+
+
+def _prefill_token_s(pace: EnginePace) -> float:
+    """Seconds of the prefill of a token, near what is usual."""
+    usual_s = pace.step_s / PREFILLED_IN_A_STEP
+    measured_s = pace.prefill_token_s or usual_s
+    return min(max(measured_s, usual_s / PREFILL_OFF), usual_s * PREFILL_OFF)
 
 
 def _counted(which: Bools) -> Counts:
     """How many there are, by candidate."""
-    rows: Counts = np.add.reduce(which, axis=1, dtype=np.int64)
+    rows: Counts = np.add.reduce(which, axis=-1, dtype=np.int64)
     return rows
 
 
