@@ -28,18 +28,19 @@ class OnceAndInOrder(Check):
         self._due: dict[tuple[int, ...], int] = {}
 
     def see(self, fact: Fact) -> Iterable[str]:
-        if isinstance(fact, FrameDelivered):
-            due = self._due.pop(fact.session, 1)
-            self._due[fact.session] = max(due, fact.first + fact.count)
-            if len(self._due) > MAX_SESSIONS:
-                del self._due[next(iter(self._due))]
-            if fact.first > due:
-                yield (
-                    f"message {fact.numbers[0]} of {fact.link} was handed up, those from {due} to "
-                    f"{fact.first - 1} never were"
-                )
-            elif fact.numbers[0] < due:
-                yield (
-                    f"message {fact.numbers[0]} of {fact.link} was handed up again: all up to {due - 1} had "
-                    "been"
-                )
+        if not isinstance(fact, FrameDelivered):
+            return ()
+        due = self._due.pop(fact.session, 1)
+        self._due[fact.session] = max(due, fact.first + fact.count)
+        if len(self._due) > MAX_SESSIONS:
+            del self._due[next(iter(self._due))]
+        if fact.first > due:
+            return (
+                f"message {fact.numbers[0]} of {fact.link} was handed up, those from {due} to "
+                f"{fact.first - 1} never were",
+            )
+        if fact.numbers[0] < due:
+            return (
+                f"message {fact.numbers[0]} of {fact.link} was handed up again: all up to {due - 1} had been",
+            )
+        return ()

@@ -22,6 +22,7 @@ _SHIFT, _WITHIN = 6, 63
 _PAGES_AT_FIRST = 64
 _SLOTS_AT_FIRST = 64
 _READ_AT_A_TIME = 1024  # slots: what is gathered for a snapshot beside the snapshot itself
+FEW_ROWS = 32  # that are taken row by row: fewer than take as long as the calls of NumPy for any number
 NO_SLOT = 0  # has no capacity: tickets that take no tokens map to it
 
 Slots = NDArray[np.int64]
@@ -207,6 +208,8 @@ class TokenColumns:
         Returns which rows were taken; None if all were.
         """
         count = len(slots)
+        if count <= FEW_ROWS:
+            return self._take_few(slots, tokens, logprobs, halt)
         if count > len(self._rows):
             self._rows = np.arange(2 * count, dtype=np.int32)
         if halt is None and self._distinct(slots):
@@ -221,6 +224,24 @@ class TokenColumns:
                     self._turn(slots[filled])
                 return None
         return self._take_runs(slots, tokens, logprobs, halt)
+
+    def _take_few(self, slots: Slots, tokens: Tokens, logprobs: Logprobs, halt: Mask | None) -> Mask | None:
+        """The same, row by row."""
+        cursor, end = self._cursor, self._end
+        taken, stopped = [True] * len(slots), set[int]()
+        halts = taken if halt is None else halt.tolist()
+        for row, slot in enumerate(slots.tolist()):
+            at = cursor.item(slot)
+            if (halt is not None and halts[row]) or slot in stopped or at >= end.item(slot):
+                stopped.add(slot)
+                taken[row] = False
+                continue
+            self._tokens[at] = tokens[row]
+            self._logprobs[at] = logprobs[row]
+            cursor[slot] = at + 1
+            if not (at + 1) & _WITHIN:
+                self._turn(slots[row : row + 1])
+        return np.array(taken, np.bool_) if stopped else None
 
     def _distinct(self, slots: Slots) -> bool:
         rows = self._rows[: len(slots)]

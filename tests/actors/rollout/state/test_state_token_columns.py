@@ -1,15 +1,26 @@
 """TokenColumns: equal to one list per slot, for any frames."""
 
 from array import array
+from collections.abc import Iterator
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gleaner.actors.rollout.state.token_columns import NO_SLOT, PAGE, TokenColumns
+from gleaner.actors.rollout.state import token_columns
+from gleaner.actors.rollout.state.token_columns import FEW_ROWS, NO_SLOT, PAGE, TokenColumns
 
 LIMITS = (1, 2, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE + 5, 1000)
+
+
+@pytest.fixture(scope="module", autouse=True, params=[0, FEW_ROWS], ids=["by columns", "few by rows"])
+def few_rows(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Frames of few rows are taken in another way: each test is run with and without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_columns, "FEW_ROWS", request.param)
+        yield
 
 
 class Model:
