@@ -21,9 +21,11 @@ class RemainingLengths:
         self._limit = 0
         self._counts = np.zeros(BINS)
         self._sums = np.zeros(BINS)  # of the lengths in a bin
+        self._tails: tuple[Floats, Floats] | None = None  # counts and sums from each bin on
 
     def finished(self, length: int, limit: int) -> None:
         """A response ended with `length` tokens of at most `limit`."""
+        self._tails = None
         if limit > self._limit:
             self._widen(limit)
         if self._counts.sum() >= MEMORY:
@@ -39,9 +41,10 @@ class RemainingLengths:
         if not self._limit:
             half: Floats = np.maximum(most / 2, 1.0)
             return half
+        if self._tails is None:  # asked for every instance at a time
+            self._tails = np.cumsum(self._counts[::-1])[::-1], np.cumsum(self._sums[::-1])[::-1]
         bins = self._bins(made)
-        counts = np.cumsum(self._counts[::-1])[::-1][bins]
-        sums = np.cumsum(self._sums[::-1])[::-1][bins]
+        counts, sums = self._tails[0][bins], self._tails[1][bins]
         mean = sums / np.where(counts > 0, counts, 1.0) - made
         left: Floats = np.clip(np.where((counts > 0) & (mean >= 1.0), mean, most / 2), 1.0, most)
         return left
