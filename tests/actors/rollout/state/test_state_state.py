@@ -187,8 +187,10 @@ def test_given_up_incarnation_cannot_join_again(state: RolloutState) -> None:
 
 def test_rows_without_a_ticket_are_counted_by_reason(state: RolloutState) -> None:
     state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FINISHED)]))
-    changes = state.apply(frame("spot", 4, 2, [(1, 71, 0.0, 0), (77, 1, 0.0, 0)]))
-    assert changes.refused == ["late_row", "unknown_ticket"]
+    never = state.streams.next_ticket("spot", 4)
+    rows = [(1, 71, 0.0, 0), (never, 1, 0.0, 0), (77, 1, 0.0, 0)]
+    changes = state.apply(frame("spot", 4, 2, rows))
+    assert changes.refused == ["late_row", "unknown_ticket", "unknown_ticket"]
 
 
 def test_request_at_its_limit_is_finished(state: RolloutState) -> None:
