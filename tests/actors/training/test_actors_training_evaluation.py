@@ -1,8 +1,15 @@
-"""Held-out rewards by task."""
+"""Evaluations: once for each version, and held-out rewards by task."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gleaner.actors.protocol.training import TrainerIs
 from gleaner.actors.reward.mixture import Mixture
-from gleaner.actors.training.evaluation import rewards_by_task
+from gleaner.actors.training.evaluation import Evaluation, rewards_by_task
 from gleaner.configs.schema import Config, Task
+from gleaner.supervisor import Done
 
 
 def test_held_out_rewards_are_grouped_by_task() -> None:
@@ -21,3 +28,32 @@ def test_task_without_a_score_has_no_reward() -> None:
 
 def test_single_task_has_no_row_of_its_own() -> None:
     assert rewards_by_task(Config(), {0: 1.0}) == {}
+
+
+@pytest.mark.parametrize(("scores", "whole"), [({0: 1.0, 1: None}, True), (None, False)])
+async def test_evaluation_is_whole_unless_the_trainer_went_back(
+    scores: dict[int, float | None] | None, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[object] = []
+
+    async def note(*arguments: object) -> Done:
+        noted.append(arguments[0])
+        return Done()
+
+    async def scored(*_: object) -> dict[int, float | None] | None:
+        return scores
+
+    ctx = SimpleNamespace(now=lambda: 1.0, journal=SimpleNamespace(append=note))
+    standing = SimpleNamespace(evals=set[str]())
+    recorder = SimpleNamespace(evaluation=lambda when, *_: noted.append(when))
+    parts = SimpleNamespace(ask=note), Config(), SimpleNamespace(evaluation=note), standing, recorder
+    evaluation = Evaluation(cast(Any, ctx), *cast(Any, parts))
+    monkeypatch.setattr(evaluation, "_scores", scored)
+    trainer = cast(TrainerIs, SimpleNamespace(step=3))
+    assert await evaluation.run("during", trainer) is whole
+    assert standing.evals == ({"step-3"} if whole else set())
+    assert ("during" in noted) is whole
+    noted.clear()
+    if whole:
+        assert await evaluation.run("during", trainer) is True
+        assert noted == [], "it is on record already"

@@ -1,0 +1,36 @@
+"""The controller alone: what a restarted one records."""
+
+from pathlib import Path
+
+import msgspec
+
+from gleaner.actors.protocol.cluster import HostsUp, JobSpec, NodeSeen, WhoIsUp
+from gleaner.actors.training.controller import RLController
+from gleaner.actors.training.history import HistoryWriter, Node, read_history
+from gleaner.configs.schema import Config
+from gleaner.supervisor.actor_test_kit import ActorTestKit
+
+JOB = JobSpec(run_id="job", run_dir="/r", model_dir="/m", config="")
+CONFIG = msgspec.convert({"training": {"backend": "own"}}, Config)
+"""A trainer outside of the cluster: the controller asks none for a step."""
+
+
+def up(*nodes: str) -> HostsUp:
+    return HostsUp(boot=4, roles=dict.fromkeys(nodes, "preemptible"))
+
+
+def nodes(path: Path) -> list[tuple[str, str]]:
+    return [(record.node, record.event) for record in read_history(path) if isinstance(record, Node)]
+
+
+def test_restarted_controller_records_hosts_that_it_did_not_see(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    kit = ActorTestKit(lambda: RLController(JOB, CONFIG, HistoryWriter(path)))
+    kit.answer(WhoIsUp, up("spot-1"))
+    with kit:
+        kit.tell(NodeSeen(node="spot-2", role="preemptible", event="joined"))
+        assert nodes(path) == [("spot-1", "joined"), ("spot-2", "joined")]
+        kit.answer(WhoIsUp, up("spot-2", "spot-3"))
+        kit.crash()
+        kit.advance(0.1)
+        assert nodes(path)[2:] == [("spot-1", "killed"), ("spot-3", "joined")]
