@@ -6,10 +6,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from gleaner.actors.model.byte_ranges import Run
 from gleaner.actors.model.tensor_spec import TensorSpec
-from gleaner.actors.protocol.weights import PartWritten
+from gleaner.actors.protocol.weights import PartLost, PartWritten
 from gleaner.actors.weights.shards.sharded_publication import ShardedPublication
 from gleaner.configs.schema import Weights
 from gleaner.supervisor import Refused
@@ -38,13 +39,17 @@ class Draft:
         self.abandoned = True
 
 
-def publication(drafts: list[Draft]) -> ShardedPublication:
-    """One whose store has these drafts, one after the other."""
+def publication(drafts: list[Draft], told: list[object] | None = None) -> ShardedPublication:
+    """One whose store has these drafts, one after the other. told: gets its messages to other agents."""
 
     async def offload(call: Callable[..., object], *arguments: object) -> object:
         return call(*arguments)
 
-    ctx = SimpleNamespace(offload=offload, log=logging.getLogger(__name__))
+    async def tell(_to: str, message: object) -> None:
+        if told is not None:
+            told.append(message)
+
+    ctx = SimpleNamespace(offload=offload, tell=tell, log=logging.getLogger(__name__))
     images = SimpleNamespace(create=lambda *_: drafts.pop(0))
     versions = SimpleNamespace(images=images, served=None, deltas=None)
     return ShardedPublication(
@@ -65,3 +70,16 @@ async def test_part_is_accepted_when_the_image_of_an_earlier_life_is_there() -> 
     draft = Draft(left=True)
     assert not (await publication([draft]).written(WRITTEN)).answered
     assert not draft.abandoned
+
+
+async def test_version_is_given_up_when_two_ranks_wrote_the_same_bytes() -> None:
+    draft, told = Draft(left=True), list[object]()
+    parts = publication([draft, Draft(left=True)], told)
+    first = await parts.written(WRITTEN)
+    twice = replace(WRITTEN, rank=1, runs=(Run(4, 12),))
+    with pytest.raises(Refused, match="bytes 4 to 8 are held by rank 0 and by rank 1"):
+        await parts.written(twice)
+    assert first.answered, "rank 0 waits for a version that will not be whole"
+    assert draft.abandoned
+    assert [type(message) for message in told] == [PartLost]
+    assert not (await parts.written(twice)).answered, "the ranks may write it anew"
