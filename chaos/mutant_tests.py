@@ -1,11 +1,12 @@
 """Unit tests with a mutant: the first test of its package that notices it.
 
-Owns the process of pytest. A test notices a mutant when it fails with it, fails again when it runs alone, and
-passes without it; a test that fails otherwise proves nothing, and is left out. Time is processor time: a busy
-machine makes no mutant noticed.
+Owns the process of pytest, in a copy of the checkout that has the mutant in its file. A test notices a mutant
+when it fails with it, fails again when it runs alone, and passes without it; a test that fails otherwise
+proves nothing, and is left out. Time is processor time: a busy machine makes no mutant noticed.
 """
 
 import functools
+import hashlib
 import os
 import signal
 import subprocess
@@ -18,15 +19,17 @@ from pathlib import Path
 import psutil
 
 from gleaner.chaos.hang_detector import HangDetector, Sample
-from gleaner.chaos.mutants import Mutant
+from gleaner.chaos.mutant_checkout import changed_checkout
+from gleaner.chaos.mutants import Mutant, NoMutant, edit_of
+from gleaner.chaos.mutate import CannotPlant
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-MUTANT = "GLEANER_MUTANT"
-"""Variable with the name of the mutant, for tests/mutant_plugin.py."""
+MUTANT, SOURCE = "GLEANER_MUTANT", "GLEANER_MUTANT_SOURCE"
+"""Variables with the name of the mutant and the SHA-256 of its file, for tests/mutant_plugin.py."""
 PLANTED = "mutant planted: "
 """The plug-in's line at the end of a run; a mutant survives only a run that has it."""
 CANNOT_PLANT = 70
-"""The plug-in's exit code where the mutant does not fit the source."""
+"""The plug-in's exit code where the mutant is not in the file that is imported."""
 PASSED = 0  # of pytest
 SUMMARY = " short test summary info "
 MARKS = "not realprocess and not alone and not engines and not vllm and not verl and not long"
@@ -104,11 +107,16 @@ def run_tests(mutant: str, arguments: Sequence[str]) -> SuiteEnd:
         sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--no-header", "-p", "tests.mutant_plugin",
         "-p", "no:cacheprovider", "-n", "0", "--timeout", str(TEST_S), "-m", MARKS, *arguments,
     ]  # fmt: skip
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
+    try:
+        digest = hashlib.sha256(edit_of(mutant).new.encode()).hexdigest() if mutant else ""
+        copied = changed_checkout(CHECKOUT, mutant)
+    except (NoMutant, CannotPlant) as problem:
+        raise RuntimeError(f"{mutant}: not planted: {problem}") from problem
+    with copied as checkout, tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
             command,
-            cwd=CHECKOUT,
-            env={**os.environ, MUTANT: mutant},
+            cwd=checkout,
+            env={**os.environ, MUTANT: mutant, SOURCE: digest, "PYTHONPATH": str(checkout)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

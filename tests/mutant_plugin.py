@@ -1,25 +1,34 @@
-"""A pytest plug-in that makes a mutant before any module of the product is imported.
+"""A pytest plug-in that asserts that the tests run with a mutant.
 
-`-p tests.mutant_plugin`, with the mutant's name in the environment, or "" (`gleaner.chaos.mutant_tests`).
-The last line of a run names what was planted: a run without that line proves nothing.
+`-p tests.mutant_plugin`, in a copy of the checkout, with the mutant's name and the SHA-256 of its file in the
+environment, or "" (`gleaner.chaos.mutant_tests`). The last line of a run names what was planted: a run
+without that line proves nothing.
 """
 
+import hashlib
 import os
 import sys
+from pathlib import Path
 from typing import Protocol
 
-from gleaner.chaos.mutants import NoMutant, edits_of
-from gleaner.chaos.mutate import CannotPlant, plant
+from gleaner.chaos.mutate import source_of
 
-NAME = os.environ.get("GLEANER_MUTANT", "")
+NAME, DIGEST = os.environ.get("GLEANER_MUTANT", ""), os.environ.get("GLEANER_MUTANT_SOURCE", "")
 CANNOT_PLANT = 70
 
-if NAME:
-    try:
-        plant(edits_of(NAME))
-    except (CannotPlant, NoMutant) as problem:
-        sys.stderr.write(f"{problem}\n")
-        sys.exit(CANNOT_PLANT)
+
+def _planted() -> bool:
+    """The file that is imported, or was, has the mutant."""
+    module = NAME.partition(":")[0]
+    source, path = source_of(module)
+    imported = getattr(sys.modules.get(module), "__file__", None)
+    same = imported is None or Path(imported).resolve() == path.resolve()
+    return same and hashlib.sha256(source.encode()).hexdigest() == DIGEST
+
+
+if NAME and not _planted():
+    sys.stderr.write(f"{NAME} is not in the file that is imported\n")
+    sys.exit(CANNOT_PLANT)
 
 
 class _Writes(Protocol):
@@ -29,4 +38,5 @@ class _Writes(Protocol):
 
 def pytest_terminal_summary(terminalreporter: _Writes) -> None:
     """See the module."""
-    terminalreporter.write_line(f"mutant planted: {NAME}")
+    if not NAME or _planted():
+        terminalreporter.write_line(f"mutant planted: {NAME}")

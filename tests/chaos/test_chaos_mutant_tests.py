@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gleaner.chaos import mutant_tests
+from gleaner.chaos.mutant_checkout import changed_checkout
 from gleaner.chaos.mutant_tests import PLANTED, SuiteEnd, judged, nearest, noticed_by_tests, run_tests
-from gleaner.chaos.mutants import Mutant, all_mutants
+from gleaner.chaos.mutants import Mutant, all_mutants, changed_by
 
 ROOT = Path(__file__).parents[2]
 TESTS = "tests/actors/cluster/test_actors_cluster_fleet.py"
@@ -34,6 +35,17 @@ def test_tests_notice_a_bad_mutant_and_pass_without_one(mutant: Mutant) -> None:
 def test_mutant_that_does_not_fit_the_source_is_an_error_not_a_notice() -> None:
     with pytest.raises(RuntimeError, match="not planted"):
         run_tests("gleaner.actors.cluster.fleet:1:0+1:bound", [TESTS])
+
+
+def test_copy_of_the_checkout_alone_has_the_mutant(mutant: Mutant) -> None:
+    file = Path("actors", "cluster", "fleet.py")
+    plain = (ROOT / file).read_text(encoding="utf-8")
+    with changed_checkout(ROOT, mutant.name) as copy:
+        changed = (copy / "gleaner" / file).read_text(encoding="utf-8")
+        assert changed == changed_by(mutant, plain) != plain
+        assert (copy / "gleaner" / file).samefile(copy / file)
+    assert not copy.exists()
+    assert (ROOT / file).read_text(encoding="utf-8") == plain
 
 
 def test_planted_source_alone_changes_nothing_when_modules_are_imported() -> None:
