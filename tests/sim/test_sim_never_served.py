@@ -49,7 +49,8 @@ def of(kind: type[Record], outcome: Outcome) -> list[Record]:
 
 
 def test_job_with_failing_engines_reports_cause_and_trains_alone() -> None:
-    outcome, cause = ran("fleet.first_instance_s=1.5", dies=DIES)  # by then engines have ended
+    # By then engines have ended, and steps are left.
+    outcome, cause = ran("fleet.first_instance_s=1.5", "job.steps=8", dies=DIES)
     assert (outcome.ended, cause) == ("done", "")
     assert audit(evidence(outcome)) == []
     (first,) = of(FirstInstance, outcome)
@@ -58,7 +59,7 @@ def test_job_with_failing_engines_reports_cause_and_trains_alone() -> None:
     assert 1.5 <= first.waited_s < 3.0
     assert "2 preemptible hosts are up, engines failed" in first.why
     assert DIES in first.why
-    assert len(of(Step, outcome)) == 4
+    assert len(of(Step, outcome)) == 8
 
 
 def test_job_requiring_an_instance_fails_with_a_cause() -> None:
