@@ -21,6 +21,7 @@ def changed_checkout(checkout: Path, mutant: str) -> Iterator[Path]:
     NoMutant."""
     edit = edit_of(mutant) if mutant else None
     with tempfile.TemporaryDirectory(prefix="gleaner-mutant-") as folder:
+        Path(folder).chmod(0o755)  # tests of the sandbox run as another user, too
         copy = Path(folder, "checkout")
         # With links, as `gleaner/` has them, and with times, so that compiled files stay valid.
         shutil.copytree(checkout, copy, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))

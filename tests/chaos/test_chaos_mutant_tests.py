@@ -44,6 +44,7 @@ def test_copy_of_the_checkout_alone_has_the_mutant(mutant: Mutant) -> None:
         changed = (copy / "gleaner" / file).read_text(encoding="utf-8")
         assert changed == changed_by(mutant, plain) != plain
         assert (copy / "gleaner" / file).samefile(copy / file)
+        assert copy.parent.stat().st_mode & 0o055 == 0o055, "other users read it"
     assert not copy.exists()
     assert (ROOT / file).read_text(encoding="utf-8") == plain
 
