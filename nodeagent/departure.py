@@ -86,7 +86,7 @@ class Departure:
             self._ends_s = ends_s
             self._leave()
         else:
-            self._follow(self._stay(message.kind, after_notice=before == "notice"), "stay")
+            self._follow(self._stay(message.kind), "stay")
 
     async def acknowledge(self) -> None:
         """Notify the cloud that this host is empty, if it requested that."""
@@ -150,14 +150,14 @@ class Departure:
 
     # -- staying --
 
-    async def _stay(self, kind: str, *, after_notice: bool) -> None:
-        """Undo a notice; then, upon a hint, keep new requests off."""
+    async def _stay(self, kind: str) -> None:
+        """Undo a notice, and allow new requests; upon a hint keep them off all the time."""
         if self._noticed:
             self._noticed = self._drained = False
             self._ctx.log.info("notice taken back: this host stays")
             self._become("up")
             self._ctx.background(self._report("spared"), "report")
-        if kind == "none" or after_notice:
+        if kind == "none":
             while not await self._allow(allowed=True):  # noqa: ASYNC110 (another host is asked)
                 await asyncio.sleep(AGAIN_S)
         while kind == "hint":

@@ -217,9 +217,9 @@ class Withdrawn(Message, frozen=True):
 class NewWork(Message, frozen=True):
     """To the manager: whether this instance may get new requests. Idempotent.
 
-    Not `allowed`: its host may go away; the instance continues the requests that it holds. `allowed`: its
-    host stays after all; the instance keeps the requests that a drain has not taken from it yet. An instance
-    that is not registered is left as it is.
+    Not `allowed`: its host may go away; the instance continues the requests that it holds, also those that a
+    drain has not taken from it yet. `allowed`: its host stays after all, and the same. An instance that is
+    not registered is left as it is.
     """
 
     instance: str

@@ -89,8 +89,9 @@ class DrainsEnd(Check):
             yield from self._answered(fact.to)
         elif isinstance(message, Failure) and fact.source == MANAGER and fact.direction != "in":
             self._refused(fact.to)
-        elif isinstance(message, NewWork) and message.allowed and fact.direction != "out":
-            self._open.pop(message.instance, None)
+        elif isinstance(message, NewWork) and fact.direction != "out":
+            if message.allowed or any(its.message.leaves for its in self._open.get(message.instance, ())):
+                self._open.pop(message.instance, None)  # the host stays, or only may go
         elif isinstance(message, PreemptionNotice) and fact.direction == "in":
             host = fact.process.partition("/")[0]
             self._notices.setdefault(host, (fact.at_s, fact.at_s + message.deadline_s))

@@ -225,6 +225,11 @@ class Membership:
         """Stop or resume dispatching to the instance. On resume it serves again what it last reported, and
         receives newer weights as other instances do."""
         instance = self._instances.get(message.instance)
+        if instance is not None and not message.allowed and instance.leaving:
+            self._ctx.log.info("drain called off, the host may stay: instance=%s", instance.name)
+            instance.leaving, instance.spared = False, True
+            self._drains.call_off(instance.name)
+            return
         if instance is None or message.allowed != instance.idle:
             return  # not registered, or no change
         if not message.allowed:

@@ -370,7 +370,8 @@ async def test_spared_instance_serves_again_on_notice(
         await two.system.close()
 
 
-async def test_revoked_withdrawal_leaves_the_remaining_requests(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hinted", [False, True], ids=["at once", "first to a hint"])
+async def test_revoked_withdrawal_leaves_the_remaining_requests(hinted: bool, tmp_path: Path) -> None:
     expected = await undisturbed(tmp_path / "calm")
     async with plane(tmp_path / "storm", held=True) as rollout:
         one = await rollout.host("spot-1")  # alone: its lost requests would have no other instance
@@ -379,9 +380,13 @@ async def test_revoked_withdrawal_leaves_the_remaining_requests(tmp_path: Path) 
         withdraw = Withdraw(instance="spot-1/engine", grace_s=60.0, leaves=True)
         leaving = asyncio.create_task(rollout.head.ask("rollout/manager", withdraw, Withdrawn, 70.0))
         await rollout.until_serving(0)
-        stays = NewWork(instance="spot-1/engine", allowed=True)
-        await rollout.head.ask("rollout/manager", stays, Done)
-        assert (await leaving).handed_over < len(expected), "the decoding requests must stay on the instance"
+        for allowed in (False, True)[not hinted :]:
+            stays = NewWork(instance="spot-1/engine", allowed=allowed)
+            await rollout.head.ask("rollout/manager", stays, Done)
+            assert (await rollout.figures()).serving_preemptible == allowed, "a hint lets no new work in"
+            assert (await asyncio.wait_for(leaving, 30.0)).handed_over < len(expected), (
+                "decoding requests stay"
+            )
         assert await rollout.responses() == expected
         figures = await rollout.figures()
         assert (figures.serving_preemptible, figures.tokens_generated_twice) == (1, 0)
