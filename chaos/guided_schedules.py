@@ -14,6 +14,7 @@ from gleaner.chaos.faults import (
     BadScorer,
     ClockJump,
     FailLoad,
+    FalseNotice,
     Freeze,
     Hang,
     KillHost,
@@ -93,6 +94,17 @@ def _instances_that_are_given_up_and_live(rng: random.Random) -> list[AnyFault]:
         )
         for number in range(2)
     ]
+
+
+def _notices_that_become_hints(rng: random.Random) -> list[AnyFault]:
+    """A cloud takes the notice of a host back, and hints that the host may go all the same."""
+    faults: list[AnyFault] = []
+    for number, low in enumerate((8.0, 12.0, 16.0)):
+        at_s, host = _at(rng, low, low + 4.0), f"@preemptible/{number}"
+        faults.append(FalseNotice(at_s=at_s, host=host, notice_s=120.0, back_s=14.0))
+        hint_s = round(at_s + 8.0, 3)
+        faults.append(FalseNotice(at_s=hint_s, host=host, notice_s=30.0, back_s=10.0, hint=True))
+    return faults
 
 
 def _instances_that_are_gone(rng: random.Random) -> list[AnyFault]:
@@ -230,6 +242,7 @@ LEADS: Mapping[str, Script] = {
     "a trainer that starts again": _a_trainer_that_starts_again,
     "a trainer that dies behind its step": _a_trainer_that_dies_behind_its_step,
     "a manager that restarts during drains": _a_manager_that_restarts_during_drains,
+    "notices that become hints": _notices_that_become_hints,
     "a host that is delivered to no head": _a_host_that_is_delivered_to_no_head,
     "verifiers that hang": _verifiers_that_hang,
     "a verifier that fails": _a_verifier_that_fails,

@@ -88,6 +88,20 @@ MACHINES: tuple[Mutation, ...] = (
         lead="a manager that restarts during drains",
         campaign="machines",
     ),
+    Mutation(
+        "a hint first undoes the notice",
+        "a host whose notice becomes a hint gets no new requests meanwhile",
+        (
+            Edit(
+                "gleaner.nodeagent.departure",
+                '        if kind == "none":\n            while not await self._allow(allowed=True)',
+                '        if kind != "":\n            while not await self._allow(allowed=True)',
+            ),
+        ),
+        ("drained hosts",),
+        lead="notices that become hints",
+        campaign="machines",
+    ),
     # -- disks and power --
     _slip(
         "a record of a step that is not forced out",
