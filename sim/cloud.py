@@ -242,7 +242,10 @@ class CloudHosts:
 
     def _host_ended(self, name: str, how: ProcessExit) -> None:
         if self._head.alive:
-            self._head.loop.call_soon(self._ended.append, (name, how))
+            self._head.loop.call_soon(self._keep_end, name, how)
+
+    def _keep_end(self, name: str, how: ProcessExit) -> None:
+        self._ended.append((name, how))  # the list is another one after each `take_ended`
 
 
 def void(_: object) -> None:
