@@ -26,7 +26,7 @@ from gleaner.actors.protocol.cluster import (
 from gleaner.actors.protocol.weights import HostLeaves
 from gleaner.configs.load import ConfigError
 from gleaner.nodeagent.children import Children
-from gleaner.nodeagent.departure import REPORT_DEADLINE_S, Departure
+from gleaner.nodeagent.departure import AGAIN_S, ASK_DEADLINE_S, REPORT_DEADLINE_S, Departure
 from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, UnmetRequirements, as_cannot_run
 from gleaner.supervisor import Actor, AskFailed, Done, JournalError, Lane, NotAdmitted, Refused, handles
 
@@ -67,6 +67,7 @@ class NodeAgent(Actor):
         self._news = asyncio.Event()  # the next hello is due now
         self._lacks = ""  # what its part of the job needs, and this host has not
         self._going = False
+        self._notifying: asyncio.Task[None] | None = None  # the transfer agent, of the newest state
         self._connected = False
         self._stranger_s = HELLO_AGAIN_S  # until the next hello to a head that does not admit us
         self._troubles: list[str] = []  # why the head was not reached since it last answered
@@ -203,13 +204,30 @@ class NodeAgent(Actor):
         if not self._going:
             if self._children.job is not None and state != self._state:
                 leaves = HostLeaves(leaves=state == "draining")
-                self.ctx.background(self._tell_transfer(leaves), "notify the transfer agent")
+                if self._notifying is not None:
+                    self._notifying.cancel()
+                self._notifying = self.ctx.background(
+                    self._tell_transfer(leaves), "notify the transfer agent"
+                )
             self._state = state
             if state == "up":
                 self._news.set()  # there may be a job to run since
 
     async def _tell_transfer(self, message: HostLeaves) -> None:
-        await self.ctx.tell(f"{self.ctx.node}/transfer", message)
+        """Repeat it until it is accepted: a host that leaves gets no source for weights, so a lost message
+        that it stays would keep its engine without them."""
+        trouble = ""
+        while self._children.job is not None and not self._going:
+            try:
+                await self.ctx.ask(
+                    f"{self.ctx.node}/transfer", message, deadline_s=ASK_DEADLINE_S, expect=Done
+                )
+                return
+            except AskFailed as problem:
+                if str(problem) != trouble:
+                    trouble = str(problem)
+                    self.ctx.log.info("could not notify the transfer agent yet: %s", problem)
+                await asyncio.sleep(AGAIN_S)
 
     @handles(StopNode, lane=Lane.SYSTEM)
     async def stop(self, message: StopNode) -> None:
