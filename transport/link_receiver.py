@@ -94,7 +94,7 @@ class FrameReceiver:
         into, envelopes, route = end.into, frame.envelopes, end.route
         known = into.take(frame.first, len(envelopes))
         if frame.first > into.expected:
-            if into.ask_again():
+            if into.ask_again(end.heard_at_s, self._limits.probe_s):
                 end.acknowledge(again=True)
             return
         end.untold_bytes += size_bytes

@@ -6,6 +6,7 @@ They hold what it sent and may send, and what it received and accepts. Pure: no 
 delivers each number at most once and in order; everything arrives once the line heals; memory is bounded.
 """
 
+import math
 from collections import deque
 from typing import Final
 
@@ -188,7 +189,7 @@ class ReceiveWindow:
     """What this end received: the next number that it delivers, and up to which number it accepts `tell`
     messages."""
 
-    __slots__ = ("_reported_gap", "duplicates", "expected", "gaps", "held", "window")
+    __slots__ = ("_reported_s", "duplicates", "expected", "gaps", "held", "window")
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -196,7 +197,7 @@ class ReceiveWindow:
         self.held = 0  # received, but not consumed by the layer above
         self.duplicates = 0
         self.gaps = 0
-        self._reported_gap = False
+        self._reported_s = -math.inf  # when the present gap was reported
 
     @property
     def received(self) -> int:
@@ -219,13 +220,16 @@ class ReceiveWindow:
         if known >= count:
             return count
         self.expected = first + count
-        self._reported_gap = False
+        self._reported_s = -math.inf
         return known
 
-    def ask_again(self) -> bool:
-        """Whether to report a gap to the sender: once, until the gap is closed."""
-        reported, self._reported_gap = self._reported_gap, True
-        return not reported
+    def ask_again(self, now_s: float, pause_s: float) -> bool:
+        """Whether to report a gap to the sender: at once, and `pause_s` after the last report if it is still
+        open, as that report or what was sent upon it may be lost."""
+        if now_s - self._reported_s < pause_s:
+            return False
+        self._reported_s = now_s
+        return True
 
     def consumed(self, count: int) -> None:
         """The layer above took `count` messages that it had held."""

@@ -444,6 +444,41 @@ async def test_answers_and_asks_acknowledge_each_other(eventually) -> None:
     await carrier.close()
 
 
+async def test_gap_in_answers_is_reported_again_when_the_report_was_lost(eventually) -> None:
+    carrier = Loopback()
+    limits = LinkLimits(ack_delay_s=0.05, answer_ack_s=3600.0, probe_s=0.1)
+    a, b = Process(carrier, "a", 1, limits), Process(carrier, "b", 2, limits)
+    b.answers = True
+    a.links.send(b.local, numbered(0, Mode.ASK))
+    await eventually(lambda: a.got == [0])
+    lost: list[object] = []
+
+    def lose(process: Process, kind: type[control_frame.Data | control_frame.Ack]) -> None:
+        deliver = process.wire.deliver
+
+        def filtered(route: Route, parts: list[bytes]) -> bool:
+            frame = control_frame.decode(parts[0], print)
+            if any(isinstance(one, kind) for one in lost) or not isinstance(frame, kind):
+                return deliver(route, parts)
+            if isinstance(frame, control_frame.Ack) and not frame.again:
+                return deliver(route, parts)
+            lost.append(frame)
+            return True
+
+        process.wire.deliver = filtered  # type: ignore[method-assign]
+
+    lose(a, control_frame.Data)  # the next answer
+    lose(b, control_frame.Ack)  # and the first report that it is missing
+    a.links.send(b.local, numbered(1, Mode.ASK))
+    await eventually(lambda: len(lost) == 1)
+    a.links.send(b.local, numbered(2, Mode.ASK))
+    await eventually(lambda: len(lost) == 2)
+    await asyncio.sleep(limits.probe_s)
+    a.links.send(b.local, numbered(3, Mode.ASK))
+    await eventually(lambda: a.got == [0, 1, 2, 3])
+    await carrier.close()
+
+
 async def test_unanswered_ask_is_acknowledged_on_a_query(
     eventually,
 ) -> None:

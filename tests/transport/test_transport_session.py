@@ -46,7 +46,7 @@ class Line:
         known = self.into.take(first, len(envelopes))
         self.delivered += [int(envelope) for envelope in envelopes[known:]]
         self.into.held += len(envelopes) - known
-        again = first > self.into.expected and self.into.ask_again()
+        again = first > self.into.expected and self.into.ask_again(0.0, 1.0)
         self.back.append((self.into.received, self.into.limit, again))
 
     def consume(self) -> None:
@@ -172,11 +172,11 @@ def test_unsent_messages_cannot_be_acknowledged() -> None:
     assert out.unacked == 1
 
 
-def test_gap_is_reported_once_until_closed() -> None:
+def test_gap_is_reported_at_once_and_after_a_pause_until_closed() -> None:
     into = ReceiveWindow(START_LIMIT)
     assert into.take(3, 2) == 2
-    assert [into.ask_again(), into.ask_again()] == [True, False]
+    assert [into.ask_again(now_s, 1.0) for now_s in (5.0, 5.9, 6.0, 6.9)] == [True, False, True, False]
     assert into.take(1, 3) == 0
     assert into.take(5, 1) == 1
-    assert into.ask_again()
+    assert into.ask_again(6.9, 1.0), "this gap is another one"
     assert (into.gaps, into.duplicates, into.received) == (2, 0, 3)
