@@ -1,7 +1,7 @@
 """Fleet size: no more hosts than wished, no fewer for long, none after the job, and a true account.
 
-Owns the number of hosts that the journaled plan wishes for, and since when there are fewer. The rented hosts
-and the bill are the cloud's.
+Owns the number of hosts that the journaled plan wishes for, since when there are fewer, and how long the
+history could not have hosts that are paid for. The rented hosts and the bill are the cloud's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -58,7 +58,9 @@ class FleetAsWished(Check):
         self._looked_s = 0.0
         look_s = max(LOOK_S, liveness.dead_s / LOOKS)
         starts_s = paces.boot_s + paces.boot_spread_s + paces.start_s
-        self._stay_s = starts_s + seen_s(liveness) + look_s
+        self._unseen_limit_s = seen_s(liveness)
+        self._stay_s = starts_s + self._unseen_limit_s + look_s
+        self._unseen_s = 0.0  # host seconds
         self._found = False
         self._delivered: dict[str, float] = {}  # hosts that nothing requested: how long one was too many
         self._seen_s = 0.0
@@ -73,6 +75,7 @@ class FleetAsWished(Check):
         elif isinstance(fact, HostDelivered):
             self._delivered[fact.host] = 0.0
         elif isinstance(fact, WorldSeen):
+            self._count_unseen(fact)
             yield from self._look(fact)
             yield from self._unasked(fact)
         elif isinstance(fact, HostsLeft):
@@ -92,6 +95,14 @@ class FleetAsWished(Check):
         most = max(self._wished, self._before) if recent else self._wished
         if fact.beside >= min(most, self._most):
             yield f"{fact.host} was rented beside {fact.beside} others; the newest plan wishes for {most}"
+
+    def _count_unseen(self, world: WorldSeen) -> None:
+        """A node agent that hangs is not up in the history, and its host is paid for: until its restart, and
+        a while after it."""
+        passed_s = world.at_s - self._looked_s
+        for host in world.rented.keys() & world.hosts.keys() - world.recorded:
+            if world.calm_s(host) <= self._unseen_limit_s:
+                self._unseen_s += passed_s
 
     def _look(self, world: WorldSeen) -> Iterator[str]:
         passed_s, self._looked_s = world.at_s - self._looked_s, world.at_s
@@ -121,7 +132,8 @@ class FleetAsWished(Check):
     def _paid(self, paid: Paid) -> Iterator[str]:
         """Each stay is seen a while after it began and ended."""
         limit_s = paid.stays * self._stay_s + paid.blurred_s * max(1, self._most)
-        if abs(paid.billed_s - paid.account_s) > limit_s:
+        lacks_s = paid.billed_s - paid.account_s
+        if not -limit_s <= lacks_s <= limit_s + self._unseen_s:
             yield (
                 f"the cloud bills {paid.billed_s:.1f} s of preemptible hosts, in {paid.stays} stays; the "
                 f"history has {paid.account_s:.1f} s"

@@ -447,6 +447,16 @@ def test_account_that_is_not_the_bill_is_found() -> None:
     assert found.startswith("the cloud bills 200.0 s of preemptible hosts, in 3 stays; the history has 300.0")
 
 
+def test_account_may_lack_the_time_in_which_a_living_agent_was_not_seen() -> None:
+    hung = look("spot-1", steady_s=0.0, calm_s=0.0)
+    paid = Paid(90.0, 200.0, 150.0, 3, 0.0)
+    assert judged(*looks(40, hung), paid, check="fleet size") == [], "its agent hung for 40 s"
+    assert judged(*looks(40, look("spot-1")), paid, check="fleet size"), "nothing was against it"
+    assert judged(*looks(40, hung, recorded=("spot-1",)), paid, check="fleet size"), "the history had it"
+    more = msgspec.structs.replace(paid, account_s=250.0)
+    assert judged(*looks(40, hung), more, check="fleet size"), "it lacks time, and has none too much"
+
+
 # -- windows, answers, credit --
 
 
