@@ -1,5 +1,5 @@
 # make run    the quickstart: GRPO on machines that vanish, one to two minutes
-# make test   lint, types, prose, the tests, and 60 simulated jobs under faults: the first of the ci campaign's 300
+# make test   lint, types, prose, the tests, and 60 simulated jobs under faults: the first of the ci campaign's 600
 # make docs   the docs site, in site/index.html
 # make fuzz   every decoder under atheris for SECONDS (60); finds go to tests/corpus
 # make chaos  ten minutes of faults on real processes in network namespaces (root), shown as they happen
@@ -162,7 +162,7 @@ test-packaging: setup
 test-long: setup
 	$(BIN)/python -m pytest -m long
 
-# each change gets all 300 seeds in the chaos workflow (.github), and by `rlctl sim run`
+# each change gets all 600 seeds in the chaos workflow (.github), and by `rlctl sim run`
 SIM_SEEDS ?= 0:60
 campaign: setup
 	nice -n 19 $(BIN)/rlctl sim run --seeds $(SIM_SEEDS)

@@ -31,7 +31,7 @@ invalid: a wanted fault never fired, or a named recovery path was never taken. d
 guarantees; docs/chaos.md explains how to write faults, checks and campaigns."""
 
 _EXAMPLES = """\
-  rlctl sim run                                    the ci campaign: 300 seeds
+  rlctl sim run                                    the ci campaign: 600 seeds
   rlctl sim run --campaign nightly --seeds 0:2000 --json nightly.json
   rlctl sim run --seeds 0:20 --availability spot.csv
                                                    hosts join and leave as on a real cloud
@@ -55,7 +55,7 @@ The trace goes to --trace, or its last --tail lines to standard output. With --s
 file are used, such as the minimal ones that `rlctl sim run` wrote."""
 
 _RUN_EXAMPLES = """\
-  rlctl sim run                                    all 300 seeds of ci
+  rlctl sim run                                    all 600 seeds of ci
   rlctl sim run --seeds 0:50 --json ci.json        fired faults, recovery paths, violations, trace hashes
   rlctl sim run --campaign my-campaign.toml        one of your own; see docs/chaos.md
   rlctl sim run --seeds 0:20 --availability traces/"""

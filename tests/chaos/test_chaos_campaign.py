@@ -51,7 +51,7 @@ def test_every_packaged_campaign_loads_and_draws() -> None:
         assert found.schedule(3) == found.schedule(3)
         assert any(found.schedule(seed).faults for seed in range(5))
     ci = load("ci")
-    assert len(parse_seeds(ci.campaign.seeds)) >= 300
+    assert len(parse_seeds(ci.campaign.seeds)) >= 600
     assert len(parse_seeds(load("nightly").campaign.seeds)) >= 20_000
     by_aims_alone = {"fail_load"}  # the path "load again" is wanted instead
     assert set(ci.campaign.wanted_faults) == set(KINDS) - by_aims_alone - MACHINE_KINDS
