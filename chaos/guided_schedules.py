@@ -27,7 +27,7 @@ from gleaner.chaos.faults import (
     Slow,
     Zombie,
 )
-from gleaner.chaos.machine_faults import CloudTrouble, OperatorCommand
+from gleaner.chaos.machine_faults import BitRot, CloudTrouble, OperatorCommand
 from gleaner.chaos.schedule import Schedule
 
 Script = Callable[[random.Random], list[AnyFault]]
@@ -167,6 +167,20 @@ def _a_host_that_is_delivered_to_no_head(rng: random.Random) -> list[AnyFault]:
     ]
 
 
+def _a_spared_host_without_its_head(rng: random.Random) -> list[AnyFault]:
+    """A notice is withdrawn while the host cannot reach the head, and its image rots before the next version
+    comes."""
+    at_s, host = _at(rng, 7.0, 8.0), "@preemptible/0"
+    back_s = _at(rng, 11.0, 12.0)
+    stays_s = at_s + back_s
+    return [
+        FalseNotice(at_s=at_s, host=host, notice_s=120.0, back_s=back_s),
+        KillProcess(at_s=round(stays_s - 3.0, 3), host="@reserved", process="trainer"),
+        Partition(at_s=round(stays_s - 0.3, 3), a="@head", b=host, for_s=_at(rng, 3.0, 4.0)),
+        BitRot(at_s=_at(rng, stays_s + 5.0, stays_s + 6.0), host=host, what="image"),
+    ]
+
+
 def _verifiers_that_hang(rng: random.Random) -> list[AnyFault]:
     """Every reward worker hangs, again and again: the scores queued behind pass their deadline."""
     return [BadScorer(at_s=_at(rng, 11.0, 15.0), how="hang", count=12)]
@@ -244,6 +258,7 @@ LEADS: Mapping[str, Script] = {
     "a manager that restarts during drains": _a_manager_that_restarts_during_drains,
     "notices that become hints": _notices_that_become_hints,
     "a host that is delivered to no head": _a_host_that_is_delivered_to_no_head,
+    "a spared host without its head": _a_spared_host_without_its_head,
     "verifiers that hang": _verifiers_that_hang,
     "a verifier that fails": _a_verifier_that_fails,
     "verdicts that are none": _verdicts_that_are_none,

@@ -16,7 +16,10 @@ SILENCES = ("reset",)
 LIVES = ("kill_process", "crash_actor", "partition", "reset", "freeze", "zombie")
 PAUSES = ("freeze",)
 DRAINS = ("notice", "false_notice")
-LEADS = {"a lost dispatch is never taken back": "dispatches that never leave"}
+LEADS = {
+    "a lost dispatch is never taken back": "dispatches that never leave",
+    "a spared host that is reported once": "a spared host without its head",
+}
 CAPACITY_CHECKS = ("no capacity forgotten", "work conservation", "instances", "recovery time")
 """Checks of what hosts do; which of them notices first depends on the seed."""
 
@@ -309,6 +312,17 @@ PLANTED: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], str, str, str],
         "actors.rollout.fleet.drain",
         "            if stream is None or stream.gone or not stream.held:\n",
         "            if withdrawal is not None:\n",
+    ),
+    (
+        "a spared host that is reported once",
+        "a host repeats to its transfer agent that its notice was withdrawn",
+        CAPACITY_CHECKS,
+        (),
+        "nodeagent.agent",
+        "                await self.ctx.ask(\n"
+        '                    f"{self.ctx.node}/transfer", message, deadline_s=ASK_DEADLINE_S, expect=Done\n'
+        "                )\n",
+        '                await self.ctx.tell(f"{self.ctx.node}/transfer", message)\n',
     ),
 )
 
