@@ -63,6 +63,7 @@ class DrainsEnd(Check):
         self._sent: dict[str, list[_Withdrawal]] = {}  # by source: on their way
         self._open: dict[str, list[_Withdrawal]] = {}  # by instance; the newest one counts
         self._again: set[str] = set()  # sources whose repeated withdrawal may have a second answer
+        self._called_off: Counter[str] = Counter()  # by source: their answers are still to come
         self._notices: dict[str, tuple[float, float]] = {}  # by host: when it came, and its end
         self._manager = ""
         self._steady_s: dict[str, float] = {}
@@ -80,6 +81,7 @@ class DrainsEnd(Check):
         if isinstance(message, ForgetAll):
             self._open.clear()  # another manager
             self._again.clear()
+            self._called_off.clear()
         elif isinstance(message, Withdraw) and fact.to == MANAGER:
             if fact.direction != "in":
                 self._asked(fact.source, message)
@@ -91,7 +93,8 @@ class DrainsEnd(Check):
             self._refused(fact.to)
         elif isinstance(message, NewWork) and fact.direction != "out":
             if message.allowed or any(its.message.leaves for its in self._open.get(message.instance, ())):
-                self._open.pop(message.instance, None)  # the host stays, or only may go
+                # The host stays, or only may go; each withdrawal that is called off is answered all the same.
+                self._called_off.update(its.source for its in self._open.pop(message.instance, ()))
         elif isinstance(message, PreemptionNotice) and fact.direction == "in":
             host = fact.process.partition("/")[0]
             self._notices.setdefault(host, (fact.at_s, fact.at_s + message.deadline_s))
@@ -115,6 +118,9 @@ class DrainsEnd(Check):
 
     def _answered(self, source: str) -> Iterator[str]:
         """The answer to the earliest withdrawal of this source."""
+        if self._called_off[source]:
+            self._called_off[source] -= 1
+            return
         for name, asked in list(self._open.items()):
             first = next((its for its in asked if its.source == source), None)
             if first is None:

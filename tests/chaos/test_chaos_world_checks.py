@@ -13,7 +13,14 @@ from gleaner.actors.names import BALANCER, CONTROLLER, MANAGER, SCHEDULER, TRAIN
 from gleaner.actors.protocol.balancer import ForgetAll, InstanceDown, InstanceUp
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.cluster import CloudNotice, JobSpec, NodeWork, Plan, PreemptionNotice, SaveState
-from gleaner.actors.protocol.instances import Registered, RegisterInstance, Serving, Withdraw, Withdrawn
+from gleaner.actors.protocol.instances import (
+    NewWork,
+    Registered,
+    RegisterInstance,
+    Serving,
+    Withdraw,
+    Withdrawn,
+)
 from gleaner.actors.protocol.rollout import Groups, Weights
 from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainStep
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights
@@ -280,9 +287,9 @@ def test_living_instance_that_is_given_up_is_found() -> None:
 # -- drains and deadlines --
 
 
-def withdrawn(at_s: float = 1.0, times: int = 1, grace_s: float = 1.0) -> list[Fact]:
+def withdrawn(at_s: float = 1.0, times: int = 1, grace_s: float = 1.0, leaves: bool = False) -> list[Fact]:
     """A withdrawal, received so many times."""
-    ask = Withdraw(instance=ONE, grace_s=grace_s)
+    ask = Withdraw(instance=ONE, grace_s=grace_s, leaves=leaves)
     sent = passed(at_s, ask, source="spot-1/agent", to=MANAGER)
     received = passed(at_s, ask, source="spot-1/agent", to=MANAGER, way="in")
     return [sent, *(msgspec.structs.replace(received, at_s=at_s + 0.1 * time) for time in range(times))]
@@ -311,6 +318,16 @@ def test_answer_to_a_withdrawal_that_is_not_over_is_found() -> None:
     assert judged(*newer, drained(1.5), drained(1.6), check="drains end") == found
     equal = [*story, *withdrawn(1.2), *withdrawn(1.4, grace_s=0.6)]
     assert judged(*equal, drained(1.5), drained(1.5), check="drains end") == [], "two equal asks, two answers"
+
+
+@pytest.mark.parametrize("allowed", [True, False], ids=["stays", "may go"])
+def test_answer_to_a_withdrawal_that_was_called_off_is_not_that_of_the_next(allowed: bool) -> None:
+    called_off = passed(
+        1.2, NewWork(instance=ONE, allowed=allowed), source="spot-1/agent", to=MANAGER, way="in"
+    )
+    story = [opened(1), sent(0.5, 1), *withdrawn(leaves=True), called_off, *withdrawn(1.3, grace_s=0.6)]
+    assert judged(*story, drained(1.5), check="drains end") == []
+    assert len(judged(*story, drained(1.5), drained(1.6), check="drains end")) == 1
 
 
 def test_refused_withdrawal_needs_no_answer() -> None:
