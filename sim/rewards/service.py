@@ -1,9 +1,9 @@
 """RewardService: stages, queues and workers of a reward service on virtual time.
 
 Owns the items on their way, the pools of workers and the account. How many workers there are is a policy's
-(`gleaner.actors.reward.planning.policies`). Workers start at once: a service that is told of the next rollout
-starts them before its first item arrives (DistRS section 4), and the account begins when they are used. One
-that is not wanted any more ends with the item that it has.
+(`gleaner.actors.reward.planning.policies`). Workers start at once: a service that gets a hint of the next
+rollout starts them before its first item arrives (DistRS section 4), and the account begins when they are
+used. One that is not wanted any more ends with the item that it has.
 """
 
 import heapq
@@ -87,7 +87,6 @@ class RewardService:
         self._workload, self._policy, self._skipped = workload, policy, skipped
         self._stages: Sequence[Stage] = workload.stages
         self._pools: dict[tuple[str, int], _Pool] = defaultdict(_Pool)
-        self._dedicated = False
         self._events: list[tuple[float, int, int, object]] = []
         self._numbers = 0
         self._now_s = 0.0
@@ -209,12 +208,11 @@ class RewardService:
     # -- workers --
 
     def _pool(self, job: str, stage: int) -> _Pool:
-        return self._pools[job if self._dedicated else SHARED, stage]
+        return self._pools[job if self._policy.dedicated else SHARED, stage]
 
     def _plan(self) -> None:
         self._plans += 1
         wanted: Mapping[str, Workers] = self._policy.workers(self._view())
-        self._dedicated = self._dedicated or any(name != SHARED for name in wanted)
         for (name, _), pool in self._pools.items():
             if name not in wanted:
                 pool.wanted = 0

@@ -52,10 +52,12 @@ class ServiceView:
 
 class ScalingPolicy(Protocol):
     """Decides the workers of each pool. Asked when a batch begins or ends, and each `period_s` if that is
-    not 0. order: of the queues; foresees: whether it knows what is to come, as no real policy does."""
+    not 0. order: of the queues; dedicated: whether each job has a pool of its own; foresees: whether it knows
+    what is to come, as no real policy does."""
 
     period_s: float
     order: Order
+    dedicated: bool
     foresees: bool
 
     def workers(self, view: ServiceView) -> Mapping[str, Workers]:
@@ -76,6 +78,7 @@ class Planned:
 
     period_s = 0.0
     order = Order.EBF
+    dedicated = False
     foresees = False
 
     def __init__(
@@ -88,13 +91,17 @@ class Planned:
     ) -> None:
         self._stages, self._caps, self._rng = stages, caps, rng
         self._max_delay_s, self._check = max_delay_s, check
+        self.short = 0
+        """Plans so far that not even the caps keep."""
 
     def workers(self, view: ServiceView) -> Mapping[str, Workers]:
         """See `ScalingPolicy`."""
         parts = [self._foreseen(batch, view.now_s) for batch in view.batches]
         delays_s = [self._tolerated_s(batch, part) for batch, part in zip(view.batches, parts, strict=True)]
         limits = limits_of(self._stages, np.array(delays_s), self._check, self.order)
-        return {SHARED: plan(joined(parts, len(self._stages)), self._stages, self._caps, limits).workers}
+        found = plan(joined(parts, len(self._stages)), self._stages, self._caps, limits)
+        self.short += not found.kept
+        return {SHARED: found.workers}
 
     def _tolerated_s(self, batch: ActiveBatch, items: Items) -> float:
         earliest_s = float(items.earliest_s().max(initial=batch.open.origin_s))
@@ -119,17 +126,18 @@ class ZeroQueue:
 
     period_s = 0.0
     order = Order.FCFS
+    dedicated = False
     foresees = False
 
     def __init__(self, stages: Sequence[Stage], rng: random.Random, dedicated: bool) -> None:
-        self._stages, self._rng, self._dedicated = stages, rng, dedicated
+        self._stages, self._rng, self.dedicated = stages, rng, dedicated
 
     def workers(self, view: ServiceView) -> Mapping[str, Workers]:
         """See `ScalingPolicy`."""
         by_pool: dict[str, list[Items]] = {}
         for batch in view.batches:
             items = forecast(batch.open, batch.history, self._stages, view.now_s, self._rng)
-            by_pool.setdefault(batch.job if self._dedicated else SHARED, []).append(items)
+            by_pool.setdefault(batch.job if self.dedicated else SHARED, []).append(items)
         count = len(self._stages)
         return {pool: _counts(most_at_once(joined(items, count))) for pool, items in by_pool.items()}
 
@@ -140,6 +148,7 @@ class Fixed:
 
     period_s = 0.0
     order = Order.FCFS
+    dedicated = False
     foresees = False
 
     def __init__(self, calibration: Sequence[BatchHistory], peak: bool) -> None:
@@ -159,6 +168,7 @@ class Autoscaler:
     """
 
     order = Order.FCFS
+    dedicated = False
     foresees = False
     period_s = 15.0
 

@@ -57,8 +57,9 @@ def test_workers_are_busy_for_no_longer_than_they_are_allocated(accounts: dict[s
             assert 0 < busy_s <= allocated_s + 1e-6, name
 
 
-def test_all_running_time_is_accounted_for_without_a_skipped_batch() -> None:
-    account = RewardService(SMALL, planned(), skipped=0).run()
+@pytest.mark.parametrize("name", every_policy())
+def test_all_running_time_is_accounted_for_without_a_skipped_batch(name: str) -> None:
+    account = RewardService(SMALL, every_policy()[name], skipped=0).run()
     total_s = sum(batch.times_s.sum(axis=0) for batches in SMALL.jobs.values() for batch in batches)
     assert account.busy_s == pytest.approx(tuple(total_s))
 
@@ -109,3 +110,13 @@ def test_cuda_workload_has_the_published_shape() -> None:
 def test_workload_without_a_batch_is_refused(jobs: int, batches: int) -> None:
     with pytest.raises(ValueError, match="one job and one batch"):
         cuda_workload(jobs, batches, CudaLaw(), seed=1)
+
+
+def test_zero_queues_use_no_worker_beyond_what_runs_at_once() -> None:
+    batch = Batch(0.0, np.array([0.0, 1.0]), np.full((2, 1), 4.0))
+    workload = Workload((Stage("run", 1.0, 10.0),), {"a": [batch, batch], "b": [batch, batch]})
+    for dedicated in (False, True):
+        account = RewardService(workload, ZeroQueue(workload.stages, random.Random(1), dedicated)).run()
+        assert account.most == (4,)
+        assert account.busy_s == (16.0,)
+        assert account.allocated_s == (20.0,)  # four for the 5 s of the second batches
