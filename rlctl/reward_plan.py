@@ -49,7 +49,8 @@ class StageUse(msgspec.Struct, frozen=True, kw_only=True):
 
 class PolicyUse(msgspec.Struct, frozen=True, kw_only=True):
     """A row. cost: worker hours times cost of a worker, over all stages; delays: extra seconds of a batch
-    beyond its earliest completion; plans: how often the number of workers was decided."""
+    beyond its earliest completion; plans: how often the number of workers was decided; short: how many of
+    these would have needed more workers than there may be."""
 
     policy: str
     cost: float
@@ -58,6 +59,7 @@ class PolicyUse(msgspec.Struct, frozen=True, kw_only=True):
     most_delay_s: float
     batches: int
     plans: int
+    short: int
 
 
 class RewardPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,4 +125,5 @@ def compared(
             most_delay_s=float(delays_s.max()),
             batches=len(account.delays_s),
             plans=account.plans,
+            short=policy.short if isinstance(policy, Planned) else 0,
         )

@@ -171,3 +171,5 @@ def _show(workload: "Workload", rows: "Sequence[PolicyUse]") -> None:
     out.print(table)
     for row in sorted(rows, key=lambda row: row.cost):
         out.print(f"{row.policy}: {POLICIES[row.policy]}", style="dim")
+        if row.short:
+            out.print(f"{row.policy}: {row.short} of {row.plans} plans need more workers than --max-workers")

@@ -94,7 +94,10 @@ ALLOWED = {
         "actors/cluster/local_hosts.py",
         "_let_go",
     ): "bounded by `timeout_in_turns`, which is no deadline of a wait",
-    ("nodeagent/agent.py", "_tell_transfer"): "between two asks of the transfer agent; nobody waits for this",
+    (
+        "nodeagent/agent.py",
+        "_tell_transfer",
+    ): "between two asks of the transfer agent; no caller waits for it",
     ("nodeagent/agent.py", "_tell_unfit"): "between two tries to report; nobody waits for this",
     ("actors/gateway/own_fleet.py", "_renew"): "the period of renewals, while it is paused",
     ("actors/gateway/server.py", "beat"): "the period of heartbeats, while a client is there",

@@ -45,6 +45,16 @@ def test_json_has_what_the_table_has(trace: Path, capsys: pytest.CaptureFixture[
     assert distrs["plans"] >= 8  # as each batch begins and ends
 
 
+def test_plans_that_need_more_workers_than_allowed_are_shown(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["plan", "--rewards", str(trace), "--policy", "distrs"]
+    assert main([*command, "--max-workers", "2"]) == OK
+    assert "plans need more workers than --max-workers" in capsys.readouterr().out
+    assert main(command) == OK
+    assert "more workers" not in capsys.readouterr().out
+
+
 def test_modelled_workload_can_be_written_and_read_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,11 +48,10 @@ class OpenBatch:
     running_s: Sequence[Sequence[float]]
 
 
-def unknown(expected: int, stages: Sequence[Stage], expected_s: Sequence[float] = ()) -> BatchHistory:
-    """The history of a job that has none: all items arrive at once and run for `expected_s`, or a quarter of
-    each timeout."""
-    guessed = [stage.timeout_s * GUESSED_SHARE for stage in stages]
-    times_s = np.tile(np.asarray(expected_s or guessed, np.float64), (max(expected, 1), 1))
+def unknown(expected: int, stages: Sequence[Stage]) -> BatchHistory:
+    """The history of a job that has none: all items arrive at once and run for a quarter of each timeout."""
+    guessed_s = [stage.timeout_s * GUESSED_SHARE for stage in stages]
+    times_s = np.tile(np.asarray(guessed_s, np.float64), (max(expected, 1), 1))
     return BatchHistory(np.zeros(max(expected, 1)), times_s)
 
 

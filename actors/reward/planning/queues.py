@@ -22,10 +22,6 @@ class BatchQueues(Generic[T]):
     def __len__(self) -> int:
         return self._size
 
-    def of(self, batch: str) -> int:
-        """How many items of that batch wait."""
-        return len(self._waiting.get(batch, ()))
-
     def add(self, batch: str, arrival_s: float, item: T) -> None:
         """An item that arrived at the service at `arrival_s` waits."""
         self._numbers += 1
@@ -45,9 +41,3 @@ class BatchQueues(Generic[T]):
             del self._waiting[batch]
         self._size -= 1
         return item
-
-    def drop(self, batch: str) -> list[T]:
-        """Remove and return what waits of a batch that was dropped, in its order."""
-        dropped = [entry[2] for entry in sorted(self._waiting.pop(batch, []), key=lambda entry: entry[:2])]
-        self._size -= len(dropped)
-        return dropped

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gleaner.actors.reward.planning.items import Floats, Items, Stage
-from gleaner.actors.reward.planning.queue_model import Limits, Order, TimeoutCheck, outcome_of, satisfies
+from gleaner.actors.reward.planning.queue_model import Limits, Order, TimeoutCheck, satisfies
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Workers of each stage, and the longest extra delay of a batch that the queue model foresees with them;
-    kept: whether that plan passed the tests of the queue model, and is not merely all that there may be."""
+    """Workers of each stage. kept: whether they pass the tests of the queue model, and are not merely all
+    that there may be."""
 
     workers: tuple[int, ...]
-    foreseen_delay_s: float
     kept: bool
 
 
@@ -37,8 +36,8 @@ def plan(items: Items, stages: Sequence[Stage], caps: Sequence[int], limits: Lim
         items: of all active batches.
         stages: with their costs.
         caps: the most workers that each stage may have.
-        limits: to keep. Where even the caps do not keep them the plan is the caps, with the delay that they
-            leave: no plan would be better, and an error would help no job.
+        limits: to keep. Where even the caps do not keep them the plan is the caps: no plan would be better,
+            and an error would help no job.
 
     Raises ValueError for caps that are fewer than one where a stage has items.
     """
@@ -50,9 +49,9 @@ def plan(items: Items, stages: Sequence[Stage], caps: Sequence[int], limits: Lim
     most = len(items)
     workers = [max(min(most, cap), running[stage]) if needed[stage] else 0 for stage, cap in enumerate(caps)]
     if not any(needed):
-        return Plan(tuple(workers), 0.0, kept=True)
+        return Plan(tuple(workers), kept=True)
     if not satisfies(items, workers, limits):
-        return Plan(tuple(workers), _delay_s(items, workers, limits), kept=False)
+        return Plan(tuple(workers), kept=False)
     for stage in _dearest_first(stages):
         low, high = max(running[stage], int(needed[stage])), workers[stage]
         while low < high:
@@ -62,13 +61,9 @@ def plan(items: Items, stages: Sequence[Stage], caps: Sequence[int], limits: Lim
             else:
                 low = workers[stage] + 1
         workers[stage] = low
-    return Plan(tuple(workers), _delay_s(items, workers, limits), kept=True)
+    return Plan(tuple(workers), kept=True)
 
 
 def _dearest_first(stages: Sequence[Stage]) -> list[int]:
     """Of stages of one cost the later one first: it waits for the others, so it has less slack."""
     return sorted(range(len(stages)), key=lambda stage: (-stages[stage].cost, -stage))
-
-
-def _delay_s(items: Items, workers: Sequence[int], limits: Limits) -> float:
-    return float(outcome_of(items, workers, limits.order).delays_s.max(initial=0.0))

@@ -82,7 +82,6 @@ def test_unknown_batch_arrives_at_once() -> None:
     guessed = unknown(3, STAGES)
     assert guessed.arrivals_s.tolist() == [0.0, 0.0, 0.0]
     assert guessed.times_s.tolist() == [[25.0, 10.0]] * 3
-    assert unknown(1, STAGES, [4.0, 2.0]).times_s.tolist() == [[4.0, 2.0]]
 
 
 def test_empty_history_is_refused() -> None:

@@ -33,13 +33,4 @@ def test_estimate_that_moves_changes_the_next_pick() -> None:
     queues.add("b", 2.0, "b2")
     assert queues.pick({"a": 9.0, "b": 5.0}) == "b1"
     assert queues.pick({"a": 4.0, "b": 5.0}) == "a1"
-    assert queues.of("b") == 1
-
-
-def test_dropped_batch_leaves_the_others() -> None:
-    queues: BatchQueues[str] = BatchQueues()
-    for batch, item in (("a", "a1"), ("b", "b1"), ("a", "a2")):
-        queues.add(batch, 0.0, item)
-    assert queues.drop("a") == ["a1", "a2"]
-    assert queues.drop("a") == []
-    assert (len(queues), queues.pick({})) == (1, "b1")
+    assert len(queues) == 1
