@@ -140,6 +140,19 @@ async def test_rotten_source_image_is_not_served_by_receivers(tmp_path: Path) ->
         assert ImageStore(tmp_path / "b").versions() == []
 
 
+def rot(folder: Path) -> None:
+    """Damage the image of version 1 there."""
+    with ImageStore(folder).path(1).open("r+b") as image:
+        image.seek(5 * CHUNK - SIZE, os.SEEK_END)
+        image.write(b"rotten")
+
+
+async def pulled_again(two: Pair, root: bytes, data: bytes) -> None:
+    fetched = await two.fetch(1, root)
+    assert fetched.pulled_bytes == SIZE
+    assert image_in(fetched.path) == data
+
+
 async def test_rotten_image_is_pulled_again_after_a_restart(
     tmp_path: Path,
 ) -> None:
@@ -148,13 +161,9 @@ async def test_rotten_image_is_pulled_again_after_a_restart(
         root = await two.publish(1, data)
         await two.fetch(1, root)
         two.receiver.kill("b/transfer")
-        with ImageStore(tmp_path / "b").path(1).open("r+b") as image:
-            image.seek(5 * CHUNK - SIZE, os.SEEK_END)
-            image.write(b"rotten")
+        rot(tmp_path / "b")
         two.start("b")
-        fetched = await two.fetch(1, root)
-        assert fetched.pulled_bytes == SIZE
-        assert image_in(fetched.path) == data
+        await pulled_again(two, root, data)
 
 
 async def test_rotten_image_is_pulled_again_for_the_next_engine(tmp_path: Path) -> None:
@@ -164,12 +173,8 @@ async def test_rotten_image_is_pulled_again_for_the_next_engine(tmp_path: Path) 
         await two.fetch(1, root)
         again = await two.fetch(1, root)
         assert (again.pulled_bytes, image_in(again.path)) == (0, data)
-        with ImageStore(tmp_path / "b").path(1).open("r+b") as image:
-            image.seek(5 * CHUNK - SIZE, os.SEEK_END)
-            image.write(b"rotten")
-        fetched = await two.fetch(1, root)
-        assert fetched.pulled_bytes == SIZE
-        assert image_in(fetched.path) == data
+        rot(tmp_path / "b")
+        await pulled_again(two, root, data)
 
 
 async def test_image_that_rots_after_a_restart_is_pulled_again(tmp_path: Path) -> None:
@@ -181,12 +186,8 @@ async def test_image_that_rots_after_a_restart_is_pulled_again(tmp_path: Path) -
         two.start("b")
         here = WhatComes(version=1, root=root)
         await two.receiver.ask("b/transfer", here, Fetched)  # it has looked at what was left
-        with ImageStore(tmp_path / "b").path(1).open("r+b") as image:
-            image.seek(5 * CHUNK - SIZE, os.SEEK_END)
-            image.write(b"rotten")
-        fetched = await two.fetch(1, root)
-        assert fetched.pulled_bytes == SIZE
-        assert image_in(fetched.path) == data
+        rot(tmp_path / "b")
+        await pulled_again(two, root, data)
 
 
 async def test_version_is_published_once_under_one_root(tmp_path: Path) -> None:
