@@ -189,6 +189,12 @@ def test_growing_lengths_are_expected_to_grow(toy: Toy) -> None:
     assert 0.98 * newest < expected < 1.08 * newest
 
 
+def test_slower_engines_are_learned_while_one_kind_alone_is_measured(toy: Toy) -> None:
+    learnt = after(policy(), replace(toy, off=1.4), [0] * 6).learnt
+    assert learnt is not None
+    assert learnt.pace == pytest.approx(1.4, rel=0.05)
+
+
 def test_job_without_instances_runs_colocated_and_requests_some(toy: Toy) -> None:
     state = after(policy(), toy, [0] * 3)
     assert 0.0 <= state.t_seed_s <= 1000.0
