@@ -6,6 +6,7 @@ if __name__ == "__main__":
     die_with_parent()
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -29,9 +30,19 @@ def report() -> None:
         "parent": os.getppid(),
         "pid": os.getpid(),
         "random": random.random(),
+        "sockets": sum(link.startswith("socket:") for link in open_files()),
         "variables": {name: value for name, value in os.environ.items() if name.startswith("GIVEN")},
     }
     print(json.dumps(seen), flush=True)
+
+
+def open_files() -> list[str]:
+    """What its descriptors lead to."""
+    links = []
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            links.append(os.readlink(f"/proc/self/fd/{entry}"))
+    return links
 
 
 async def start_one(forks: ForkServer | None, output: Path, *words: str) -> ChildProcess:

@@ -79,6 +79,7 @@ async def test_a_forked_child_differs_from_an_executed_one_in_its_imports_alone(
         assert seen["group"] == seen["pid"]
         assert seen["argv"][1:] == ["report"]
         assert seen["variables"] == {"GIVEN_WORD": "one"}
+    assert forked["sockets"] == executed["sockets"], "the connection of the server stays with the server"
 
 
 async def test_a_forked_child_shows_its_own_command_line(forks: ForkServer, tmp_path: Path) -> None:
