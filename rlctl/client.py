@@ -8,6 +8,7 @@ until their deadline. The message type of an answer must be imported before the 
 """
 
 import asyncio
+import contextlib
 import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -143,6 +144,9 @@ class Cluster(ClusterView):
         pulse, heard_s = ChildHealth(health, clock.now()), -math.inf
         while True:
             await asyncio.sleep(health.beat_s)
+            if heard_s == -math.inf:  # an ask makes the link, and a run may have asked nothing yet
+                with contextlib.suppress(AskFailed):
+                    await self.names(deadline_s=health.silent_s)
             newest_s = links.heard_s(self.head)
             if newest_s > heard_s:
                 heard_s = newest_s
