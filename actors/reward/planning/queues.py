@@ -6,6 +6,7 @@ Not preemptive. Pure.
 """
 
 import heapq
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class BatchQueues(Generic[T]):
         heapq.heappush(self._waiting.setdefault(batch, []), (arrival_s, self._numbers, item))
         self._size += 1
 
-    def pick(self, complete_s: dict[str, float]) -> T | None:
+    def pick(self, complete_s: Mapping[str, float]) -> T | None:
         """Take the next item: of the batch that is complete first by these estimates (one without an
         estimate comes last), of equal ones the one whose first item arrived first. None: none waits."""
         if not self._size:

@@ -1,0 +1,150 @@
+"""RewardBatches: the batches of a service, when each can be complete, and what earlier ones were like.
+
+Owns T-hat of each active batch (DistRS eq. 1 and 2 over what is foreseen), which orders the queues, and the
+history of the last batch of each kind. Pure: times are arguments.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gleaner.actors.reward.assignment.open_items import RewardItem
+from gleaner.actors.reward.planning.forecast import BatchHistory
+
+MOST_BATCHES = 64
+"""Batches that are kept; the oldest is forgotten beyond that, and its items come last."""
+MOST_KINDS = 64
+
+
+@dataclass(slots=True)
+class RewardBatch:
+    """An active batch.
+
+    Args:
+        name: of the batch.
+        kind: batches of one kind are alike: those of steps, those of evaluations.
+        origin_s: from which its arrivals count: the hint, or its first arrival.
+        expected: items that it will have; 0 if unknown.
+        arrivals_s, times_s: of the items that have ended.
+    """
+
+    name: str
+    kind: str
+    origin_s: float
+    expected: int = 0
+    arrived: int = 0
+    complete_s: float = float("inf")
+    arrivals_s: list[float] = field(default_factory=list)
+    times_s: list[list[float]] = field(default_factory=list)
+
+    def history(self, stages: int) -> BatchHistory | None:
+        """What it was like; None if nothing of it ended."""
+        if not self.arrivals_s:
+            return None
+        order = np.argsort(self.arrivals_s, kind="stable")
+        times_s = np.zeros((len(order), stages))
+        for row, number in enumerate(order):
+            own = self.times_s[int(number)]
+            times_s[row, : len(own)] = own
+        return BatchHistory(np.asarray(self.arrivals_s)[order], times_s)
+
+
+def kind_of(batch: str) -> str:
+    """`step` of `step-12`."""
+    return batch.rpartition("-")[0] or batch
+
+
+class RewardBatches:
+    """See the module. stages: how many stages the longest pipeline has."""
+
+    def __init__(self, stages: int) -> None:
+        self._stages = stages
+        self._batches: OrderedDict[str, RewardBatch] = OrderedDict()
+        self._histories: OrderedDict[str, BatchHistory] = OrderedDict()
+        self.complete_s: dict[str, float] = {}
+        """T-hat of each active batch that has one."""
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def active(self) -> list[RewardBatch]:
+        """The active batches, the oldest first."""
+        return list(self._batches.values())
+
+    def get(self, name: str) -> RewardBatch | None:
+        """The active batch of this name."""
+        return self._batches.get(name)
+
+    def history(self, kind: str) -> BatchHistory | None:
+        """Of the last batch of this kind."""
+        return self._histories.get(kind)
+
+    def hint(self, name: str, items: int, now_s: float) -> bool:
+        """A batch of about so many items begins; whether that is new."""
+        known = name in self._batches
+        batch = self._batches.get(name) or self._begin(name, now_s)
+        batch.expected = max(batch.expected, items)
+        return not known
+
+    def arrived(self, name: str, now_s: float) -> bool:
+        """An item of a batch has arrived; whether it is the first one."""
+        batch = self._batches.get(name) or self._begin(name, now_s)
+        batch.arrived += 1
+        if now_s > batch.complete_s:  # later than foreseen: T-hat is raised, never lowered
+            self._estimate(batch, now_s + self._usual_s(batch.kind))
+        return batch.arrived == 1
+
+    def fewer(self, name: str, items: int) -> None:
+        """So many items of the batch will not be needed."""
+        batch = self._batches.get(name)
+        if batch is not None:
+            batch.expected = max(batch.expected - items, 0)
+
+    def scored(self, item: RewardItem) -> None:
+        """An item has ended by itself, with the times of its stages."""
+        batch = self._batches.get(item.batch)
+        if batch is not None:
+            batch.arrivals_s.append(max(item.arrival_s - batch.origin_s, 0.0))
+            batch.times_s.append(list(item.times_s))
+
+    def ended(self, name: str) -> RewardBatch | None:
+        """The step has all that it waits for: the batch becomes the history of its kind."""
+        batch = self._batches.pop(name, None)
+        self.complete_s.pop(name, None)
+        if batch is not None and (history := batch.history(self._stages)) is not None:
+            self.learn(batch.kind, history)
+        return batch
+
+    def learn(self, kind: str, history: BatchHistory) -> None:
+        """The history of a kind, also from a journal."""
+        self._histories[kind] = history
+        self._histories.move_to_end(kind)
+        while len(self._histories) > MOST_KINDS:
+            self._histories.popitem(last=False)
+
+    def _begin(self, name: str, now_s: float) -> RewardBatch:
+        batch = self._batches[name] = RewardBatch(name, kind_of(name), now_s)
+        history = self._histories.get(batch.kind)
+        if history is not None:
+            unqueued_s = history.arrivals_s + history.times_s.sum(axis=1)
+            self._estimate(batch, now_s + float(unqueued_s.max()))
+        while len(self._batches) > MOST_BATCHES:
+            oldest, _ = self._batches.popitem(last=False)
+            self.complete_s.pop(oldest, None)
+        return batch
+
+    def _estimate(self, batch: RewardBatch, complete_s: float) -> None:
+        batch.complete_s = complete_s
+        self.complete_s[batch.name] = complete_s
+
+    def _usual_s(self, kind: str) -> float:
+        """The median item's running time, all stages together."""
+        history = self._histories.get(kind)
+        return 0.0 if history is None else float(np.median(history.times_s.sum(axis=1)))
+
+
+def stage_count(pipelines: Sequence[Sequence[str]]) -> int:
+    """Stages of the longest of these pipelines."""
+    return max((len(pipeline) for pipeline in pipelines), default=1)

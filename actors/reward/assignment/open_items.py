@@ -1,0 +1,185 @@
+"""OpenItems: the reward items of a service that have no verdict yet.
+
+Owns what waits, in which stage and in which order (EBF, DistRS section 5.2), and what runs on which host. An
+item that comes back from a lost host keeps its arrival, and so its place. Pure: times are arguments.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gleaner.actors.reward.planning.queues import BatchQueues
+
+NOWHERE = ""
+"""Host of an item that waits."""
+FEWEST_DROPPED = 1024
+"""Dropped items that stay in the queues before these are rebuilt without them."""
+
+
+class TooMany(RuntimeError):
+    """So many items wait that no more are taken; the text has the limit."""
+
+
+@dataclass(slots=True)
+class RewardItem:
+    """One reward computation.
+
+    Args:
+        id: of its request; the key of its verdict.
+        batch: the items whose verdicts one training step waits for.
+        arrival_s: when it reached the service.
+        stages: names of the stages of its pipeline, in order.
+        work: what a worker gets, packed.
+        stage: number of the stage in which it waits or runs.
+        attempts: times that a host or worker was lost with it, or failed on it.
+        host: where it runs.
+        began_s: when it was sent there.
+        times_s: seconds that each ended stage took.
+    """
+
+    id: str
+    batch: str
+    arrival_s: float
+    stages: Sequence[str]
+    work: bytes
+    stage: int = 0
+    attempts: int = 0
+    host: str = NOWHERE
+    began_s: float = 0.0
+    times_s: list[float] = field(default_factory=list)
+    open: bool = True
+
+    @property
+    def stage_name(self) -> str:
+        """The stage in which it waits or runs."""
+        return self.stages[self.stage]
+
+
+class OpenItems:
+    """See the module.
+
+    Args:
+        most_waiting: items that may wait; beyond that none is added.
+    """
+
+    def __init__(self, most_waiting: int) -> None:
+        self._most_waiting = most_waiting
+        self._items: dict[str, RewardItem] = {}
+        self._queues: dict[str, BatchQueues[RewardItem]] = {}
+        self._waiting: dict[str, int] = {}  # by stage; queues also hold items that were dropped
+        self._running: dict[str, dict[str, RewardItem]] = {}  # by host
+        self._dropped = 0  # since the queues were rebuilt
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[RewardItem]:
+        return iter(self._items.values())
+
+    def get(self, item: str) -> RewardItem | None:
+        """The open item of this id."""
+        return self._items.get(item)
+
+    @property
+    def waiting(self) -> int:
+        """Items that no host has."""
+        return sum(self._waiting.values())
+
+    def waiting_in(self, stage: str) -> int:
+        """The same, of one stage."""
+        return self._waiting.get(stage, 0)
+
+    def running_on(self, host: str) -> list[RewardItem]:
+        """What this host has, the oldest first."""
+        return list(self._running.get(host, {}).values())
+
+    def add(self, item: RewardItem) -> None:
+        """A new item waits. Raises `TooMany`."""
+        if self.waiting >= self._most_waiting:
+            raise TooMany(f"{self.waiting} items wait for a reward worker, at most {self._most_waiting} may")
+        if item.id in self._items:
+            raise ValueError(f"item {item.id} is open already")
+        self._items[item.id] = item
+        self._enqueue(item)
+
+    def pick(self, stage: str, complete_s: Mapping[str, float], host: str, now_s: float) -> RewardItem | None:
+        """Give the next item of a stage to a host; None if none waits. complete_s: when each batch is
+        complete if nothing queues, as far as it can be foreseen."""
+        queue = self._queues.get(stage)
+        if queue is None:
+            return None
+        while (item := queue.pick(complete_s)) is not None:
+            if not item.open or item.host != NOWHERE:
+                continue  # it was dropped while it waited
+            self._waiting[stage] -= 1
+            item.host, item.began_s = host, now_s
+            self._running.setdefault(host, {})[item.id] = item
+            return item
+        return None
+
+    def place(self, item: RewardItem, host: str, now_s: float) -> None:
+        """A waiting item runs on this host already."""
+        self._waiting[item.stage_name] -= 1
+        item.host, item.began_s = host, now_s
+        self._running.setdefault(host, {})[item.id] = item
+
+    def back(self, item: RewardItem) -> None:
+        """A running item waits again, in its place."""
+        self._take_from_host(item)
+        self._enqueue(item)
+
+    def on(self, item: RewardItem, took_s: float) -> bool:
+        """A running item has ended its stage; whether it waits in another one now."""
+        self._take_from_host(item)
+        item.times_s.append(took_s)
+        item.attempts = 0
+        if item.stage + 1 < len(item.stages):
+            item.stage += 1
+            self._enqueue(item)
+            return True
+        self._close(item)
+        return False
+
+    def end(self, item: RewardItem) -> None:
+        """It has its verdict, or needs none: it is open no more."""
+        if item.host == NOWHERE:
+            self._waiting[item.stage_name] -= 1
+        else:
+            self._take_from_host(item)
+        self._close(item)
+
+    def drop(self, ids: Iterable[str]) -> list[RewardItem]:
+        """End those of these items that are open; they still have the host on which they run."""
+        dropped = [item for one in ids if (item := self._items.get(one)) is not None]
+        for item in dropped:
+            host = item.host
+            self.end(item)
+            item.host = host
+            self._dropped += host == NOWHERE
+        if self._dropped > max(FEWEST_DROPPED, len(self._items)):
+            self._rebuild()
+        return dropped
+
+    def _enqueue(self, item: RewardItem) -> None:
+        stage = item.stage_name
+        self._queues.setdefault(stage, BatchQueues()).add(item.batch, item.arrival_s, item)
+        self._waiting[stage] = self._waiting.get(stage, 0) + 1
+
+    def _rebuild(self) -> None:
+        """Queues without dropped items: these must not outlive their request by much."""
+        self._queues.clear()
+        self._waiting.clear()
+        self._dropped = 0
+        for item in self._items.values():
+            if item.host == NOWHERE:
+                self._enqueue(item)
+
+    def _take_from_host(self, item: RewardItem) -> None:
+        held = self._running[item.host]
+        del held[item.id]
+        if not held:
+            del self._running[item.host]
+        item.host = NOWHERE
+
+    def _close(self, item: RewardItem) -> None:
+        item.open = False
+        del self._items[item.id]

@@ -1,0 +1,168 @@
+"""Assignment of reward items: order, credit, places that are kept, and counts that stay true."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.actors.reward.assignment.batches import RewardBatches
+from gleaner.actors.reward.assignment.hosts import FIRST_AHEAD, MOST_AHEAD, ScoringHosts, items_ahead
+from gleaner.actors.reward.assignment.open_items import OpenItems, RewardItem, TooMany
+
+ONE = ("score",)
+TWO = ("compile", "run")
+
+
+def item(
+    name: str, batch: str = "step-1", arrival_s: float = 0.0, stages: tuple[str, ...] = ONE
+) -> RewardItem:
+    return RewardItem(name, batch, arrival_s, stages, b"")
+
+
+def picked(items: OpenItems, count: int, complete_s: dict[str, float], stage: str = "score") -> list[str]:
+    found = [items.pick(stage, complete_s, "h", 0.0) for _ in range(count)]
+    return [one.id for one in found if one is not None]
+
+
+def test_items_of_the_earliest_batch_leave_first() -> None:
+    items = OpenItems(10)
+    for name, batch in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("b2", "b")):
+        items.add(item(name, batch, float(name[1])))
+    assert picked(items, 4, {"a": 20.0, "b": 10.0}) == ["b1", "b2", "a1", "a2"]
+
+
+def test_lost_item_returns_to_its_place() -> None:
+    items = OpenItems(10)
+    for name, arrival_s in (("one", 1.0), ("two", 2.0), ("three", 3.0)):
+        items.add(item(name, arrival_s=arrival_s))
+    first = items.pick("score", {}, "h", 0.0)
+    assert first is not None
+    items.back(first)
+    assert (picked(items, 3, {}), items.waiting) == (["one", "two", "three"], 0)
+
+
+def test_dropped_item_is_not_picked() -> None:
+    items = OpenItems(10)
+    for name in ("one", "two"):
+        items.add(item(name))
+    assert [one.id for one in items.drop(["one", "gone"])] == ["one"]
+    assert (items.waiting, picked(items, 2, {})) == (1, ["two"])
+
+
+def test_items_beyond_the_limit_are_refused() -> None:
+    items = OpenItems(1)
+    items.add(item("one"))
+    with pytest.raises(TooMany, match="at most 1"):
+        items.add(item("two"))
+    assert picked(items, 1, {}) == ["one"]
+    items.add(item("two"))  # what runs does not wait
+
+
+def test_item_passes_its_stages_in_order() -> None:
+    items = OpenItems(10)
+    items.add(item("one", stages=TWO))
+    one = items.pick("compile", {}, "h", 0.0)
+    assert one is not None
+    assert items.on(one, 2.0)
+    assert (items.waiting_in("compile"), items.waiting_in("run")) == (0, 1)
+    assert items.pick("run", {}, "h", 3.0) is one
+    assert not items.on(one, 1.0)
+    assert (len(items), one.times_s) == (0, [2.0, 1.0])
+
+
+@given(st.integers(0, 2**32))
+def test_counts_stay_true_under_any_order_of_events(seed: int) -> None:
+    """Waiting + running = open; an item is in one place; nothing is picked twice."""
+    rng, items, number = random.Random(seed), OpenItems(50), 0
+    running: list[RewardItem] = []
+    for _ in range(200):
+        match rng.randrange(5):
+            case 0 if items.waiting < 50:
+                items.add(item(f"i{number}", f"b{number % 3}", float(number), TWO))
+                number += 1
+            case 1:
+                stage = rng.choice(TWO)
+                if (one := items.pick(stage, {"b1": 1.0}, f"h{rng.randrange(2)}", 0.0)) is not None:
+                    assert one not in running
+                    running.append(one)
+            case 2 if running:
+                items.back(running.pop(rng.randrange(len(running))))
+            case 3 if running:
+                items.on(running.pop(rng.randrange(len(running))), 1.0)
+            case 4 if len(items):
+                victim = rng.choice([one.id for one in items])
+                items.drop([victim])
+                running = [one for one in running if one.id != victim]
+        on_hosts = [*items.running_on("h0"), *items.running_on("h1")]
+        assert sorted(one.id for one in on_hosts) == sorted(one.id for one in running)
+        assert items.waiting + len(running) == len(items)
+
+
+def test_dropped_items_do_not_pile_up_in_queues() -> None:
+    """A service without workers whose batches are dropped again and again."""
+    items = OpenItems(100)
+    for number in range(5000):
+        items.add(item(f"i{number}"))
+        items.drop([f"i{number}"])
+    assert sum(len(queue) for queue in items._queues.values()) < 1200
+
+
+def test_least_loaded_host_gets_the_next_item() -> None:
+    hosts = ScoringHosts()
+    hosts.join("small", {"score": 1}).has["score"] = 1
+    hosts.join("large", {"score": 4}).has["score"] = 2
+    assert [host.name for host in [hosts.choose("score")] if host] == ["large"]
+
+
+def test_host_gets_no_more_than_its_credit() -> None:
+    hosts = ScoringHosts()
+    host = hosts.join("h", {"score": 2})
+    hosts.took("score", 10.0)
+    host.has["score"] = 2
+    assert hosts.choose("score") is None
+    host.has["score"] = 1
+    assert hosts.choose("score") is host
+    host.barred.add("leaving")
+    assert (hosts.choose("score"), hosts.workers("score")) == (None, 0)
+
+
+def test_short_items_are_sent_ahead_and_long_ones_are_not() -> None:
+    assert [items_ahead(item_s) for item_s in (None, 1e-5, 0.02, 0.2, 50.0)] == [
+        FIRST_AHEAD,
+        MOST_AHEAD,
+        5,
+        1,
+        1,
+    ]
+
+
+def scored(batches: RewardBatches, batch: str, arrival_s: float, took_s: float) -> None:
+    batches.arrived(batch, arrival_s)
+    one = item(f"{batch}/{arrival_s}", batch, arrival_s)
+    one.times_s.append(took_s)
+    batches.scored(one)
+
+
+def test_batch_is_foreseen_from_the_one_before_it() -> None:
+    batches = RewardBatches(1)
+    batches.hint("step-1", 2, 100.0)
+    scored(batches, "step-1", 110.0, 5.0)
+    scored(batches, "step-1", 130.0, 20.0)
+    assert "step-1" not in batches.complete_s  # nothing was known before it
+    batches.ended("step-1")
+    batches.hint("step-2", 2, 200.0)
+    batches.hint("eval-2", 2, 200.0)  # of another kind
+    assert batches.complete_s == {"step-2": 200.0 + 30.0 + 20.0}
+
+
+def test_estimate_is_raised_by_late_arrivals_and_never_lowered() -> None:
+    batches = RewardBatches(1)
+    scored(batches, "step-1", 0.0, 4.0)
+    batches.ended("step-1")
+    batches.arrived("step-2", 100.0)
+    assert batches.complete_s["step-2"] == 104.0
+    batches.arrived("step-2", 102.0)
+    assert batches.complete_s["step-2"] == 104.0
+    batches.arrived("step-2", 110.0)
+    assert batches.complete_s["step-2"] == 114.0
