@@ -24,6 +24,7 @@ from gleaner.configs.load import ConfigError
 from gleaner.configs.trace import INSTANCE
 from gleaner.nodeagent import numeric_threads
 from gleaner.nodeagent.cli import parser
+from gleaner.nodeagent.defaults import MAY_LEAVE
 from gleaner.nodeagent.exit_codes import USAGE, CannotRun
 from gleaner.nodeagent.files import state_base
 from gleaner.nodeagent.host import MIN_LEASE_S, ProcessLocation, run_process
@@ -163,9 +164,10 @@ def _notices(args: argparse.Namespace, role: str, location: ProcessLocation) -> 
     preempted."""
     if args.notices_url and not re.fullmatch(r"https?://[^/?#\s]+/?", args.notices_url):
         raise CannotRun(USAGE, f"--notices-url {args.notices_url!r}: expected http://HOST:PORT")
-    if role != "preemptible":
+    if role not in MAY_LEAVE:
         if args.notices not in ("auto", "none"):
-            raise CannotRun(USAGE, f"--notices {args.notices}: only preemptible hosts follow notices")
+            able = " and ".join(MAY_LEAVE)
+            raise CannotRun(USAGE, f"--notices {args.notices}: only {able} hosts follow notices")
         return None
     alone = location.head is not None and is_loopback(location.head.endpoint)
     if args.notices == "none" or (args.notices == "auto" and alone and not args.notices_url):

@@ -26,6 +26,7 @@ from gleaner.actors.protocol.cluster import (
 from gleaner.actors.protocol.weights import HostLeaves
 from gleaner.configs.load import ConfigError
 from gleaner.nodeagent.children import Children
+from gleaner.nodeagent.defaults import MAY_LEAVE
 from gleaner.nodeagent.departure import AGAIN_S, ASK_DEADLINE_S, REPORT_DEADLINE_S, Departure
 from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, UnmetRequirements, as_cannot_run
 from gleaner.supervisor import Actor, AskFailed, Done, JournalError, Lane, NotAdmitted, Refused, handles
@@ -45,7 +46,7 @@ class NodeAgent(Actor):
     """See the module.
 
     Args:
-        role: head, reserved or preemptible.
+        role: one of `defaults.ROLES`.
         inventory: what the host has.
         children: what runs here.
         leave: ends the process with an exit code and a reason.
@@ -197,12 +198,13 @@ class NodeAgent(Actor):
         self._departure.receive(message)
 
     def _may_drain(self) -> None:
-        if self._role != "preemptible":
-            raise Refused(f"{self.ctx.node} is a {self._role} host: only preemptible ones drain; stop it")
+        if self._role not in MAY_LEAVE:
+            able = " and ".join(MAY_LEAVE)
+            raise Refused(f"{self.ctx.node} is a {self._role} host: only {able} ones drain; stop it")
 
     def _become(self, state: str) -> None:
         if not self._going:
-            if self._children.job is not None and state != self._state:
+            if self._role != "reward" and self._children.job is not None and state != self._state:
                 leaves = HostLeaves(leaves=state == "draining")
                 if self._notifying is not None:
                     self._notifying.cancel()

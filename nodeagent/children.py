@@ -39,8 +39,9 @@ PROCESSES = {
     "head": ("rollout", "reward"),
     "reserved": ("transfer", "trainer"),
     "preemptible": ("transfer", "engine"),
+    "reward": ("reward-host",),
 }
-OWN_TRAINER = {**PROCESSES, "head": ("rollout",), "reserved": ("transfer",)}
+OWN_TRAINER = {**PROCESSES, "head": ("rollout",), "reserved": ("transfer",), "reward": ()}
 """For a job with the user's own trainer: nothing is scored or trained."""
 STOP_S = 5.0  # of one child, in order; then it is killed
 
@@ -206,12 +207,16 @@ class Children:
         return [self._tree, *(tree for tree in below if tree is not None)]
 
     def _kinds(self, config: Config) -> tuple[str, ...]:
-        """The processes of this role; the head has a gateway and the user's own actors if the settings name
-        them."""
+        """The processes of this role; those of a gateway, a planner of rewards and the user's own actors where
+        the settings name them."""
         kinds = (OWN_TRAINER if config.training.backend == "own" else PROCESSES)[self._role]
         if self._role != "head":
             return kinds
-        wanted = {"gateway": config.gateway.listen, "own": config.job.actors}
+        wanted = {
+            "gateway": config.gateway.listen,
+            "own": config.job.actors,
+            "reward-planner": "reward" in kinds and config.reward.planner.kind != "static",
+        }
         return (*kinds, *(kind for kind, asked in wanted.items() if asked))
 
     def _child(self, kind: str, job_file: Path, config: Config, intensity: Intensity) -> ChildSpec:

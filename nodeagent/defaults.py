@@ -1,6 +1,8 @@
 """Roles of a node agent, and times for leaving and answering. Imports nothing."""
 
-ROLES = ("head", "reserved", "preemptible")
+ROLES = ("head", "reserved", "preemptible", "reward")
+MAY_LEAVE = ("preemptible", "reward")
+"""Roles whose hosts a cloud may take: they follow its notices, and drain."""
 GRACE_S = 30.0
 """An ordered end takes at most this long; then the process goes without it. Kubernetes' default, Slurm's."""
 LOOK_S = 2.0

@@ -3,14 +3,15 @@
 Owns the newest notice, the hand-over within the time that is left, and its undoing. An order to leave
 (`order`) is final: the host leaves as soon as it is empty. A cloud may take its notice (`receive`) back until
 the end. So an empty host waits for that end, unless the cloud wants an early acknowledgement. The
-notification to the manager is repeated while it holds, because the manager and its workers may restart.
+notification to the manager (of a reward host: to the reward proxy) is repeated while it holds, because these
+may restart.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Literal
 
-from gleaner.actors.names import MANAGER, SCHEDULER
+from gleaner.actors.names import MANAGER, REWARD, SCHEDULER
 from gleaner.actors.protocol.cluster import CloudNotice, HandedOver, JobSpec, NodeSeen
 from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.supervisor import AskFailed, Context, Done, Refused
@@ -22,6 +23,8 @@ AGAIN_S = 2.0
 MARGIN_S = 2.0  # of a notice is kept for stopping the children, at most half of it
 SAME_S = 1.0  # clouds use whole seconds: ignore smaller changes of the end
 MAX_NOTICE_S = 86_400.0  # no cloud gives notice of more than minutes
+OWNERS = {"preemptible": (MANAGER, "engine"), "reward": (REWARD, "reward")}
+"""Of each role that may leave: the actor that gives its host work, and the one on the host that does it."""
 
 
 class Departure:
@@ -46,6 +49,8 @@ class Departure:
         go: Callable[[], None],
     ) -> None:
         self._ctx, self._role = ctx, role
+        self._owner, own = OWNERS.get(role, OWNERS["preemptible"])
+        self._instance = f"{ctx.node}/{own}"
         self._connected, self._job, self._become, self._go = connected, job, become, go
         self._kind: str | None = None  # kind of the cloud's newest notice
         self._ends_s = 0.0
@@ -132,9 +137,9 @@ class Departure:
     async def _hand_over(self, grace_s: float, travel_s: float) -> bool:
         """Whether the instance holds nothing. If the manager could not be asked, its requests continue
         elsewhere from the collected tokens."""
-        withdraw = Withdraw(instance=f"{self._ctx.node}/engine", grace_s=grace_s, leaves=True)
+        withdraw = Withdraw(instance=self._instance, grace_s=grace_s, leaves=True)
         try:
-            done = await self._ctx.ask(MANAGER, withdraw, deadline_s=grace_s + travel_s, expect=Withdrawn)
+            done = await self._ctx.ask(self._owner, withdraw, deadline_s=grace_s + travel_s, expect=Withdrawn)
         except AskFailed as problem:
             if self._final:
                 self._ctx.log.warning("left without handing over: %s", problem)
@@ -168,9 +173,9 @@ class Departure:
         """Whether the manager knows; it need not where no job runs."""
         if self._job() is None:
             return True
-        message = NewWork(instance=f"{self._ctx.node}/engine", allowed=allowed)
+        message = NewWork(instance=self._instance, allowed=allowed)
         try:
-            await self._ctx.ask(MANAGER, message, deadline_s=ASK_DEADLINE_S, expect=Done)
+            await self._ctx.ask(self._owner, message, deadline_s=ASK_DEADLINE_S, expect=Done)
         except AskFailed as problem:
             if str(problem) != self._trouble:
                 self._trouble = str(problem)

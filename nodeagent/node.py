@@ -18,7 +18,7 @@ from gleaner.actors.protocol.cluster import JobEnded, PreemptionNotice, StopNode
 from gleaner.nodeagent.agent import NodeAgent
 from gleaner.nodeagent.children import Children
 from gleaner.nodeagent.cluster_view import ClusterView
-from gleaner.nodeagent.defaults import GRACE_S
+from gleaner.nodeagent.defaults import GRACE_S, MAY_LEAVE
 from gleaner.nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
 from gleaner.nodeagent.files import AgentFile
 from gleaner.nodeagent.host import LEASE_S, ProcessLocation
@@ -219,7 +219,7 @@ class _Node:
         agent = self._system.cell(self._agent_name)
         if self._end is None and agent is not None and agent.ready:
             # For a host that may vanish, a signal is its notice; an order to leave is a message.
-            notice = self._stop.signal and self._role == "preemptible"
+            notice = self._stop.signal and self._role in MAY_LEAVE
             drain_s = max(self._grace_s / 2, self._grace_s - AFTER_DRAIN_S)
             order = PreemptionNotice(deadline_s=drain_s) if notice else StopNode()
             try:
@@ -299,7 +299,7 @@ class _Node:
     def _watcher(self) -> list[ChildSpec]:
         """The watcher of a host that a cloud may preempt, if the options have a cloud to ask."""
         find = self._find_cloud
-        if find is None or self._role != "preemptible":
+        if find is None or self._role not in MAY_LEAVE:
             return []
         from gleaner.nodeagent.notices.watcher import NoticeWatcher
 

@@ -6,12 +6,12 @@ it uses.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from gleaner.actors.cluster import job as places
-from gleaner.actors.names import BALANCER, GATEWAY, MANAGER, REWARD, TRAINER
+from gleaner.actors.names import BALANCER, GATEWAY, MANAGER, PLANNER, REWARD, TRAINER
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.adapters import AdapterFactory
@@ -85,6 +85,42 @@ def reward(place: ProcessContext) -> TreeSpec:
             REWARD, lambda: RewardProxy(RewardSettings.of(place.config), place.job.model_dir, start_worker)
         ),
         name="reward",
+        intensity=place.intensity,
+    )
+
+
+def reward_planner(place: ProcessContext) -> TreeSpec:
+    """Plans reward workers, which takes up to seconds of a core at a time."""
+    from gleaner.actors.reward.planner import RewardPlanner
+
+    planner = place.config.reward.planner
+    return one_for_one(
+        child(PLANNER, lambda: RewardPlanner(planner.kind, planner.max_delay_s)),
+        name="reward-planner",
+        intensity=place.intensity,
+    )
+
+
+def reward_host(place: ProcessContext) -> TreeSpec:
+    """The workers of a reward host; the proxy is elsewhere."""
+    from gleaner.actors.reward.host import RewardHost
+    from gleaner.actors.reward.pool import WorkerPool
+    from gleaner.actors.reward.proxy import SCORE, pool_limits, worker_spec
+    from gleaner.actors.reward.settings import RewardSettings
+
+    settings = RewardSettings.of(place.config)
+    limits = replace(
+        pool_limits(settings.reward),
+        workers=settings.reward.host_workers or place.adapters.inventory().cores,
+    )
+    spec, start_worker = worker_spec(settings, place.job.model_dir), place.adapters.start_scorer
+    return one_for_one(
+        child(
+            f"{place.node}/reward",
+            lambda: RewardHost(SCORE, WorkerPool(spec, start_worker, limits), settings.reward.verdict_s),
+            shutdown_s=STOP_S,
+        ),
+        name="reward-host",
         intensity=place.intensity,
     )
 
@@ -204,6 +240,8 @@ def engine(place: ProcessContext) -> TreeSpec:
 TREES: Mapping[str, Callable[[ProcessContext], TreeSpec]] = {
     "rollout": rollout,
     "reward": reward,
+    "reward-host": reward_host,
+    "reward-planner": reward_planner,
     "gateway": gateway,
     "own": own,
     "transfer": transfer,

@@ -1,8 +1,8 @@
-"""Messages to the RewardProxy."""
+"""Messages to the RewardProxy, and between it and the hosts that score for it."""
 
 import msgspec
 
-from gleaner.supervisor import Message
+from gleaner.supervisor import Address, Message
 
 
 class GetProblems(Message, frozen=True):
@@ -19,12 +19,14 @@ class Problems(Message, frozen=True):
 
 
 class Score(Message, frozen=True):
-    """Score the response `tokens` (u32, raw, little-endian) to a problem. Keyed by the request."""
+    """Score the response `tokens` (u32, raw, little-endian) to a problem. Keyed by the request. batch: of the
+    request; a training step waits for all of its verdicts."""
 
     request: str
     split: str
     index: int
     tokens: bytes
+    batch: str = ""
 
 
 class Verdict(Message, frozen=True):
@@ -35,6 +37,97 @@ class Verdict(Message, frozen=True):
     score: float | None
     status: str
     detail: str = ""
+
+
+class RewardHint(Message, frozen=True):
+    """The rollout of a batch begins: about so many responses will be scored. A repetition changes nothing."""
+
+    batch: str
+    items: int
+
+
+class CancelScores(Message, frozen=True):
+    """The verdicts of these requests are not needed: their groups were dropped."""
+
+    requests: list[str]
+
+
+class BatchEnded(Message, frozen=True):
+    """The step has all the verdicts that it waits for."""
+
+    batch: str
+
+
+class OfferWorkers(Message, frozen=True):
+    """A host offers its reward workers: of each stage so many. running: the items that it has, or whose
+    results it could not send yet. Answered by `WorkersTaken`."""
+
+    host: str
+    actor: Address
+    workers: dict[str, int]
+    running: list[str]
+
+
+class WorkersTaken(Message, frozen=True):
+    """The proxy gives this host items from now on, under this epoch."""
+
+    proxy: Address
+    epoch: str
+
+
+class StillOffered(Message, frozen=True):
+    """Whether the proxy still has this host's offer. Refused if not."""
+
+    host: str
+    epoch: str
+
+
+class ItemToScore(msgspec.Struct, frozen=True, kw_only=True):
+    """One item, of one stage; work: a packed item of `gleaner.actors.reward.pipe`."""
+
+    id: str
+    stage: str
+    work: bytes
+
+
+class ScoreItems(Message, frozen=True):
+    """Score these; results come by `ItemsScored`. Refused under an older epoch."""
+
+    epoch: str
+    items: list[ItemToScore]
+
+
+class CancelItems(Message, frozen=True):
+    """The results of these items are not needed."""
+
+    epoch: str
+    items: list[str]
+
+
+class ResizeWorkers(Message, frozen=True):
+    """Have so many workers of each stage. Refused under an older epoch."""
+
+    epoch: str
+    workers: dict[str, int]
+
+
+class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of an item in one stage, and the seconds that a worker took for it."""
+
+    id: str
+    stage: str
+    score: float | None
+    status: str
+    detail: str = ""
+    took_s: float = 0.0
+
+
+class ItemsScored(Message, frozen=True):
+    """Results of a host; it repeats them until they are received."""
+
+    host: str
+    epoch: str
+    results: list[ItemResult]
 
 
 class Sickness(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ way at a time: a single item, or items that are scored together. If that fails, 
 """
 
 import struct
+from array import array
 from typing import BinaryIO, TypeVar
 
 import msgspec
@@ -89,6 +90,11 @@ def pack(shape: Item | Answer) -> bytes:
     if len(body) > MAX_FRAME_BYTES:
         raise BadFrame(f"{type(shape).__name__} has {len(body)} bytes, at most {MAX_FRAME_BYTES} are sent")
     return PREFIX.pack(len(body)) + body
+
+
+def score_item(split: str, index: int, tokens: bytes) -> ScoreItem:
+    """The item of a response, given as u32 tokens, little-endian."""
+    return ScoreItem(split, index, array("I", tokens).tolist())
 
 
 def length(prefix: bytes) -> int:

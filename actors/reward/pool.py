@@ -35,6 +35,8 @@ from gleaner.actors.reward.verdicts import LOST, OURS, VERIFIER_FAILED
 from gleaner.supervisor import Intensity, Overloaded
 
 LONGEST_BACKOFF_S = 5.0
+RETIRED = "retired"
+"""End of a worker that is not needed any more."""
 START_LATE_S = 5.0  # beyond the time of a worker for its start: then the start itself hangs
 
 
@@ -136,6 +138,7 @@ class WorkerPool:
         self._restarts = Restarts(self.intensity)
         self._queue = ScoringQueue()
         self._slots: list[asyncio.Task[None]] = []
+        self._idle: set[asyncio.Task[None]] = set()  # slots whose workers wait for an item
         self._failure = "it was not started"
         self._wait: Wait = _unlisted
 
@@ -148,9 +151,28 @@ class WorkerPool:
         """Start the workers; items may be given at once. `wait`: `Context.wait` of the pool's owner."""
         self._failure = ""
         self._wait = wait
-        self._slots = [asyncio.create_task(self._slot(), name=f"reward-{n}") for n in range(self.workers)]
-        for slot in self._slots:
+        self._grow()
+
+    def resize(self, workers: int) -> None:
+        """Have so many workers, one at least. Further ones start at once; of surplus ones those that are idle
+        end now, the others with the items that they have."""
+        self.workers = max(workers, 1)
+        if self._failure:
+            return
+        for slot in [*self._idle][: max(len(self._slots) - self.workers, 0)]:
+            self._retire(slot)
+            slot.cancel()
+        self._grow()
+
+    def _grow(self) -> None:
+        while len(self._slots) < self.workers:
+            slot = asyncio.create_task(self._slot(), name="reward-slot")
             slot.add_done_callback(self._slot_ended)
+            self._slots.append(slot)
+
+    def _retire(self, slot: "asyncio.Task[None]") -> None:
+        self._slots.remove(slot)
+        self._idle.discard(slot)
 
     async def close(self) -> None:
         """End every worker; open items get `PoolFailed`."""
@@ -166,12 +188,17 @@ class WorkerPool:
 
         Raises `Overloaded` (the queue is full) or `PoolFailed`.
         """
-        return verdict_of(await self._submit(pipe.ScoreItem(split, index, list(tokens)), deadline_s))
+        return (await self.scored(pipe.ScoreItem(split, index, list(tokens)), deadline_s=deadline_s))[0]
+
+    async def scored(self, item: pipe.ScoreItem, *, deadline_s: float | None = None) -> tuple[Verdict, float]:
+        """As `score`, with the seconds that a worker took for this item."""
+        answer, took_s = await self._submit(item, deadline_s)
+        return verdict_of(answer), took_s
 
     async def problem(self, split: str, index: int, *, deadline_s: float | None = None) -> pipe.ProblemOut:
         """A problem's question and prompt tokens. Raises `NoProblem` (`ProblemLost` if a retry may succeed),
         `Overloaded` or `PoolFailed`."""
-        answer = await self._submit(pipe.ProblemItem(split, index), deadline_s)
+        answer, _ = await self._submit(pipe.ProblemItem(split, index), deadline_s)
         if isinstance(answer, pipe.ProblemOut):
             return answer
         detail = answer.detail if isinstance(answer, Verdict | pipe.Failed) else type(answer).__name__
@@ -182,7 +209,7 @@ class WorkerPool:
 
     async def _submit(
         self, item: pipe.ScoreItem | pipe.ProblemItem, deadline_s: float | None
-    ) -> pipe.Answer | Verdict:
+    ) -> tuple[pipe.Answer | Verdict, float]:
         if self._failure:
             raise PoolFailed(f"the reward pool cannot score: {self._failure}")
         if self.queued >= self.max_queue:
@@ -190,7 +217,7 @@ class WorkerPool:
         try:
             return await self._queue.answer(item, deadline_s or self.deadline_s)
         except pipe.BadFrame as error:
-            return Verdict(None, VERIFIER_FAILED, str(error))
+            return Verdict(None, VERIFIER_FAILED, str(error)), 0.0
 
     async def _slot(self) -> None:
         """One worker after the other."""
@@ -215,16 +242,28 @@ class WorkerPool:
                 failures = 0
                 self.alive += 1
                 try:
-                    self.deaths[await self._serve(worker)] += 1
+                    ended = await self._serve(worker)
                 finally:
                     self.alive -= 1
                     await worker.kill()
+                if ended == RETIRED:
+                    return
+                self.deaths[ended] += 1
             await asyncio.sleep(self._restarts.delay_s(asyncio.get_running_loop().time()))
 
     async def _serve(self, worker: ScoringWorker) -> str:
         """Give items to a worker until it must be replaced; the reason for that."""
+        own = asyncio.current_task()
+        assert own is not None
         while True:
-            first = await self._queue.take()
+            if len(self._slots) > self.workers:
+                self._retire(own)
+                return RETIRED
+            self._idle.add(own)
+            try:
+                first = await self._queue.take()
+            finally:
+                self._idle.discard(own)
             if worker.dead:  # it died while idle: no item is to blame
                 self._queue.put_back(first)
                 return "idle"
@@ -266,13 +305,18 @@ class WorkerPool:
         if len(given) > 1:
             items = [pipe.item(one.frame[pipe.PREFIX.size :]) for one in given]
             whole = pipe.ScoreItems([item for item in items if isinstance(item, pipe.ScoreItem)])
+            began_s = _now_s()
             together = await worker.ask(pipe.pack(whole), max(one.deadline_s for one in given))
+            for one in given:
+                one.took_s = (_now_s() - began_s) / len(given)
             if isinstance(together, pipe.ScoresOut) and len(together.scores) == len(given):
                 for score in together.scores:
                     self._answered(given.pop(0), score, alone=False)
         while given:  # it is one, or one of them made the scorer raise
             item = given[0]
+            began_s = _now_s()
             answer = None if item.done.done() else await worker.ask(item.frame, item.deadline_s)
+            item.took_s = _now_s() - began_s
             del given[0]
             if answer is not None:
                 self._answered(item, answer, alone=True)
@@ -284,3 +328,7 @@ class WorkerPool:
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why
         self._queue.fail(PoolFailed(f"the reward pool cannot score: {why}"))
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

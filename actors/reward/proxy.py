@@ -1,23 +1,62 @@
 """`RewardProxy`: the entry to every reward computation of the job.
 
-Owns the pool of worker processes and the verdicts of earlier requests. A wrong answer, a verifier that hangs
-and one that crashes are all verdicts; none of them is a hang or the proxy's own death. A reward may be
-computed more than once (the proxy keeps no journal); the manager counts the first verdict only.
+Owns the open items and their hosts: the worker processes of its own host, and those that reward hosts offer.
+A wrong answer, a verifier that hangs and one that crashes are all verdicts; none of them is a hang or the
+proxy's own death. A reward may be computed more than once (the proxy keeps no journal); the manager counts
+the first verdict only.
 """
 
 import asyncio
-from array import array
 from collections import Counter
+from functools import partial
 
 import msgspec
 
-from gleaner.actors.protocol.reward import GetProblems, Problems, Score, Verdict
+from gleaner.actors.protocol.instances import NewWork, Withdraw
+from gleaner.actors.protocol.reward import (
+    BatchEnded,
+    CancelScores,
+    GetProblems,
+    ItemsScored,
+    OfferWorkers,
+    Problems,
+    RewardHint,
+    Score,
+    StillOffered,
+    Verdict,
+    WorkersTaken,
+)
+from gleaner.actors.reward import pipe
+from gleaner.actors.reward.assignment.open_items import RewardItem, TooMany
+from gleaner.actors.reward.host_offers import HostOffers
+from gleaner.actors.reward.item_dispatch import ItemDispatch
+from gleaner.actors.reward.local_workers import LocalWorkers
+from gleaner.actors.reward.planning.choice import STATIC
+from gleaner.actors.reward.planning.items import Stage
 from gleaner.actors.reward.pool import NoProblem, PoolFailed, PoolLimits, ProblemLost, WorkerPool
+from gleaner.actors.reward.scaling import WorkerScaling
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
+from gleaner.actors.reward.scoring_queue import Verdict as Scored
 from gleaner.actors.reward.settings import RewardSettings
-from gleaner.supervisor import Actor, Crashed, Deferred, Overloaded, Refused, Suspended, handles
+from gleaner.configs.schema import Reward
+from gleaner.supervisor import (
+    Actor,
+    Crashed,
+    Deferred,
+    Done,
+    Overloaded,
+    Refused,
+    Suspected,
+    Suspended,
+    Terminated,
+    handles,
+)
 
 WORKERS = "the reward workers"
+SCORE = "score"
+"""The stage of a pipeline that has one."""
+MOST_ITEMS = 2**16
+"""That a batch may be announced with."""
 
 
 def settings_of_task(settings: RewardSettings) -> dict[str, object]:
@@ -27,6 +66,22 @@ def settings_of_task(settings: RewardSettings) -> dict[str, object]:
         "task": msgspec.to_builtins(settings.task),
         "reward": msgspec.to_builtins(settings.reward),
     }
+
+
+def worker_spec(settings: RewardSettings, tokenizer_dir: str) -> WorkerSpec:
+    """What a job's workers run: the task of the settings. tokenizer_dir: checkpoint directory whose tokenizer
+    turns tokens into text."""
+    return WorkerSpec(config={"settings": settings_of_task(settings), "tokenizer": tokenizer_dir})
+
+
+def pool_limits(reward: Reward) -> PoolLimits:
+    """The limits of the workers of one host."""
+    return PoolLimits(
+        workers=reward.workers,
+        deadline_s=reward.worker_s,
+        attempts=reward.attempts,
+        max_queue=reward.max_queue,
+    )
 
 
 class RewardProxy(Actor):
@@ -46,23 +101,39 @@ class RewardProxy(Actor):
         start_worker: StartWorker,
         scorer: WorkerSpec | None = None,
     ) -> None:
-        task = {"settings": settings_of_task(settings), "tokenizer": tokenizer_dir}
+        self._limits = settings.reward
         self._pool = WorkerPool(
-            scorer or WorkerSpec(config=task),
-            start_worker,
-            PoolLimits(
-                workers=settings.reward.workers,
-                deadline_s=settings.reward.worker_s,
-                attempts=settings.reward.attempts,
-                max_queue=settings.reward.max_queue,
-            ),
+            scorer or worker_spec(settings, tokenizer_dir), start_worker, pool_limits(settings.reward)
         )
-        self._late_s = settings.reward.verdict_s
-        self._verdicts: Counter[str] = Counter()
+        self._dispatch = ItemDispatch([[SCORE]], settings.reward.max_queue, settings.reward.attempts)
+        self._given: Counter[str] = Counter()  # verdicts, by status
 
     async def on_start(self) -> None:
         self._pool.start(self.ctx.wait)
         self.ctx.at_end(self._pool.close)
+        planner = self._limits.planner
+        self._scaling = WorkerScaling(
+            self.ctx,
+            self._dispatch,
+            planner,
+            [Stage(SCORE, timeout_s=self._limits.worker_s)],
+            least={WORKERS: 1},
+            resize=self._dispatch.resize,
+        )
+        self._offers = HostOffers(self.ctx, self._dispatch, self._scaling.hosts_changed)
+        local = LocalWorkers(
+            self.ctx, WORKERS, self._pool, self._limits.verdict_s, self._dispatch, self._pool_failed
+        )
+        self._dispatch.join(WORKERS, {SCORE: self._limits.workers}, local)
+        if planner.kind != STATIC:
+            self.ctx.background(self._scaling.run(), "scaling")
+
+    def _pool_failed(self, problem: PoolFailed) -> None:
+        """The supervisor starts another pool, or gives up with the error."""
+        self._dispatch.fail(Crashed(str(problem)))
+        self.ctx.crash(problem)
+
+    # -- problems --
 
     @handles(GetProblems)
     async def problems(self, message: GetProblems) -> Deferred:
@@ -73,8 +144,9 @@ class RewardProxy(Actor):
     async def _pose(self, message: GetProblems, deferred: Deferred) -> None:
         loop = asyncio.get_running_loop()
         asked = [loop.create_task(self._pool.problem(message.split, index)) for index in message.indices]
+        late_s = self._limits.verdict_s
         try:
-            async with self.ctx.wait("problems", on=WORKERS, deadline_s=self._late_s, go_on=True):
+            async with self.ctx.wait("problems", on=WORKERS, deadline_s=late_s, go_on=True):
                 posed = await asyncio.gather(*asked)
         except (ProblemLost, Overloaded) as problem:  # a job waits for it, and must not fail
             deferred.answer(Suspended(str(problem)))
@@ -90,37 +162,98 @@ class RewardProxy(Actor):
                 one.cancel()
         deferred.answer(Problems(prompts=[one.prompt_tokens for one in posed]))
 
+    # -- scores --
+
+    @handles(RewardHint)
+    async def hint(self, message: RewardHint) -> None:
+        items = min(max(message.items, 0), MOST_ITEMS)
+        if self._dispatch.batches.hint(message.batch, items, self.ctx.now()):
+            self._scaling.changed()
+
     @handles(Score)
     async def score(self, message: Score) -> Deferred:
+        if len(message.tokens) % 4:
+            raise Refused(f"{message.request}: {len(message.tokens)} bytes are no u32 tokens")
+        try:
+            work = pipe.pack(pipe.score_item(message.split, message.index, message.tokens))
+        except pipe.BadFrame as problem:
+            raise Refused(f"{message.request}: {problem}") from problem
         deferred = Deferred()
-        self.ctx.background(self._judge(message, deferred), "score")
+        item = RewardItem(message.request, message.batch, self.ctx.now(), [SCORE], work)
+        try:
+            verdict = self._dispatch.submit(item)
+        except TooMany as full:
+            deferred.answer(Overloaded(str(full)))
+            return deferred
+        verdict.add_done_callback(partial(self._answer, message.request, deferred))
+        batch = self._dispatch.batches.get(message.batch)
+        if batch is not None and batch.arrived == 1:
+            self._scaling.changed()
         return deferred
 
-    async def _judge(self, message: Score, deferred: Deferred) -> None:
-        if len(message.tokens) % 4:
-            deferred.answer(Refused(f"{message.request}: {len(message.tokens)} bytes are no u32 tokens"))
-            return
-        try:
-            late_s = self._late_s * (1 + self._pool.queued // self._pool.workers)
-            async with self.ctx.wait("a verdict", on=WORKERS, deadline_s=late_s, go_on=True):
-                verdict = await self._pool.score(message.split, message.index, array("I", message.tokens))
-        except Overloaded as full:
-            deferred.answer(full)
-            return
-        except PoolFailed as problem:
-            deferred.answer(Crashed(str(problem)))
-            raise
-        self._verdicts[verdict.status] += 1
-        deferred.answer(
-            Verdict(
-                request=message.request, score=verdict.score, status=verdict.status, detail=verdict.detail
+    def _answer(self, request: str, deferred: Deferred, done: "asyncio.Future[Scored]") -> None:
+        if done.cancelled():
+            deferred.answer(Refused(f"{request}: its verdict is not needed any more"))
+        elif (problem := done.exception()) is not None:
+            deferred.answer(problem if isinstance(problem, Crashed) else Crashed(str(problem)))
+        else:
+            verdict = done.result()
+            self._given[verdict.status] += 1
+            deferred.answer(
+                Verdict(request=request, score=verdict.score, status=verdict.status, detail=verdict.detail)
             )
-        )
+
+    @handles(CancelScores)
+    async def cancel(self, message: CancelScores) -> None:
+        self._dispatch.cancel(message.requests)
+
+    @handles(BatchEnded)
+    async def batch_ended(self, message: BatchEnded) -> None:
+        self._dispatch.end_batch(message.batch)
+        self._scaling.changed()
+
+    # -- reward hosts --
+
+    @handles(OfferWorkers)
+    async def offered(self, message: OfferWorkers) -> WorkersTaken:
+        return self._offers.take(message)
+
+    @handles(StillOffered)
+    async def still_offered(self, message: StillOffered) -> Done:
+        self._offers.require(message.host, message.epoch)
+        return Done()
+
+    @handles(ItemsScored)
+    async def scored(self, message: ItemsScored) -> Done:
+        self._offers.scored(message)
+        return Done()
+
+    @handles(Withdraw)
+    async def withdraw(self, message: Withdraw) -> Deferred:
+        return self._offers.drain(message.instance, message.grace_s)
+
+    @handles(NewWork)
+    async def new_work(self, message: NewWork) -> Done:
+        self._offers.allow(message.instance, allowed=message.allowed)
+        return Done()
+
+    async def on_suspected(self, event: Suspected) -> None:
+        self._offers.suspected(event.name, suspected=event.suspected)
+
+    async def on_terminated(self, event: Terminated) -> None:
+        self._offers.ended(event.name, event.incarnation, event.cause)
 
     def summary(self) -> dict[str, str | int | float]:
+        items = self._dispatch.items
         return {
             "workers": self._pool.alive,
-            "queued": self._pool.queued,
+            "hosts": len(self._offers),
+            "queued": items.waiting,
+            "running": len(items) - items.waiting,
+            "batches": len(self._dispatch.batches),
+            **({"plans": self._scaling.plans} if self._scaling.plans else {}),
+            **{f"planned_{stage}": count for stage, count in self._scaling.planned.items()},
             "workers_lost": self._pool.deaths.total(),
-            **{f"verdicts_{status}": count for status, count in sorted(self._verdicts.items())},
+            **dict(sorted(self._dispatch.counts.items())),
+            **{f"verdicts_{status}": count for status, count in sorted(self._given.items())},
         }

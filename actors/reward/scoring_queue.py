@@ -36,6 +36,7 @@ class ScoringItem:
     done: "asyncio.Future[pipe.Answer | Verdict]"
     attempts: int = 0
     alone: bool = False  # items that were given together with it cost a worker
+    took_s: float = 0.0  # its share of a worker's time, in the last try
 
     @property
     def joint_tokens(self) -> int:
@@ -62,8 +63,9 @@ class ScoringQueue:
 
     async def answer(
         self, item: pipe.ScoreItem | pipe.ProblemItem, deadline_s: float
-    ) -> pipe.Answer | Verdict:
-        """Queue an item and wait for its answer. Raises `pipe.BadFrame`, and what `fail` was called with."""
+    ) -> tuple[pipe.Answer | Verdict, float]:
+        """Queue an item and wait for its answer, and the seconds that a worker took for it. Raises
+        `pipe.BadFrame`, and what `fail` was called with."""
         frame = pipe.pack(item)
         self._submitted += 1
         scores, tokens = (True, len(item.tokens)) if isinstance(item, pipe.ScoreItem) else (False, 0)
@@ -72,7 +74,7 @@ class ScoringQueue:
         self._items[queued.number] = queued
         self.put_back(queued)
         try:
-            return await done
+            return await done, queued.took_s
         finally:
             del self._items[queued.number]
 

@@ -67,6 +67,9 @@ class Reactions:
     def committed(self, changes: Effects) -> None:
         """An event is in the journal, and the state has these changes."""
         parts, log = self.parts, self._journaled.state.log
+        for name in changes.opened:
+            if (opened := log.batches.get(name)) is not None:
+                parts.scoring.opened(opened)  # its responses will need verdicts
         parts.dispatcher.note(changes)  # the balancer gets the load before the next placement
         parts.step_metrics.note(changes)  # times of the batch and of its instances, for the plan of a step
         parts.migration.note(changes)  # a moved request is queued again; loads changed
@@ -79,6 +82,10 @@ class Reactions:
             else:
                 parts.request_service.finished(finished)  # a caller waits for the response
                 parts.quarantine.forget(finished.id)  # it is no suspect any more
+        for name in changes.released:
+            parts.scoring.released(name)  # no verdict of it is requested again
+        if changes.dropped:
+            parts.scoring.dropped(changes.dropped)  # their verdicts are not needed
         if changes.completed:
             for name in dict.fromkeys(batch for batch, _ in changes.completed):
                 batch = log.batches.get(name)

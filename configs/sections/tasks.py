@@ -112,11 +112,28 @@ class Http(Section, frozen=True, kw_only=True):
     `Authorization`; "" = none is sent."""
 
 
+class Planner(Section, frozen=True, kw_only=True):
+    """How many reward workers there are while a job runs."""
+
+    kind: Literal["static", "distrs", "distrs-strict", "history", "zero-queue", "hpa", "reactive"] = "static"
+    """static: as many as the settings name. The others start and end workers: `distrs` plans the fewest that
+    do not delay a training step (docs/rewards.md has all of them)."""
+    max_delay_s: Positive = 5.0
+    """Delay of a training step that a plan tolerates; never more than 1 % of the batch's duration."""
+    min_workers: Annotated[int, Meta(ge=0, le=4096)] = 1
+    """Workers that there are at least, of all hosts together. The head's host always keeps one: it gives the
+    problems."""
+    max_workers: Annotated[int, Meta(ge=0, le=65536)] = 0
+    """Workers that a plan may have at most; 0: as many as the hosts can have."""
+
+
 class Reward(Section, frozen=True, kw_only=True):
     """Scoring of answers."""
 
     workers: Count = 1
-    """Worker processes; rule-based scores take microseconds, so a second one idles."""
+    """Worker processes of the head's host; rule-based scores take microseconds, so a second one idles."""
+    host_workers: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """Worker processes of each reward host (`nodeagent start --role reward`); 0: one a core."""
     deadline_s: Positive = 2.0
     """Processor time of the scores that are made together, in the sandbox. A score that takes longer alone
     has the status timeout and scores 0. On the clock it may take twice as long, waits for a processor not
@@ -137,6 +154,7 @@ class Reward(Section, frozen=True, kw_only=True):
     sandbox: Sandbox = Sandbox()
     function: Function = Function()
     http: Http = Http()
+    planner: Planner = Planner()
 
     @property
     def worker_s(self) -> float:

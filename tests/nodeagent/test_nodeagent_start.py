@@ -70,7 +70,7 @@ def test_only_preemptible_hosts_drain(nodes: Nodes) -> None:
     nodes.start("head", "--role", "head")
     refused = nodes.command("drain", "--state-dir", str(nodes.root / "head"))
     assert refused.returncode == 1
-    assert "only preemptible ones drain" in refused.stderr
+    assert "only preemptible and reward ones drain" in refused.stderr
 
 
 def test_second_agent_on_a_state_directory_is_refused(nodes: Nodes) -> None:

@@ -9,16 +9,18 @@ or the job ends.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import Score, Verdict
 from gleaner.actors.reward.health import MAX_TEXT, VerifierHealth
 from gleaner.actors.reward.verdicts import OURS
+from gleaner.actors.rollout.batches.reward_notes import RewardNotes
 from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.events import Scored
 from gleaner.actors.rollout.state.group_policy import made_again
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.state.token_log import Batch
 from gleaner.configs.schema import Reward
 from gleaner.supervisor import AskFailed, Context, Overloaded
 from gleaner.supervisor.system_messages import WaitState
@@ -47,11 +49,13 @@ class Scoring:
         self.asked_again: Counter[str] = Counter()
         """Verdicts of a sick verifier since the manager's start, by status: no sample has them."""
         self._waiting: deque[str] = deque()  # bounded by the open requests
-        self._asking = 0
+        self._asked: set[str] = set()
+        self._notes = RewardNotes(ctx)
         ctx.lists_waits(self.waits)
 
     def start(self) -> None:
         """Start with the requests that the last incarnation had left without a verdict."""
+        self._ctx.background(self._notes.run(), "notes to the reward proxy")
         for log in self._journaled.state.log.unscored():
             self.add(log.id)
 
@@ -59,6 +63,19 @@ class Scoring:
         """Queue a finished request."""
         self._waiting.append(request)
         self._ask_more()
+
+    def opened(self, batch: Batch) -> None:
+        """The rollout of a batch begins."""
+        self._notes.opened(batch.name, sum(map(len, batch.groups)))
+
+    def dropped(self, requests: Sequence[str]) -> None:
+        """The verdicts of these requests are not needed."""
+        if asked := [request for request in requests if request in self._asked]:
+            self._notes.dropped(asked)
+
+    def released(self, batch: str) -> None:
+        """No verdict of this batch is requested again."""
+        self._notes.released(batch)
 
     def waits(self, _loop_s: float) -> Iterator[WaitState]:
         """The wait on a sick verifier, if it is sick."""
@@ -72,19 +89,19 @@ class Scoring:
             )
 
     def _ask_more(self) -> None:
-        while self._waiting and self._asking < self._limits.max_queue:
+        while self._waiting and len(self._asked) < self._limits.max_queue:
             log = self._journaled.state.log.requests.get(self._waiting.popleft())
             if log is not None and not log.judged and log.state is RequestState.FINISHED:
-                self._asking += 1
+                self._asked.add(log.id)
                 self._ctx.background(self._score(log), "score")
 
     async def _score(self, log: RequestLog) -> None:
         try:
             await self._until_scored(log)
         finally:
-            self._asking -= 1
+            self._asked.discard(log.id)
         self._ask_more()
-        if not self._asking:
+        if not self._asked:
             self._idle()
 
     async def _until_scored(self, log: RequestLog) -> None:
@@ -94,7 +111,13 @@ class Scoring:
             await self._on_scored(Scored(request=log.id, score=0.0, status=DEADLINE))
             return
         prompt = self._journaled.state.log.batches[log.batch].prompt(log.group)
-        ask = Score(request=log.id, split=prompt.split, index=prompt.index, tokens=log.tokens_bytes())
+        ask = Score(
+            request=log.id,
+            split=prompt.split,
+            index=prompt.index,
+            tokens=log.tokens_bytes(),
+            batch=log.batch,
+        )
         late_s = 2 * self._deadline_s()
         async with self._ctx.wait("a verdict", on=REWARD, deadline_s=late_s, go_on=True):
             scored = await self._ask_until_scored(log, ask)
@@ -103,7 +126,7 @@ class Scoring:
 
     def _deadline_s(self) -> float:
         """Deadline of one ask: others may be ahead of it."""
-        return self._limits.verdict_s * (1 + self._asking // self._limits.workers)
+        return self._limits.verdict_s * (1 + len(self._asked) // self._limits.workers)
 
     async def _ask_until_scored(self, log: RequestLog, ask: Score) -> Scored | None:
         """The verdict of a sample; None if it was dropped meanwhile."""
@@ -120,6 +143,8 @@ class Scoring:
             except Overloaded as full:  # others are ahead: only pause
                 self._ctx.log.debug("score not received: request=%s: %s", log.id, full)
             except AskFailed as problem:
+                if not self._wanted(log):  # it was dropped, and the proxy answered that
+                    return None
                 self._ctx.log.warning("score not received: request=%s: %s", log.id, problem)
             else:
                 self._observe(verdict)

@@ -25,6 +25,9 @@ class Effects:
     queued: list[str] = field(default_factory=list)  # requests that wait for an instance (again)
     finished: list[str] = field(default_factory=list)  # requests to be scored
     completed: list[tuple[str, int]] = field(default_factory=list)  # (batch, group) finished and scored
+    opened: list[str] = field(default_factory=list)  # batches
+    released: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)  # requests that need no verdict any more
     refused: list[str] = field(default_factory=list)  # reasons
 
     def __bool__(self) -> bool:

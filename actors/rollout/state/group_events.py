@@ -113,6 +113,7 @@ def _give_up(
                     EndedTicket(name, stream.incarnation, number, ticket.request, ticket.started)
                 )
                 stream.supersede(number)
+    changes.dropped += requests
     for request in requests.values():
         request.dropped = why
         log.move(request, RequestState.DROPPED)

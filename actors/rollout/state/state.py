@@ -183,13 +183,18 @@ class RolloutState:
             changes.refused.append("batch")
         elif event.batch not in self.log.batches:
             changes.queued += [log.id for log in self.log.open(event).requests()]
+            if event.scored:
+                changes.opened.append(event.batch)
 
     def _released(self, event: BatchReleased, changes: Effects) -> None:
         if event.batch not in self.log.batches:
             changes.refused.append("unknown_batch")
             return
         before = self.log.standing
-        closed = {log.id for log in self.log.close(event.batch).requests()}
+        batch = self.log.close(event.batch)
+        if batch.submitted.scored:
+            changes.released.append(batch.name)
+        closed = {log.id for log in batch.requests()}
         self.counters.tokens_released += before - self.log.standing
         for name, stream in self.streams.items():
             for number, ticket in list(stream.tickets.items()):

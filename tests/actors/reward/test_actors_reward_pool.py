@@ -74,8 +74,8 @@ async def test_lost_problem_is_retryable_and_missing_one_is_not(
         await pool.problem("train", -1)
     assert not isinstance(refused.value, ProblemLost)
 
-    async def lost(*_: object) -> Verdict:
-        return Verdict(0.0, "lost", "no answer within 5 s")
+    async def lost(*_: object) -> tuple[Verdict, float]:
+        return Verdict(0.0, "lost", "no answer within 5 s"), 0.0
 
     monkeypatch.setattr(pool, "_submit", lost)
     with pytest.raises(ProblemLost, match="problem 3 of 'train': no answer within 5 s"):

@@ -1,0 +1,239 @@
+"""ItemDispatch: sends reward items to the hosts that score them, and settles their verdicts.
+
+Owns the futures of open items, the hosts with their links, and what follows when a host is lost or a result
+is a failure of ours. Order and choice are policies (`gleaner.actors.reward.assignment`).
+
+- A verdict is settled once. A second result, of an attempt that was given up, is dropped and counted.
+- A result of ours (`verdicts.OURS`) is tried on another host where there is one, `attempts` times.
+- Items of a lost host wait again, in their place. One that was lost with `MOST_LOSSES` hosts is lost.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from gleaner.actors.reward.assignment.batches import RewardBatches, stage_count
+from gleaner.actors.reward.assignment.hosts import ScoringHosts
+from gleaner.actors.reward.assignment.open_items import OpenItems, RewardItem
+from gleaner.actors.reward.scoring_queue import Verdict
+from gleaner.actors.reward.verdict_cache import VerdictCache
+from gleaner.actors.reward.verdicts import LOST, OURS
+
+MOST_LOSSES = 3
+"""Hosts that may be lost with one item: then it may be the cause."""
+
+
+class HostLink(Protocol):
+    """The way to one host's workers. Results come back by `ItemDispatch.result`."""
+
+    def give(self, stage: str, items: Sequence[RewardItem]) -> None:
+        """Have these scored."""
+
+    def cancel(self, items: Sequence[str]) -> None:
+        """The results of these are not needed."""
+
+    def resize(self, stage: str, workers: int) -> None:
+        """Have so many workers of a stage."""
+
+
+class ItemDispatch:
+    """See the module.
+
+    Args:
+        pipelines: the stages of each kind of item, by name.
+        most_waiting: items that may wait for a worker.
+        attempts: tries of an item whose results are failures of ours, each on a host.
+    """
+
+    def __init__(self, pipelines: Sequence[Sequence[str]], most_waiting: int, attempts: int) -> None:
+        self._stages = list(dict.fromkeys(stage for pipeline in pipelines for stage in pipeline))
+        self._attempts = attempts
+        self.items = OpenItems(most_waiting)
+        self.hosts = ScoringHosts()
+        self.batches = RewardBatches(stage_count(pipelines))
+        self.verdicts = VerdictCache()
+        self.counts: Counter[str] = Counter()
+        """Items lost with a host, results of ours that are tried elsewhere, results that came too late."""
+        self._links: dict[str, HostLink] = {}
+        self._done: dict[str, asyncio.Future[Verdict]] = {}
+        self._held: dict[str, str] = {}  # hosts of items that were announced, and not requested yet
+
+    def __iter__(self) -> Iterator[RewardItem]:
+        """The open items."""
+        return iter(self.items)
+
+    def submit(self, item: RewardItem) -> asyncio.Future[Verdict]:
+        """The verdict of an item, when it is there; that of an open item of the same id. Raises `TooMany`."""
+        if (open_ := self._done.get(item.id)) is not None:
+            return open_
+        done: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        if (known := self.verdicts.get(item.batch, item.id)) is not None:
+            done.set_result(known)
+            return done
+        self.items.add(item)
+        self._done[item.id] = done
+        self.batches.arrived(item.batch, item.arrival_s)
+        if (holder := self._held.pop(item.id, None)) is not None and self.hosts.get(holder) is not None:
+            self._runs_already(item, holder)
+        self.fill()
+        return done
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """The verdicts of these are not needed: what waits is dropped, what runs is cancelled."""
+        dropped = self.items.drop(ids)
+        running: dict[str, list[str]] = {}
+        for item in dropped:
+            self.batches.fewer(item.batch, 1)
+            self._release(item, item.host)
+            if item.host:
+                running.setdefault(item.host, []).append(item.id)
+            if (done := self._done.pop(item.id, None)) is not None:
+                done.cancel()
+        for host, items in running.items():
+            self._links[host].cancel(items)
+        self.fill()
+
+    def end_batch(self, batch: str) -> None:
+        """No verdict of this batch is requested any more."""
+        self.cancel([item.id for item in self.items if item.batch == batch])
+        self.batches.ended(batch)
+        self.verdicts.forget(batch)
+
+    def join(
+        self, name: str, workers: Mapping[str, int], link: HostLink, running: Sequence[str] = ()
+    ) -> None:
+        """A host's workers are there. running: items that an earlier life of this service gave it."""
+        if self.hosts.get(name) is not None:
+            self.leave(name)
+        self.hosts.join(name, workers)
+        self._links[name] = link
+        for item_id in running:
+            item = self.items.get(item_id)
+            if item is None:
+                self._held[item_id] = name
+            elif not item.host:
+                self._runs_already(item, name)
+        self.fill()
+
+    def leave(self, name: str) -> int:
+        """A host is gone: its items wait again. How many those are."""
+        self.hosts.leave(name)
+        self._links.pop(name, None)
+        self._held = {item: host for item, host in self._held.items() if host != name}
+        lost = self.items.running_on(name)
+        for item in lost:
+            item.attempts += 1
+            self.counts["lost_with_host"] += 1
+            if item.attempts >= MOST_LOSSES:
+                self.items.end(item)
+                text = f"the hosts that scored it were lost, {item.attempts} times"
+                self._settle(item, Verdict(None, LOST, text))
+            else:
+                self.items.back(item)
+        self.fill()
+        return len(lost)
+
+    def bar(self, name: str, reason: str, *, barred: bool) -> None:
+        """Whether a host gets no new items, for this reason."""
+        host = self.hosts.get(name)
+        if host is None:
+            return
+        if barred:
+            host.barred.add(reason)
+        else:
+            host.barred.discard(reason)
+            self.fill()
+
+    def resize(self, name: str, stage: str, workers: int) -> None:
+        """Have a host use so many of its workers."""
+        host = self.hosts.get(name)
+        if host is None or host.workers.get(stage) == workers:
+            return
+        host.workers[stage] = min(workers, host.most.get(stage, 0))
+        self._links[name].resize(stage, host.workers[stage])
+        self.fill()
+
+    def take_back(self, name: str) -> list[RewardItem]:
+        """The items of a host that drains wait again."""
+        taken = self.items.running_on(name)
+        for item in taken:
+            self._release(item, name)
+            self.items.back(item)
+        self.fill()
+        return taken
+
+    def result(self, host: str, item_id: str, stage: str, verdict: Verdict, took_s: float) -> None:
+        """A host has scored an item."""
+        item = self.items.get(item_id)
+        if item is None or item.stage_name != stage:
+            self.counts["late_results"] += 1
+            if item is None:
+                self.verdicts.keep_stray(item_id, verdict)
+            return
+        if item.host != host and verdict.status in OURS:
+            self.counts["late_results"] += 1  # it runs elsewhere by now
+            return
+        holder = item.host
+        self._release(item, holder)
+        self.hosts.took(stage, took_s)
+        if verdict.status in OURS and self._tried_again(item):
+            self.fill()
+            return
+        if holder and holder != host:
+            self._links[holder].cancel([item_id])
+        item.times_s.append(took_s)
+        self.items.end(item)  # also one that waits: its host was given up, and answered after all
+        self.batches.scored(item)
+        self._settle(item, verdict)
+        self.fill()
+
+    def fill(self) -> None:
+        """Give waiting items to hosts with credit."""
+        now_s = asyncio.get_running_loop().time()
+        given: dict[tuple[str, str], list[RewardItem]] = {}
+        for stage in self._stages:
+            while self.items.waiting_in(stage) and (host := self.hosts.choose(stage)) is not None:
+                item = self.items.pick(stage, self.batches.complete_s, host.name, now_s)
+                if item is None:
+                    break
+                host.has[stage] = host.has.get(stage, 0) + 1
+                given.setdefault((host.name, stage), []).append(item)
+        for (name, stage), items in given.items():
+            self._links[name].give(stage, items)
+
+    def fail(self, problem: Exception) -> None:
+        """End every open item with this error."""
+        for done in self._done.values():
+            if not done.done():
+                done.set_exception(problem)
+        self._done.clear()
+
+    def _tried_again(self, item: RewardItem) -> bool:
+        """Whether the item waits again after a failure of ours: another host may score it."""
+        item.attempts += 1
+        if item.attempts >= self._attempts or len(self.hosts) < 2:
+            return False
+        self.counts["tried_elsewhere"] += 1
+        self.items.back(item)
+        return True
+
+    def _runs_already(self, item: RewardItem, host: str) -> None:
+        """This host has it since before this service began."""
+        now_s = asyncio.get_running_loop().time()
+        self.items.place(item, host, now_s)
+        there = self.hosts.get(host)
+        assert there is not None
+        there.has[item.stage_name] = there.has.get(item.stage_name, 0) + 1
+
+    def _release(self, item: RewardItem, holder: str) -> None:
+        """The host does not have it any more."""
+        host = self.hosts.get(holder)
+        if host is not None:
+            host.has[item.stage_name] = max(0, host.has.get(item.stage_name, 0) - 1)
+
+    def _settle(self, item: RewardItem, verdict: Verdict) -> None:
+        self.verdicts.keep(item.batch, item.id, verdict)
+        done = self._done.pop(item.id, None)
+        if done is not None and not done.done():
+            done.set_result(verdict)

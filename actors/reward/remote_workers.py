@@ -1,0 +1,90 @@
+"""RemoteWorkers: the reward workers of another host, as `HostLink`.
+
+Sends items to its `RewardHost` and repeats a message that was not received. Results come as messages of the
+host's own. Knows nothing of the host's end: the proxy watches it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from gleaner.actors.protocol.reward import CancelItems, ItemToScore, ResizeWorkers, ScoreItems
+from gleaner.actors.reward.assignment.open_items import RewardItem
+from gleaner.supervisor import Address, AskFailed, Context, Done
+
+GIVE_DEADLINE_S = 5.0
+HOST_LATE_S = 30.0  # a longer wait is logged; the host answers, or its watch ends it
+RETRY_S = 0.2
+MOST_BYTES = 4 * 2**20
+"""Of items in one message."""
+
+
+class RemoteWorkers:
+    """See the module.
+
+    Args:
+        host: the incarnation that offered them.
+        epoch: under which it takes items.
+    """
+
+    def __init__(self, ctx: Context, host: Address, epoch: str) -> None:
+        self._ctx, self._host, self._epoch = ctx, host, epoch
+        self._gone = False
+        self._wanted: dict[str, int] = {}
+        self._resizing = False
+
+    def close(self) -> None:
+        """The host is gone: repeat nothing."""
+        self._gone = True
+
+    def give(self, stage: str, items: Sequence[RewardItem]) -> None:
+        """See `HostLink`."""
+        part: list[ItemToScore] = []
+        part_bytes = 0
+        for item in items:
+            if part and part_bytes + len(item.work) > MOST_BYTES:
+                self._ctx.background(self._send(part), "give")
+                part, part_bytes = [], 0
+            part.append(ItemToScore(id=item.id, stage=stage, work=item.work))
+            part_bytes += len(item.work)
+        if part:
+            self._ctx.background(self._send(part), "give")
+
+    def cancel(self, items: Sequence[str]) -> None:
+        """See `HostLink`."""
+        self._ctx.background(self._cancel(list(items)), "cancel")
+
+    def resize(self, stage: str, workers: int) -> None:
+        """See `HostLink`. The newest number counts, also where an older message is still on its way."""
+        self._wanted[stage] = workers
+        if not self._resizing:
+            self._resizing = True
+            self._ctx.background(self._resize(), "resize")
+
+    async def _resize(self) -> None:
+        sent: dict[str, int] = {}
+        async with self._ctx.wait("a reward host", on=self._host.name, deadline_s=HOST_LATE_S, go_on=True):
+            while not self._gone and sent != self._wanted:
+                wanted = dict(self._wanted)
+                message = ResizeWorkers(epoch=self._epoch, workers=wanted)
+                try:
+                    await self._ctx.ask(self._host, message, deadline_s=GIVE_DEADLINE_S, expect=Done)
+                    sent = wanted
+                except AskFailed as problem:
+                    self._ctx.log.info("%s was not resized: %s", self._host.name, problem)
+                    await asyncio.sleep(RETRY_S)
+        self._resizing = False
+
+    async def _cancel(self, items: list[str]) -> None:
+        await self._ctx.tell(self._host, CancelItems(epoch=self._epoch, items=items))
+
+    async def _send(self, items: list[ItemToScore]) -> None:
+        message = ScoreItems(epoch=self._epoch, items=items)
+        async with self._ctx.wait("a reward host", on=self._host.name, deadline_s=HOST_LATE_S, go_on=True):
+            while not self._gone:
+                try:
+                    await self._ctx.ask(self._host, message, deadline_s=GIVE_DEADLINE_S, expect=Done)
+                    return
+                except AskFailed as problem:
+                    name = self._host.name
+                    self._ctx.log.info("%d items not received by %s: %s", len(items), name, problem)
+                await asyncio.sleep(RETRY_S)

@@ -1,0 +1,50 @@
+"""VerdictCache: the verdicts of a service that a repeated request is answered from.
+
+Owns the verdicts of active batches, and results of items that no request was open for: a host that outlived
+its proxy had them. A verdict of ours is not kept, since the item is scored again. Pure.
+"""
+
+from collections import OrderedDict
+
+from gleaner.actors.reward.scoring_queue import Verdict
+from gleaner.actors.reward.verdicts import OURS
+
+MOST_BATCHES = 64
+MOST_STRAY = 65_536
+
+
+class VerdictCache:
+    """See the module. At its limits the oldest batch, or the oldest stray verdict, is forgotten."""
+
+    def __init__(self) -> None:
+        self._batches: OrderedDict[str, dict[str, Verdict]] = OrderedDict()
+        self._stray: OrderedDict[str, Verdict] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._batches.values())) + len(self._stray)
+
+    def get(self, batch: str, item: str) -> Verdict | None:
+        """The verdict of an item of a batch; a stray one belongs to it from now on."""
+        if (stray := self._stray.pop(item, None)) is not None:
+            self.keep(batch, item, stray)
+        return self._batches.get(batch, {}).get(item)
+
+    def keep(self, batch: str, item: str, verdict: Verdict) -> None:
+        """The first verdict of an item counts."""
+        if verdict.status in OURS:
+            return
+        self._batches.setdefault(batch, {}).setdefault(item, verdict)
+        while len(self._batches) > MOST_BATCHES:
+            self._batches.popitem(last=False)
+
+    def keep_stray(self, item: str, verdict: Verdict) -> None:
+        """A verdict for which no request is open."""
+        if verdict.status in OURS or item in self._stray:
+            return
+        self._stray[item] = verdict
+        while len(self._stray) > MOST_STRAY:
+            self._stray.popitem(last=False)
+
+    def forget(self, batch: str) -> None:
+        """No verdict of this batch is requested any more."""
+        self._batches.pop(batch, None)

@@ -1,0 +1,175 @@
+"""Reward hosts: a verdict for each request, counted once, over the death of hosts and of the proxy."""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from held_workers import HeldWorkers
+
+from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
+from gleaner.actors.protocol.reward import BatchEnded, CancelScores, Score, Verdict
+from gleaner.actors.reward.host import RewardHost
+from gleaner.actors.reward.pool import WorkerPool
+from gleaner.actors.reward.proxy import SCORE, RewardProxy, pool_limits
+from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.settings import RewardSettings
+from gleaner.configs.load import from_tree
+from gleaner.supervisor import Done, Refused
+from gleaner.supervisor.testing import TestSystem
+
+CONFIG = from_tree({"reward": {"deadline_s": 5.0, "attempts": 2, "workers": 1}}, "test")
+PROXY, HOST = "reward/proxy", "far/reward"
+
+
+class Cluster:
+    """A proxy with one worker, whose problem 1 is always held, so that hosts get what comes after it."""
+
+    def __init__(self, near: TestSystem, far: TestSystem) -> None:
+        self.near, self.far = near, far
+        self.own, self.hosts = HeldWorkers(1), HeldWorkers(2, 3)
+
+    def start_proxy(self) -> None:
+        settings = RewardSettings.of(CONFIG)
+        self.near.spawn(PROXY, lambda: RewardProxy(settings, "", self.own.start, WorkerSpec()))
+
+    def start_host(self) -> None:
+        limits = pool_limits(CONFIG.reward)
+        self.far.spawn(
+            HOST, lambda: RewardHost(SCORE, WorkerPool(WorkerSpec(), self.hosts.start, limits), 20.0)
+        )
+
+    @property
+    def proxy(self) -> RewardProxy:
+        """The proxy that runs."""
+        cell = self.near.system.cell(PROXY)
+        assert cell is not None
+        assert isinstance(cell.actor, RewardProxy)
+        return cell.actor
+
+    @property
+    def hosts_there(self) -> int:
+        """Hosts that have offered their workers to the proxy that runs."""
+        cell = self.near.system.cell(PROXY)
+        if cell is None or not isinstance(cell.actor, RewardProxy) or not hasattr(cell.actor, "_offers"):
+            return 0
+        return len(cell.actor._offers)
+
+    def ask(self, index: int, batch: str = "step-1") -> "asyncio.Task[Verdict]":
+        message = Score(
+            request=f"r{index}", split="train", index=index, tokens=array("I", [1]).tobytes(), batch=batch
+        )
+        return asyncio.create_task(self.near.ask(PROXY, message, Verdict, deadline_s=30.0))
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10.0):
+            while not holds():
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with TestSystem(tmp_path) as near, TestSystem(tmp_path, node="far", join=near) as far:
+        cluster = Cluster(near, far)
+        cluster.start_proxy()
+        cluster.start_host()
+        await cluster.until(lambda: cluster.hosts_there == 1)
+        cluster.proxy._dispatch.hosts.took(SCORE, 10.0)  # long items: one a worker
+        yield cluster
+        cluster.own.let_go(1)
+
+
+async def test_host_scores_what_its_own_workers_have_no_room_for(cluster: Cluster) -> None:
+    first = cluster.ask(1)
+    await cluster.until(lambda: cluster.own.begun[1] == 1)
+    assert (await cluster.ask(4)).score == 4.0
+    assert (cluster.hosts.scored[4], cluster.own.scored[4]) == (1, 0)
+    cluster.own.let_go(1)
+    assert (await first).score == 1.0
+
+
+async def test_items_of_a_killed_host_are_scored_elsewhere(cluster: Cluster) -> None:
+    first, second = cluster.ask(1), cluster.ask(2)
+    await cluster.until(lambda: cluster.hosts.begun[2] == 1)
+    cluster.far.kill(HOST)
+    cluster.own.let_go(1)
+    assert [(await first).score, (await second).score] == [1.0, 2.0]
+    assert cluster.own.scored == {1: 1, 2: 1}
+    assert cluster.proxy.summary()["lost_with_host"] == 1
+
+
+async def test_restarted_proxy_takes_the_result_of_what_runs(cluster: Cluster) -> None:
+    """Nothing that runs on a host is scored anew."""
+    first, second = cluster.ask(1), cluster.ask(2)
+    await cluster.until(lambda: cluster.hosts.begun[2] == 1)
+    cluster.near.kill(PROXY)
+    for one in (first, second):
+        one.cancel()
+    cluster.start_proxy()
+    await cluster.until(lambda: cluster.hosts_there == 1)
+    again = cluster.ask(2)
+    await asyncio.sleep(0.05)
+    cluster.hosts.let_go(2)
+    assert (await again).score == 2.0
+    assert (cluster.hosts.begun[2], cluster.own.begun[2]) == (1, 0)
+
+
+async def test_result_that_no_proxy_received_is_not_lost(cluster: Cluster) -> None:
+    first, second = cluster.ask(1), cluster.ask(2)
+    await cluster.until(lambda: cluster.hosts.begun[2] == 1)
+    cluster.near.kill(PROXY)
+    for one in (first, second):
+        one.cancel()
+    cluster.hosts.let_go(2)
+    await cluster.until(lambda: cluster.hosts.scored[2] == 1)
+    cluster.start_proxy()
+    await cluster.until(lambda: cluster.hosts_there == 1)
+    await cluster.until(lambda: len(cluster.proxy._dispatch.verdicts) == 1)
+    assert (await cluster.ask(2)).score == 2.0
+    assert cluster.hosts.begun[2] + cluster.own.begun[2] == 1
+
+
+async def test_drained_host_hands_its_items_back(cluster: Cluster) -> None:
+    first, second = cluster.ask(1), cluster.ask(2)
+    await cluster.until(lambda: cluster.hosts.begun[2] == 1)
+    leave = Withdraw(instance=HOST, grace_s=0.2, leaves=True)
+    assert (await cluster.near.ask(PROXY, leave, Withdrawn)).handed_over == 1
+    cluster.own.let_go(1)
+    assert [(await first).score, (await second).score] == [1.0, 2.0]
+    assert cluster.hosts.scored[2] == 0  # it was cancelled there
+    later = cluster.ask(5)
+    await later
+    assert cluster.own.scored[5] == 1  # a host that drains gets nothing new
+
+
+async def test_host_that_stays_gets_items_again(cluster: Cluster) -> None:
+    await cluster.near.ask(PROXY, Withdraw(instance=HOST, grace_s=0.0), Withdrawn)
+    await cluster.near.ask(PROXY, NewWork(instance=HOST, allowed=True), Done)
+    first = cluster.ask(1)
+    assert (await cluster.ask(4)).score == 4.0
+    assert cluster.hosts.scored[4] == 1
+    cluster.own.let_go(1)
+    await first
+
+
+async def test_cancelled_item_is_answered_and_not_scored(cluster: Cluster) -> None:
+    first, second, third = cluster.ask(1), cluster.ask(2), cluster.ask(6)
+    await cluster.until(lambda: cluster.hosts.begun[2] == 1)
+    await cluster.near.tell(PROXY, CancelScores(requests=["r2", "r6"]))
+    for cancelled in (second, third):
+        with pytest.raises(Refused, match="not needed any more"):
+            await cancelled
+    cluster.own.let_go(1)
+    assert (await first).score == 1.0
+    assert cluster.hosts.scored[2] + cluster.own.scored[6] + cluster.hosts.scored[6] == 0
+
+
+async def test_repeated_request_is_answered_without_another_score(cluster: Cluster) -> None:
+    first = cluster.ask(1)
+    assert [(await cluster.ask(4)).score, (await cluster.ask(4)).score] == [4.0, 4.0]
+    assert cluster.hosts.scored[4] + cluster.own.scored[4] == 1
+    cluster.own.let_go(1)
+    await first
+    await cluster.near.tell(PROXY, BatchEnded(batch="step-1"))
+    await cluster.until(lambda: not len(cluster.proxy._dispatch.verdicts))

@@ -1,0 +1,164 @@
+"""Scaling of reward workers: what is planned, by a real planner, is what the hosts get."""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from held_workers import HeldWorkers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.actors.names import PLANNER
+from gleaner.actors.protocol.planning import (
+    BatchPlanned,
+    HistoryPlanned,
+    PlanWorkers,
+    StagePlanned,
+    WorkersPlanned,
+)
+from gleaner.actors.protocol.reward import BatchEnded, RewardHint, Score, Verdict
+from gleaner.actors.reward.assignment.shares import shares
+from gleaner.actors.reward.host import RewardHost
+from gleaner.actors.reward.planner import RewardPlanner
+from gleaner.actors.reward.pool import PoolLimits, WorkerPool
+from gleaner.actors.reward.proxy import SCORE, RewardProxy, pool_limits
+from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.settings import RewardSettings
+from gleaner.configs.load import from_tree
+from gleaner.supervisor import Refused
+from gleaner.supervisor.testing import TestSystem
+
+PROXY, HOST = "reward/proxy", "far/reward"
+
+
+@given(
+    st.integers(0, 100),
+    st.dictionaries(st.sampled_from("abcd"), st.integers(0, 20), min_size=1),
+    st.booleans(),
+)
+def test_shares_add_up_to_the_plan_within_what_hosts_have(
+    planned: int, most: dict[str, int], keeps: bool
+) -> None:
+    least = {next(iter(most)): 1} if keeps else {}
+    found = shares(planned, most, least)
+    kept = min(sum(least.values()), most[next(iter(most))])
+    assert sum(found.values()) == max(min(planned, sum(most.values())), kept)
+    assert all(0 <= found[host] <= most[host] for host in most)
+
+
+async def test_pool_starts_and_ends_workers_with_its_size() -> None:
+    workers = HeldWorkers(1, 2)
+    pool = WorkerPool(WorkerSpec(), workers.start, PoolLimits(workers=1, deadline_s=30.0))
+    pool.start()
+
+    async def until(count: int) -> None:
+        async with asyncio.timeout(5.0):
+            while pool.alive != count:
+                await asyncio.sleep(0.01)
+
+    await until(1)
+    pool.resize(4)
+    await until(4)
+    held = []
+    for index in (1, 2):  # one after the other: what waits together is scored together
+        held.append(asyncio.create_task(pool.score("train", index, [1])))
+        async with asyncio.timeout(5.0):
+            while index not in workers.begun:
+                await asyncio.sleep(0.01)
+    pool.resize(1)
+    await until(2)  # the idle ones are gone, what runs is not harmed
+    workers.let_go(1, 2)
+    assert [(await one).score for one in held] == [1.0, 2.0]
+    await until(1)
+    assert (await pool.score("train", 7, [1])).score == 7.0
+    assert not pool.deaths
+    await pool.close()
+
+
+def asked(history: HistoryPlanned | None, expected: int) -> PlanWorkers:
+    return PlanWorkers(
+        stages=[
+            StagePlanned(name="run", cost=1.0, timeout_s=60.0, most=64, workers=1, busy=0, queued=0),
+        ],
+        batches=[
+            BatchPlanned(
+                name="step-2",
+                origin_s=0.0,
+                expected=expected,
+                arrived=0,
+                queued=[0],
+                running_s=[[]],
+                history="step" if history else "",
+            )
+        ],
+        histories=[history] if history else [],
+    )
+
+
+def history(arrivals_s: list[float], times_s: list[float]) -> HistoryPlanned:
+    return HistoryPlanned(
+        name="step",
+        arrivals_s=np.array(arrivals_s, "<f8").tobytes(),
+        times_s=np.array(times_s, "<f8").tobytes(),
+    )
+
+
+async def test_planner_needs_one_worker_where_items_never_meet(tmp_path: Path) -> None:
+    """And as many as items for a first batch, of which nothing is known."""
+    async with TestSystem(tmp_path) as system:
+        system.spawn(PLANNER, lambda: RewardPlanner("distrs", 5.0))
+        apart = history([0.0, 100.0, 200.0, 1000.0], [10.0, 10.0, 10.0, 10.0])
+        plan = await system.ask(PLANNER, asked(apart, 4), WorkersPlanned, deadline_s=30.0)
+        assert (plan.workers, plan.kept) == ([1], True)
+        first = await system.ask(PLANNER, asked(None, 4), WorkersPlanned, deadline_s=30.0)
+        assert first.workers == [4]
+        broken = history([0.0, float("nan")], [1.0, 1.0])
+        with pytest.raises(Refused, match="finite"):
+            await system.ask(PLANNER, asked(broken, 2), WorkersPlanned, deadline_s=30.0)
+
+
+@pytest.fixture
+async def hosts(tmp_path: Path) -> AsyncIterator[tuple[TestSystem, TestSystem]]:
+    async with TestSystem(tmp_path) as near, TestSystem(tmp_path, node="far", join=near) as far:
+        yield near, far
+
+
+async def test_hosts_get_the_planned_workers_before_the_first_item(
+    hosts: tuple[TestSystem, TestSystem],
+) -> None:
+    near, far = hosts
+    config = from_tree({"reward": {"workers": 4, "planner": {"kind": "distrs"}}}, "test")
+    own, other = HeldWorkers(), HeldWorkers()
+    settings, limits = RewardSettings.of(config), pool_limits(config.reward)
+    near.spawn(PLANNER, lambda: RewardPlanner("distrs", 5.0))
+    near.spawn(PROXY, lambda: RewardProxy(settings, "", own.start, WorkerSpec()))
+    far.spawn(HOST, lambda: RewardHost(SCORE, WorkerPool(WorkerSpec(), other.start, limits), 20.0))
+
+    def figures(system: TestSystem, name: str) -> dict[str, str | int | float]:
+        cell = system.system.cell(name)
+        return {} if cell is None or cell.actor is None else cell.actor.summary()
+
+    async def until(holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20.0):
+            while not holds():
+                await asyncio.sleep(0.02)
+
+    await until(lambda: figures(far, HOST).get("workers") == 4)
+    await near.tell(PROXY, RewardHint(batch="step-1", items=2))
+    await until(lambda: figures(near, PROXY).get("planned_score") == 2)
+    await until(lambda: figures(near, PROXY)["workers"] == 1 and figures(far, HOST)["workers"] == 1)
+    for number in range(2):
+        message = Score(
+            request=f"r{number}",
+            split="train",
+            index=number,
+            tokens=array("I", [1]).tobytes(),
+            batch="step-1",
+        )
+        assert (await near.ask(PROXY, message, Verdict, deadline_s=20.0)).score == number
+    await near.tell(PROXY, BatchEnded(batch="step-1"))
+    await near.tell(PROXY, RewardHint(batch="step-2", items=16))
+    await until(lambda: figures(near, PROXY).get("planned_score") in (1, 8))
