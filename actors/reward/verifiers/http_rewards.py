@@ -5,9 +5,8 @@ a status of ours, never a score.
 """
 
 import asyncio
-import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import aiohttp
 import msgspec
@@ -15,30 +14,19 @@ import msgspec
 from gleaner.actors.reward import verdicts
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.verdicts import Judgement
-from gleaner.actors.reward.verifiers import http_wires
+from gleaner.actors.reward.verifiers import http_calls, http_wires
 from gleaner.actors.reward.verifiers.call_forms import FunctionResult, Item
 from gleaner.actors.reward.verifiers.functions import MAX_DETAIL, item_for
+from gleaner.actors.reward.verifiers.http_calls import Unavailable
 from gleaner.actors.reward.verifiers.http_wires import BadAnswer
 from gleaner.actors.reward.verifiers.port import BadVerifier, VerifierSpec
 from gleaner.configs.schema import Http
 
-MAX_ANSWER_BYTES = 2**20
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 5.0
 """Between two tries of one call: twice as long each time, and up to as much again by chance."""
 MAX_TRIES = 20
 POLL_S = 0.5
 """Between two looks at a task of ROLL's services."""
-PASSING = frozenset({408, 425, 429})
-"""Statuses below 500 of a service that is up and overloaded."""
-
-
-class Unavailable(Exception):
-    """The service did not answer, or is unavailable now; the text gives details. after_s: when to retry, if
-    it gave a time."""
-
-    def __init__(self, text: str, after_s: float = 0.0) -> None:
-        super().__init__(text)
-        self.after_s = after_s
 
 
 class HttpVerifier:
@@ -61,7 +49,7 @@ class HttpVerifier:
         headers = self._headers()
         self.close()
         self._runner = asyncio.Runner()
-        self._session = self._runner.run(self._new_session(headers))
+        self._session = self._runner.run(http_calls.session(headers, self._settings.max_concurrent))
 
     def close(self) -> None:
         """Close the connections."""
@@ -123,72 +111,26 @@ class HttpVerifier:
         settings = self._settings
         body = http_wires.body(settings.style, item, self._task, settings.deadline_s)
         if settings.style != http_wires.ROLL:
-            return http_wires.read(settings.style, await self._call("POST", settings.url, body))
+            return http_wires.read(settings.style, await self._sent("POST", settings.url, body))
         base = settings.url.rstrip("/")
-        name = http_wires.submitted(await self._call("POST", f"{base}/v1/submit_task", body))
+        name = http_wires.submitted(await self._sent("POST", f"{base}/v1/submit_task", body))
         while True:
-            answer = await self._call("GET", f"{base}/v1/task_result", {"reward_request_id": name})
+            answer = await self._sent("GET", f"{base}/v1/task_result", {"reward_request_id": name})
             if not http_wires.running(answer):
                 return http_wires.read(settings.style, answer)
             await asyncio.sleep(POLL_S)
 
-    async def _call(self, method: str, url: str, body: object) -> bytes:
+    async def _sent(self, method: str, url: str, body: object) -> bytes:
         """The answer's body. Raises Unavailable, BadAnswer."""
         assert self._session is not None
-        try:
-            async with self._session.request(method, url, json=body, allow_redirects=False) as answer:
-                text = await _bounded(answer.content)
-        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
-            raise Unavailable(f"{type(error).__name__}: {error}"[:MAX_DETAIL]) from None
-        status = answer.status
-        if status >= 500 or status in PASSING:
-            raise Unavailable(f"answered {status} {http_wires.shown(text)}", _seconds(answer.headers))
-        if 300 <= status < 400:
-            raise BadAnswer(f"answered {status}, and redirects are not followed: give the address itself")
-        if status != 200:
-            raise BadAnswer(f"answered {status} {http_wires.shown(text)}")
-        return text
-
-    async def _new_session(self, headers: dict[str, str]) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            headers=headers,
-            connector=aiohttp.TCPConnector(limit=self._settings.max_concurrent),
-            timeout=aiohttp.ClientTimeout(total=None),  # `_judged` has one for all tries
-            auto_decompress=False,  # none is asked for, and a small one may be large
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        return await http_calls.sent(self._session, method, url, body)
 
     def _headers(self) -> dict[str, str]:
-        headers = {"Accept-Encoding": "identity"}
+        headers: dict[str, str] = {}
         if self._settings.style == http_wires.ROLL:
             headers["BusinessType"] = "online"
-        name = self._settings.headers_env
-        if not name:
-            return headers
-        value = os.environ.get(name, "").strip()
-        if not value:
-            raise BadVerifier(
-                f"reward.http.headers_env: the reward worker has no variable {name}: export it where the "
-                "job's head is started"
-            )
-        if not value.isprintable():
-            raise BadVerifier(f"reward.http.headers_env: {name} holds characters that no header can have")
-        return {**headers, "Authorization": value}
-
-
-async def _bounded(content: aiohttp.StreamReader) -> bytes:
-    body = bytearray()
-    async for chunk in content.iter_chunked(2**16):
-        body += chunk
-        if len(body) > MAX_ANSWER_BYTES:
-            raise BadAnswer(f"answered more than {MAX_ANSWER_BYTES} bytes")
-    return bytes(body)
-
-
-def _seconds(headers: Mapping[str, str]) -> float:
-    """Seconds of Retry-After, if it is a number."""
-    text = headers.get("Retry-After", "")
-    return min(float(text), 3600.0) if text.isdecimal() else 0.0
+        value = http_calls.secret(self._settings.headers_env, "reward.http.headers_env")
+        return {**headers, "Authorization": value} if value else headers
 
 
 def _failed(status: str, text: str) -> Judgement:

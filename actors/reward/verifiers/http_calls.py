@@ -1,0 +1,99 @@
+"""Calls of services over HTTP: one request, its answer or the reason why there is none.
+
+Owns the session, the limits of an answer, and the secret of a header. Does not own retries or deadlines, and
+does not know what an answer means (`http_rewards`, `judge`).
+"""
+
+import asyncio
+import email.utils
+import os
+import time
+from collections.abc import Mapping
+
+import aiohttp
+
+from gleaner.actors.reward.verifiers.functions import MAX_DETAIL
+from gleaner.actors.reward.verifiers.http_wires import BadAnswer, shown
+from gleaner.actors.reward.verifiers.port import BadVerifier
+
+MAX_ANSWER_BYTES = 2**20
+LONGEST_REST_S = 3600.0
+"""Longest `Retry-After` that is believed."""
+PASSING = frozenset({408, 425, 429})
+"""Statuses below 500 of a service that is up and overloaded."""
+
+
+class Unavailable(Exception):
+    """The service did not answer, or is unavailable now; the text gives details. after_s: when to retry, if
+    it gave a time."""
+
+    def __init__(self, text: str, after_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.after_s = after_s
+
+
+async def session(headers: Mapping[str, str], connections: int) -> aiohttp.ClientSession:
+    """A session that sends these headers; its caller closes it, and bounds each call in time."""
+    return aiohttp.ClientSession(
+        headers={"Accept-Encoding": "identity", **headers},
+        connector=aiohttp.TCPConnector(limit=connections),
+        timeout=aiohttp.ClientTimeout(total=None),
+        auto_decompress=False,  # none is asked for, and a small one may be large
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+async def sent(session: aiohttp.ClientSession, method: str, url: str, body: object) -> bytes:
+    """The body of the answer to one request. Raises Unavailable, BadAnswer."""
+    try:
+        async with session.request(method, url, json=body, allow_redirects=False) as answer:
+            text = await _bounded(answer.content)
+    except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
+        raise Unavailable(f"{type(error).__name__}: {error}"[:MAX_DETAIL]) from None
+    status = answer.status
+    if status >= 500 or status in PASSING:
+        after_s = retry_after_s(answer.headers.get("Retry-After", ""), time.time())
+        raise Unavailable(f"answered {status} {shown(text)}", after_s)
+    if 300 <= status < 400:
+        raise BadAnswer(f"answered {status}, and redirects are not followed: give the address itself")
+    if status != 200:
+        raise BadAnswer(f"answered {status} {shown(text)}")
+    return text
+
+
+def retry_after_s(text: str, now_s: float) -> float:
+    """Seconds until the time of a `Retry-After` (RFC 9110, 10.2.3: seconds or a date), from 0 to
+    `LONGEST_REST_S`; 0 for any other text. now_s: since 1970. Pure."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return float(min(int(text[:12]), LONGEST_REST_S))
+    try:
+        at_s = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+    return min(max(at_s - now_s, 0.0), LONGEST_REST_S)
+
+
+def secret(variable: str, setting: str) -> str:
+    """The value of a variable of the environment that a setting names, for a header; "" for no name. Raises
+    BadVerifier, without the value."""
+    if not variable:
+        return ""
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise BadVerifier(
+            f"{setting}: the reward worker has no variable {variable}: export it where the job's head is "
+            "started"
+        )
+    if not value.isprintable():
+        raise BadVerifier(f"{setting}: {variable} holds characters that no header can have")
+    return value
+
+
+async def _bounded(content: aiohttp.StreamReader) -> bytes:
+    body = bytearray()
+    async for chunk in content.iter_chunked(2**16):
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise BadAnswer(f"answered more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
