@@ -175,6 +175,8 @@ def _words(shape: shapes.Type) -> str:
             return f"a text of {' and '.join(limits)} characters" if limits else "a text"
         case shapes.TupleType(item_types=items):
             return f"a list of {len(items)}, each {_words(items[0])}"
+        case shapes.ListType(item_type=item):
+            return f"a list, each {_words(item)}"
         case shapes.DictType():
             return "a table of plain values"
     return type(shape).__name__.removesuffix("Type").lower()

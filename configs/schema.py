@@ -16,6 +16,7 @@ from gleaner.configs.sections.tasks import (
     Function,
     Http,
     Planner,
+    Judge,
     Reward,
     Sandbox,
     Task,
@@ -35,6 +36,7 @@ __all__ = [
     "Gateway",
     "Http",
     "Job",
+    "Judge",
     "Limits",
     "Liveness",
     "Loggers",
@@ -101,6 +103,9 @@ class Config(Section, frozen=True, kw_only=True):
             raise ValueError(f"task: the name {twice[0]} is there twice; give each task its own")
         if len({task.share > 0 for task in self.task}) > 1:
             raise ValueError("task: expected a share above 0 in every task or in none")
+        judged = any(task.verifier == "judge" and not task.params for task in self.task)
+        if judged and self.reward.judge.lacking:
+            raise ValueError(f"reward.judge.{self.reward.judge.lacking}")
         if self.training.micro_batch_groups > self.rollout.prompts:
             raise ValueError(
                 f"training.micro_batch_groups: expected at most rollout.prompts ({self.rollout.prompts}), "

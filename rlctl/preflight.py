@@ -19,7 +19,7 @@ from gleaner.actors.reward.sandbox.detection import NoSandbox
 from gleaner.actors.reward.sandbox.program_pipes import SandboxFailed
 from gleaner.actors.reward.source import BadTask
 from gleaner.actors.reward.verifiers.port import BadVerifier
-from gleaner.actors.reward.verifiers.registry import HTTP, PYTHON
+from gleaner.actors.reward.verifiers.registry import PYTHON, SERVICES
 from gleaner.configs import trace
 from gleaner.configs.schema import Config
 from gleaner.transport.keys import (
@@ -82,11 +82,11 @@ def _settings(config: Config) -> Iterator[str]:
 
 
 def _rewards(config: Config) -> Iterator[str]:
-    """User functions that cannot be imported, services without their key. A trusted function is left to the
-    workers, because only they trust it."""
+    """User functions that cannot be imported, services without their key or rubric. A trusted function is
+    left to the workers, because only they trust it."""
     for task in config.task:
         name = (task.verifier or PYTHON) if task.data else ""
-        if name not in (PYTHON, HTTP) or (name == PYTHON and config.reward.function.trusted):
+        if name not in (PYTHON, *SERVICES) or (name == PYTHON and config.reward.function.trusted):
             continue
         from gleaner.actors.reward.task import verifier_of  # tokenizers and templates
 
@@ -97,7 +97,7 @@ def _rewards(config: Config) -> Iterator[str]:
             finally:
                 verifier.close()
         except (BadTask, BadVerifier, NoSandbox, SandboxFailed) as problem:
-            yield f"task {task.name}: {problem}"
+            yield f"task {task.name}: {str(problem).removeprefix(f'task {task.name}: ')}"
 
 
 def _engines(config: Config) -> Iterator[str]:

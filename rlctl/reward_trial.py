@@ -15,7 +15,7 @@ from gleaner.actors.reward.source import BadTask, Split
 from gleaner.actors.reward.task import own_params, source_of, spec_of
 from gleaner.actors.reward.verdicts import OURS
 from gleaner.actors.reward.verifiers.port import BadVerifier, Trial, Tries, Verifier, VerifierSpec
-from gleaner.actors.reward.verifiers.registry import HTTP, PYTHON, make
+from gleaner.actors.reward.verifiers.registry import PYTHON, SERVICES, make
 from gleaner.configs.schema import Config, Task
 
 OUTSIDE = "none: the reward worker's own process"
@@ -115,7 +115,7 @@ def _trial(verifier: Verifier, entry: Entry, response: str) -> Trial:
 
 
 def _isolation(spec: VerifierSpec) -> str:
-    if spec.name == HTTP or (spec.name == PYTHON and spec.params.get("trusted")):
+    if spec.name in SERVICES or (spec.name == PYTHON and spec.params.get("trusted")):
         return OUTSIDE
     return detect(spec.isolation).isolation.value
 

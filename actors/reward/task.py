@@ -18,7 +18,7 @@ from gleaner.actors.reward.prompts import BadConversation, Prompts
 from gleaner.actors.reward.source import BadTask, Source, Split, TextProblem
 from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
-from gleaner.actors.reward.verifiers.registry import HTTP, PYTHON, REASONING, make
+from gleaner.actors.reward.verifiers.registry import HTTP, JUDGE, PYTHON, REASONING, make
 from gleaner.configs.schema import Config
 from gleaner.configs.schema import Task as Settings
 
@@ -59,6 +59,8 @@ def spec_of(settings: Settings, config: Config) -> VerifierSpec:
 
 def own_params(name: str, config: Config) -> dict[str, object]:
     """Parameters of a verifier that has a section of its own in the settings."""
+    if name == JUDGE:
+        return {**msgspec.structs.asdict(config.reward.judge), "workers": config.reward.workers}
     section = {PYTHON: config.reward.function, HTTP: config.reward.http}.get(name)
     return msgspec.structs.asdict(section) if section else {}
 

@@ -1,5 +1,6 @@
 """Settings of problems and of the scorers of their answers."""
 
+import math
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -17,6 +18,10 @@ from gleaner.configs.sections.values import (
 
 TRAIN_PROBLEMS, HELDOUT_PROBLEMS = 2048, 128
 """Defaults of a task whose settings give no number, if its data gives none either."""
+URL = r"^(https?://[^/\s@]+(/\S*)?)?\Z"
+"""A URL without user and password, or nothing."""
+VARIABLE = r"^([A-Za-z_][A-Za-z0-9_]*)?\Z"
+"""Name of a variable of the environment, or nothing."""
 
 
 class Task(Section, frozen=True, kw_only=True):
@@ -97,7 +102,7 @@ class Function(Section, frozen=True, kw_only=True):
 class Http(Section, frozen=True, kw_only=True):
     """A service that scores responses: verifier `http` (docs/functions.md)."""
 
-    url: Annotated[str, Meta(pattern=r"^(https?://[^/\s@]+(/\S*)?)?\Z")] = ""
+    url: Annotated[str, Meta(pattern=URL)] = ""
     """URL to which responses are posted; with `style = "roll"` the part before `/v1/submit_task`. It contains
     no user and password: `headers_env`."""
     style: Literal["own", "slime", "openrlhf", "roll"] = "own"
@@ -107,7 +112,7 @@ class Http(Section, frozen=True, kw_only=True):
     """Time for one response, on the clock, with all tries; then its status is `unavailable`."""
     max_concurrent: Annotated[int, Meta(ge=1, le=1024)] = 16
     """Calls of one reward worker at a time."""
-    headers_env: Annotated[str, Meta(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?\Z")] = ""
+    headers_env: Annotated[str, Meta(pattern=VARIABLE)] = ""
     """Name of a variable in the environment of the job's head that holds the value of the header
     `Authorization`; "" = none is sent."""
 
@@ -125,6 +130,75 @@ class Planner(Section, frozen=True, kw_only=True):
     problems."""
     max_workers: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Workers that a plan may have at most; 0: as many as the hosts can have."""
+
+
+class Judge(Section, frozen=True, kw_only=True):
+    """A language model that scores responses by a rubric: verifier `judge` (docs/verifiers.md). `url`,
+    `model` and a rubric are needed. Limits are of the whole job: each reward worker has an equal part."""
+
+    url: Annotated[str, Meta(pattern=URL)] = ""
+    """Base URL of a server with OpenAI's API, such as `http://judge:8000/v1`; `/chat/completions` is added.
+    It contains no user and password: `key_env`."""
+    replicas: list[Annotated[str, Meta(pattern=URL, min_length=1)]] = []
+    """Base URLs of other servers of the same model; a call goes to the one with the fewest open calls, and
+    is repeated on another one."""
+    model: str = ""
+    """Name of the model, as its server has it."""
+    rubric: HostPath = ""
+    """File with the rubric: what earns which score. It is read on the host of the reward workers."""
+    rubric_text: str = ""
+    """The rubric itself, instead of a file."""
+    scale: tuple[float, float] = (0.0, 10.0)
+    """Lowest and highest score of the judge. A response scores its place between them, from 0 to 1."""
+    votes: Annotated[int, Meta(ge=1, le=15)] = 1
+    """Scores of the judge for one response; their median counts. Each is asked with another seed: set
+    `temperature` above 0 too, or most servers repeat the first."""
+    temperature: NotNegative = 0.0
+    """Sampling temperature of the judge."""
+    max_tokens: Annotated[int, Meta(ge=1, le=2**17)] = 1024
+    """Longest answer of the judge, its thinking included; a longer one is cut, and has no score."""
+    json_schema: bool = False
+    """Have the server hold the answer to a JSON schema (`response_format`); servers without it answer 400."""
+    max_response_chars: Annotated[int, Meta(ge=1, le=2**20)] = 20_000
+    """Characters of a response that the judge reads; of a longer one the middle is left out."""
+    deadline_s: Positive = 60.0
+    """Time for the score of one response, on the clock, with all votes, tries and waits; then its status is
+    `unavailable`."""
+    attempts: Annotated[int, Meta(ge=1, le=20)] = 4
+    """Calls for one vote, where the server is unavailable or the answer has no score; a hedge is none."""
+    hedge_s: NotNegative = 0.0
+    """A call that takes so long is made again on a replica, and the first answer counts; 0: never."""
+    max_concurrent: Annotated[int, Meta(ge=1, le=4096)] = 64
+    """Calls of the job at a time."""
+    requests_per_minute: Natural = 0
+    """Calls of the job in a minute; 0: no limit."""
+    tokens_per_minute: Natural = 0
+    """Tokens of the job in a minute, those of prompts and answers; 0: no limit. A call counts as 1 token for
+    3 bytes of its prompt, and `max_tokens`, until the server reports the number."""
+    key_env: Annotated[str, Meta(pattern=VARIABLE)] = ""
+    """Name of a variable in the environment of the job's head that holds the API key; "": none is sent."""
+
+    @property
+    def lacking(self) -> str:
+        """The first setting that a judge needs and that is not given, with what to do; "" for none."""
+        if not self.url:
+            return "url: is empty: set it to the base URL of the judge's server, http://HOST:PORT/v1"
+        if not self.model:
+            return "model: is empty: set it to the model's name, one that GET url/models lists"
+        if not self.rubric and not self.rubric_text:
+            return "rubric: is empty: set it to a file with what earns which score, or set rubric_text"
+        return ""
+
+    def __post_init__(self) -> None:
+        low, high = self.scale
+        if not low < high:
+            raise ValueError(f"scale: expected a lower number before a higher one, got [{low:g}, {high:g}]")
+        if self.rubric and self.rubric_text:
+            raise ValueError("rubric_text: expected nothing beside rubric: leave one of the two out")
+        if self.hedge_s and not self.replicas:
+            raise ValueError("hedge_s: expected 0 without replicas: name servers that may take second calls")
+        if self.hedge_s >= self.deadline_s:
+            raise ValueError(f"hedge_s: expected less than deadline_s ({self.deadline_s:g})")
 
 
 class Reward(Section, frozen=True, kw_only=True):
@@ -155,13 +229,14 @@ class Reward(Section, frozen=True, kw_only=True):
     function: Function = Function()
     http: Http = Http()
     planner: Planner = Planner()
+    judge: Judge = Judge()
 
     @property
     def worker_s(self) -> float:
         """Time limit of a worker for one task; then it is killed, and the attempt counts as failed. Its
         sandbox ends programs long before."""
-        waits_s = self.http.deadline_s if self.http.url else 0.0
-        return 4 * max(self.deadline_s, self.function.deadline_s, waits_s)
+        waits_s = [service.deadline_s for service in (self.http, self.judge) if service.url]
+        return 4 * max(self.deadline_s, self.function.deadline_s, *waits_s)
 
     @property
     def verdict_s(self) -> float:
@@ -173,3 +248,18 @@ class Reward(Section, frozen=True, kw_only=True):
     def sick_limit_s(self) -> float:
         """Longest time that the verifier may be sick: a verdict requested then must have arrived."""
         return max(self.sick_s, self.verdict_s)
+
+    def __post_init__(self) -> None:
+        if self.judge.url and self.judge.max_concurrent < self.workers:
+            raise ValueError(
+                f"judge.max_concurrent: expected at least 1 for each of {self.workers} workers, got "
+                f"{self.judge.max_concurrent}: raise it, or lower reward.workers"
+            )
+        requests = self.judge.requests_per_minute
+        needed = math.ceil(60 * self.judge.votes * self.workers / self.judge.deadline_s)
+        if self.judge.url and 0 < requests < needed:
+            raise ValueError(
+                f"judge.requests_per_minute: expected 0 or at least {needed}, with which each of "
+                f"{self.workers} workers gets its {self.judge.votes} votes within judge.deadline_s "
+                f"({self.judge.deadline_s:g}), got {requests}: raise judge.deadline_s, or lower workers"
+            )

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         data_check.NoSandbox,
         data_check.SandboxFailed,
     ) as problem:
-        raise usage(*problems, str(problem)) from problem
+        raise usage(*dict.fromkeys([*problems, str(problem)])) from problem
     if not any(one.found for one in checked):
         try:
             counted(config)

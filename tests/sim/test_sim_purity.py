@@ -62,6 +62,7 @@ ADAPTERS = {
     "actors/reward/verifiers/functions.py": "has programs score within a time on the clock",
     "actors/reward/verifiers/trusted_functions.py": "calls a user's function within a time on the clock",
     "actors/reward/verifiers/http_calls.py": "calls a service",
+    "actors/reward/verifiers/judge/verifier.py": "reads a rubric, bounds a judge's time on the clock",
     "actors/reward/verifiers/math_comparison.py": "runs inside a sandbox, not here",
     "actors/reward/verifiers/sandboxed.py": "has programs score within a time on the clock",
     "actors/reward/verifiers/program_runs.py": "runs inside a sandbox, not here",

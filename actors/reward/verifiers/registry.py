@@ -42,7 +42,15 @@ def _http(spec: VerifierSpec) -> Verifier:
     return HttpVerifier(spec)
 
 
-REASONING, PYTHON, HTTP = "reasoning-gym", "python", "http"
+def _judge(spec: VerifierSpec) -> Verifier:
+    from gleaner.actors.reward.verifiers.judge.verifier import JudgeVerifier
+
+    return JudgeVerifier(spec)
+
+
+REASONING, PYTHON, HTTP, JUDGE = "reasoning-gym", "python", "http", "judge"
+SERVICES = (HTTP, JUDGE)
+"""Verifiers that call a service, with a section of its settings."""
 CODE, UNIT_TESTS = "code", "unit_tests"
 PROGRAMS = (CODE, UNIT_TESTS)
 """Verifiers of programs, which are in fenced blocks."""
@@ -53,6 +61,7 @@ VERIFIERS: dict[str, Callable[[VerifierSpec], Verifier]] = {
     UNIT_TESTS: _unit_tests,
     PYTHON: _python,
     HTTP: _http,
+    JUDGE: _judge,
 }
 """Each maker imports its module when it is called: some take a second to load."""
 
