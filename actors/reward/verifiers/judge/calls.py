@@ -91,7 +91,7 @@ class JudgeCalls:
             if not await self._waited(url, prompt, vote, by_s):
                 raise last
             try:
-                return await self._score(url, prompt, vote, by_s)
+                return await self._score(url, prompt, vote)
             except NoScore as problem:
                 last, url = problem, ""
                 unread += 1
@@ -115,15 +115,17 @@ class JudgeCalls:
             await asyncio.sleep(wait_s)
         return True
 
-    async def _score(self, url: str, prompt: JudgePrompt, vote: Vote, by_s: float) -> float:
-        completion = await self._hedged(url, prompt, vote, by_s)
+    async def _score(self, url: str, prompt: JudgePrompt, vote: Vote) -> float:
+        completion = await self._hedged(url, prompt, vote)
         vote.text = completion.text
+        if completion.cut:  # the score would be behind the cut; what looks like one is not the last word
+            raise NoScore("it was cut: raise reward.judge.max_tokens")
         vote.score = answer.score_in(
             completion.text, prompt.nonce, self._settings.scale, anonymous=prompt.anonymous
         )
         return vote.score
 
-    async def _hedged(self, url: str, prompt: JudgePrompt, vote: Vote, by_s: float) -> Completion:
+    async def _hedged(self, url: str, prompt: JudgePrompt, vote: Vote) -> Completion:
         """The first answer of a call, and of a second one on a replica if the first takes `hedge_s`."""
         calls = [asyncio.create_task(self._call(url, prompt, vote))]
         try:

@@ -37,10 +37,12 @@ class _Completion(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A judge's answer. tokens: of its prompt and itself; 0 where the server reports none."""
+    """A judge's answer. tokens: of its prompt and itself; 0 where the server reports none. cut: at its longest
+    length."""
 
     text: str
     tokens: int
+    cut: bool
 
 
 def endpoint(url: str) -> str:
@@ -67,17 +69,16 @@ def body(settings: Judge, prompt: JudgePrompt) -> dict[str, object]:
 
 
 def read(text: bytes) -> Completion:
-    """The judge's own text. Raises NoScore: it is no completion, has no text, or is cut."""
+    """The judge's own text. Raises NoScore: it is no completion."""
     try:
         found = msgspec.json.decode(text, type=_Completion)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise NoScore(f"it is no completion: {shown(text)}") from None
     if not found.choices:
         raise NoScore(f"it has no choices: {shown(text)}")
-    used = found.usage.total_tokens if found.usage else 0
-    first = found.choices[0]
-    if first.finish_reason == "length":
-        raise NoScore("it was cut: raise reward.judge.max_tokens")
-    if not first.message.content:
-        raise NoScore("it has no text")
-    return Completion(first.message.content, used if 0 < used <= MAX_TOKENS else 0)
+    first, used = found.choices[0], found.usage.total_tokens if found.usage else 0
+    return Completion(
+        text=first.message.content or "",
+        tokens=used if 0 < used <= MAX_TOKENS else 0,
+        cut=first.finish_reason == "length",
+    )
