@@ -17,6 +17,7 @@ from gleaner.configs.sections.tasks import (
     Http,
     Planner,
     Judge,
+    JudgePart,
     Reward,
     Sandbox,
     Task,
@@ -37,6 +38,7 @@ __all__ = [
     "Http",
     "Job",
     "Judge",
+    "JudgePart",
     "Limits",
     "Liveness",
     "Loggers",
@@ -103,9 +105,7 @@ class Config(Section, frozen=True, kw_only=True):
             raise ValueError(f"task: the name {twice[0]} is there twice; give each task its own")
         if len({task.share > 0 for task in self.task}) > 1:
             raise ValueError("task: expected a share above 0 in every task or in none")
-        judged = any(task.verifier == "judge" and not task.params for task in self.task)
-        if judged and self.reward.judge.lacking:
-            raise ValueError(f"reward.judge.{self.reward.judge.lacking}")
+        self._check_judge()
         if self.training.micro_batch_groups > self.rollout.prompts:
             raise ValueError(
                 f"training.micro_batch_groups: expected at most rollout.prompts ({self.rollout.prompts}), "
@@ -141,3 +141,19 @@ class Config(Section, frozen=True, kw_only=True):
         for section, threads in (("engine", self.engine.threads), ("training", self.training.threads)):
             if self.job.exact and threads != 1:
                 raise ValueError(f"{section}.threads: expected 1 where job.exact is set, got {threads}")
+
+    def _check_judge(self) -> None:
+        """A task with a judge has one, and no more time for it than workers have. Raises ValueError."""
+        judge = self.reward.judge
+        for task in self.task:
+            if task.verifier != "judge" and not task.judge.weight:
+                continue
+            alone = task.verifier == "judge"
+            if judge.lacking and not (alone and task.params and judge.url):
+                raise ValueError(f"reward.judge.{judge.lacking}")
+            own_s = task.params.get("deadline_s") if alone else None
+            if isinstance(own_s, int | float) and own_s > judge.deadline_s:
+                raise ValueError(
+                    f"task {task.name}: params.deadline_s: expected at most reward.judge.deadline_s "
+                    f"({judge.deadline_s:g}), for which workers have time; raise that one, got {own_s:g}"
+                )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from gleaner.actors.reward.data import DataProblems
 from gleaner.actors.reward.entries import Entry
@@ -23,8 +24,8 @@ from gleaner.actors.reward.task import verifier_of
 from gleaner.actors.reward.verdicts import OK, OURS
 from gleaner.actors.reward.verifiers import responses
 from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier
-from gleaner.actors.reward.verifiers.registry import PROGRAMS, PYTHON
-from gleaner.configs.schema import Config, Task
+from gleaner.actors.reward.verifiers.registry import JUDGE, PROGRAMS, PYTHON
+from gleaner.configs.schema import Config, JudgePart, Task
 
 MAX_FINDINGS = 1000
 """Findings kept for one task; the rest is counted."""
@@ -73,7 +74,7 @@ def check(
     for task in config.task:
         if not task.data:
             continue
-        verifier = verifier_of(task, config)
+        verifier = verifier_of(replace(task, judge=JudgePart()), config)  # solutions must score 1 by the rest
         found = Checked(task=task.name, data=task.data, verifier=task.verifier or PYTHON)
         checked.append(found)
         try:
@@ -85,7 +86,7 @@ def check(
                         found.add(place, text)
                     if prompts is not None:
                         _measure(prompts, entry, place, config, found)
-                    if solutions:
+                    if solutions and task.verifier != JUDGE:
                         _solve(verifier, entry, place, found)
         except BadVerifier as problem:
             found.add(f"task {task.name}", str(problem))

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,9 +18,8 @@ from gleaner.actors.cluster.provider import refuse_names
 from gleaner.actors.model.qwen3_config import BadCheckpoint, Qwen3Config
 from gleaner.actors.reward.sandbox.detection import NoSandbox
 from gleaner.actors.reward.sandbox.program_pipes import SandboxFailed
-from gleaner.actors.reward.source import BadTask
-from gleaner.actors.reward.verifiers.port import BadVerifier
-from gleaner.actors.reward.verifiers.registry import PYTHON, SERVICES
+from gleaner.actors.reward.verifiers.port import BadVerifier, VerifierSpec
+from gleaner.actors.reward.verifiers.registry import JUDGE, PYTHON, SERVICES, make
 from gleaner.configs import trace
 from gleaner.configs.schema import Config
 from gleaner.transport.keys import (
@@ -82,22 +82,30 @@ def _settings(config: Config) -> Iterator[str]:
 
 
 def _rewards(config: Config) -> Iterator[str]:
-    """User functions that cannot be imported, services without their key or rubric. A trusted function is
-    left to the workers, because only they trust it."""
-    for task in config.task:
-        name = (task.verifier or PYTHON) if task.data else ""
-        if name not in (PYTHON, *SERVICES) or (name == PYTHON and config.reward.function.trusted):
-            continue
-        from gleaner.actors.reward.task import verifier_of  # tokenizers and templates
-
+    """User functions that cannot be imported, services without their key or rubric."""
+    for spec in _opened(config):
         try:
-            verifier = verifier_of(task, config)
+            verifier = make(spec)
             try:
                 verifier.open()
             finally:
                 verifier.close()
-        except (BadTask, BadVerifier, NoSandbox, SandboxFailed) as problem:
-            yield f"task {task.name}: {str(problem).removeprefix(f'task {task.name}: ')}"
+        except (BadVerifier, NoSandbox, SandboxFailed) as problem:
+            yield f"task {spec.task}: {str(problem).removeprefix(f'task {spec.task}: ')}"
+
+
+def _opened(config: Config) -> Iterator[VerifierSpec]:
+    """The verifiers that are tried here. A trusted function is left to the workers, because only they trust
+    it."""
+    from gleaner.actors.reward.task import own_params, spec_of  # tokenizers and templates
+
+    for task in config.task:
+        spec = spec_of(task, config)
+        trusted = spec.name == PYTHON and config.reward.function.trusted
+        if spec.name in (PYTHON, *SERVICES) and not trusted:
+            yield replace(spec, judge=None)
+        if spec.judge:
+            yield VerifierSpec(name=JUDGE, task=task.name, params=own_params(JUDGE, config))
 
 
 def _engines(config: Config) -> Iterator[str]:

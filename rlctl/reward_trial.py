@@ -14,7 +14,7 @@ from gleaner.actors.reward.sandbox.detection import detect
 from gleaner.actors.reward.source import BadTask, Split
 from gleaner.actors.reward.task import own_params, source_of, spec_of
 from gleaner.actors.reward.verdicts import OURS
-from gleaner.actors.reward.verifiers.port import BadVerifier, Trial, Tries, Verifier, VerifierSpec
+from gleaner.actors.reward.verifiers.port import BadVerifier, VerifierSpec, trial_of
 from gleaner.actors.reward.verifiers.registry import PYTHON, SERVICES, make
 from gleaner.configs.schema import Config, Task
 
@@ -86,7 +86,7 @@ def tried(spec: VerifierSpec, entry: Entry, response: str, clock: Callable[[], f
     try:
         verifier.open()
         ready_s = clock()
-        trial = _trial(verifier, entry, response)
+        trial = trial_of(verifier, entry, response)
         done_s = clock()
     finally:
         verifier.close()
@@ -106,12 +106,6 @@ def tried(spec: VerifierSpec, entry: Entry, response: str, clock: Callable[[], f
         printed=trial.printed,
         refused=trial.refused,
     )
-
-
-def _trial(verifier: Verifier, entry: Entry, response: str) -> Trial:
-    if isinstance(verifier, Tries):
-        return verifier.try_one(entry, response)
-    return Trial(judgement=verifier.score_all([(entry, response)])[0])
 
 
 def _isolation(spec: VerifierSpec) -> str:

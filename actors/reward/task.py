@@ -17,9 +17,9 @@ from gleaner.actors.reward.mixture import Mixture
 from gleaner.actors.reward.prompts import BadConversation, Prompts
 from gleaner.actors.reward.source import BadTask, Source, Split, TextProblem
 from gleaner.actors.reward.verdicts import Judgement
-from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
+from gleaner.actors.reward.verifiers.port import BadVerifier, JudgeSpec, Verifier, VerifierSpec
 from gleaner.actors.reward.verifiers.registry import HTTP, JUDGE, PYTHON, REASONING, make
-from gleaner.configs.schema import Config
+from gleaner.configs.schema import Config, JudgePart
 from gleaner.configs.schema import Task as Settings
 
 
@@ -54,7 +54,12 @@ def spec_of(settings: Settings, config: Config) -> VerifierSpec:
         params={**own_params(name, config), **settings.params},
         isolation=config.reward.sandbox.isolation,
         deadline_s=config.reward.deadline_s,
+        judge=_judge_of(settings.judge, config) if settings.judge.weight else None,
     )
+
+
+def _judge_of(part: JudgePart, config: Config) -> JudgeSpec:
+    return JudgeSpec(weight=part.weight, gate=part.gate, params=own_params(JUDGE, config))
 
 
 def own_params(name: str, config: Config) -> dict[str, object]:

@@ -24,6 +24,20 @@ VARIABLE = r"^([A-Za-z_][A-Za-z0-9_]*)?\Z"
 """Name of a variable of the environment, or nothing."""
 
 
+class JudgePart(Section, frozen=True, kw_only=True):
+    """A judge beside the task's own verifier: `weight` of a score is the judge's, by `[reward.judge]`. The
+    rest is the own score; both are in the parts of the score."""
+
+    weight: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Part of the score that is the judge's; 0: there is none. For a judge alone: `verifier = "judge"`."""
+    gate: float = 0.0
+    """Lowest own score with which the judge is called; with a lower one the judge's part is 0."""
+
+    def __post_init__(self) -> None:
+        if self.gate and not self.weight:
+            raise ValueError("weight: expected more than 0 beside a gate: set it to the judge's part")
+
+
 class Task(Section, frozen=True, kw_only=True):
     """Source of problems, and the scorer of their answers: a dataset of `reasoning-gym`, or a file of your
     own (docs/tasks.md). `[[task]]`, repeated, trains on several."""
@@ -54,8 +68,13 @@ class Task(Section, frozen=True, kw_only=True):
     heldout_problems: Natural = 0
     """Problems scored before the first and after the last step and never trained on; 128 answers keep the
     standard error of a mean reward under 0.05. 0: 128, or as many as `heldout_data` has, at most 1,024."""
+    judge: JudgePart = JudgePart()
 
     def __post_init__(self) -> None:
+        if self.verifier == "judge" and self.judge.weight:
+            raise ValueError(
+                'judge.weight: expected 0 where verifier is "judge": all of the score is its own'
+            )
         if not self.data:
             for name in ("heldout_data", "fields", "system"):
                 if getattr(self, name):
@@ -235,8 +254,8 @@ class Reward(Section, frozen=True, kw_only=True):
     def worker_s(self) -> float:
         """Time limit of a worker for one task; then it is killed, and the attempt counts as failed. Its
         sandbox ends programs long before."""
-        waits_s = [service.deadline_s for service in (self.http, self.judge) if service.url]
-        return 4 * max(self.deadline_s, self.function.deadline_s, *waits_s)
+        http_s, judge_s = (one.deadline_s if one.url else 0.0 for one in (self.http, self.judge))
+        return 4 * (max(self.deadline_s, self.function.deadline_s, http_s) + judge_s)
 
     @property
     def verdict_s(self) -> float:

@@ -18,12 +18,21 @@ class BadVerifier(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeSpec:
+    """A judge beside a verifier. weight, gate: as in the settings `[task.judge]`. params: of the judge."""
+
+    weight: float
+    gate: float
+    params: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSpec:
     """The input for making a verifier.
 
     name: in `registry`. task: the name of its task, which is the dataset for `reasoning-gym`. params: of the
     verifier, from the task's settings. isolation: of its sandbox. deadline_s: processor time of one program,
-    and of answers that are read together.
+    and of answers that are read together. judge: beside it; None: there is none.
     """
 
     name: str
@@ -31,6 +40,7 @@ class VerifierSpec:
     params: Mapping[str, object] = field(default_factory=dict)
     isolation: str = AUTO
     deadline_s: float = 2.0
+    judge: JudgeSpec | None = None
 
 
 class Verifier(Protocol):
@@ -72,3 +82,10 @@ class Tries(Protocol):
 
     def try_one(self, entry: Entry, response: str) -> Trial:
         """As `score_all` for one response, in a process of its own. Raises as `score_all`."""
+
+
+def trial_of(verifier: Verifier, entry: Entry, response: str) -> Trial:
+    """One response scored, with what the verifier can show. Raises as `score_all`."""
+    if isinstance(verifier, Tries):
+        return verifier.try_one(entry, response)
+    return Trial(judgement=verifier.score_all([(entry, response)])[0])

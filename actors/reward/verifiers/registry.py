@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
+from gleaner.actors.reward.verifiers.port import BadVerifier, JudgeSpec, Verifier, VerifierSpec
 
 
 def _reasoning(spec: VerifierSpec) -> Verifier:
@@ -73,4 +73,11 @@ def make(spec: VerifierSpec) -> Verifier:
         near = get_close_matches(spec.name, VERIFIERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(VERIFIERS))}"
         raise BadVerifier(f"task {spec.task}: no verifier is named {spec.name!r}; {hint}")
-    return maker(spec)
+    return maker(spec) if spec.judge is None else _with_judge(maker(spec), spec, spec.judge)
+
+
+def _with_judge(own: Verifier, spec: VerifierSpec, judge: JudgeSpec) -> Verifier:
+    from gleaner.actors.reward.verifiers.judge.composed import WithJudge
+
+    beside = _judge(VerifierSpec(name=JUDGE, task=spec.task, params=judge.params))
+    return WithJudge(own, beside, weight=judge.weight, gate=judge.gate)

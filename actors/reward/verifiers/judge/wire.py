@@ -37,8 +37,8 @@ class _Completion(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A judge's answer. tokens: of its prompt and itself; 0 where the server reports none. cut: at its longest
-    length."""
+    """A judge's answer. tokens: of its prompt and itself; 0 where the server reports none. cut: at the
+    longest length."""
 
     text: str
     tokens: int
