@@ -50,14 +50,14 @@ async def sent(session: aiohttp.ClientSession, method: str, url: str, body: obje
             text = await _bounded(answer.content)
     except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
         raise Unavailable(f"{type(error).__name__}: {error}"[:MAX_DETAIL]) from None
-    status = answer.status
+    status, words = answer.status, _shown(text, session)
     if status >= 500 or status in PASSING:
         after_s = retry_after_s(answer.headers.get("Retry-After", ""), time.time())
-        raise Unavailable(f"answered {status} {shown(text)}", after_s)
+        raise Unavailable(f"answered {status} {words}", after_s)
     if 300 <= status < 400:
         raise BadAnswer(f"answered {status}, and redirects are not followed: give the address itself")
     if status != 200:
-        raise BadAnswer(f"answered {status} {shown(text)}")
+        raise BadAnswer(f"answered {status} {words}")
     return text
 
 
@@ -88,6 +88,12 @@ def secret(variable: str, setting: str) -> str:
     if not value.isprintable():
         raise BadVerifier(f"{setting}: {variable} holds characters that no header can have")
     return value
+
+
+def _shown(text: bytes, session: aiohttp.ClientSession) -> str:
+    """The beginning of an answer, without the key that services may repeat in it."""
+    key = session.headers.get("Authorization", "").rpartition(" ")[2].encode()
+    return shown(text.replace(key, b"***") if key else text)
 
 
 async def _bounded(content: aiohttp.StreamReader) -> bytes:

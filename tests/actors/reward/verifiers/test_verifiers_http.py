@@ -226,7 +226,7 @@ def test_key_comes_from_the_environment_and_stays_secret(
     made: Made, served: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REWARD_KEY", "Bearer abc-123")
-    served.answers = [replies(b"who are you?", 401)]
+    served.answers = [replies(b"wrong key: abc-123", 401)]
     (found,) = judged(made(headers_env="REWARD_KEY"))
     assert served.calls[0].headers["Authorization"] == "Bearer abc-123"
     assert "abc-123" not in found.detail

@@ -271,7 +271,7 @@ def test_key_comes_from_the_environment_and_stays_secret(
     made: Made, served: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", "abc-123")
-    served.answers = [replies(b"who are you?", 401)]
+    served.answers = [replies(b"wrong key: abc-123", 401)]
     (found,) = judged(made(key_env="JUDGE_KEY"))
     assert served.calls[0].headers["Authorization"] == "Bearer abc-123"
     assert "abc-123" not in found.detail
