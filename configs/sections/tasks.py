@@ -152,7 +152,7 @@ class Planner(Section, frozen=True, kw_only=True):
 
 
 class Judge(Section, frozen=True, kw_only=True):
-    """A language model that scores responses by a rubric: verifier `judge` (docs/verifiers.md). `url`,
+    """A language model that scores responses by a rubric: verifier `judge` (docs/tasks.md). `url`,
     `model` and a rubric are needed. Limits are of the whole job: each reward worker has an equal part."""
 
     url: Annotated[str, Meta(pattern=URL)] = ""

@@ -33,7 +33,7 @@ Each row is read as in a run. Listed with file and line are missing fields, fiel
 that are too long for the engine (with a tokenizer: --model, or model.path), prompts that are both held out
 and trained on, and rows that lack fields of their verifier. With --solutions each problem's reference
 solution (`solution` in its `info`) is scored: a solution that does not score 1 is listed, with the first test
-that it fails.
+that it fails. Judges are not called for it.
 
 Exit code 0: no problem was found. 2: the printed lines list the problems."""
 

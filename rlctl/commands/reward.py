@@ -24,7 +24,8 @@ response; a last line break is left out. Either may be -, standard input.
 
 The verifier is that of the settings in --config, or --verifier NAME. Shown are score and status, its parts,
 times (separately the start of the sandbox, which a worker pays once), the program's isolation, the part of
-the response that was read, the program's output and, for functions of your own, the refusals of the sandbox.
+the response that was read, the program's output, the text of a judge with its calls and waits and, for
+functions of your own, the refusals of the sandbox.
 
 Exit code 0: the response has a score, even if it is 0 (a wrong answer, a time-out, a crash). 6: it has none,
 for a reason outside the response: the function raised, the service is away, there is no sandbox. 2: the
@@ -34,7 +35,9 @@ _EXAMPLES = """\
   rlctl reward try problem.json answer.txt --config job.toml
   echo "So it is 42" | rlctl reward try --config job.toml --index 3 -
   rlctl reward try problem.json answer.txt --verifier math --json | jq .score
-  rlctl reward try problem.json answer.txt --verifier python --param call=my_rewards:score"""
+  rlctl reward try problem.json answer.txt --verifier python --param call=my_rewards:score
+  rlctl reward try problem.json answer.txt --verifier judge --param url=http://judge:8000/v1 \\
+      --param model=Qwen2.5-7B-Instruct --param rubric=rubric.txt"""
 
 MAX_RESPONSE_BYTES = 16 * 2**20
 MAX_LINES = 20
