@@ -73,6 +73,16 @@ def holds(served: Service) -> Answer:
     return answer
 
 
+def slow(served: Service, wait_s: float) -> Answer:
+    """A score of 4 that takes a while."""
+
+    def answer(handler: Any) -> None:
+        served.held.wait(wait_s)
+        grades(4)(handler)
+
+    return answer
+
+
 def test_call_has_rubric_fields_seed_and_no_temperature(made: Made, served: Service) -> None:
     served.answers = [grades(7)]
     (found,) = judged(made(max_tokens=77))
@@ -228,12 +238,8 @@ def test_repetition_and_hedge_go_to_a_replica(made: Made, served: Service) -> No
 
 
 def test_hedge_that_fails_leaves_the_first_call(made: Made, served: Service) -> None:
-    def slow(handler: Any) -> None:
-        served.held.wait(0.3)
-        grades(4)(handler)
-
     with service() as other:
-        served.answers, other.answers = [slow], [replies({}, 500)]
+        served.answers, other.answers = [slow(served, 0.3)], [replies({}, 500)]
         (found,) = judged(made(replicas=[base(other)], hedge_s=0.05))
     assert found.score == 0.4
     assert len(other.calls) == 1
@@ -265,6 +271,23 @@ def test_responses_beyond_the_limits_are_left_for_later(made: Made, served: Serv
     verifier = made(tokens_per_minute=60, max_tokens=100, deadline_s=0.1)
     assert [one.status for one in judged(verifier)] == ["overloaded"]
     assert len(served.calls) == 3
+
+
+def test_repetition_and_hedge_are_calls_within_the_limits(made: Made, served: Service) -> None:
+    served.answers = [replies({}, 500), grades(5)]
+    (found,) = judged(made(requests_per_minute=1, votes=1, deadline_s=60.0))
+    assert (found.status, len(served.calls)) == ("unavailable", 1), "the next call is a minute away"
+    with service() as other:
+        served.answers, other.answers = [slow(served, 0.3)], [grades(6)]
+        for limit in ({"requests_per_minute": 1}, {"max_concurrent": 1}):
+            (found,) = judged(made(replicas=[base(other)], hedge_s=0.05, **limit))
+            assert (found.score, len(other.calls)) == (0.4, 0)
+
+
+def test_tokens_that_a_call_did_not_use_are_free_again(made: Made, served: Service) -> None:
+    served.answers = [answers('{"id": "ID", "score": 5}', tokens=10)]
+    verifier = made(tokens_per_minute=600_000, max_tokens=9_000, deadline_s=0.3, max_concurrent=1)
+    assert [one.status for one in judged(verifier, *["x"] * 8)] == ["ok"] * 8
 
 
 def test_key_comes_from_the_environment_and_stays_secret(
