@@ -275,7 +275,7 @@ def test_responses_beyond_the_limits_are_left_for_later(made: Made, served: Serv
 
 def test_repetition_and_hedge_are_calls_within_the_limits(made: Made, served: Service) -> None:
     served.answers = [replies({}, 500), grades(5)]
-    (found,) = judged(made(requests_per_minute=1, votes=1, deadline_s=60.0))
+    (found,) = judged(made(requests_per_minute=1, deadline_s=5.0))
     assert (found.status, len(served.calls)) == ("unavailable", 1), "the next call is a minute away"
     with service() as other:
         served.answers, other.answers = [slow(served, 0.3)], [grades(6)]
