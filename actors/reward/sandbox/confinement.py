@@ -14,6 +14,8 @@ from gleaner.actors.reward.sandbox import landlock, seccomp, syscalls
 from gleaner.actors.reward.sandbox.port import Limits
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
+OVERCOUNT = 1.25
+"""The kernel's own limit is so many times higher, as it counts up to a sixth too much on a busy machine."""
 STACK_BYTES = 64 * 2**20
 RESULT = 3
 """The descriptor that the result is written to; 0 to 2 are as usual, no other is open."""
@@ -120,10 +122,10 @@ def _mapped_bytes() -> int:
 
 
 def _limits(limits: Limits, others: int, mapped: int) -> dict[int, int]:
-    cpu_s = -(-limits.cpu_s // 1) + 1  # the zygote looks before; the kernel counts too much when it is busy
+    cpu_s = -(-OVERCOUNT * limits.cpu_s // 1) + 1  # the zygote looks before
     return {
         resource.RLIMIT_CPU: int(cpu_s),
-        resource.RLIMIT_AS: mapped + limits.memory_bytes,
+        resource.RLIMIT_AS: mapped + (limits.address_bytes or limits.memory_bytes),
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NOFILE: limits.open_files,
         resource.RLIMIT_NPROC: limits.processes + others,

@@ -41,7 +41,8 @@ class Limits:
     cpu_s: processor seconds; wall_s: wall seconds, except those in which it was ready without a processor;
     this limit ends sleeping programs. memory_bytes: resident memory. processes: at a time, threads included.
     tmp_bytes, tmp_files: in its folder /tmp. output_bytes: of stdout and of stderr each. result_bytes: of
-    what the function returns.
+    what the function returns. address_bytes: mapped memory of one process, beyond the function's own; 0:
+    memory_bytes. More is for programs that map much more than they use, such as compilers.
     """
 
     cpu_s: float = 10.0
@@ -54,9 +55,10 @@ class Limits:
     tmp_files: int = 1024
     output_bytes: int = 2**20
     result_bytes: int = 2**20
+    address_bytes: int = 0
 
     def __post_init__(self) -> None:
-        bad = [name for name in self.__slots__ if getattr(self, name) <= 0]
+        bad = [name for name in self.__slots__ if getattr(self, name) <= 0 and name != "address_bytes"]
         if bad:
             raise ValueError(f"{', '.join(bad)}: expected a number above 0")
 

@@ -16,8 +16,6 @@ import json
 import linecache
 import math
 import os
-import resource
-import signal
 import struct
 import sys
 import threading
@@ -27,17 +25,27 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NoReturn
 
-TEXT, VALUE, RAISED, EXITED, TIMEOUT, TOO_LONG = "text", "value", "raised", "exited", "timeout", "too long"
-"""The result kinds of a test: the text of stdout, a value as JSON, or why there is neither."""
-MAX_OUTPUT_BYTES = 2**20
-"""Most output of one test."""
+from gleaner.actors.reward.verifiers.stdin_runs import (
+    EXITED,
+    MAX_OUTPUT_BYTES,
+    RAISED,
+    TEXT,
+    TIMEOUT,
+    TOO_LONG,
+    VALUE,
+    Result,
+    StdinTests,
+    failure,
+    limit_processor,
+    nameless_file,
+    wait_for,
+    write_all,
+)
+
 SOURCE = "solution.py"
 _HEAD = struct.Struct("<cdI")
 """Header of a call's result: its kind, processor seconds, bytes that follow."""
 _KINDS = {b"v": VALUE, b"r": RAISED, b"t": TOO_LONG}
-
-Result = tuple[str, str, float]
-"""The result of a test: its kind, the text, processor seconds."""
 
 
 def run(payload: bytes) -> bytes:
@@ -56,9 +64,12 @@ def run(payload: bytes) -> bytes:
             results += _calls(asked, inputs[len(results) :])
     else:
         code, problem = _compiled(source)
-        texts = _Texts()
+        tests = StdinTests()
         for text in inputs:
-            results.append(texts.run(code, text, test_s) if code else (RAISED, problem, 0.0))
+            given = text.encode("utf-8", "surrogatepass")
+            results.append(
+                tests.run(lambda: _be_program(code), given, test_s) if code else (RAISED, problem, 0.0)
+            )
             if asked["stop"] and results[-1][0] != TEXT:
                 break
     return json.dumps(results[: len(inputs)]).encode("utf-8", "replace")
@@ -84,43 +95,10 @@ def _compiled(source: str) -> tuple[Any, str]:
         return None, f"{type(error).__name__}: {error}"[:500]
 
 
-class _Texts:
-    """Tests with stdin. Input and output are files without a name, so that no test waits for a reader."""
-
-    def __init__(self) -> None:
-        self._given, self._out, self._err = (_nameless(name) for name in ("given", "out", "err"))
-
-    def run(self, code: Any, text: str, test_s: float) -> Result:
-        """One test, in a child of its own."""
-        for fd in (self._given, self._out, self._err):
-            os.ftruncate(fd, 0)
-            os.lseek(fd, 0, os.SEEK_SET)
-        _write(self._given, text.encode("utf-8", "surrogatepass"))
-        os.lseek(self._given, 0, os.SEEK_SET)
-        pid = os.fork()
-        if pid == 0:
-            _be_program(code, (self._given, self._out, self._err), test_s)
-        status, cpu_s = _ended(pid)
-        if problem := _problem(status, cpu_s, test_s):
-            return problem
-        if os.fstat(self._out).st_size > MAX_OUTPUT_BYTES:
-            return TOO_LONG, f"more than {MAX_OUTPUT_BYTES} bytes of output", cpu_s
-        written = os.pread(self._out, MAX_OUTPUT_BYTES, 0).decode("utf-8", "replace")
-        if os.WEXITSTATUS(status):
-            last = os.pread(self._err, 2**16, max(0, os.fstat(self._err).st_size - 2**16))
-            lines = last.decode("utf-8", "replace").strip().splitlines()
-            return RAISED, (lines[-1] if lines else f"exit code {os.WEXITSTATUS(status)}")[:500], cpu_s
-        return TEXT, written, cpu_s
-
-
-def _be_program(code: Any, fds: tuple[int, ...], test_s: float) -> NoReturn:
+def _be_program(code: Any) -> NoReturn:
     """Become the model's program, as if Python were started with it."""
     exit_code = 1
     try:
-        for place, fd in enumerate(fds):
-            os.dup2(fd, place)
-        os.closerange(3, 64)
-        _limit(test_s)
         _fresh_streams()
         main = ModuleType("__main__")
         vars(main).update(__file__=SOURCE, __builtins__=builtins)
@@ -170,12 +148,12 @@ def _fresh_streams() -> None:
 
 def _calls(asked: dict[str, Any], inputs: list[Any]) -> list[Result]:
     """Calls of a function in one child, up to the first that ends it."""
-    out = _nameless("told")
+    out = nameless_file("told")
     try:
         pid = os.fork()
         if pid == 0:
             _be_function(asked, inputs, out)
-        status, cpu_s = _ended(pid)
+        status, cpu_s = wait_for(pid)
         results = _frames(out, len(inputs), asked["test_s"])
     finally:
         os.close(out)
@@ -183,7 +161,7 @@ def _calls(asked: dict[str, Any], inputs: list[Any]) -> list[Result]:
     if not done:
         spent_s = cpu_s - sum(one[2] for one in results)
         ended = EXITED, f"exit code {os.waitstatus_to_exitcode(status)} within a call", spent_s
-        results.append(_problem(status, spent_s, math.inf) or ended)
+        results.append(failure(status, spent_s, math.inf) or ended)
     return results
 
 
@@ -213,7 +191,7 @@ def _result(kind: bytes, cpu_s: float, data: bytes, test_s: float) -> Result:
 
 def _be_function(asked: dict[str, Any], inputs: list[Any], out: int) -> NoReturn:
     """Call the model's function in this process, which ends then; write the result of each call to `out`."""
-    send, pack = _write, _HEAD.pack
+    send, pack = write_all, _HEAD.pack
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1):
@@ -229,7 +207,7 @@ def _be_function(asked: dict[str, Any], inputs: list[Any], out: int) -> NoReturn
 def _called(asked: dict[str, Any], inputs: list[Any]) -> Iterator[tuple[bytes, float, bytes]]:
     """Run the model's module, then call its function with each input: kind, processor seconds and text."""
     dumps, clock, test_s = json.dumps, time.process_time, asked["test_s"]
-    _limit(test_s)
+    limit_processor(test_s)
     module = ModuleType("solution")
     vars(module).update(__file__=SOURCE)
     sys.modules["solution"] = module
@@ -243,7 +221,7 @@ def _called(asked: dict[str, Any], inputs: list[Any]) -> Iterator[tuple[bytes, f
         problem = _words(error)
     for args, kwargs in inputs:
         began_s = clock()
-        _limit(test_s)
+        limit_processor(test_s)
         try:
             if function is None:
                 kind, text = b"r", problem
@@ -278,40 +256,3 @@ def _words(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"[:500]
     except BaseException:  # noqa: BLE001  # of the model's own
         return "an exception without a text"
-
-
-def _limit(test_s: float) -> None:
-    """Move the limit of processor time ahead by so much, plus the second that the kernel may overcount on a
-    busy machine. The use of a test is measured at its end."""
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    soft = math.ceil(time.process_time() + test_s) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))
-
-
-def _ended(pid: int) -> tuple[int, float]:
-    """Wait for a child: its status and processor seconds."""
-    _pid, status, usage = os.wait4(pid, 0)
-    return status, usage.ru_utime + usage.ru_stime
-
-
-def _problem(status: int, cpu_s: float, test_s: float) -> Result | None:
-    """Why a test has no output: too long, or a signal."""
-    if cpu_s > test_s or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
-        return TIMEOUT, "", cpu_s
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in set(signal.Signals) else "unknown"
-        return EXITED, f"signal {number} ({name})", cpu_s
-    return None
-
-
-def _nameless(name: str) -> int:
-    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    os.unlink(name)
-    return fd
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -1,4 +1,4 @@
-"""`CodeVerifier`: verifier `code`, which runs a program in a sandbox.
+"""`CodeVerifier`: verifier `code` of programs in Python, which it runs in a sandbox.
 
 This is the trusted end, which compares the output.
 """
@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 import msgspec
 
 from gleaner.actors.reward import verdicts
-from gleaner.actors.reward.entries import Entry, Json
+from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.sandbox.port import Limits, Outcome, Status, Work
-from gleaner.actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED, Judgement
-from gleaner.actors.reward.verifiers import comparison as comparing
+from gleaner.actors.reward.verdicts import NO_ANSWER, VERIFIER_FAILED, Judgement
 from gleaner.actors.reward.verifiers import params, responses
 from gleaner.actors.reward.verifiers.cases import BadTests, Case, cases_of
+from gleaner.actors.reward.verifiers.grading import Grading
 from gleaner.actors.reward.verifiers.port import Trial, VerifierSpec
 from gleaner.actors.reward.verifiers.sandboxed import Sandboxed
 
@@ -34,15 +34,9 @@ FILE_BYTES = 32 * 2**20
 _results: msgspec.json.Decoder[list[tuple[str, str, float]]] = msgspec.json.Decoder(
     list[tuple[str, str, float]]
 )
-_failed = {
-    "raised": (Status.CRASHED.value, "it raised"),
-    "exited": (Status.CRASHED.value, "it ended:"),
-    "timeout": (Status.TIMEOUT.value, "it took too long"),
-    "too long": (Status.OUTPUT.value, "it wrote too much:"),
-}
 
 
-class CodeParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProgramParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """score: "all": 1 where every test passes, else 0; "share": the share of tests that pass. tolerance:
     within which numbers with a fraction are equal, absolute or relative. deadline_s: processor time of a
     program with all its tests, at most and by default the job's; test_s: of one test. prelude: source that is
@@ -53,8 +47,18 @@ class CodeParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     test_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     memory_mb: Annotated[int, msgspec.Meta(ge=16, le=2**16)] = 512
-    language: Literal["python"] = "python"
     prelude: str = ""
+
+    @property
+    def grading(self) -> Grading:
+        """How the results of the tests become a score."""
+        return Grading(self.score == "all", self.tolerance)
+
+
+class CodeParams(ProgramParams, frozen=True, forbid_unknown_fields=True):
+    """Parameters of programs in Python."""
+
+    language: Literal["python"] = "python"
 
 
 class CodeVerifier(Sandboxed):
@@ -70,6 +74,7 @@ class CodeVerifier(Sandboxed):
             file_bytes=FILE_BYTES,
             result_bytes=RESULT_BYTES,
         )
+        self._grading = self._params.grading
         self._test_s = min(self._params.test_s or deadline_s, deadline_s)
         super().__init__(spec.isolation, [INSIDE, *USUAL])
 
@@ -136,44 +141,7 @@ class CodeVerifier(Sandboxed):
             results = _results.decode(outcome.result)
         except (msgspec.MsgspecError, RecursionError):
             return Judgement(0.0, Status.CRASHED.value, "it wrote over its result", cpu_s=outcome.cpu_s)
-        passed, first = 0, ("", "")
-        for number, case in enumerate(cases, 1):
-            status, why = (
-                self._one(case, *results[number - 1][:2]) if number <= len(results) else (OK, "not run")
-            )
-            if why and not first[1]:
-                first = status, f"test {number} of {len(cases)}: {why}"
-            passed += not why
-        whole = self._params.score == "all"
-        return Judgement(
-            float(passed == len(cases)) if whole else passed / len(cases),
-            (first[0] or OK) if whole else OK,
-            first[1],
-            {"passed": float(passed), "tests": float(len(cases))},
-            outcome.cpu_s,
-        )
-
-    def _one(self, case: Case, kind: str, text: str) -> tuple[str, str]:
-        """Status and text of a failed test; "" for a passed one."""
-        if kind in _failed:
-            status, words = _failed[kind]
-            return status, f"{words} {text}".strip()[:300]
-        tolerance = self._params.tolerance
-        if kind == "text" and not case.call:
-            same = any(comparing.same_text(text, str(one), tolerance) for one in case.expected)
-        elif kind == "value" and case.call:
-            same = _same_value(text, case.expected, tolerance)
-        else:
-            same = False
-        return (OK, "") if same else (OK, f"another {'value' if case.call else 'output'}: {text[:100]!r}")
-
-
-def _same_value(text: str, expected: Sequence[Json], tolerance: float) -> bool:
-    try:
-        value = msgspec.json.decode(text)
-        return any(comparing.same_value(value, one, tolerance) for one in expected)
-    except (msgspec.MsgspecError, RecursionError, ArithmeticError):
-        return False
+        return self._grading.judgement(cases, results, outcome.cpu_s)
 
 
 def program_of(response: str) -> str | None:

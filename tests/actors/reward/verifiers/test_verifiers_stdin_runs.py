@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from gleaner.actors.reward.verifiers.program_runs import EXITED, TIMEOUT, _problem
+from gleaner.actors.reward.verifiers.stdin_runs import EXITED, TIMEOUT, failure
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from gleaner.actors.reward.verifiers.program_runs import EXITED, TIMEOUT, _probl
 def test_program_is_late_when_its_own_time_or_the_kernel_shows_it(
     status: int, cpu_s: float, expected: tuple[str, str, float] | None
 ) -> None:
-    assert _problem(status, cpu_s, test_s=1.0) == expected
+    assert failure(status, cpu_s, test_s=1.0) == expected
