@@ -89,3 +89,11 @@ def trial_of(verifier: Verifier, entry: Entry, response: str) -> Trial:
     if isinstance(verifier, Tries):
         return verifier.try_one(entry, response)
     return Trial(judgement=verifier.score_all([(entry, response)])[0])
+
+
+@runtime_checkable
+class NeedsTools(Protocol):
+    """A verifier that needs programs of this machine beside the package's own."""
+
+    def missing(self) -> str:
+        """The name of a tool that is not installed here, with the remedy; "" where all are there."""

@@ -19,9 +19,13 @@ def _math(spec: VerifierSpec) -> Verifier:
 
 
 def _code(spec: VerifierSpec) -> Verifier:
-    from gleaner.actors.reward.verifiers.programs import CodeVerifier
+    if spec.params.get("language", "python") == "python" and "compile" not in spec.params:
+        from gleaner.actors.reward.verifiers.programs import CodeVerifier
 
-    return CodeVerifier(spec)
+        return CodeVerifier(spec)
+    from gleaner.actors.reward.verifiers.compiled_code import CompiledCodeVerifier
+
+    return CompiledCodeVerifier(spec)
 
 
 def _unit_tests(spec: VerifierSpec) -> Verifier:

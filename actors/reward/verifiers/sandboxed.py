@@ -13,7 +13,12 @@ from gleaner.actors.reward.verifiers.timed_scoring import Clock
 
 
 class Sandboxed:
-    """Base of verifiers that have one sandbox. prepare: as for `HostSandbox`."""
+    """Base of verifiers that have one sandbox. prepare: as for `HostSandbox`.
+
+    readable: more paths that its programs may read.
+    """
+
+    readable: Sequence[str] = ()
 
     clock: Clock = staticmethod(time.monotonic)
 
@@ -24,7 +29,7 @@ class Sandboxed:
     def open(self) -> None:
         """Start the sandbox. Raises `NoSandbox`, `SandboxFailed`."""
         self.close()
-        sandbox = HostSandbox(detect(self._isolation), self._prepare)
+        sandbox = HostSandbox(detect(self._isolation), self._prepare, readable=self.readable)
         sandbox.start()
         self._sandbox = sandbox
 
