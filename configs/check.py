@@ -15,6 +15,7 @@ from msgspec import inspect as shapes
 
 SectionType = type[msgspec.Struct]
 
+UNKNOWN = "unknown key"
 MAX_SHOWN = 80
 """Characters of a refused value in a message: enough to know it again, on one line."""
 
@@ -28,7 +29,7 @@ def problems(section: SectionType, tree: Mapping[str, object], prefix: str = "")
     for name, value in tree.items():
         key = f"{prefix}{name}"
         if name not in fields:
-            yield key, "unknown key"
+            yield key, getattr(section, "no_settings", {}).get(name, UNKNOWN)
             continue
         inner = as_section(fields[name])
         if inner and isinstance(value, Mapping):

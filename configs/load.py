@@ -52,7 +52,7 @@ def load(path: str | Path | None, sets: Sequence[str] = ()) -> Config:
     for key, problem in check.problems(Config, tree):
         # an unknown section that --set made is shown as it was typed
         shown = next((name for name in sorted(typed) if name == key or name.startswith(f"{key}.")), key)
-        hint = f"; {check.suggestion(shown, Config)}" if problem == "unknown key" else ""
+        hint = f"; {check.suggestion(shown, Config)}" if problem == check.UNKNOWN else ""
         found.append(f"{file}: {shown}: {problem}{hint}{' (--set)' if shown in typed else ''}")
     if found:
         raise ConfigError(found)

@@ -20,6 +20,7 @@ from gleaner.configs.sections.tasks import (
     Planner,
     Reward,
     Sandbox,
+    Scores,
     Task,
 )
 from gleaner.configs.sections.training import Training
@@ -49,6 +50,7 @@ __all__ = [
     "Reward",
     "Rollout",
     "Sandbox",
+    "Scores",
     "Section",
     "Seeding",
     "Task",

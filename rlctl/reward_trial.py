@@ -73,6 +73,7 @@ def verifier_spec(
             params=own_params(verifier, config),
             isolation=config.reward.sandbox.isolation,
             deadline_s=config.reward.deadline_s,
+            scores=config.reward.scores.given,
         )
     return replace(spec, params={**spec.params, **params})
 

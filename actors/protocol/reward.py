@@ -31,7 +31,7 @@ class Score(Message, frozen=True):
 
 class Verdict(Message, frozen=True):
     """The reward of a response. `status`: see `gleaner.actors.reward.verdicts`; score: None if it is one of
-    ours, 0 if it is any other but ok."""
+    ours, that of `[reward.scores]` (0 by default) if it is any other but ok."""
 
     request: str
     score: float | None

@@ -15,8 +15,8 @@ TOKENS_TOGETHER = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a response. Statuses of ours have no score, all others but `ok` score 0, and `detail`
-    gives the reason."""
+    """The result of a response. A status of ours has no score, any other but `ok` that of the settings for
+    it, and `detail` gives the reason."""
 
     score: float | None
     status: str

@@ -55,6 +55,7 @@ def spec_of(settings: Settings, config: Config) -> VerifierSpec:
         isolation=config.reward.sandbox.isolation,
         deadline_s=config.reward.deadline_s,
         judge=_judge_of(settings.judge, config) if settings.judge.weight else None,
+        scores=config.reward.scores.given,
     )
 
 

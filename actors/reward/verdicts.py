@@ -28,7 +28,8 @@ OURS = frozenset({LOST, OVERLOADED, UNAVAILABLE, SANDBOX_FAILED, VERIFIER_FAILED
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The score of a response, 0 unless `status` is "ok"; with a status of ours it is never used.
+    """The score of a response, unless `status` is "ok" that of the status (0 where the settings give none);
+    with a status of ours it is never used.
 
     detail: further information as text. parts: the components of the score, by name, such as the tests that
     passed; shown, not summed. cpu_s: processor time of its programs, where they ran for it alone.

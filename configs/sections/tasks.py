@@ -1,7 +1,8 @@
 """Settings of problems and of the scorers of their answers."""
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -114,8 +115,8 @@ class Function(Section, frozen=True, kw_only=True):
     """It runs outside of the sandbox, in the reward worker, with the job's rights, environment and network:
     for functions that call a service. It must never evaluate the content of a response."""
     deadline_s: Positive = 2.0
-    """Processor time for one response; more has the status timeout and scores 0. With `trusted`: time on the
-    clock of an async function; a longer one failed."""
+    """Processor time for one response; more has the status timeout. With `trusted`: time on the clock of an
+    async function; a longer one failed."""
 
 
 class Http(Section, frozen=True, kw_only=True):
@@ -220,6 +221,39 @@ class Judge(Section, frozen=True, kw_only=True):
             raise ValueError(f"hedge_s: expected less than deadline_s ({self.deadline_s:g})")
 
 
+_OURS = "no setting: it is a failure of the verifier, its sandbox or its host, and never scores"
+
+
+class Scores(Section, frozen=True, kw_only=True):
+    """Score of a response by its status, where that is not `ok` (docs/sandbox.md). Any finite number, for
+    example `compile_failed = -0.5`. The verifier's failures have no score, so they are refused here."""
+
+    no_settings: ClassVar[Mapping[str, str]] = {
+        "ok": "no setting: it has the score of its verifier",
+        **dict.fromkeys(("lost", "overloaded", "unavailable", "sandbox_failed", "verifier_failed"), _OURS),
+    }
+
+    no_answer: float = 0.0
+    """The response contains no answer that the verifier can read."""
+    compile_failed: float = 0.0
+    """Its program is refused by the compiler."""
+    timeout: float = 0.0
+    """Its program, or its compilation, takes more than its time."""
+    memory: float = 0.0
+    """It takes more than its memory."""
+    output: float = 0.0
+    """It writes more than its limit."""
+    crashed: float = 0.0
+    """It ends by an exception, an exit code or a signal."""
+    forbidden: float = 0.0
+    """It makes a system call that ends a program."""
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The scores that are not 0, by status."""
+        return {name: score for name in self.__struct_fields__ if (score := getattr(self, name))}
+
+
 class Reward(Section, frozen=True, kw_only=True):
     """Scoring of answers."""
 
@@ -229,7 +263,7 @@ class Reward(Section, frozen=True, kw_only=True):
     """Worker processes of each reward host (`nodeagent start --role reward`); 0: one a core."""
     deadline_s: Positive = 2.0
     """Processor time of the scores that are made together, in the sandbox. A score that takes longer alone
-    has the status timeout and scores 0. On the clock it may take twice as long, waits for a processor not
+    has the status timeout and its score. On the clock it may take twice as long, waits for a processor not
     counted."""
     attempts: Count = 2
     """Tries of one score where its worker, its sandbox or its verifier failed; then the sample has no verdict
@@ -245,6 +279,7 @@ class Reward(Section, frozen=True, kw_only=True):
     limits above; then it fails with the verifier's own text. Pending verdicts are requested again meanwhile.
     """
     sandbox: Sandbox = Sandbox()
+    scores: Scores = Scores()
     function: Function = Function()
     http: Http = Http()
     planner: Planner = Planner()

@@ -1,6 +1,7 @@
 """Types of settings' values, and the base of every section."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -21,3 +22,6 @@ SettingsFolder = Annotated[str, Meta(extra={"host_path": True, "default": "."})]
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every section: frozen, by keyword, unknown keys refused."""
+
+    no_settings: ClassVar[Mapping[str, str]] = {}
+    """Keys that users expect here, with the reason why there are none."""

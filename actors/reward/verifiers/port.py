@@ -32,7 +32,8 @@ class VerifierSpec:
 
     name: in `registry`. task: the name of its task, which is the dataset for `reasoning-gym`. params: of the
     verifier, from the task's settings. isolation: of its sandbox. deadline_s: processor time of one program,
-    and of answers that are read together. judge: beside it; None: there is none.
+    and of answers that are read together. judge: beside it; None: there is none. scores: of responses by
+    their status, where it is not 0.
     """
 
     name: str
@@ -41,6 +42,7 @@ class VerifierSpec:
     isolation: str = AUTO
     deadline_s: float = 2.0
     judge: JudgeSpec | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
 
 
 class Verifier(Protocol):

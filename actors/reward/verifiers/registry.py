@@ -4,6 +4,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from gleaner.actors.reward.verifiers.port import BadVerifier, JudgeSpec, Verifier, VerifierSpec
+from gleaner.actors.reward.verifiers.status_scores import StatusScores
 
 
 def _reasoning(spec: VerifierSpec) -> Verifier:
@@ -77,7 +78,10 @@ def make(spec: VerifierSpec) -> Verifier:
         near = get_close_matches(spec.name, VERIFIERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(VERIFIERS))}"
         raise BadVerifier(f"task {spec.task}: no verifier is named {spec.name!r}; {hint}")
-    return maker(spec) if spec.judge is None else _with_judge(maker(spec), spec, spec.judge)
+    made = maker(spec)
+    if spec.scores:
+        made = StatusScores(made, spec)
+    return made if spec.judge is None else _with_judge(made, spec, spec.judge)
 
 
 def _with_judge(own: Verifier, spec: VerifierSpec, judge: JudgeSpec) -> Verifier:
