@@ -23,14 +23,16 @@ from gleaner.actors.reward.tables import Table, table
 from gleaner.actors.reward.task import verifier_of
 from gleaner.actors.reward.verdicts import OK, OURS
 from gleaner.actors.reward.verifiers import responses
-from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier
+from gleaner.actors.reward.verifiers.port import BadVerifier, NeedsTools, Verifier
 from gleaner.actors.reward.verifiers.registry import JUDGE, PROGRAMS, PYTHON
 from gleaner.configs.schema import Config, JudgePart, Task
 
 MAX_FINDINGS = 1000
 """Findings kept for one task; the rest is counted."""
-SOLUTION = "solution"
-"""Name in a problem's `info` of a response that must score 1."""
+REFERENCES = ("solution", "reference")
+"""Names in a problem's `info` of a response that must score 1: its reference solution."""
+ALL = 2**63
+"""Scores every reference solution."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -63,11 +65,11 @@ class Checked(msgspec.Struct, kw_only=True):
 
 
 def check(
-    config: Config, tokenizer: Path | None, *, solutions: bool, on_row: Callable[[int], None]
+    config: Config, tokenizer: Path | None, *, solutions: int, on_row: Callable[[int], None]
 ) -> list[Checked]:
     """Read every row of every task that has data. tokenizer: of the model, to measure prompts. solutions:
-    score each problem's reference solution. on_row: called with the number of rows done. Raises `BadTask`,
-    `BadTokenizer`, `NoSandbox`, `SandboxFailed`."""
+    rows of each file whose reference solution is scored, evenly spread over it, `ALL`, or 0 for none. on_row:
+    called with the number of rows done. Raises `BadTask`, `BadTokenizer`, `NoSandbox`, `SandboxFailed`."""
     prompts = Prompts(tokenizer) if tokenizer is not None else None
     done = 0
     checked: list[Checked] = []
@@ -77,16 +79,21 @@ def check(
         verifier = verifier_of(replace(task, judge=JudgePart()), config)  # solutions must score 1 by the rest
         found = Checked(task=task.name, data=task.data, verifier=task.verifier or PYTHON)
         checked.append(found)
+        missing = verifier.missing() if isinstance(verifier, NeedsTools) else ""
+        if missing:
+            found.add(f"task {task.name}", missing)
         try:
             for source in [task.data, *([task.heldout_data] if task.heldout_data else [])]:
-                for place, entry in _entries(table(source), task, found):
+                rows = table(source)
+                for number, place, entry in _entries(rows, task, found):
                     done += 1
                     on_row(done)
                     if text := verifier.check(entry):
                         found.add(place, text)
                     if prompts is not None:
                         _measure(prompts, entry, place, config, found)
-                    if solutions and task.verifier != JUDGE:
+                    judged = task.verifier == JUDGE
+                    if not (missing or judged) and _chosen(number, len(rows), solutions):
                         _solve(verifier, entry, place, found)
         except BadVerifier as problem:
             found.add(f"task {task.name}", str(problem))
@@ -96,11 +103,16 @@ def check(
     return checked
 
 
-def _entries(source: Table, task: Task, found: Checked) -> Iterator[tuple[str, Entry]]:
+def _chosen(number: int, rows: int, most: int) -> bool:
+    """Whether a row is one of the `most` that are evenly spread over the rows of a file."""
+    return most >= rows or number * most // rows != (number - 1) * most // rows
+
+
+def _entries(source: Table, task: Task, found: Checked) -> Iterator[tuple[int, str, Entry]]:
     for number in range(len(source)):
         found.rows += 1
         try:
-            yield source.place(number), entry_of(source.row(number), task.fields, task.system)
+            yield number, source.place(number), entry_of(source.row(number), task.fields, task.system)
         except BadRow as problem:
             found.add(source.place(number), str(problem))
 
@@ -118,16 +130,20 @@ def _measure(prompts: Prompts, entry: Entry, place: str, config: Config, found: 
 
 
 def _solve(verifier: Verifier, entry: Entry, place: str, found: Checked) -> None:
-    solution = entry.info.get(SOLUTION)
-    if not isinstance(solution, str):
+    programs = found.verifier in PROGRAMS
+    texts = [entry.info.get(name) for name in REFERENCES]
+    if programs:
+        texts.append(entry.answer)  # a column `solution`: these verifiers compare with no answer
+    solution = next((one for one in texts if isinstance(one, str)), None)
+    if solution is None:
         return
     found.solutions += 1
-    if found.verifier in PROGRAMS:
+    if programs:
         solution = responses.fenced(solution)
     (judged,) = verifier.score_all([(entry, solution)])
     if judged.status in OURS:
         found.add(place, f"its reference solution was not scored: {judged.status}: {judged.detail}")
-    elif judged.score < 1.0:
+    elif judged.status != OK or judged.score < 1.0:
         why = f": {judged.detail}" if judged.detail else ""
         status = "" if judged.status == OK else f" ({judged.status})"
         found.add(place, f"its reference solution scores {judged.score:g}{status}{why}")

@@ -26,6 +26,7 @@ import zmq
 
 from gleaner.actors.cluster.job import SHARED_MEMORY
 from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
+from gleaner.actors.reward.verifiers import compilers
 from gleaner.nodeagent.inventory import take_inventory
 from gleaner.rlctl.preflight import size
 
@@ -64,6 +65,7 @@ def examine(folder: Path) -> list[Row]:
         _limits,
         _kernel,
         _isolation,
+        _compilers,
         _network,
         _clock,
     ]
@@ -214,6 +216,16 @@ def _sandbox() -> Row:
     if host.better:
         return Row("sandbox", "ok", f"{found} (not better: {host.better})", "")
     return Row("sandbox", "ok", found)
+
+
+def _compilers() -> Iterator[Row]:
+    """The compilers that verifier `code` knows; only tasks in their languages need them."""
+    for language in compilers.LANGUAGES:
+        try:
+            yield Row(f"compiler {language}", "ok", compilers.version(language))
+        except compilers.NoCompiler as problem:
+            text = f"{problem} (only tasks in {language} need it)"
+            yield Row(f"compiler {language}", "ok", text)
 
 
 def _network() -> Iterator[Row]:

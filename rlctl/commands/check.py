@@ -31,15 +31,17 @@ Check the settings of a run and every problem of its data, without starting the 
 
 Each row is read as in a run. Listed with file and line are missing fields, fields of other types, prompts
 that are too long for the engine (with a tokenizer: --model, or model.path), prompts that are both held out
-and trained on, and rows that lack fields of their verifier. With --solutions each problem's reference
-solution (`solution` in its `info`) is scored: a solution that does not score 1 is listed, with the first test
-that it fails. Judges are not called for it.
+and trained on, and rows that lack fields of their verifier; and a compiler that the verifier needs and this
+machine lacks. With --verify-reference each problem's reference solution (`solution` or `reference`, in its
+`info` or as a column) is scored: one that does not score 1 is listed, with the first test that it fails.
+Judges are not called for it.
 
 Exit code 0: no problem was found. 2: the printed lines list the problems."""
 
 _EXAMPLES = """\
   rlctl check job.toml
-  rlctl check job.toml --solutions                    score the reference solutions
+  rlctl check job.toml --verify-reference             score the reference solutions
+  rlctl check job.toml --verify-reference --sample 50
   rlctl check job.toml --model ~/models/Qwen3-1.7B --json | jq '.tasks[].findings[]'"""
 
 MAX_SHOWN = 20
@@ -56,7 +58,19 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--model", type=Path, metavar="DIR", help="checkpoint whose tokenizer measures prompts"
     )
-    parser.add_argument("--solutions", action="store_true", help="score each problem's reference solution")
+    parser.add_argument(
+        "--verify-reference",
+        "--solutions",
+        action="store_true",
+        dest="solutions",
+        help="score each problem's reference solution",
+    )
+    parser.add_argument(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="with --verify-reference: of N rows of each file, evenly spread (default: of all)",
+    )
     parser.set_defaults(seed=None, trace=None, name=None)
     add_runs_dir(parser)
     add_json(parser)
@@ -71,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     model = args.model or (Path(config.model.path) if config.model.path else None)
     try:
         checked = data_check.check(
-            config, model, solutions=args.solutions, on_row=_progress(as_json=args.json)
+            config, model, solutions=_solutions(args), on_row=_progress(as_json=args.json)
         )
     except (
         data_check.BadTask,
@@ -91,6 +105,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(problems, checked, measured=model is not None)
     return USAGE if wrong else OK
+
+
+def _solutions(args: argparse.Namespace) -> int:
+    """Rows of each file whose reference solution is scored."""
+    from gleaner.rlctl.data_check import ALL
+
+    if args.sample is None:
+        return ALL if args.solutions else 0
+    if not args.solutions:
+        raise usage("--sample needs --verify-reference")
+    if args.sample < 1:
+        raise usage(f"--sample: expected a number of rows, at least 1, got {args.sample}")
+    return int(args.sample)
 
 
 def _progress(*, as_json: bool) -> Callable[[int], None]:

@@ -130,6 +130,54 @@ def test_reference_program_needs_no_fence_and_names_failing_test(
     assert texts == ["its reference solution scores 0: test 2 of 3: another value: '1'"] * 5
 
 
+def test_sample_of_reference_solutions_is_spread_over_the_file(
+    job: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(n, reference=str(n + 1) if n % 5 else "none") for n in range(20)]
+    file = str(job(rows))
+    code, output = checked(capsys, file, "--verify-reference", "--sample", "4")
+    (task,) = output["tasks"]
+    assert (code, task["solutions"], task["found"]) == (USAGE, 4, 4)
+    lines = [one["place"].rpartition(" ")[2] for one in task["findings"]]
+    assert lines == ["1", "6", "11", "16"]
+    _, output = checked(capsys, file, "--verify-reference", "--sample", "99")
+    assert output["tasks"][0]["solutions"] == 20
+    assert main(["check", file, "--sample", "4"]) == USAGE
+    assert main(["check", file, "--verify-reference", "--sample", "0"]) == USAGE
+
+
+def test_reference_with_the_score_of_a_failure_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tests = [{"input": "1", "output": "1"}]
+    rows = [{"prompt": f"{n}?", "tests": tests, "solution": "raise SystemExit(3)"} for n in range(9)]
+    (tmp_path / "code.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    settings = "[[task]]\nname = 'c'\ndata = 'code.jsonl'\nverifier = 'code'\n[reward.scores]\ncrashed = 1.0"
+    (tmp_path / "job.toml").write_text(settings)
+    words = (str(tmp_path / "job.toml"), "--verify-reference", "--sample", "1")
+    code, output = checked(capsys, *words)
+    (finding,) = output["tasks"][0]["findings"]
+    assert (code, output["tasks"][0]["solutions"]) == (USAGE, 1)
+    assert finding["text"].startswith("its reference solution scores 1 (crashed): test 1 of 1: it raised")
+
+
+def test_missing_compiler_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"prompt": f"{n}?", "tests": [{"input": "", "output": "1"}]} for n in range(9)]
+    (tmp_path / "code.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "job.toml").write_text(
+        "[[task]]\nname = 'tiny'\ndata = 'code.jsonl'\nverifier = 'code'\n[reward]\ndeadline_s = 12\n"
+        "[task.params]\nlanguage = 'tiny'\nsource = 'a.tiny'\ncompile = ['no-such-cc', '{output}']\n"
+    )
+    code, output = checked(capsys, str(tmp_path / "job.toml"), "--verify-reference")
+    assert code == USAGE
+    assert output["tasks"][0]["findings"] == [
+        {
+            "place": "task tiny",
+            "text": "no-such-cc is not installed here; install it, or name another command",
+        }
+    ]
+
+
 def test_held_out_prompts_that_are_trained_on_are_found(
     job: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -1,9 +1,13 @@
-"""The doctor's findings about the sandbox."""
+"""The doctor's findings about the sandbox and the compilers in it."""
+
+import dataclasses
 
 import pytest
 
 from gleaner.actors.reward.sandbox.detection import Host, NoSandbox
 from gleaner.actors.reward.sandbox.port import Isolation
+from gleaner.actors.reward.verifiers import compilers
+from gleaner.actors.reward.verifiers.compilers import LANGUAGES
 from gleaner.rlctl import doctor
 
 
@@ -33,3 +37,11 @@ def test_doctor_reports_that_scoring_needs_a_sandbox(
     none = row(monkeypatch, NoSandbox("no sandbox works on this host"))
     assert none.verdict == "missing"
     assert "Landlock" in none.todo
+
+
+def test_doctor_lists_compilers_and_names_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    gcc = dataclasses.replace(LANGUAGES["c"], compile=("no-such-gcc", "{output}"), remedy="apt install gcc")
+    monkeypatch.setattr(compilers, "LANGUAGES", {"c": gcc})
+    (found,) = doctor._compilers()
+    words = "no-such-gcc is not installed here; apt install gcc (only tasks in c need it)"
+    assert (found.what, found.verdict, found.found) == ("compiler c", "ok", words)

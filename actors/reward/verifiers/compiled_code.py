@@ -143,7 +143,7 @@ class CompiledCodeVerifier(Sandboxed):
         try:
             compilers.found(self._command, self._params.reads, self._remedy)
         except NoCompiler as problem:
-            return f"{self._where}: {problem}"
+            return str(problem)
         return ""
 
     @property

@@ -98,7 +98,7 @@ def found(command: Sequence[str], reads: Sequence[str] = (), remedy: str = "") -
 def version(language: str) -> str:
     """The first line that the compiler of a known language prints about itself. Raises `NoCompiler`."""
     known = LANGUAGES[language]
-    path = found(known.compile, known.remedy).command[0]
+    path = found(known.compile, remedy=known.remedy).command[0]
     lines = _output([path, "--version"]).splitlines()
     numbered = [line for line in lines if any(one.isdigit() for one in line) and "Copyright" not in line]
     return numbered[0].strip() if numbered else path
