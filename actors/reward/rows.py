@@ -66,10 +66,11 @@ def line(text: str, fields: Mapping[str, str] = {}, system: str = "") -> Entry:
 def _take(columns: dict[str, Any], ours: str, fields: Mapping[str, str], used: set[str]) -> Any:
     """The value of one of our fields, and a note of the column that it came from."""
     if ours in fields:
-        if fields[ours] not in columns:
+        column, value = _found(columns, fields[ours])
+        if not column:
             raise BadRow(f"it has no column {fields[ours]!r}, which the setting `fields` names for {ours}")
-        used.add(fields[ours])
-        return columns[fields[ours]]
+        used.add(column)
+        return value
     for name in OURS[ours]:
         if name in columns and name not in fields.values():
             used.add(name)
@@ -80,6 +81,20 @@ def _take(columns: dict[str, Any], ours: str, fields: Mapping[str, str], used: s
             "name yours in the setting `fields`"
         )
     return None
+
+
+def _found(columns: Mapping[str, Any], name: str) -> tuple[str, Any]:
+    """The column of that name and its value, or with dots in the name what is below its first part; "" for no
+    such column."""
+    if name in columns:
+        return name, columns[name]
+    column, _, below = name.partition(".")
+    value: Any = columns.get(column)
+    for key in below.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return "", None
+        value = value[key]
+    return column, value
 
 
 def _messages(prompt: Any) -> tuple[Message, ...]:

@@ -54,7 +54,8 @@ class Task(Section, frozen=True, kw_only=True):
     heldout_data: HostPath = ""
     """Held-out problems of your own; "": some of `data` are held out, the same ones in every run."""
     fields: dict[str, str] = {}
-    """Names of your columns for ours, for example `{ prompt = "question", answer = "final" }`."""
+    """Names of your columns for ours, for example `{ prompt = "question", answer = "final" }`; a dot leads
+    into an object: `{ tests = "metadata.tests" }`."""
     system: str = ""
     """A system turn before each problem of `data` that has none."""
     verifier: str = ""

@@ -49,6 +49,16 @@ def test_columns_are_named_by_settings() -> None:
     assert found == Entry(question="1 + 1?", answer=2, info={"prompt": "not this"})
 
 
+def test_column_within_a_column_is_named_with_dots() -> None:
+    inner = {"inputs": ["1"], "outputs": ["2"]}
+    row = {"prompt": "p", "reward_model": {"ground_truth": json.dumps(inner)}, "a.b": 5}
+    found = rows.entry(row, {"tests": "reward_model.ground_truth", "answer": "a.b"})
+    assert (found.tests, found.answer) == ((inner,), 5)
+    for name in ("reward_model.rule", "reward_model.ground_truth.inputs", "other.x", "a.c", "prompt.x"):
+        with pytest.raises(rows.BadRow, match=f"no column {name!r}"):
+            rows.entry(row, {"tests": name})
+
+
 def test_tests_as_text_are_read_as_json() -> None:
     inner = {"inputs": ["1"], "outputs": ["2"]}
     assert rows.entry({"prompt": "p", "input_output": json.dumps(inner)}).tests == (inner,)
