@@ -5,8 +5,9 @@ Finds bad rows before a GPU is rented for them. Owns the walk over the rows and 
 needs of it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import msgspec
 from msgspec.structs import replace
@@ -94,7 +95,7 @@ def check(
                         _measure(prompts, entry, place, config, found)
                     judged = task.verifier == JUDGE
                     if not (missing or judged) and _chosen(number, len(rows), solutions):
-                        _solve(verifier, entry, place, found)
+                        _solve(verifier, entry, cast("Mapping[str, object]", rows.row(number)), place, found)
         except BadVerifier as problem:
             found.add(f"task {task.name}", str(problem))
         finally:
@@ -129,11 +130,11 @@ def _measure(prompts: Prompts, entry: Entry, place: str, config: Config, found: 
         found.add(place, f"its prompt has {count} tokens, engine.max_prompt_tokens is {most}")
 
 
-def _solve(verifier: Verifier, entry: Entry, place: str, found: Checked) -> None:
+def _solve(verifier: Verifier, entry: Entry, row: Mapping[str, object], place: str, found: Checked) -> None:
     programs = found.verifier in PROGRAMS
-    texts = [entry.info.get(name) for name in REFERENCES]
+    texts: list[object] = [entry.info.get(name) for name in REFERENCES]
     if programs:
-        texts.append(entry.answer)  # a column `solution`: these verifiers compare with no answer
+        texts.append(row.get("solution"))  # for other verifiers it is a name of the answer
     solution = next((one for one in texts if isinstance(one, str)), None)
     if solution is None:
         return

@@ -72,10 +72,18 @@ def test_own_actor_refuses_more_than_its_budget() -> None:
             stage.ask(spend(1), budget.Left)
 
 
-@pytest.mark.parametrize(("name", "scores"), [("own_reward", {"sums"}), ("mixed", {"math", "code", "brief"})])
-def test_own_reward_example_passes_its_data_check(
+@pytest.mark.parametrize(
+    ("name", "scores", "references"),
+    [
+        ("own_reward/job", {"sums"}, 0),
+        ("mixed/job", {"math", "code", "brief"}, 0),
+        ("code/code", {"programs"}, 10),
+    ],
+)
+def test_example_of_rewards_passes_its_data_check(
     name: str,
     scores: set[str],
+    references: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -85,8 +93,30 @@ def test_own_reward_example_passes_its_data_check(
     except NoSandbox as problem:
         pytest.skip(str(problem))
     monkeypatch.chdir(tmp_path)
-    assert main(["check", str(EXAMPLES / name / "job.toml"), "--json"]) == 0
-    assert {task["task"] for task in json.loads(capsys.readouterr().out)["tasks"]} == scores
+    verified = ["--verify-reference"] if references else []
+    assert main(["check", str(EXAMPLES / f"{name}.toml"), "--json", *verified]) == 0
+    tasks = json.loads(capsys.readouterr().out)["tasks"]
+    assert {task["task"] for task in tasks} == scores
+    assert sum(task["solutions"] for task in tasks) == references
+
+
+@pytest.mark.long
+@pytest.mark.realprocess
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+def test_programs_with_tests_are_trained_on_by_one_command(tmp_path: Path) -> None:
+    try:
+        detect("auto")
+    except NoSandbox as problem:
+        pytest.skip(str(problem))
+    small = ["job.steps=1", "rollout.prompts=2", "rollout.samples=2", "rollout.max_new_tokens=8"]
+    small += ["training.micro_batch_groups=2", "model.warm_start.steps=1"]
+    words = ["run", EXAMPLES / "code" / "code.toml", "--runs-dir", tmp_path]
+    for one in small:
+        words += ["--set", one]
+    lines = run("-m", "gleaner.rlctl", *words)
+    assert any("step 1/1  reward -0.100" in line for line in lines), lines  # no answer holds a program
+    assert any(re.fullmatch(r" *verdicts +no_answer [0-9]+", line) for line in lines), lines
 
 
 async def test_own_trainer_publishes_versions_an_instance_serves(world: World) -> None:

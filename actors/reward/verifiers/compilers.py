@@ -100,8 +100,9 @@ def version(language: str) -> str:
     known = LANGUAGES[language]
     path = found(known.compile, remedy=known.remedy).command[0]
     lines = _output([path, "--version"]).splitlines()
-    numbered = [line for line in lines if any(one.isdigit() for one in line) and "Copyright" not in line]
-    return numbered[0].strip() if numbered else path
+    numbered = [line.strip() for line in lines if any(map(str.isdigit, line)) and "(c)" not in line]
+    released = [line for line in numbered if "release" in line]  # nvcc's comes behind other lines
+    return next(iter([*released, *numbered]), path)
 
 
 def words(command: Sequence[str], source: str, output: str) -> list[str]:
