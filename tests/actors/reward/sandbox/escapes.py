@@ -10,6 +10,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -86,6 +87,26 @@ def file_socket(facts: Facts) -> str:
 
 def host_file(facts: Facts) -> str:
     return Path(facts.secret).read_text()
+
+
+def include_in_source(facts: Facts) -> str:
+    """A compiler that embeds a file of the host in a program."""
+    embed = f'__asm__(".incbin \\"{facts.secret}\\"");\nint main(void) {{ return 0; }}\n'
+    Path("main.c").write_text(embed)
+    done = subprocess.run(["gcc", "-c", "-o", "main.o", "main.c"], capture_output=True, check=False)
+    if done.returncode:
+        raise PermissionError(errno.EACCES, done.stderr.decode()[-200:])
+    return Path("main.o").read_bytes().partition(b"the secret")[1].decode() or os.strerror(errno.ENOENT)
+
+
+def linked_script(facts: Facts) -> str:
+    """A linker that reads a file of the host as its script: its message quotes the file."""
+    Path("main.c").write_text("int main(void) { return 0; }\n")
+    words = ["gcc", "-o", "main", "main.c", facts.secret]
+    done = subprocess.run(words, capture_output=True, check=False)
+    if b"No such file" in done.stderr or b"ermission denied" in done.stderr:
+        raise PermissionError(errno.EACCES, done.stderr.decode()[-200:])
+    return done.stderr.decode()[-200:]
 
 
 def host_folder(facts: Facts) -> str:
@@ -340,6 +361,7 @@ REFUSED: dict[str, Callable[[Facts], str]] = {
     function.__name__: function
     for function in (
         tcp, udp, ipv6, netlink, abstract_socket, file_socket, host_file, host_folder, passwords,
+        *((include_in_source, linked_script) if shutil.which("gcc") else ()),
         write_outside, write_interpreter, symlink_out, hardlink_out, dots, proc_root, proc_folder,
         unnamed_file, rename_out, mode_outside, owner_outside, times_outside, attributes_outside,
         flags_by_descriptor, watch_outside, limits_of_victim, processors_of_victim, change_root,

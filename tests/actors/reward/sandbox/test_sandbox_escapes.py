@@ -155,3 +155,4 @@ def test_every_escape_succeeds_without_a_sandbox(world: World) -> None:
     found = world.attempts("none", controlled)
     assert {name: result for name, result in found.items() if not result.startswith("got: ")} == {}
     assert found["environment"] == f"got: {SECRET}"
+    assert found.get("include_in_source", "got: the secret") == "got: the secret"
