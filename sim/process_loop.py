@@ -102,8 +102,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         when = master.now_s + delay
         turn = ReadyTimer(when, callback, args, self, context)
         if self.alive:
-            master.age += 1
-            heapq.heappush(master.timers, (when, master.age, turn))
+            if (due := master.timers.get(when)) is None:
+                master.timers[when] = [turn]
+                heapq.heappush(master.instants, when)
+            else:
+                due.append(turn)
         return turn
 
     def call_at(
@@ -119,8 +122,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             context = _copied() if master.current is self else contextvars.Context()
         turn = ReadyTimer(when, callback, args, self, context)
         if self.alive:
-            master.age += 1
-            heapq.heappush(master.timers, (when, master.age, turn))
+            if (due := master.timers.get(when)) is None:
+                master.timers[when] = [turn]
+                heapq.heappush(master.instants, when)
+            else:
+                due.append(turn)
         return turn
 
     def again_later(self, timer: ReadyTimer, delay: float) -> None:
@@ -128,8 +134,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         master = self._master
         timer._when = when = master.now_s + delay
         timer._scheduled = True
-        master.age += 1
-        heapq.heappush(master.timers, (when, master.age, timer))
+        if (due := master.timers.get(when)) is None:
+            master.timers[when] = [timer]
+            heapq.heappush(master.instants, when)
+        else:
+            due.append(timer)
 
     def timer_cancelled(self) -> None:
         """One of its timers in the heap will do nothing when it is due."""
