@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
-from zlib import crc32
+
+from xxhash import xxh3_64_intdigest
 
 from gleaner.sim.network_path import End, Flow, Path, Station
 from gleaner.sim.network_pipe import Pipe
@@ -282,9 +283,9 @@ class SimDealer:
 def _send(pipe: Pipe[Frames], frames: Sequence[bytes]) -> bool:
     if len(frames) == 1:  # as on every control link
         frame = frames[0]
-        return pipe.send([frame], len(frame), crc32(frame))
+        return pipe.send([frame], len(frame), xxh3_64_intdigest(frame))
     size_bytes = mark = 0
     for frame in frames:
         size_bytes += len(frame)
-        mark = crc32(frame, mark)
+        mark = xxh3_64_intdigest(frame, mark)
     return pipe.send(list(frames), size_bytes, mark)

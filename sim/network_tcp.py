@@ -12,7 +12,8 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, TypeVar
-from zlib import crc32
+
+from xxhash import xxh3_64_intdigest
 
 from gleaner.sim.network_path import End, Flow, Path, Station
 from gleaner.sim.network_pipe import Pipe
@@ -164,7 +165,7 @@ class SimConnection:
             if self._ended is not None:
                 raise BrokenPipeError("the other end has closed the connection")
             self._unread_bytes += len(piece)
-            self._out.send_bulk(piece, len(piece) * scale, crc32(piece))
+            self._out.send_bulk(piece, len(piece) * scale, xxh3_64_intdigest(piece))
 
     def _window_bytes(self) -> int:
         """More than the other end may send before it is read will never be there."""
