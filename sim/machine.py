@@ -57,6 +57,11 @@ class SimMachine:
         """See `Machine`: the same in every run of a seed."""
         return self._process.number
 
+    @property
+    def paused_s(self) -> Callable[[], float]:
+        """See `Machine`."""
+        return self._process.paused_s
+
     def prepared(self) -> None:
         """See `Machine`: they always do."""
 

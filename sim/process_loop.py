@@ -202,6 +202,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         now_s = self._frozen_at_s if self.frozen else self.time()
         return now_s - self._frozen_s
 
+    def paused_s(self) -> float:
+        """Seconds so far in which it was frozen."""
+        return self.time() - self.awake_s()
+
     def freeze(self) -> None:
         """SIGSTOP: nothing of it runs until `thaw`; incoming events wait in order."""
         if self.alive and self._parked is None:

@@ -68,6 +68,11 @@ class Machine(Protocol):
     def parent(self) -> Parent | None:
         """The parent that expects heartbeats of this process; None without one."""
 
+    @property
+    def paused_s(self) -> Callable[[], float] | None:
+        """Gives the seconds so far in which this process did not run (SIGSTOP, a suspended machine); None
+        where the machine does not measure them."""
+
     def prepared(self) -> Coroutine[Any, Any, None] | None:
         """A wait, for a bounded time, until child processes start fast; None where they do. They may be
         started before."""
@@ -100,6 +105,10 @@ class RealMachine:
     def pid(self) -> int:
         """See `Machine`."""
         return os.getpid()
+
+    @property
+    def paused_s(self) -> None:
+        """See `Machine`: no clock of a process shows that it was stopped."""
 
     def prepared(self) -> Coroutine[Any, Any, None] | None:
         """See `Machine`."""

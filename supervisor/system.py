@@ -87,7 +87,7 @@ class ActorSystem:
         self._on_exit: dict[str, Callable[[Exit], None]] = {}
         self._owned: dict[str, dict[str, None]] = {}  # the living children of an owner, oldest first
         self.life = self.incarnations.mint()  # of this process
-        self.turn_clock = TurnClock()
+        self.turn_clock = TurnClock(self.machine.paused_s)
         self.waits = Waits(self.turn_clock.now)
         self.inspection = Inspection(self)
         self.watches = Watches(self)

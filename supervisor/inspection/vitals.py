@@ -17,8 +17,8 @@ from gleaner.supervisor.watch.turn_clock import TurnClock
 LAG_TICKS = 20
 """The reported lag is the worst of so many ticks of the turn clock: a stall stays visible for ten seconds. A
 tick that is x late was held up for x by other work."""
-RATE_TICKS = 10
-"""Between two looks at every actor; a rate is a mean over five to ten seconds."""
+RATE_S = 4.75
+"""At least so long between two looks at every actor, at a tick: a rate is a mean over five to ten seconds."""
 ASK_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Upper bounds of the histogram: two a decade, from an actor beside the asker to a patient deadline."""
 MAX_FAILURES = 16
@@ -89,7 +89,6 @@ class Vitals:
         self._lags: deque[float] = deque([0.0], maxlen=LAG_TICKS)
         self._lives: dict[str, _Life] = {}
         self._sampled_s = self._sampled_before_s = 0.0
-        self._ticks = 0
 
     @property
     def lag_s(self) -> float:
@@ -112,16 +111,16 @@ class Vitals:
         return (handled - life.handled_before) / span_s if span_s > 0 else 0.0
 
     def since_s(self, name: str, incarnation: int) -> float | None:
-        """The loop time at which an incarnation was first seen, up to `RATE_TICKS` ticks late; None for
-        one that was not seen yet."""
+        """The loop time at which an incarnation was first seen, about `RATE_S` late at most; None for one
+        that was not seen yet."""
         life = self._lives.get(name)
         return life.since_s if life is not None and life.incarnation == incarnation else None
 
     def _tick(self, late_s: float) -> None:
         self._lags.append(late_s)
-        self._ticks += 1
-        if self._ticks % RATE_TICKS == 0:
-            self._sample(asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        if now - self._sampled_s >= RATE_S:
+            self._sample(now)
 
     def _sample(self, now: float) -> None:
         before, lives = self._lives, {}

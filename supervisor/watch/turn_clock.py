@@ -2,7 +2,8 @@
 
 A process that was stopped (SIGSTOP, a suspended machine, no processor for a while) received nothing
 meanwhile, and that is no silence of others. The clock ticks, and the lateness of a tick does not count: a
-pause of any length counts as `TICK_S` at most.
+pause of any length counts as `TICK_S` at most. Where the machine measures the pauses itself, as a simulated
+one does, none of them counts, and the clock ticks only for `each_tick`.
 
 Code that judges another process by its silence, or by a limit of its own, uses this clock. A promise to
 another party (the deadline of a request, a preemption notice, a lease that another process may take over)
@@ -15,15 +16,23 @@ from types import TracebackType
 
 TICK_S = 0.5
 """Well below the silences that are judged (seconds), and rare enough to cost nothing measurable."""
+MEASURED_TICK_S = 10 * TICK_S
+"""The same where the machine measures the pauses."""
 
 
 class TurnClock:
     """One a process, on its running loop; it ticks between `start` and `close`, and is the loop's time before
-    and after, less the time not counted by then."""
+    and after, less the time not counted by then.
 
-    def __init__(self) -> None:
+    Args:
+        paused_s: the seconds so far in which this process did not run, where its machine measures them.
+    """
+
+    def __init__(self, paused_s: Callable[[], float] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None  # of the next tick
+        self._tick_s = TICK_S if paused_s is None else MEASURED_TICK_S
+        self._paused_s = paused_s
         self._away_s = 0.0
         self.each_tick: list[Callable[[float], None]] = []
         """Called at every tick, with the seconds by which it is late: for what a process does all the time,
@@ -31,11 +40,12 @@ class TurnClock:
 
     def start(self) -> None:
         """Begin to tick; call once."""
-        self._timer = self._loop.call_later(TICK_S, self._tick)
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     def close(self) -> None:
         """No more ticks."""
-        self._away_s += self._late_s(self._loop.time())
+        if self._paused_s is None:
+            self._away_s += self._late_s(self._loop.time())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -46,12 +56,15 @@ class TurnClock:
         return now_s - self._away_s - self._late_s(now_s)
 
     def _late_s(self, now_s: float) -> float:
+        if self._paused_s is not None:
+            return self._paused_s()
         return max(now_s - self._timer.when(), 0.0) if self._timer is not None else 0.0
 
     def _tick(self) -> None:
-        late_s = self._late_s(self._loop.time())
-        self._away_s += late_s
-        self._timer = self._loop.call_later(TICK_S, self._tick)
+        late_s = max(self._loop.time() - self._timer.when(), 0.0) if self._timer is not None else 0.0
+        if self._paused_s is None:
+            self._away_s += late_s
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
         for call in self.each_tick:
             call(late_s)
 

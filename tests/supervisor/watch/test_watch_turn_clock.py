@@ -53,6 +53,19 @@ async def test_pause_counts_as_one_tick_before_and_after() -> None:
     assert clock.now() == pytest.approx(later_s, abs=TICK_S)
 
 
+async def test_measured_pause_does_not_count_at_all() -> None:
+    paused_s = 0.0
+    clock = TurnClock(lambda: paused_s)
+    clock.start()
+    before_s = clock.now()
+    pause()
+    paused_s += PAUSE_S
+    assert clock.now() == pytest.approx(before_s, abs=0.2)
+    await asyncio.sleep(1.5 * TICK_S)  # a tick, which is late, adds nothing
+    clock.close()
+    assert clock.now() == pytest.approx(before_s + 1.5 * TICK_S, abs=0.2)
+
+
 async def test_each_tick_is_called_with_the_seconds_by_which_it_is_late() -> None:
     clock, late_s = TurnClock(), list[float]()
     clock.each_tick.append(late_s.append)
