@@ -151,3 +151,68 @@ class Sickness(msgspec.Struct, frozen=True, kw_only=True):
         by_status = ", ".join(f"{status} {count}" for status, count in self.counts.items())
         found = f"{sum(self.counts.values())} of its last {self.of} verdicts failed ({by_status})"
         return f"{found}: {self.text}" if self.text else found
+
+
+class RewardStatus(Message, frozen=True):
+    """The state of the reward tier; with a `request`, also why that one has no verdict yet."""
+
+    request: str = ""
+
+
+class StageState(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage: its workers now, the most there can be, those of the last plan (None: nothing was planned),
+    items that wait and run, and the seconds that a worker takes for one (None: unknown)."""
+
+    name: str
+    workers: int
+    most: int
+    planned: int | None
+    queued: int
+    running: int
+    item_s: float | None
+
+
+class RewardHostState(msgspec.Struct, frozen=True, kw_only=True):
+    """A host: workers, items and, if it gets no new ones, why."""
+
+    name: str
+    workers: dict[str, int]
+    items: int
+    barred: list[str]
+
+
+class RewardBatchState(msgspec.Struct, frozen=True, kw_only=True):
+    """An active batch: items expected, arrived and scored; waiting and running ones; seconds since it began;
+    seconds from now until it can be complete if nothing queued (None: unknown)."""
+
+    name: str
+    expected: int
+    arrived: int
+    scored: int
+    queued: int
+    running: int
+    age_s: float
+    complete_in_s: float | None
+
+
+class ItemState(msgspec.Struct, frozen=True, kw_only=True):
+    """One request: its state in words, its batch, stage, attempts and host, for how long it has been there,
+    and how many items are in front of it."""
+
+    request: str
+    state: str
+    batch: str = ""
+    stage: str = ""
+    host: str = ""
+    attempts: int = 0
+    for_s: float = 0.0
+    ahead: int = 0
+
+
+class RewardState(Message, frozen=True):
+    """The state of the reward tier."""
+
+    stages: list[StageState]
+    hosts: list[RewardHostState]
+    batches: list[RewardBatchState]
+    item: ItemState | None = None

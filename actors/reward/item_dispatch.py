@@ -47,7 +47,7 @@ class ItemDispatch:
     """
 
     def __init__(self, pipelines: Sequence[Sequence[str]], most_waiting: int, attempts: int) -> None:
-        self._stages = list(dict.fromkeys(stage for pipeline in pipelines for stage in pipeline))
+        self.stages: list[str] = list(dict.fromkeys(stage for pipeline in pipelines for stage in pipeline))
         self._attempts = attempts
         self.items = OpenItems(most_waiting)
         self.hosts = ScoringHosts()
@@ -192,7 +192,7 @@ class ItemDispatch:
         """Give waiting items to hosts with credit."""
         now_s = asyncio.get_running_loop().time()
         given: dict[tuple[str, str], list[RewardItem]] = {}
-        for stage in self._stages:
+        for stage in self.stages:
             while self.items.waiting_in(stage) and (host := self.hosts.choose(stage)) is not None:
                 item = self.items.pick(stage, self.batches.complete_s, host.name, now_s)
                 if item is None:

@@ -21,6 +21,8 @@ from gleaner.actors.protocol.reward import (
     OfferWorkers,
     Problems,
     RewardHint,
+    RewardState,
+    RewardStatus,
     Score,
     StillOffered,
     Verdict,
@@ -38,6 +40,7 @@ from gleaner.actors.reward.scaling import WorkerScaling
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict as Scored
 from gleaner.actors.reward.settings import RewardSettings
+from gleaner.actors.reward.status import state_of
 from gleaner.configs.schema import Reward
 from gleaner.supervisor import (
     Actor,
@@ -211,6 +214,10 @@ class RewardProxy(Actor):
     async def batch_ended(self, message: BatchEnded) -> None:
         self._dispatch.end_batch(message.batch)
         self._scaling.changed()
+
+    @handles(RewardStatus)
+    async def status(self, message: RewardStatus) -> RewardState:
+        return state_of(self._dispatch, self._scaling.planned, self.ctx.now(), message.request)
 
     # -- reward hosts --
 

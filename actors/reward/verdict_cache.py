@@ -29,6 +29,10 @@ class VerdictCache:
             self.keep(batch, item, stray)
         return self._batches.get(batch, {}).get(item)
 
+    def has(self, item: str) -> bool:
+        """Whether there is a verdict of this item, of any batch."""
+        return item in self._stray or any(item in batch for batch in self._batches.values())
+
     def keep(self, batch: str, item: str, verdict: Verdict) -> None:
         """The first verdict of an item counts."""
         if verdict.status in OURS:

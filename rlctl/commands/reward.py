@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from gleaner.rlctl.commands import reward_state
 from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
 from gleaner.rlctl.errors import OK, UNSCORED, CommandError, usage
 
@@ -31,6 +32,15 @@ Exit code 0: the response has a score, even if it is 0 (a wrong answer, a time-o
 for a reason outside the response: the function raised, the service is away, there is no sandbox. 2: the
 problem or the settings cannot be used."""
 
+_ALL = """\
+Score one response as a job would (try), and show the reward tier of a running job: stages, hosts and batches
+(ps), and where one request is (tap). docs/rewards.md describes the tier."""
+
+_ALL_EXAMPLES = """\
+  rlctl reward try problem.json answer.txt --config job.toml
+  rlctl reward ps
+  rlctl reward tap step-12/3/1"""
+
 _EXAMPLES = """\
   rlctl reward try problem.json answer.txt --config job.toml
   echo "So it is 42" | rlctl reward try --config job.toml --index 3 -
@@ -46,8 +56,9 @@ MAX_LINES = 20
 
 def add(commands: Subparsers) -> None:
     """Declare the command."""
-    parser = add_command(commands, "reward", try_, description=_DESCRIPTION, examples=_EXAMPLES)
-    kinds = cast(Subparsers, parser.add_subparsers(dest="what", required=True, metavar="try"))
+    parser = add_command(commands, "reward", try_, description=_ALL, examples=_ALL_EXAMPLES)
+    kinds = cast(Subparsers, parser.add_subparsers(dest="what", required=True, metavar="COMMAND"))
+    reward_state.add(kinds)
     one = add_command(
         kinds, "try", try_, help="score one response", description=_DESCRIPTION, examples=_EXAMPLES
     )

@@ -1,0 +1,85 @@
+"""The state of the reward tier as messages, for inspection. Pure: reads what `ItemDispatch` holds."""
+
+import math
+from collections import Counter
+
+from gleaner.actors.protocol.reward import (
+    ItemState,
+    RewardBatchState,
+    RewardHostState,
+    RewardState,
+    StageState,
+)
+from gleaner.actors.reward.assignment.open_items import RewardItem
+from gleaner.actors.reward.item_dispatch import ItemDispatch
+
+WAITS, RUNS, SCORED, UNKNOWN = "waits", "runs", "has its verdict", "is not here"
+
+
+def state_of(dispatch: ItemDispatch, planned: dict[str, int], now_s: float, request: str = "") -> RewardState:
+    """Stages, hosts and batches; with a request, that item. planned: workers of each stage by the last
+    plan."""
+    running = Counter(item.stage_name for item in dispatch if item.host)
+    by_batch = Counter((item.batch, bool(item.host)) for item in dispatch)
+    return RewardState(
+        stages=[
+            StageState(
+                name=stage,
+                workers=dispatch.hosts.workers(stage),
+                most=sum(host.most.get(stage, 0) for host in dispatch.hosts),
+                planned=planned.get(stage),
+                queued=dispatch.items.waiting_in(stage),
+                running=running[stage],
+                item_s=dispatch.hosts.item_s(stage),
+            )
+            for stage in dispatch.stages
+        ],
+        hosts=[
+            RewardHostState(
+                name=host.name,
+                workers=dict(host.workers),
+                items=sum(host.has.values()),
+                barred=sorted(host.barred),
+            )
+            for host in dispatch.hosts
+        ],
+        batches=[
+            RewardBatchState(
+                name=batch.name,
+                expected=batch.expected,
+                arrived=batch.arrived,
+                scored=len(batch.arrivals_s),
+                queued=by_batch[batch.name, False],
+                running=by_batch[batch.name, True],
+                age_s=now_s - batch.origin_s,
+                complete_in_s=batch.complete_s - now_s if math.isfinite(batch.complete_s) else None,
+            )
+            for batch in dispatch.batches.active()
+        ],
+        item=_item(dispatch, request, now_s) if request else None,
+    )
+
+
+def _item(dispatch: ItemDispatch, request: str, now_s: float) -> ItemState:
+    item = dispatch.items.get(request)
+    if item is None:
+        return ItemState(request=request, state=SCORED if dispatch.verdicts.has(request) else UNKNOWN)
+    return ItemState(
+        request=request,
+        state=RUNS if item.host else WAITS,
+        batch=item.batch,
+        stage=item.stage_name,
+        host=item.host,
+        attempts=item.attempts,
+        for_s=now_s - (item.began_s if item.host else item.arrival_s),
+        ahead=0 if item.host else sum(_first(dispatch, one, item) for one in dispatch),
+    )
+
+
+def _first(dispatch: ItemDispatch, one: RewardItem, other: RewardItem) -> bool:
+    """Whether an item leaves the queue before the other one."""
+    if one.host or one.stage_name != other.stage_name or one is other:
+        return False
+    complete_s = dispatch.batches.complete_s
+    one_s, other_s = (complete_s.get(item.batch, math.inf) for item in (one, other))
+    return (one_s, one.arrival_s) < (other_s, other.arrival_s)

@@ -1,0 +1,176 @@
+"""`rlctl reward ps` and `rlctl reward tap`: the reward tier of a running job."""
+
+import argparse
+from collections.abc import Sequence
+
+from gleaner.actors.protocol.reward import ItemState, RewardState, RewardStatus
+from gleaner.rlctl.columns import Column, Styled, fitted
+from gleaner.rlctl.commands.terminal import (
+    Subparsers,
+    add_cluster,
+    add_command,
+    add_json,
+    chosen_cluster,
+    console,
+    print_json,
+    run_async,
+)
+from gleaner.rlctl.errors import NOTHING, OK, nothing
+from gleaner.rlctl.quantity_format import age
+
+_PS = """\
+Show the reward tier of a running job: its stages, its hosts, and the batches whose verdicts steps wait for.
+
+WORKERS are those that get items now, MOST those that the hosts can have, PLANNED those of the last plan
+(reward.planner). A batch is complete in DUE if nothing queues, as the last one of its kind foresees; the
+batch with the earliest time comes first."""
+
+_TAP = """\
+Show where one request is in the reward tier: whether it waits, behind how many others, or where it runs.
+
+REQUEST is its id, such as step-12/3/1 (batch, group, sample), as `rlctl tap` and the logs show it. Exit code
+3: the tier does not hold it: it is not finished yet, or its batch is over."""
+
+_PS_EXAMPLES = """\
+  rlctl reward ps
+  rlctl reward ps --json | jq .batches"""
+
+_TAP_EXAMPLES = """\
+  rlctl reward tap step-12/3/1"""
+
+_STAGES = (
+    Column("STAGE"),
+    Column("WORKERS", right=True),
+    Column("MOST", right=True),
+    Column("PLANNED", right=True),
+    Column("QUEUED", right=True),
+    Column("RUNNING", right=True),
+    Column("ITEM", right=True),
+)
+_HOSTS = (Column("HOST"), Column("WORKERS", right=True), Column("ITEMS", right=True), Column("NO NEW ITEMS"))
+_BATCHES = (
+    Column("BATCH"),
+    Column("EXPECTED", right=True),
+    Column("ARRIVED", right=True),
+    Column("SCORED", right=True),
+    Column("QUEUED", right=True),
+    Column("RUNNING", right=True),
+    Column("AGE", right=True),
+    Column("DUE", right=True),
+)
+
+
+def add(kinds: Subparsers) -> None:
+    """Declare the two commands."""
+    shown = add_command(
+        kinds, "ps", ps, help="show stages, hosts and batches", description=_PS, examples=_PS_EXAMPLES
+    )
+    tapped = add_command(
+        kinds, "tap", tap, help="show where one request is", description=_TAP, examples=_TAP_EXAMPLES
+    )
+    tapped.add_argument("request", metavar="REQUEST", help="id of a request")
+    for parser in (shown, tapped):
+        add_cluster(parser)
+        add_json(parser)
+
+
+def ps(args: argparse.Namespace) -> int:
+    """Run `rlctl reward ps`."""
+    state = _asked(args, RewardStatus())
+    if args.json:
+        print_json(state)
+        return OK
+    out = console()
+    for columns, rows in ((_STAGES, stages(state)), (_HOSTS, hosts(state)), (_BATCHES, batches(state))):
+        if rows:
+            out.print(fitted(columns, rows, out.width))
+    return OK
+
+
+def tap(args: argparse.Namespace) -> int:
+    """Run `rlctl reward tap`."""
+    item = _asked(args, RewardStatus(request=args.request)).item
+    assert item is not None
+    if args.json:
+        print_json(item)
+    else:
+        console().print(line_of(item), markup=False)
+    return OK if item.batch or item.state != "is not here" else NOTHING
+
+
+def stages(state: RewardState) -> list[Sequence[str]]:
+    """The rows of the stages."""
+    return [
+        (
+            one.name,
+            str(one.workers),
+            str(one.most),
+            "-" if one.planned is None else str(one.planned),
+            str(one.queued),
+            str(one.running),
+            "-" if one.item_s is None else f"{one.item_s:.3g} s",
+        )
+        for one in state.stages
+    ]
+
+
+def hosts(state: RewardState) -> list[Sequence[str]]:
+    """The rows of the hosts."""
+    return [
+        (
+            one.name,
+            " ".join(f"{stage} {count}" for stage, count in one.workers.items()),
+            str(one.items),
+            Styled(", ".join(one.barred) or "-", "yellow" if one.barred else ""),
+        )
+        for one in state.hosts
+    ]
+
+
+def batches(state: RewardState) -> list[Sequence[str]]:
+    """The rows of the batches, the earliest first."""
+    due_last = sorted(
+        state.batches,
+        key=lambda one: (one.complete_in_s is None, one.complete_in_s or 0.0),
+    )
+    return [
+        (
+            one.name,
+            str(one.expected or "-"),
+            str(one.arrived),
+            str(one.scored),
+            str(one.queued),
+            str(one.running),
+            age(one.age_s),
+            "-" if one.complete_in_s is None else age(one.complete_in_s),
+        )
+        for one in due_last
+    ]
+
+
+def line_of(item: ItemState) -> str:
+    """Where the request is, as a sentence."""
+    if not item.batch:
+        return f"{item.request} {item.state}"
+    tries = f", {item.attempts} attempts were lost" if item.attempts else ""
+    if item.host:
+        where = f"in {item.stage} on {item.host} for {age(item.for_s)}"
+        return f"{item.request} of {item.batch} {item.state} {where}{tries}"
+    return (
+        f"{item.request} of {item.batch} {item.state} for {item.stage} since {age(item.for_s)}, "
+        f"{item.ahead} items are in front of it{tries}"
+    )
+
+
+def _asked(args: argparse.Namespace, question: RewardStatus) -> RewardState:
+    async def ask() -> RewardState:
+        from gleaner.actors.names import REWARD
+        from gleaner.supervisor import AskFailed
+
+        async with chosen_cluster(args) as cluster:
+            try:
+                return await cluster.ask(REWARD, question, expect=RewardState)
+            except AskFailed as problem:
+                raise nothing(f"no job scores here now: {problem}") from problem
+
+    return run_async(ask())
