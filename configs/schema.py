@@ -22,6 +22,7 @@ from gleaner.configs.sections.tasks import (
     Sandbox,
     Scores,
     Task,
+    Timeouts,
 )
 from gleaner.configs.sections.training import Training
 from gleaner.configs.sections.values import Section
@@ -54,6 +55,7 @@ __all__ = [
     "Section",
     "Seeding",
     "Task",
+    "Timeouts",
     "Traces",
     "Training",
     "WarmStart",
@@ -139,6 +141,11 @@ class Config(Section, frozen=True, kw_only=True):
             raise ValueError(
                 f"engine.kind: expected builtin where job.exact is set, got {self.engine.kind}: its tokens "
                 "depend on what it decodes beside them"
+            )
+        if self.job.exact and self.reward.timeouts.adaptive:
+            raise ValueError(
+                "reward.timeouts.adaptive: expected false where job.exact is set: the limit of a program "
+                "depends on which responses were scored before it"
             )
         for section, threads in (("engine", self.engine.threads), ("training", self.training.threads)):
             if self.job.exact and threads != 1:

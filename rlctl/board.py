@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gleaner.actors.names import SCHEDULER
+from gleaner.actors.names import REWARD, SCHEDULER
 from gleaner.nodeagent.cluster_view import Processes
 from gleaner.rlctl.columns import Column, Styled, fitted
 from gleaner.rlctl.process_table import mailbox
@@ -161,12 +161,18 @@ def render(board: Board, sort: str, width: int, height: int | None = None) -> Re
     rows = [_process_row(line) for line in processes]
     more_processes = more_actors = 0
     if height is not None:
-        room = max(height - 9, 2)  # heading, costs, plan, silent ones, two headers, a gap, twice the rest
+        # heading, costs, plan, timeouts, silent ones, two headers, a gap, twice the rest
+        room = max(height - 10, 2)
         shown = min(len(rows), max(room // 2, room - len(actors)))
         rows, more_processes = rows[:shown], len(rows) - shown
         keep = max(room - shown, 1)
         actors, more_actors = actors[:keep], max(len(actors) - keep, 0)
-    parts: list[RenderableType] = [_heading(board), *_costs(board), *_plans(board)]
+    parts: list[RenderableType] = [
+        _heading(board),
+        *_costs(board),
+        *_plans(board),
+        *_timeouts(board),
+    ]
     if board.silent:
         names = ", ".join(board.silent)
         parts.append(Text(f"no answer from {names}", style="bold red", overflow="ellipsis", no_wrap=True))
@@ -188,6 +194,21 @@ def _plans(board: Board) -> Sequence[Text]:
             facts += [f"last step {took} s" for took in (figures.get("measured_s"),) if took]
             facts += [
                 f"next step predicted {seconds} s" for seconds in (figures.get("predicted_s"),) if seconds
+            ]
+            return [Text("   ".join(facts), overflow="ellipsis", no_wrap=True)]
+    return []
+
+
+def _timeouts(board: Board) -> Sequence[Text]:
+    """Programs that adaptive timeouts ended, where a job has them."""
+    for line in board.actors:
+        figures = line.actor.figures
+        if line.actor.name == REWARD and "anchors" in figures:
+            right, audited = figures.get("timeout_would_have_passed"), figures.get("timeouts_audited")
+            facts = [
+                f"timeouts: {figures.get('timeouts_cut')} programs cut",
+                f"{right} of {audited} audited right",
+                f"{figures.get('anchors')} tests with an anchor",
             ]
             return [Text("   ".join(facts), overflow="ellipsis", no_wrap=True)]
     return []

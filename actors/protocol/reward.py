@@ -112,7 +112,8 @@ class ResizeWorkers(Message, frozen=True):
 
 
 class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an item in one stage, and the seconds that a worker took for it."""
+    """The result of an item in one stage, and the seconds that a worker took for it. right_s, cut: what the
+    tests of a program took that had limits of their own (`gleaner.actors.reward.case_limits`)."""
 
     id: str
     stage: str
@@ -120,6 +121,8 @@ class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     detail: str = ""
     took_s: float = 0.0
+    right_s: tuple[float, ...] = ()
+    cut: bool = False
 
 
 class ItemsScored(Message, frozen=True):

@@ -20,6 +20,7 @@ from gleaner.actors.protocol.reward import (
     WorkersTaken,
 )
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.case_limits import CaseTimes
 from gleaner.actors.reward.pool import PoolFailed, WorkerPool
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.verdicts import OVERLOADED, VERIFIER_FAILED
@@ -138,6 +139,7 @@ class RewardHost(Actor):
         verdict, took_s = await self._verdict(item)
         self._scored += 1
         self._running.pop(item.id, None)
+        tests = verdict.tests or CaseTimes()
         self._results[item.id] = ItemResult(
             id=item.id,
             stage=item.stage,
@@ -145,6 +147,8 @@ class RewardHost(Actor):
             status=verdict.status,
             detail=verdict.detail,
             took_s=took_s,
+            right_s=tests.right_s,
+            cut=tests.cut,
         )
         self._ready.set()
 

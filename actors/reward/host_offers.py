@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gleaner.actors.protocol.instances import Withdrawn
-from gleaner.actors.protocol.reward import ItemsScored, OfferWorkers, WorkersTaken
+from gleaner.actors.protocol.reward import ItemResult, ItemsScored, OfferWorkers, WorkersTaken
+from gleaner.actors.reward.case_limits import CaseTimes
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.remote_workers import RemoteWorkers
 from gleaner.actors.reward.scoring_queue import Verdict
@@ -76,7 +77,7 @@ class HostOffers:
             status, score = result.status, result.score
             valid = status in OURS or (status in PROGRAMS and score is not None and math.isfinite(score))
             verdict = (
-                Verdict(None if status in OURS else score, status, result.detail)
+                Verdict(None if status in OURS else score, status, result.detail, _tests(result))
                 if valid
                 else Verdict(
                     None, VERIFIER_FAILED, f"{message.host} sent status {status!r:.40}, score {score}"
@@ -125,3 +126,7 @@ class HostOffers:
         lost = self._dispatch.leave(name)
         self._changed()
         return lost
+
+
+def _tests(result: ItemResult) -> CaseTimes | None:
+    return CaseTimes(result.right_s, result.cut) if result.right_s or result.cut else None

@@ -10,6 +10,8 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from gleaner.actors.reward.case_limits import CaseLimits, CaseTimes
+
 MAX_FRAME_BYTES = 16 * 2**20
 PREFIX = struct.Struct("<I")
 
@@ -25,11 +27,13 @@ class _Shape(msgspec.Struct, frozen=True, tag=True):
 
 
 class ScoreItem(_Shape, frozen=True):
-    """Score the response `tokens` to problem `index` of a split."""
+    """Score the response `tokens` to problem `index` of a split. limits: of the tests of its program; None:
+    its verifier's."""
 
     split: str
     index: int
     tokens: list[int]
+    limits: CaseLimits | None = None
 
 
 class ProblemItem(_Shape, frozen=True):
@@ -50,11 +54,12 @@ class Ready(_Shape, frozen=True):
 
 
 class ScoreOut(_Shape, frozen=True):
-    """The reward, and the verdict's other fields (`verdicts`)."""
+    """The reward, and the verdict's other fields (`verdicts`). tests: of a program that had limits."""
 
     score: float
     status: str = "ok"
     detail: str = ""
+    tests: CaseTimes | None = None
 
 
 class ScoresOut(_Shape, frozen=True):
@@ -92,9 +97,9 @@ def pack(shape: Item | Answer) -> bytes:
     return PREFIX.pack(len(body)) + body
 
 
-def score_item(split: str, index: int, tokens: bytes) -> ScoreItem:
+def score_item(split: str, index: int, tokens: bytes, limits: CaseLimits | None = None) -> ScoreItem:
     """The item of a response, given as u32 tokens, little-endian."""
-    return ScoreItem(split, index, array("I", tokens).tolist())
+    return ScoreItem(split, index, array("I", tokens).tolist(), limits)
 
 
 def length(prefix: bytes) -> int:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.scoring import (
     ScorerUnusable,
     ScoringWorker,
@@ -89,8 +90,8 @@ def verdict_of(answer: pipe.Answer | Verdict) -> Verdict:
     match answer:
         case Verdict():
             return answer
-        case pipe.ScoreOut(score, status, detail):
-            return Verdict(None if status in OURS else score, status, detail)
+        case pipe.ScoreOut(score, status, detail, tests):
+            return Verdict(None if status in OURS else score, status, detail, tests)
         case pipe.Failed(detail):
             return Verdict(None, VERIFIER_FAILED, detail)
     return Verdict(None, VERIFIER_FAILED, f"the worker answered {type(answer).__name__}")
@@ -182,13 +183,21 @@ class WorkerPool:
         await asyncio.gather(*self._slots, return_exceptions=True)
 
     async def score(
-        self, split: str, index: int, tokens: Sequence[int], *, deadline_s: float | None = None
+        self,
+        split: str,
+        index: int,
+        tokens: Sequence[int],
+        *,
+        limits: CaseLimits | None = None,
+        deadline_s: float | None = None,
     ) -> Verdict:
-        """The verdict of a response; `deadline_s` counts from the moment that a worker has it, at each try.
+        """The verdict of a response. limits: of the tests of its program. deadline_s: of each try, from the
+        moment that a worker has it.
 
         Raises `Overloaded` (the queue is full) or `PoolFailed`.
         """
-        return (await self.scored(pipe.ScoreItem(split, index, list(tokens)), deadline_s=deadline_s))[0]
+        item = pipe.ScoreItem(split, index, list(tokens), limits)
+        return (await self.scored(item, deadline_s=deadline_s))[0]
 
     async def scored(self, item: pipe.ScoreItem, *, deadline_s: float | None = None) -> tuple[Verdict, float]:
         """As `score`, with the seconds that a worker took for this item."""

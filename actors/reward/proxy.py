@@ -2,11 +2,13 @@
 
 Owns the open items and their hosts: the worker processes of its own host, and those that reward hosts offer.
 A wrong answer, a verifier that hangs and one that crashes are all verdicts; none of them is a hang or the
-proxy's own death. A reward may be computed more than once (the proxy keeps no journal); the manager counts
-the first verdict only.
+proxy's own death. A reward may be computed more than once (the proxy keeps no verdicts over a restart); the
+manager counts the first verdict only. With adaptive timeouts it holds the anchors of the job's tests, and
+journals them.
 """
 
 import asyncio
+from array import array
 from collections import Counter
 from functools import partial
 
@@ -30,8 +32,10 @@ from gleaner.actors.protocol.reward import (
 )
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.assignment.open_items import RewardItem, TooMany
+from gleaner.actors.reward.case_limits import CaseLimits, CaseTimes
 from gleaner.actors.reward.host_offers import HostOffers
 from gleaner.actors.reward.item_dispatch import ItemDispatch
+from gleaner.actors.reward.journal import RewardJournal
 from gleaner.actors.reward.local_workers import LocalWorkers
 from gleaner.actors.reward.planning.choice import STATIC
 from gleaner.actors.reward.planning.items import Stage
@@ -41,6 +45,7 @@ from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict as Scored
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.status import state_of
+from gleaner.actors.reward.timeouts import AdaptiveTimeouts
 from gleaner.configs.schema import Reward
 from gleaner.supervisor import (
     Actor,
@@ -60,6 +65,8 @@ SCORE = "score"
 """The stage of a pipeline that has one."""
 MOST_ITEMS = 2**16
 """That a batch may be announced with."""
+ADAPTIVE_SPLIT = "train"
+"""Held-out responses are measured, so no limit of theirs depends on other responses."""
 
 
 def settings_of_task(settings: RewardSettings) -> dict[str, object]:
@@ -110,8 +117,14 @@ class RewardProxy(Actor):
         )
         self._dispatch = ItemDispatch([[SCORE]], settings.reward.max_queue, settings.reward.attempts)
         self._given: Counter[str] = Counter()  # verdicts, by status
+        self._timeouts: AdaptiveTimeouts | None = None
+        self._audits = False  # one at a time, so audits take no more than one worker
 
     async def on_start(self) -> None:
+        if self._limits.timeouts.adaptive:
+            self._timeouts = AdaptiveTimeouts(self._limits.timeouts, self.ctx.rng)
+            self._journal = RewardJournal(self.ctx.journal, self._timeouts, self.ctx.log)
+            await self._journal.replay()
         self._pool.start(self.ctx.wait)
         self.ctx.at_end(self._pool.close)
         planner = self._limits.planner
@@ -178,7 +191,8 @@ class RewardProxy(Actor):
         if len(message.tokens) % 4:
             raise Refused(f"{message.request}: {len(message.tokens)} bytes are no u32 tokens")
         try:
-            work = pipe.pack(pipe.score_item(message.split, message.index, message.tokens))
+            limits = self._case_limits(message)
+            work = pipe.pack(pipe.score_item(message.split, message.index, message.tokens, limits))
         except pipe.BadFrame as problem:
             raise Refused(f"{message.request}: {problem}") from problem
         deferred = Deferred()
@@ -188,13 +202,14 @@ class RewardProxy(Actor):
         except TooMany as full:
             deferred.answer(Overloaded(str(full)))
             return deferred
-        verdict.add_done_callback(partial(self._answer, message.request, deferred))
+        verdict.add_done_callback(partial(self._answer, message, deferred))
         batch = self._dispatch.batches.get(message.batch)
         if batch is not None and batch.arrived == 1:
             self._scaling.changed()
         return deferred
 
-    def _answer(self, request: str, deferred: Deferred, done: "asyncio.Future[Scored]") -> None:
+    def _answer(self, message: Score, deferred: Deferred, done: "asyncio.Future[Scored]") -> None:
+        request = message.request
         if done.cancelled():
             deferred.answer(Refused(f"{request}: its verdict is not needed any more"))
         elif (problem := done.exception()) is not None:
@@ -202,6 +217,8 @@ class RewardProxy(Actor):
         else:
             verdict = done.result()
             self._given[verdict.status] += 1
+            if verdict.tests:
+                self._learn(message, verdict.tests)
             deferred.answer(
                 Verdict(request=request, score=verdict.score, status=verdict.status, detail=verdict.detail)
             )
@@ -250,6 +267,40 @@ class RewardProxy(Actor):
     async def on_terminated(self, event: Terminated) -> None:
         self._offers.ended(event.name, event.incarnation, event.cause)
 
+    # -- timeouts --
+
+    def _case_limits(self, message: Score) -> CaseLimits | None:
+        if self._timeouts is None:
+            return None
+        adapts = message.split == ADAPTIVE_SPLIT
+        return self._timeouts.limits(_problem(message)) if adapts else self._timeouts.unanchored()
+
+    def _learn(self, message: Score, tests: CaseTimes) -> None:
+        timeouts, problem = self._timeouts, _problem(message)
+        if timeouts is None or message.split != ADAPTIVE_SPLIT:
+            return
+        if raised := timeouts.observe(problem, tests):
+            self._journal.anchor_raised(problem, raised)
+        if tests.cut and not self._audits and timeouts.audits():
+            self._audits = True
+            self.ctx.background(self._audit(message, timeouts), "audit")
+
+    async def _audit(self, message: Score, timeouts: AdaptiveTimeouts) -> None:
+        """Run a program that was cut up to the longest limit, on this host; its verdict has been given."""
+        late_s = self._limits.verdict_s * (1 + self._pool.queued // self._pool.workers)
+        try:
+            async with self.ctx.wait("an audit", on=WORKERS, deadline_s=late_s, go_on=True):
+                tokens, limits = array("I", message.tokens), timeouts.unanchored()
+                found = await self._pool.score(message.split, message.index, tokens, limits=limits)
+        except (Overloaded, PoolFailed) as problem:
+            self.ctx.log.debug("no audit of %s: %s", message.request, problem)
+        else:
+            raised = timeouts.observe_audit(_problem(message), found.tests) if found.tests else None
+            if raised:
+                self._journal.anchor_raised(_problem(message), raised)
+        finally:
+            self._audits = False
+
     def summary(self) -> dict[str, str | int | float]:
         items = self._dispatch.items
         return {
@@ -263,4 +314,19 @@ class RewardProxy(Actor):
             "workers_lost": self._pool.deaths.total(),
             **dict(sorted(self._dispatch.counts.items())),
             **{f"verdicts_{status}": count for status, count in sorted(self._given.items())},
+            **self._timeout_counts(),
         }
+
+    def _timeout_counts(self) -> dict[str, int]:
+        if self._timeouts is None:
+            return {}
+        return {
+            "timeouts_cut": self._timeouts.cut,
+            "timeouts_audited": self._timeouts.audited,
+            "timeout_would_have_passed": self._timeouts.would_have_passed,
+            "anchors": self._timeouts.tests,
+        }
+
+
+def _problem(message: Score) -> str:
+    return f"{message.split}/{message.index}"

@@ -8,6 +8,7 @@ import asyncio
 from dataclasses import dataclass
 
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.case_limits import CaseTimes
 
 TOGETHER = 32
 TOKENS_TOGETHER = 2**20
@@ -16,11 +17,12 @@ TOKENS_TOGETHER = 2**20
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The result of a response. A status of ours has no score, any other but `ok` that of the settings for
-    it, and `detail` gives the reason."""
+    it, and `detail` gives the reason. tests: of a program that had limits."""
 
     score: float | None
     status: str
     detail: str = ""
+    tests: CaseTimes | None = None
 
 
 @dataclass(slots=True)
@@ -35,7 +37,8 @@ class ScoringItem:
     deadline_s: float
     done: "asyncio.Future[pipe.Answer | Verdict]"
     attempts: int = 0
-    alone: bool = False  # items that were given together with it cost a worker
+    alone: bool = False
+    """Items that were given together with it cost a worker, or its program may take long."""
     took_s: float = 0.0  # its share of a worker's time, in the last try
 
     @property
@@ -68,9 +71,11 @@ class ScoringQueue:
         `pipe.BadFrame`, and what `fail` was called with."""
         frame = pipe.pack(item)
         self._submitted += 1
-        scores, tokens = (True, len(item.tokens)) if isinstance(item, pipe.ScoreItem) else (False, 0)
+        scores, tokens, alone = False, 0, False
+        if isinstance(item, pipe.ScoreItem):
+            scores, tokens, alone = True, len(item.tokens), item.limits is not None
         done: asyncio.Future[pipe.Answer | Verdict] = asyncio.get_running_loop().create_future()
-        queued = ScoringItem(self._submitted, frame, tokens, scores, deadline_s, done)
+        queued = ScoringItem(self._submitted, frame, tokens, scores, deadline_s, done, alone=alone)
         self._items[queued.number] = queued
         self.put_back(queued)
         try:

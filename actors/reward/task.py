@@ -12,12 +12,19 @@ from pathlib import Path
 
 import msgspec
 
+from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.mixture import Mixture
 from gleaner.actors.reward.prompts import BadConversation, Prompts
 from gleaner.actors.reward.source import BadTask, Source, Split, TextProblem
 from gleaner.actors.reward.verdicts import Judgement
-from gleaner.actors.reward.verifiers.port import BadVerifier, JudgeSpec, Verifier, VerifierSpec
+from gleaner.actors.reward.verifiers.port import (
+    BadVerifier,
+    JudgeSpec,
+    Verifier,
+    VerifierSpec,
+    scored_within,
+)
 from gleaner.actors.reward.verifiers.registry import HTTP, JUDGE, PYTHON, REASONING, make
 from gleaner.configs.schema import Config, JudgePart
 from gleaner.configs.schema import Task as Settings
@@ -137,12 +144,16 @@ class Task:
 
     def score_all(self, items: Sequence[tuple[Split, int, Sequence[int]]]) -> list[Judgement]:
         """The scores of responses: split and index of each problem, tokens of the response."""
-        return self._verifier.score_all(
-            [
-                (self._source.entry(split, index), self._prompts.decode(tokens))
-                for split, index, tokens in items
-            ]
-        )
+        return self.score_within(items, [None] * len(items))
+
+    def score_within(
+        self, items: Sequence[tuple[Split, int, Sequence[int]]], limits: Sequence[CaseLimits | None]
+    ) -> list[Judgement]:
+        """The same. limits: of the tests of each program; None: its verifier's."""
+        read = [
+            (self._source.entry(split, index), self._prompts.decode(tokens)) for split, index, tokens in items
+        ]
+        return scored_within(self._verifier, read, limits)
 
     def _tokens(self, entry: Entry, split: Split, index: int) -> list[int]:
         try:
@@ -183,11 +194,18 @@ class Tasks:
 
     def score_all(self, items: Sequence[tuple[Split, int, Sequence[int]]]) -> list[Judgement]:
         """The scores of responses; those of one task are scored together."""
+        return self.score_within(items, [None] * len(items))
+
+    def score_within(
+        self, items: Sequence[tuple[Split, int, Sequence[int]]], limits: Sequence[CaseLimits | None]
+    ) -> list[Judgement]:
+        """The same. limits: of the tests of each program; None: its verifier's."""
         places = [self._place(split, index) for split, index, _ in items]
         found: dict[int, Judgement] = {}
         for task in dict.fromkeys(task for task, _ in places):
             own = [at for at, place in enumerate(places) if place[0] == task]
-            judged = self._tasks[task].score_all([(items[at][0], places[at][1], items[at][2]) for at in own])
+            asked = [(items[at][0], places[at][1], items[at][2]) for at in own]
+            judged = self._tasks[task].score_within(asked, [limits[at] for at in own])
             found.update(zip(own, judged, strict=True))
         return [found[at] for at in range(len(items))]
 

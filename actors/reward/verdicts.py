@@ -7,10 +7,11 @@ tried elsewhere, then sampled again, and is never trained on with a made-up scor
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gleaner.actors.reward.case_limits import CaseTimes
 from gleaner.actors.reward.sandbox.port import Outcome, Status
 
 OK, NO_ANSWER, COMPILE_FAILED = "ok", "no_answer", "compile_failed"
-LOST, OVERLOADED, UNAVAILABLE = "lost", "overloaded", "unavailable"
+LOST, OVERLOADED, UNAVAILABLE = "lost", Status.OVERLOADED.value, "unavailable"
 SANDBOX_FAILED, VERIFIER_FAILED = "sandbox_failed", "verifier_failed"
 
 PROGRAMS = frozenset(
@@ -18,7 +19,7 @@ PROGRAMS = frozenset(
         OK,
         NO_ANSWER,
         COMPILE_FAILED,
-        *(status.value for status in Status if status is not Status.SANDBOX_FAILED),
+        *(status.value for status in Status if status not in (Status.SANDBOX_FAILED, Status.OVERLOADED)),
     }
 )
 """Statuses of the response itself."""
@@ -32,7 +33,8 @@ class Judgement:
     with a status of ours it is never used.
 
     detail: further information as text. parts: the components of the score, by name, such as the tests that
-    passed; shown, not summed. cpu_s: processor time of its programs, where they ran for it alone.
+    passed; shown, not summed. cpu_s: processor time of its programs, where they ran for it alone. tests: of a
+    program that had limits.
     """
 
     score: float
@@ -40,6 +42,7 @@ class Judgement:
     detail: str = ""
     parts: Mapping[str, float] = field(default_factory=dict)
     cpu_s: float = 0.0
+    tests: CaseTimes | None = None
 
 
 def of_failure(outcome: Outcome) -> Judgement:

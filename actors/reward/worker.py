@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO, Protocol, cast, runtime_checkable
 
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.verdicts import OURS, PROGRAMS, Judgement
 from gleaner.supervisor.process import die_with_parent
 
@@ -45,6 +46,15 @@ class ScoresTogether(Protocol):
     """A scorer for which many responses together cost less than each alone."""
 
     def score_all(self, items: Sequence[tuple[str, int, Sequence[int]]]) -> list[Judgement]: ...
+
+
+@runtime_checkable
+class ScoresWithin(Protocol):
+    """A scorer that can limit the tests of programs."""
+
+    def score_within(
+        self, items: Sequence[tuple[str, int, Sequence[int]]], limits: Sequence[CaseLimits | None]
+    ) -> list[Judgement]: ...
 
 
 def task(config: Mapping[str, object]) -> Scorer:
@@ -86,16 +96,23 @@ def _answer(scorer: Scorer, item: pipe.Item) -> pipe.Answer:
             return pipe.ProblemOut(posed.question, list(posed.prompt_tokens))
         if isinstance(item, pipe.ScoreItems):
             return pipe.ScoresOut(_together(scorer, item.items))
-        return _out(scorer.score(item.split, item.index, item.tokens))
+        return _together(scorer, [item])[0] if item.limits else _out(_alone(scorer, item))
     except (Exception, SystemExit) as error:  # noqa: BLE001  # its verdict, whatever it is
         return pipe.Failed(describe(error))
 
 
 def _together(scorer: Scorer, items: Sequence[pipe.ScoreItem]) -> list[pipe.ScoreOut]:
     whole = [(item.split, item.index, item.tokens) for item in items]
+    limits = [item.limits for item in items]
+    if isinstance(scorer, ScoresWithin) and any(limits):
+        return [_out(judged) for judged in scorer.score_within(whole, limits)]
     if isinstance(scorer, ScoresTogether):
         return [_out(judged) for judged in scorer.score_all(whole)]
-    return [_out(scorer.score(*one)) for one in whole]
+    return [_out(_alone(scorer, item)) for item in items]
+
+
+def _alone(scorer: Scorer, item: pipe.ScoreItem) -> float | Judgement:
+    return scorer.score(item.split, item.index, item.tokens)
 
 
 def _out(judged: float | Judgement) -> pipe.ScoreOut:
@@ -106,7 +123,7 @@ def _out(judged: float | Judgement) -> pipe.ScoreOut:
         raise TypeError(f"the score is no number but {found.score!r:.80}")
     if not math.isfinite(found.score):
         raise ValueError(f"the score is {found.score}")
-    return pipe.ScoreOut(float(found.score), found.status, found.detail[:MAX_DETAIL])
+    return pipe.ScoreOut(float(found.score), found.status, found.detail[:MAX_DETAIL], found.tests)
 
 
 def describe(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from gleaner.actors.gateway.openai.tools import HERMES, MISTRAL, Form, ToolCall,
 from gleaner.actors.model.byte_ranges import Run
 from gleaner.actors.model.tensor_spec import TensorSpec
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.case_limits import CaseLimits, CaseTimes
 from gleaner.actors.weights.image.manifest import Manifest, ManifestError, hashed
 from gleaner.chaos.examples import example
 from gleaner.chaos.fuzz.target import Target, WrongAccept, same
@@ -197,10 +198,15 @@ def _pipe(data: bytes) -> None:
 
 
 def _pipes() -> list[bytes]:
-    items: list[pipe.Item] = [pipe.ScoreItem("train", 3, [1, 2, 70000]), pipe.ProblemItem("train", 3)]
+    items: list[pipe.Item] = [
+        pipe.ScoreItem("train", 3, [1, 2, 70000]),
+        pipe.ScoreItem("train", 3, [1], CaseLimits(30.0, (2.0, 4.5))),
+        pipe.ProblemItem("train", 3),
+    ]
     answers: list[pipe.Answer] = [
         pipe.Ready(),
         pipe.ScoreOut(0.5),
+        pipe.ScoreOut(1.0, tests=CaseTimes((0.1, 3.0), cut=True)),
         pipe.ProblemOut("2+2?", [1, 2]),
         pipe.Failed("why"),
     ]

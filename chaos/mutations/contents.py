@@ -106,8 +106,8 @@ CONTENTS: tuple[Mutation, ...] = (
         "score the first tokens",
         "a verifier gets all tokens of a response",
         "reward.pool",
-        "pipe.ScoreItem(split, index, list(tokens))",
-        "pipe.ScoreItem(split, index, list(tokens)[:32])",
+        "pipe.ScoreItem(split, index, list(tokens), limits)",
+        "pipe.ScoreItem(split, index, list(tokens)[:32], limits)",
         ("verdicts",),
     ),
     _slip(

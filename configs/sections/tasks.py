@@ -255,6 +255,29 @@ class Scores(Section, frozen=True, kw_only=True):
         return {name: score for name in self.__struct_fields__ if (score := getattr(self, name))}
 
 
+class Timeouts(Section, frozen=True, kw_only=True):
+    """Time limits of programs that adapt to each test (docs/rewards.md#adaptive-timeouts)."""
+
+    adaptive: bool = False
+    """Whether a test of a program (verifier `code`) is ended at `factor` times the longest processor time
+    that it took in a right response so far. Off, because a right response that is far slower than the others
+    then scores 0; whether that matters is to be measured for a job first."""
+    factor: Annotated[float, Meta(ge=1)] = 1.5
+    """Limit of a test over the longest time in a right response."""
+    min_s: Positive = 2.0
+    """Least limit of a test, processor time."""
+    max_s: Positive = 30.0
+    """Most, and that of a test that no response has passed yet. `reward.deadline_s` is of all tests of a
+    program, so it must not be less."""
+    audit_share: Annotated[float, Meta(ge=0, le=1)] = 0.01
+    """Share of the programs that were cut which run once more, up to `max_s`, after their verdict: the counts
+    show how many of them were right."""
+
+    def __post_init__(self) -> None:
+        if self.min_s > self.max_s:
+            raise ValueError(f"min_s: expected at most max_s ({self.max_s:g}), got {self.min_s:g}")
+
+
 class Reward(Section, frozen=True, kw_only=True):
     """Scoring of answers."""
 
@@ -285,6 +308,7 @@ class Reward(Section, frozen=True, kw_only=True):
     http: Http = Http()
     planner: Planner = Planner()
     judge: Judge = Judge()
+    timeouts: Timeouts = Timeouts()
 
     @property
     def worker_s(self) -> float:
@@ -305,6 +329,11 @@ class Reward(Section, frozen=True, kw_only=True):
         return max(self.sick_s, self.verdict_s)
 
     def __post_init__(self) -> None:
+        if self.timeouts.adaptive and self.timeouts.max_s > self.deadline_s:
+            raise ValueError(
+                f"timeouts.max_s: expected at most reward.deadline_s ({self.deadline_s:g}), which is of all "
+                f"tests of a program, got {self.timeouts.max_s:g}: raise deadline_s"
+            )
         if self.judge.url and self.judge.max_concurrent < self.workers:
             raise ValueError(
                 f"judge.max_concurrent: expected at least 1 for each of {self.workers} workers, got "

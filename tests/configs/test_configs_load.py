@@ -114,6 +114,25 @@ def test_exact_job_is_on_policy(tmp_path: Path) -> None:
     assert "rollout.staleness: expected 0 where job.exact is set, got 1" in refused(file)
 
 
+@pytest.mark.parametrize(
+    ("section", "answer"),
+    [
+        ("min_s = 31", "reward.timeouts.min_s: expected at most max_s (30), got 31"),
+        ("factor = 0.9", "reward.timeouts.factor: expected a number ≥ 1, got 0.9"),
+        ("audit_share = 1.5", "reward.timeouts.audit_share: expected a number ≥ 0 and ≤ 1, got 1.5"),
+        ("adaptive = true", "reward.timeouts.max_s: expected at most reward.deadline_s (2), which is of"),
+    ],
+)
+def test_contradictory_timeouts_are_refused(tmp_path: Path, section: str, answer: str) -> None:
+    assert answer in refused(write(tmp_path, f"[reward.timeouts]\n{section}\n"))
+
+
+def test_exact_job_has_no_adaptive_timeouts(tmp_path: Path) -> None:
+    sections = "[job]\nexact = true\n[reward]\ndeadline_s = 30\n[reward.timeouts]\nadaptive = true\n"
+    found = refused(write(tmp_path, sections))
+    assert "reward.timeouts.adaptive: expected false where job.exact is set" in found
+
+
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     file = write(tmp_path, "[job]\nsteps = -1\n[nothing]\nx = 1\n")
     message = refused(file, "rollout.samples=one").splitlines()

@@ -76,6 +76,19 @@ def test_next_plan_is_shown_beside_last_step_times() -> None:
     assert "T_seed 12.5 s   N_prem 4   last step 61.0 s   next step predicted 58.0 s" in text
 
 
+def test_timeouts_are_shown_for_a_job_that_adapts_them() -> None:
+    figures: dict[str, str | int | float] = {
+        "timeouts_cut": 40, "timeouts_audited": 3, "timeout_would_have_passed": 1, "anchors": 900
+    }  # fmt: skip
+    for shown in ({}, figures):
+        proxy = msgspec.structs.replace(actor("reward/proxy"), figures=shown)
+        board = Meter().observe(Processes([process("head", 1.0, 0.0, proxy)], []))
+        text = "\n".join(drawn(render(board, "rate", 120), 120))
+        line = "timeouts: 40 programs cut   1 of 3 audited right   900 tests with an anchor"
+        assert (line in text) == bool(shown)
+        assert ("timeouts:" in text) == bool(shown)
+
+
 @given(st.integers(20, 200), st.integers(9, 60), st.integers(0, 30), st.sampled_from(list(SORTS)))
 def test_view_fits_any_terminal_and_shows_sort_column(
     width: int, height: int, actors: int, sort: str

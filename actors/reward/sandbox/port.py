@@ -22,7 +22,7 @@ class Isolation(StrEnum):
 
 
 class Status(StrEnum):
-    """How a program ended. All but SANDBOX_FAILED are the program's own fault, and score."""
+    """How a program ended. All but the last two are the program's own fault, and score."""
 
     OK = "ok"
     TIMEOUT = "timeout"
@@ -32,6 +32,8 @@ class Status(StrEnum):
     FORBIDDEN = "forbidden"
     SANDBOX_FAILED = "sandbox_failed"
     """The sandbox's own failure: the program was not run, or not to its end. Never scores."""
+    OVERLOADED = "overloaded"
+    """The host had no processor for the program. Never scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,7 +155,7 @@ class RunningProgram:
     def _verdict(self, report: wire.Json) -> tuple[Status, str, bytes]:
         limits, why = self.work.limits, str(report.get("why", ""))
         if why == "starved":
-            return Status.SANDBOX_FAILED, f"no processor for it within {report['wall_s']} s", b""
+            return Status.OVERLOADED, f"no processor for it within {report['wall_s']} s", b""
         if "failed" in report:
             return Status.SANDBOX_FAILED, str(report["failed"]), b""
         if self._late:

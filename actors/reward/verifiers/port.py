@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.sandbox.detection import AUTO
 from gleaner.actors.reward.verdicts import Judgement
@@ -62,6 +63,26 @@ class Verifier(Protocol):
 
     def check(self, entry: Entry) -> str:
         """The error of a problem for this verifier, "" for none. Pure."""
+
+
+@runtime_checkable
+class LimitsTests(Protocol):
+    """A verifier of programs whose tests can have limits of their own."""
+
+    def score_within(
+        self, items: Sequence[tuple[Entry, str]], limits: Sequence[CaseLimits | None]
+    ) -> list[Judgement]:
+        """As `score_all`, with the limits of each program; None: those of the verifier. Judgements of
+        programs that had limits have `tests`."""
+
+
+def scored_within(
+    verifier: Verifier, items: Sequence[tuple[Entry, str]], limits: Sequence[CaseLimits | None]
+) -> list[Judgement]:
+    """The scores by a verifier, within the limits if it can have some."""
+    if any(limits) and isinstance(verifier, LimitsTests):
+        return verifier.score_within(items, limits)
+    return verifier.score_all(items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

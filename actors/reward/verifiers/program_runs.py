@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NoReturn
 
+from gleaner.actors.reward.verifiers import watched_child
 from gleaner.actors.reward.verifiers.stdin_runs import (
     EXITED,
     MAX_OUTPUT_BYTES,
@@ -51,21 +52,24 @@ _KINDS = {b"v": VALUE, b"r": RAISED, b"t": TOO_LONG}
 def run(payload: bytes) -> bytes:
     """The result of each test, as JSON: a list of `Result`, shorter where `stop` is set and one was not done.
 
-    payload: JSON with source, call (a function, or "" for stdin), inputs, test_s (processor time of a test)
-    and stop (at the first test that is not done).
+    payload: JSON with source, call (a function, or "" for stdin), inputs, tests_s (processor time of each
+    test), watched (whether a test is ended at once at its time, and the first call's holds the module's) and
+    stop (at the first test that is not done).
     """
     asked = json.loads(payload)
-    source, inputs, test_s = asked["source"], asked["inputs"], asked["test_s"]
+    source, inputs = asked["source"], asked["inputs"]
     results: list[Result] = []
+    if asked["watched"]:
+        watched_child.block()
     with open(SOURCE, "w", encoding="utf-8", errors="surrogatepass") as file:  # for tracebacks and inspect
         file.write(source)
     if asked["call"]:
         while len(results) < len(inputs) and not (results and asked["stop"] and results[-1][0] != VALUE):
-            results += _calls(asked, inputs[len(results) :])
+            results += _calls(asked, len(results))
     else:
         code, problem = _compiled(source)
-        tests = StdinTests()
-        for text in inputs:
+        tests = StdinTests(watched=asked["watched"])
+        for text, test_s in zip(inputs, asked["tests_s"], strict=True):
             given = text.encode("utf-8", "surrogatepass")
             results.append(
                 tests.run(lambda: _be_program(code), given, test_s) if code else (RAISED, problem, 0.0)
@@ -78,13 +82,12 @@ def run(payload: bytes) -> bytes:
 def calls(payload: bytes) -> bytes:
     """As `run`, for a function whose calls never end this process."""
     asked, dumps = json.loads(payload), json.dumps  # the model's code may replace what a module holds
-    test_s = asked["test_s"]
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.close(nothing)
     lines = asked["source"].splitlines(keepends=True)
     linecache.cache[SOURCE] = (len(asked["source"]), None, lines, SOURCE)  # for tracebacks and inspect
-    results = [_result(*one, test_s) for one in _called(asked, asked["inputs"])]
+    results = [_result(*one) for one in zip(_called(asked, 0), asked["tests_s"], strict=False)]
     return dumps(results).encode("utf-8", "replace")
 
 
@@ -146,30 +149,48 @@ def _fresh_streams() -> None:
     )
 
 
-def _calls(asked: dict[str, Any], inputs: list[Any]) -> list[Result]:
-    """Calls of a function in one child, up to the first that ends it."""
-    out = nameless_file("told")
+def _calls(asked: dict[str, Any], first: int) -> list[Result]:
+    """Calls of a function in one child, from the `first` input up to the first call that ends it."""
+    out, tests_s = nameless_file("told"), asked["tests_s"]
     try:
         pid = os.fork()
         if pid == 0:
-            _be_function(asked, inputs, out)
-        status, cpu_s = wait_for(pid)
-        results = _frames(out, len(inputs), asked["test_s"])
+            _be_function(asked, first, out)
+        watch = _Calls(out, tests_s, first)
+        status, cpu_s, late = watched_child.ended(pid, watch.may_use) if asked["watched"] else wait_for(pid)
+        results = _frames(out, tests_s[first:])
     finally:
         os.close(out)
-    done = len(results) == len(inputs) or (asked["stop"] and results and results[-1][0] != VALUE)
+    done = len(results) == len(tests_s) - first or (asked["stop"] and results and results[-1][0] != VALUE)
     if not done:
         spent_s = cpu_s - sum(one[2] for one in results)
         ended = EXITED, f"exit code {os.waitstatus_to_exitcode(status)} within a call", spent_s
-        results.append(failure(status, spent_s, math.inf) or ended)
+        results.append(failure(status, spent_s, 0.0 if late else math.inf) or ended)
     return results
 
 
-def _frames(out: int, most: int, test_s: float) -> list[Result]:
-    """The tests that a child reported."""
+class _Calls:
+    """How much processor time a child may use by the call that it is in. Its module may use as much as the
+    first test, which has that time within its own."""
+
+    def __init__(self, out: int, tests_s: list[float], first: int) -> None:
+        self._out, self._tests_s, self._at, self._call = out, tests_s, 0, first
+        self._from_s = tests_s[0] if first else 0.0
+
+    def may_use(self, used_s: float) -> float:
+        """See `watched_child.ended`."""
+        while len(head := os.pread(self._out, _HEAD.size, self._at)) == _HEAD.size:
+            self._at += _HEAD.size + _HEAD.unpack(head)[2]
+            self._call += 1
+            self._from_s = used_s
+        return self._from_s + self._tests_s[min(self._call, len(self._tests_s) - 1)]
+
+
+def _frames(out: int, tests_s: list[float]) -> list[Result]:
+    """The tests that a child reported. tests_s: limits of those that it was to do."""
     results: list[Result] = []
     at = 0
-    while len(results) < most:
+    while len(results) < len(tests_s):
         head = os.pread(out, _HEAD.size, at)
         if len(head) < _HEAD.size:
             break
@@ -179,17 +200,18 @@ def _frames(out: int, most: int, test_s: float) -> list[Result]:
             break
         at += _HEAD.size + size
         cpu_s = cpu_s if 0.0 <= cpu_s < 1e6 else 0.0
-        results.append(_result(kind, cpu_s, data, test_s))
+        results.append(_result((kind, cpu_s, data), tests_s[len(results)]))
     return results
 
 
-def _result(kind: bytes, cpu_s: float, data: bytes, test_s: float) -> Result:
+def _result(told: tuple[bytes, float, bytes], test_s: float) -> Result:
+    kind, cpu_s, data = told
     if cpu_s > test_s:
         return TIMEOUT, "", cpu_s
     return _KINDS[kind], data.decode("utf-8", "replace"), cpu_s
 
 
-def _be_function(asked: dict[str, Any], inputs: list[Any], out: int) -> NoReturn:
+def _be_function(asked: dict[str, Any], first: int, out: int) -> NoReturn:
     """Call the model's function in this process, which ends then; write the result of each call to `out`."""
     send, pack = write_all, _HEAD.pack
     try:
@@ -198,16 +220,20 @@ def _be_function(asked: dict[str, Any], inputs: list[Any], out: int) -> NoReturn
             os.dup2(nothing, fd)
         os.dup2(out, 3)
         os.closerange(4, 64)
-        for kind, cpu_s, data in _called(asked, inputs):
+        watched_child.unblock()
+        for kind, cpu_s, data in _called(asked, first):
             send(3, pack(kind, cpu_s, len(data)) + data)
     finally:
         os._exit(0)
 
 
-def _called(asked: dict[str, Any], inputs: list[Any]) -> Iterator[tuple[bytes, float, bytes]]:
-    """Run the model's module, then call its function with each input: kind, processor seconds and text."""
-    dumps, clock, test_s = json.dumps, time.process_time, asked["test_s"]
-    limit_processor(test_s)
+def _called(asked: dict[str, Any], first: int) -> Iterator[tuple[bytes, float, bytes]]:
+    """Run the model's module, then call its function with each input from the `first` on: kind, processor
+    seconds and text."""
+    watched = asked["watched"]
+    dumps, clock = json.dumps, watched_child.clock() if watched else time.process_time
+    began_s = clock()
+    limit_processor(asked["tests_s"][0])
     module = ModuleType("solution")
     vars(module).update(__file__=SOURCE)
     sys.modules["solution"] = module
@@ -219,9 +245,10 @@ def _called(asked: dict[str, Any], inputs: list[Any]) -> Iterator[tuple[bytes, f
         function = _found(module, asked["call"])
     except BaseException as error:  # noqa: BLE001  # of the model's own
         problem = _words(error)
-    for args, kwargs in inputs:
-        began_s = clock()
-        limit_processor(test_s)
+    for number, (args, kwargs) in enumerate(asked["inputs"][first:], first):
+        if number or not watched:
+            began_s = clock()
+        limit_processor(asked["tests_s"][number])
         try:
             if function is None:
                 kind, text = b"r", problem

@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.sandbox.detection import detect
 from gleaner.actors.reward.sandbox.host_end import HostSandbox
 from gleaner.actors.reward.sandbox.port import Sandbox
 from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.verifiers import timed_scoring
 from gleaner.actors.reward.verifiers.timed_scoring import Clock
+
+_T = TypeVar("_T")
 
 
 class Sandboxed:
@@ -41,8 +43,8 @@ class Sandboxed:
 
     def judged(
         self,
-        items: Sequence[tuple[Entry, str]],
-        judge: Callable[[tuple[Entry, str]], Judgement],
+        items: Sequence[_T],
+        judge: Callable[[_T], Judgement],
         deadline_s: float,
     ) -> list[Judgement]:
         """See `timed_scoring.judged`."""

@@ -8,9 +8,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.verdicts import OK, OURS, PROGRAMS, Judgement
-from gleaner.actors.reward.verifiers.port import BadVerifier, NeedsTools, Trial, Tries, Verifier, VerifierSpec
+from gleaner.actors.reward.verifiers.port import (
+    BadVerifier,
+    NeedsTools,
+    Trial,
+    Tries,
+    Verifier,
+    VerifierSpec,
+    scored_within,
+)
 
 
 class StatusScores:
@@ -41,7 +50,13 @@ class StatusScores:
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
         """See `Verifier`."""
-        return [self._scored(judged) for judged in self._verifier.score_all(items)]
+        return self.score_within(items, [None] * len(items))
+
+    def score_within(
+        self, items: Sequence[tuple[Entry, str]], limits: Sequence[CaseLimits | None]
+    ) -> list[Judgement]:
+        """See `LimitsTests`."""
+        return [self._scored(judged) for judged in scored_within(self._verifier, items, limits)]
 
     def try_one(self, entry: Entry, response: str) -> Trial:
         """See `Tries`."""

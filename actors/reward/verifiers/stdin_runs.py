@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from gleaner.actors.reward.sandbox.confinement import OVERCOUNT
+from gleaner.actors.reward.verifiers import watched_child
+from gleaner.actors.reward.verifiers.watched_child import Ended
 
 TEXT, VALUE, RAISED, EXITED, TIMEOUT, TOO_LONG = "text", "value", "raised", "exited", "timeout", "too long"
 """The result kinds of a test: the text of stdout, a value as JSON, or why there is neither."""
@@ -28,7 +30,10 @@ Result = tuple[str, str, float]
 class StdinTests:
     """Tests with stdin. Input and output are files without a name, so that no test waits for a reader."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, watched: bool = False) -> None:
+        """watched: each test is ended at once at its processor time; the caller called `block` of
+        `watched_child`."""
+        self._watched = watched
         self._given, self._out, self._err = (nameless_file(name) for name in ("given", "out", "err"))
 
     def run(self, program: Callable[[], NoReturn], given: bytes, test_s: float) -> Result:
@@ -44,12 +49,13 @@ class StdinTests:
                 for place, fd in enumerate((self._given, self._out, self._err)):
                     os.dup2(fd, place)
                 os.closerange(3, 64)
+                watched_child.unblock()
                 limit_processor(test_s)
                 program()
             finally:
                 os._exit(1)
-        status, cpu_s = wait_for(pid)
-        if found := failure(status, cpu_s, test_s):
+        status, cpu_s, late = watched_child.ended(pid, lambda _: test_s) if self._watched else wait_for(pid)
+        if found := failure(status, cpu_s, 0.0 if late else test_s):
             return found
         if os.fstat(self._out).st_size > MAX_OUTPUT_BYTES:
             return TOO_LONG, f"more than {MAX_OUTPUT_BYTES} bytes of output", cpu_s
@@ -74,10 +80,10 @@ def limit_processor(test_s: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))
 
 
-def wait_for(pid: int) -> tuple[int, float]:
-    """Wait for a child: its status and processor seconds."""
+def wait_for(pid: int) -> Ended:
+    """Wait for a child."""
     _pid, status, usage = os.wait4(pid, 0)
-    return status, usage.ru_utime + usage.ru_stime
+    return Ended(status, usage.ru_utime + usage.ru_stime, late=False)
 
 
 def failure(status: int, cpu_s: float, test_s: float) -> Result | None:

@@ -14,6 +14,7 @@ import pytest
 from patient_loop import PatientLoop
 
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.pool import (
     NoProblem,
     PoolFailed,
@@ -24,6 +25,7 @@ from gleaner.actors.reward.pool import (
     WorkerPool,
 )
 from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.scoring_queue import ScoringQueue
 from gleaner.actors.reward.worker_process import WorkerProcess, how_it_ended
 from gleaner.supervisor import Intensity, Overloaded
 
@@ -65,6 +67,29 @@ async def test_answers_are_scored_and_problems_returned(pool: WorkerPool) -> Non
     assert await pool.problem("train", 3) == pipe.ProblemOut("train 3?", [3, 4])
     with pytest.raises(NoProblem, match="problem -1 of 'train': LookupError: no problem -1"):
         await pool.problem("train", -1)
+
+
+async def test_response_with_limits_is_scored_alone() -> None:
+    """Its program may take long, and no other response waits for the end of it."""
+    queue = ScoringQueue()
+    limits = (None, None, CaseLimits(30.0), CaseLimits(30.0))
+    asked = [
+        asyncio.create_task(queue.answer(pipe.ScoreItem("train", at, [1], one), AMPLE_S))
+        for at, one in enumerate(limits)
+    ]
+    await asyncio.sleep(0)
+    taken = []
+    while len(queue):
+        first = await queue.take()
+        taken.append(1 + len(queue.take_joint(first)))
+    assert taken == [2, 1, 1]
+    for one in asked:
+        one.cancel()
+
+
+async def test_scorer_without_tests_ignores_their_limits(pool: WorkerPool) -> None:
+    verdict = await pool.score("train", 7, [hostile.FINE], limits=CaseLimits(30.0, (2.0,)))
+    assert verdict == Verdict(0.7, "ok")
 
 
 async def test_lost_problem_is_retryable_and_missing_one_is_not(

@@ -52,6 +52,9 @@ async def test_every_response_gets_its_own_verdict(
     assert [verdict.score for verdict in verdicts] == [0.5, None, None, None, 0.5]
     assert [verdict.request for verdict in verdicts] == [f"r{n}" for n in range(5)]
     assert (await ask(system, score("after", hostile.FINE))).status == "ok"
+    proxy = system.system.cell("reward/proxy")
+    assert proxy is not None
+    assert "anchors" not in proxy.actor.summary(), "timeouts do not adapt by default"
 
 
 async def test_problems_follow_their_indices_or_fail_with_reason(system: TestSystem) -> None:

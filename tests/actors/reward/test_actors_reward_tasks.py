@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.mixture import Mixture
 from gleaner.actors.reward.proxy import settings_of_task
@@ -21,6 +22,7 @@ from gleaner.actors.reward.task import (
     verifier_of,
 )
 from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.worker import ScoresWithin
 from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 from gleaner.configs.load import load
 from gleaner.configs.schema import Config, Function, Http, Reward
@@ -95,6 +97,28 @@ def test_responses_are_scored_together_by_their_task_verifier(
     tasks.open()
     tasks.close()
     assert (first.opened, second.opened, first.closed, second.closed) == (True,) * 4
+
+
+class Limited(Notes):
+    """A verifier whose score is the limit of a test."""
+
+    def score_within(
+        self, items: Sequence[tuple[Entry, str]], limits: Sequence[CaseLimits | None]
+    ) -> list[Judgement]:
+        return [Judgement(one.max_s if one else 0.0) for one in limits]
+
+
+def test_limits_reach_the_verifiers_that_have_tests(tmp_path: Path) -> None:
+    words = prompts(tmp_path)
+    of_programs = Task(Settings(name="a"), Numbered("a"), Limited(), words)
+    of_answers = Task(Settings(name="b"), Numbered("b"), Notes(), words)
+    tasks = Tasks([of_programs, of_answers], Mixture([1.0, 1.0]), Mixture([1.0, 1.0]))
+    items = [("train", index, [1]) for index in range(4)]
+    limits = [CaseLimits(10.0 + index) for index in range(4)]
+    assert [tasks.name_of("train", index) for index in range(4)] == ["a", "b", "a", "b"]
+    assert isinstance(tasks, ScoresWithin), "as a worker asks"
+    assert [one.score for one in tasks.score_within(items, limits)] == [10.0, 0.0, 12.0, 1.0]
+    assert [one.score for one in tasks.score_all(items)] == [0.0, 0.0, 1.0, 1.0]
 
 
 def test_unknown_verifier_is_refused_with_the_closest_name() -> None:

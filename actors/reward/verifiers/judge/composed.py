@@ -6,10 +6,11 @@ a judge is dear, and has no say about a program that does not run.
 
 from collections.abc import Sequence
 
+from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.verdicts import OK, OURS, Judgement
 from gleaner.actors.reward.verifiers.functions import MAX_DETAIL
-from gleaner.actors.reward.verifiers.port import Trial, Verifier, trial_of
+from gleaner.actors.reward.verifiers.port import Trial, Verifier, scored_within, trial_of
 
 OWN = "own"
 """Name of the part that is the verifier's own score."""
@@ -38,7 +39,13 @@ class WithJudge:
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
         """See `Verifier`."""
-        found = self._own.score_all(items)
+        return self.score_within(items, [None] * len(items))
+
+    def score_within(
+        self, items: Sequence[tuple[Entry, str]], limits: Sequence[CaseLimits | None]
+    ) -> list[Judgement]:
+        """See `LimitsTests`: the own verifier's tests may have limits."""
+        found = scored_within(self._own, items, limits)
         passed = [at for at, own in enumerate(found) if self._passes(own)]
         judged = dict(zip(passed, self._judge.score_all([items[at] for at in passed]), strict=True))
         return [self._joined(own, judged.get(at)) for at, own in enumerate(found)]
@@ -67,4 +74,4 @@ class WithJudge:
         score = (1 - self._weight) * own.score + (self._weight * judge.score if judge else 0.0)
         parts = {**own.parts, OWN: own.score, **(judge.parts if judge else {})}
         detail = "; ".join(one.detail for one in (own, judge) if one and one.detail)
-        return Judgement(score, detail=detail[:MAX_DETAIL], parts=parts, cpu_s=own.cpu_s)
+        return Judgement(score, detail=detail[:MAX_DETAIL], parts=parts, cpu_s=own.cpu_s, tests=own.tests)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,10 +12,12 @@ import psutil
 import pytest
 import sandbox_users
 
-from gleaner.actors.reward.sandbox import host_end
+from gleaner.actors.reward.sandbox import host_end, wire
 from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
 from gleaner.actors.reward.sandbox.host_end import HostSandbox
 from gleaner.actors.reward.sandbox.port import Isolation, Limits, Outcome, Status, Work
+from gleaner.actors.reward.sandbox.program_pipes import RunningProgram
+from gleaner.actors.reward.verdicts import OURS, OVERLOADED, PROGRAMS, of_failure
 
 HERE = str(Path(__file__).parent)
 SMALL = Limits(cpu_s=1.0, wall_s=60.0, memory_bytes=128 * 2**20, tmp_bytes=8 * 2**20)
@@ -205,6 +208,21 @@ def test_sandbox_that_prints_much_while_preparing_starts(sandbox: HostSandbox) -
         assert prints.run(Work(function="escapes:finds_files", payload=b"")).status is Status.OK
     finally:
         prints.close()
+
+
+def test_program_without_a_processor_is_our_failure() -> None:
+    ours, zygotes = socket.socketpair()
+    with ours, zygotes:
+        running = RunningProgram(ours, Work(function="escapes:finds_files", payload=b""))
+        _, _, fds = wire.receive(zygotes)
+        wire.send(zygotes, {"why": "starved", "status": 9, "cpu_s": 0.1, "wall_s": 200.0})
+        outcome = running.finish()
+        running.close()
+        for fd in fds:
+            os.close(fd)
+    assert outcome.status is Status.OVERLOADED
+    assert of_failure(outcome).status in OURS
+    assert OVERLOADED not in PROGRAMS
 
 
 def test_empty_limits_are_refused() -> None:

@@ -1,0 +1,162 @@
+"""A proxy with adaptive timeouts: real programs in the sandbox, and anchors over a restart."""
+
+import asyncio
+import logging
+import random
+from array import array
+from pathlib import Path
+
+import pytest
+from programs_scorer import SPIN
+
+from gleaner.actors.protocol.reward import Score, Verdict
+from gleaner.actors.reward import journal
+from gleaner.actors.reward.case_limits import CaseTimes
+from gleaner.actors.reward.journal import AnchorRaised, RewardJournal, RewardSnapshot
+from gleaner.actors.reward.proxy import RewardProxy
+from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
+from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.settings import RewardSettings
+from gleaner.actors.reward.timeouts import AdaptiveTimeouts
+from gleaner.actors.reward.worker_process import WorkerProcess
+from gleaner.configs.load import from_tree
+from gleaner.supervisor import Actor, Journal
+from gleaner.supervisor.journal.memory import MemoryJournal
+from gleaner.supervisor.testing import TestSystem
+
+HERE = Path(__file__).parent
+MIN_S, MAX_S, DEADLINE_S = 0.1, 1.0, 3.0
+DOUBLES = "print(2 * int(input()))"
+LOOPS = "while True: pass"
+
+
+def settings(audit_share: float = 0.0) -> RewardSettings:
+    timeouts = {"adaptive": True, "min_s": MIN_S, "max_s": MAX_S, "audit_share": audit_share}
+    return RewardSettings.of(from_tree({"reward": {"deadline_s": DEADLINE_S, "timeouts": timeouts}}, "test"))
+
+
+class Job:
+    """A proxy whose responses are programs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.proxies: list[RewardProxy] = []
+        self._directory = directory
+        self._system = TestSystem(directory)
+        self._asked = 0
+
+    async def __aenter__(self) -> "Job":
+        await self._system.__aenter__()
+        self._start(audit_share=0.0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._system.__aexit__(None, None, None)
+
+    def _start(self, audit_share: float) -> None:
+        scorer = WorkerSpec(scorer="programs_scorer:make", config={"deadline_s": DEADLINE_S})
+
+        def made() -> Actor:
+            proxy = RewardProxy(settings(audit_share), str(self._directory), WorkerProcess.start, scorer)
+            self.proxies.append(proxy)
+            return proxy
+
+        self._system.spawn("reward/proxy", made)
+
+    def restart(self, audit_share: float) -> None:
+        self._system.kill("reward/proxy")
+        self._start(audit_share)
+
+    async def score(self, source: str, split: str = "train") -> tuple[float | None, str]:
+        self._asked += 1
+        text = f"```python\n{source}\n```"
+        tokens = array("I", list(text.encode())).tobytes()
+        message = Score(request=f"r{self._asked}", split=split, index=7, tokens=tokens)
+        verdict = await self._system.ask("reward/proxy", message, Verdict, deadline_s=120)
+        return verdict.score, verdict.status
+
+    def counts(self) -> list[object]:
+        shown = self.proxies[-1].summary()
+        return [shown.get(name) for name in ("timeouts_cut", "timeout_would_have_passed", "anchors")]
+
+
+@pytest.fixture(autouse=True)
+def _worker_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[2]}")
+    try:
+        detect("auto")
+    except NoSandbox as problem:
+        pytest.skip(str(problem))
+
+
+async def test_anchor_of_a_right_program_cuts_slower_ones_also_after_a_restart(tmp_path: Path) -> None:
+    async with Job(tmp_path) as job:
+        assert await job.score(SPIN.format(0.2) + DOUBLES) == (1.0, "ok"), "nothing was known yet"
+        assert await job.score("print(7)") == (0.0, "ok")
+        assert job.counts() == [0, 0, 1]
+        assert await job.score(LOOPS) == (0.0, "timeout")
+        assert job.counts() == [1, 0, 1]
+
+        slow = SPIN.format(0.5) + DOUBLES
+        assert await job.score(slow, split="heldout") == (1.0, "ok"), "held-out responses are measured"
+        job.restart(audit_share=1.0)
+        assert await job.score(slow) == (0.0, "timeout"), "the anchors survived"
+        assert await job.score("print(7)") == (0.0, "ok"), "scored by the same worker, after the audit"
+        assert job.counts() == [1, 1, 1], "it was audited, and was right"
+        assert await job.score(slow) == (1.0, "ok"), "it lifted the anchors"
+
+
+class Keeper(Actor):
+    """An actor with a `RewardJournal`."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+
+    async def on_start(self) -> None:
+        self.timeouts = AdaptiveTimeouts(settings().reward.timeouts, self.ctx.rng)
+        self.journal = RewardJournal(self.ctx.journal, self.timeouts, self.ctx.log)
+        await self.journal.replay()
+        self.kept = [event async for event in self.ctx.journal.replay()]
+        self.started.set()
+
+    def observe(self, time_s: float) -> None:
+        raised = self.timeouts.observe("a", CaseTimes((time_s,)))
+        assert raised
+        self.journal.anchor_raised("a", raised)
+
+
+async def test_journal_of_anchors_is_bounded_by_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "LEAST_EVENTS", 5)
+    async with TestSystem(tmp_path) as system:
+        for first_s in (1.0, 2.0, 3.0):
+            keeper = Keeper()
+            system.spawn("keeper", lambda keeper=keeper: keeper)
+            await asyncio.wait_for(keeper.started.wait(), 60)
+            if first_s < 3:
+                for number in range(12):
+                    keeper.observe(first_s + number / 100)
+                await keeper.ctx.journal.append(AnchorRaised(problem="b", anchors_s=(first_s,)))
+                system.kill("keeper")
+    assert len(keeper.kept) <= 5
+    assert isinstance(keeper.kept[0], RewardSnapshot)
+    assert {type(event) for event in keeper.kept[1:]} == {AnchorRaised}
+    assert dict(keeper.timeouts.anchors_s()) == {"a": (2.11,), "b": (2.0,)}
+
+
+async def test_journal_without_space_costs_anchors_and_no_verdict() -> None:
+    store = MemoryJournal()
+    timeouts = AdaptiveTimeouts(settings().reward.timeouts, random.Random(1))
+    kept = RewardJournal(
+        Journal(store, "reward/proxy", 1), timeouts, logging.LoggerAdapter(logging.getLogger())
+    )
+    await kept.replay()
+    for full, problem in ((True, "a"), (False, "b")):
+        store.full = full
+        kept.anchor_raised(problem, (1.0,))
+        for _ in range(5):  # turns of the loop, in which the commit fails or is done
+            await asyncio.sleep(0)
+    assert kept.failures == 1
+    again = AdaptiveTimeouts(settings().reward.timeouts, random.Random(1))
+    await RewardJournal(Journal(store, "reward/proxy", 2), again, kept._log).replay()
+    assert dict(again.anchors_s()) == {"b": (1.0,)}
