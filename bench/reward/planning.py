@@ -119,7 +119,7 @@ def seconds_of(call: Callable[[], object]) -> float:
     return time.process_time() - began_s
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
@@ -141,7 +141,7 @@ def text(seeds: int, batches: int, say: Callable[[str], object]) -> str:
         f"**Six jobs, co-located** (figures 10, 12), {batches} batches each, the first not counted. Paper: "
         "3.79x less GPU time, 1.98x less CPU time than ZQ-Dedicated, 0.62 s of mean extra delay, near Ideal.",
     ]
-    parts.append(_table(HEAD, _rows(cells(JOBS, batches, CudaLaw(), drawn, ALL))))
+    parts.append(table(HEAD, _rows(cells(JOBS, batches, CudaLaw(), drawn, ALL))))
     say("six jobs")
     sweep = []
     for stagger_s in STAGGERS_S:
@@ -153,7 +153,7 @@ def text(seeds: int, batches: int, say: Callable[[str], object]) -> str:
             )
     parts += [
         f"The same, `distrs`, over what the paper does not give ({len(few)} seeds each):",
-        _table(("runs that time out, stagger", "GPU, x", "CPU, x", "delay, s"), sweep),
+        table(("runs that time out, stagger", "GPU, x", "CPU, x", "delay, s"), sweep),
     ]
     say("sweep")
     parts.append(
@@ -165,7 +165,7 @@ def text(seeds: int, batches: int, say: Callable[[str], object]) -> str:
         names = ("zero-queue-dedicated", "history", "distrs", "distrs-strict")
         found_one = cells(1, 2 * batches, CudaLaw(runaways=share), drawn, names)
         single += [(f"{share:.0%}", *row) for row in _rows(found_one)]
-    parts.append(_table(("time out", *HEAD), single))
+    parts.append(table(("time out", *HEAD), single))
     say("one job")
     counts = {order: Sample([float(fewest(seed, order)) for seed in drawn]) for order in Order}
     ratio = Sample(
@@ -174,7 +174,7 @@ def text(seeds: int, batches: int, say: Callable[[str], object]) -> str:
     parts += [
         f"**Two batches {APART_S:g} s apart** (figure 14a): the fewest GPUs with a mean extra delay of "
         f"{MAX_DELAY_S:g} s. The paper: FCFS needs 1.5x of EBF.",
-        _table(("order", "GPUs"), [(str(order), str(sample)) for order, sample in counts.items()]),
+        table(("order", "GPUs"), [(str(order), str(sample)) for order, sample in counts.items()]),
         f"FCFS needs {ratio}x of EBF.",
     ]
     say("two batches")
@@ -189,7 +189,7 @@ def text(seeds: int, batches: int, say: Callable[[str], object]) -> str:
     parts += [
         f"**Time of one plan** (figure 15), two stages, {TO_PLAN_BATCHES} batches. Paper: about 2 s for "
         "16,000 items on its machine. Beside a planner of plain Python with heaps, on this machine:",
-        _table(("items", "processor s", "plain Python, s", "ratio"), speed),
+        table(("items", "processor s", "plain Python, s", "ratio"), speed),
     ]
     return "\n\n".join(parts)
 

@@ -72,6 +72,7 @@ ADAPTERS = {
     "actors/reward/verifiers/reasoning.py": "runs inside a sandbox, not here",
     "actors/reward/tables.py": "reads a file of problems",
     "actors/reward/verifiers/unit_runs.py": "runs inside a sandbox, not here",
+    "actors/reward/verifiers/watched_child.py": "runs inside a sandbox, not here",
     "actors/reward/worker.py": "the main of a scorer's process",
     "actors/reward/worker_process.py": "starts a scorer's process and talks to it",
     "actors/gateway/calls.py": "HTTP calls of clients, which get ids and the date",
