@@ -127,12 +127,12 @@ class JudgeCalls:
 
     async def _hedged(self, url: str, prompt: JudgePrompt, vote: Vote) -> Completion:
         """The first answer of a call, and of a second one on a replica if the first takes `hedge_s`."""
-        calls = [asyncio.create_task(self._call(url, prompt, vote))]
+        calls = [self._begun(url, prompt, vote)]
         try:
             if self._settings.hedge_s:
                 done, _ = await asyncio.wait(calls, timeout=self._settings.hedge_s)
                 if not done and (spare := self._spare(url, prompt)):
-                    calls.append(asyncio.create_task(self._call(spare, prompt, vote)))
+                    calls.append(self._begun(spare, prompt, vote))
             return await _first(calls)
         finally:
             for one in calls:
@@ -147,10 +147,16 @@ class JudgeCalls:
             return None
         return None if self._limits.reserve(1, self._tokens(prompt), now_s, now_s) is None else spare
 
+    def _begun(self, url: str, prompt: JudgePrompt, vote: Vote) -> "asyncio.Task[Completion]":
+        """A call, which counts as open at once: the next pick is of another server."""
+        self._replicas.opened(url)
+        call = asyncio.create_task(self._call(url, prompt, vote))
+        call.add_done_callback(lambda _: self._replicas.closed(url))
+        return call
+
     async def _call(self, url: str, prompt: JudgePrompt, vote: Vote) -> Completion:
         async with self._free:
             vote.calls += 1
-            self._replicas.opened(url)
             try:
                 text = await http_calls.sent(
                     self._session, "POST", wire.endpoint(url), wire.body(self._settings, prompt)
@@ -158,8 +164,6 @@ class JudgeCalls:
             except Unavailable as problem:
                 self._replicas.failed(url, self._clock(), problem.after_s)
                 raise
-            finally:
-                self._replicas.closed(url)
             self._replicas.answered(url)
         completion = wire.read(text)
         if completion.tokens:

@@ -36,6 +36,7 @@ def read(text: str, *, anonymous: bool = True) -> float:
         ("<think>it is {bad}, <score>1</score></think>\n<score>8</score>", 8.0),
         ("First <score>2</score>, no: <score> 9.25 </score> it is.", 9.25),
         (f'<score id="{NONCE}">4</score> and <score>10</score>', 4.0),
+        (f'<score id="{NONCE}">4</score>, no: <score id="{NONCE}">6</score>', 6.0),
     ],
 )
 def test_score_is_read_from_each_form(text: str, score: float) -> None:
