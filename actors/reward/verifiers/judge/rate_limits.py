@@ -21,7 +21,7 @@ class Bucket:
         self._left, self._at_s = self._most, at_s
 
     def ready_s(self, amount: float, at_s: float) -> float:
-        """The time from which on it holds this amount, at_s at the earliest."""
+        """The time from which on it holds this amount, at the earliest at_s or the last reservation's."""
         left = self._left_at(at_s, amount)
         return max(at_s, self._at_s) + max(amount - left, 0.0) / self._per_s
 
@@ -44,20 +44,15 @@ class RateLimits:
         self._buckets: Mapping[str, Bucket] = {
             name: Bucket(limit, now_s) for name, limit in limits.items() if limit > 0
         }
-        self._last_s = now_s  # when the last reservation may be used
 
     def reserve(self, calls: int, tokens: int, now_s: float, by_s: float) -> float | None:
         """The seconds until these calls may be made; None, and nothing is reserved, if that is after by_s."""
         amounts = {"calls": calls, "tokens": tokens}
-        first_s = max(now_s, self._last_s) if self._buckets else now_s
-        at_s = max(
-            (one.ready_s(amounts[name], first_s) for name, one in self._buckets.items()), default=now_s
-        )
+        at_s = max((one.ready_s(amounts[name], now_s) for name, one in self._buckets.items()), default=now_s)
         if at_s > by_s:
             return None
         for name, one in self._buckets.items():
             one.take(amounts[name], at_s)
-        self._last_s = at_s
         return at_s - now_s
 
     def correct(self, tokens: int, now_s: float) -> None:

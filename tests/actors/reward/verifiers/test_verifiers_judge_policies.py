@@ -124,6 +124,14 @@ def test_repetition_goes_to_another_replica() -> None:
     assert Replicas(["a"]).pick(0.0, failed="a") == "a"
 
 
+def test_ended_calls_count_no_more() -> None:
+    replicas = Replicas(["a", "b"])
+    for url in ("a", "b"):
+        replicas.opened(url)
+    replicas.closed("b")
+    assert replicas.pick(0.0) == "b"
+
+
 def test_calls_that_fail_together_are_one_outage() -> None:
     replicas = Replicas(["a", "b"])
     for _ in range(64):
