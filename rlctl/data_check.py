@@ -80,9 +80,7 @@ def check(
         verifier = verifier_of(replace(task, judge=JudgePart()), config)  # solutions must score 1 by the rest
         found = Checked(task=task.name, data=task.data, verifier=task.verifier or PYTHON)
         checked.append(found)
-        missing = verifier.missing() if isinstance(verifier, NeedsTools) else ""
-        if missing:
-            found.add(f"task {task.name}", missing)
+        missing = isinstance(verifier, NeedsTools) and verifier.missing()  # `preflight` reports it
         try:
             for source in [task.data, *([task.heldout_data] if task.heldout_data else [])]:
                 rows = table(source)

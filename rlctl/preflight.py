@@ -19,7 +19,7 @@ from gleaner.actors.model.qwen3_config import BadCheckpoint, Qwen3Config
 from gleaner.actors.reward.sandbox.detection import NoSandbox
 from gleaner.actors.reward.sandbox.program_pipes import SandboxFailed
 from gleaner.actors.reward.verifiers.port import BadVerifier, VerifierSpec
-from gleaner.actors.reward.verifiers.registry import JUDGE, PYTHON, SERVICES, make
+from gleaner.actors.reward.verifiers.registry import CODE, JUDGE, PYTHON, SERVICES, is_compiled, make
 from gleaner.configs import trace
 from gleaner.configs.schema import Config
 from gleaner.transport.keys import (
@@ -82,7 +82,8 @@ def _settings(config: Config) -> Iterator[str]:
 
 
 def _rewards(config: Config) -> Iterator[str]:
-    """User functions that cannot be imported, services without their key or rubric."""
+    """User functions that cannot be imported, services without their key or rubric, compilers that are not
+    here."""
     for spec in _opened(config):
         try:
             verifier = make(spec)
@@ -102,7 +103,8 @@ def _opened(config: Config) -> Iterator[VerifierSpec]:
     for task in config.task:
         spec = spec_of(task, config)
         trusted = spec.name == PYTHON and config.reward.function.trusted
-        if spec.name in (PYTHON, *SERVICES) and not trusted:
+        compiled = spec.name == CODE and is_compiled(task.params)
+        if (spec.name in (PYTHON, *SERVICES) and not trusted) or compiled:
             yield replace(spec, judge=None)
         if spec.judge:
             yield VerifierSpec(name=JUDGE, task=task.name, params=own_params(JUDGE, config))

@@ -162,7 +162,8 @@ def test_reference_with_the_score_of_a_failure_is_wrong(
 
 
 def test_missing_compiler_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [{"prompt": f"{n}?", "tests": [{"input": "", "output": "1"}]} for n in range(9)]
+    tests = [{"input": "", "output": "1"}]
+    rows = [{"prompt": f"{n}?", "tests": tests, "reference": "1"} for n in range(9)]
     (tmp_path / "code.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "job.toml").write_text(
         "[[task]]\nname = 'tiny'\ndata = 'code.jsonl'\nverifier = 'code'\n[reward]\ndeadline_s = 12\n"
@@ -170,12 +171,9 @@ def test_missing_compiler_is_found(tmp_path: Path, capsys: pytest.CaptureFixture
     )
     code, output = checked(capsys, str(tmp_path / "job.toml"), "--verify-reference")
     assert code == USAGE
-    assert output["tasks"][0]["findings"] == [
-        {
-            "place": "task tiny",
-            "text": "no-such-cc is not installed here; install it, or name another command",
-        }
-    ]
+    words = "no-such-cc is not installed here; install it, or name another command"
+    assert output["settings"] == [f"task tiny: verifier code: {words}"]
+    assert (output["tasks"][0]["solutions"], output["tasks"][0]["found"]) == (0, 0)
 
 
 def test_held_out_prompts_that_are_trained_on_are_found(

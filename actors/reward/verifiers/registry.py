@@ -1,6 +1,6 @@
 """Verifiers by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from gleaner.actors.reward.verifiers.port import BadVerifier, JudgeSpec, Verifier, VerifierSpec
@@ -20,13 +20,18 @@ def _math(spec: VerifierSpec) -> Verifier:
 
 
 def _code(spec: VerifierSpec) -> Verifier:
-    if spec.params.get("language", "python") == "python" and "compile" not in spec.params:
+    if not is_compiled(spec.params):
         from gleaner.actors.reward.verifiers.programs import CodeVerifier
 
         return CodeVerifier(spec)
     from gleaner.actors.reward.verifiers.compiled_code import CompiledCodeVerifier
 
     return CompiledCodeVerifier(spec)
+
+
+def is_compiled(params: Mapping[str, object]) -> bool:
+    """Whether programs of verifier `code` with these parameters need a compiler."""
+    return params.get("language", "python") != "python" or "compile" in params
 
 
 def _unit_tests(spec: VerifierSpec) -> Verifier:
