@@ -1,15 +1,18 @@
 """Several tasks in one job: each problem belongs to one task and is scored by that task's verifier."""
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from gleaner.actors.reward import pipe, worker
 from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.mixture import Mixture
 from gleaner.actors.reward.proxy import settings_of_task
+from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.source import BadTask, Split, TextProblem
 from gleaner.actors.reward.task import (
@@ -24,7 +27,7 @@ from gleaner.actors.reward.task import (
 from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.worker import ScoresWithin
 from gleaner.actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
-from gleaner.configs.load import load
+from gleaner.configs.load import from_tree, load
 from gleaner.configs.schema import Config, Function, Http, Reward
 from gleaner.configs.schema import Task as Settings
 from tests.actors.reward.plain_prompts import checkpoint, prompts
@@ -171,3 +174,38 @@ def test_model_is_made_from_all_tasks() -> None:
     assert any("Spell this word backward" in question for question in asked)
     assert any("Spell" not in question for question in asked)
     assert not isinstance(mixed_source(Config()), MixedSource)
+
+
+def code_job(folder: Path, params: dict[str, object], scores: dict[str, float]) -> dict[str, object]:
+    """A worker's config for a task of programs."""
+    tests = [{"input": "1", "output": "1"}]
+    rows = [{"prompt": f"What is {n} ?", "tests": tests} for n in range(20)]
+    (folder / "code.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = {"name": "t", "data": str(folder / "code.jsonl"), "verifier": "code", "params": params}
+    reward = {"deadline_s": 12.0, "scores": scores}
+    config = from_tree({"task": [task], "reward": reward}, "job.toml")
+    settings = settings_of_task(RewardSettings(config.job, config.task, config.reward))
+    return {"settings": settings, "tokenizer": str(checkpoint(folder))}
+
+
+def test_worker_scores_statuses_by_the_settings(tmp_path: Path) -> None:
+    try:
+        detect("auto")
+    except NoSandbox as problem:
+        pytest.skip(str(problem))
+    scorer = worker.task(code_job(tmp_path, {}, {"no_answer": -0.25}))
+    asked, output = io.BytesIO(pipe.pack(pipe.ScoreItem("train", 0, [5, 6, 7]))), io.BytesIO()
+    worker.serve(lambda: scorer, asked, output)
+    output.seek(pipe.PREFIX.size + pipe.length(output.getvalue()[: pipe.PREFIX.size]))
+    found = pipe.answer(output.read()[pipe.PREFIX.size :])
+    assert isinstance(found, pipe.ScoreOut)
+    assert (found.score, found.status) == (-0.25, "no_answer")
+
+
+def test_worker_without_its_compiler_does_not_start(tmp_path: Path) -> None:
+    params = {"language": "tiny", "compile": ["no-such-cc", "{output}"], "source": "main.tiny"}
+    config, output = code_job(tmp_path, params, {}), io.BytesIO()
+    worker.serve(lambda: worker.task(config), io.BytesIO(), output)
+    found = pipe.answer(output.getvalue()[pipe.PREFIX.size :])
+    assert isinstance(found, pipe.Failed)
+    assert "task t: verifier code: no-such-cc is not installed here" in found.detail
