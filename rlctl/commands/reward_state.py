@@ -1,9 +1,11 @@
 """`rlctl reward ps` and `rlctl reward tap`: the reward tier of a running job."""
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gleaner.actors.protocol.reward import ItemState, RewardState, RewardStatus
 from gleaner.rlctl.columns import Column, Styled, fitted
 from gleaner.rlctl.commands.terminal import (
     Subparsers,
@@ -17,6 +19,9 @@ from gleaner.rlctl.commands.terminal import (
 )
 from gleaner.rlctl.errors import NOTHING, OK, nothing
 from gleaner.rlctl.quantity_format import age
+
+if TYPE_CHECKING:  # their import takes longer than the help of the command
+    from gleaner.actors.protocol.reward import ItemState, RewardState
 
 _PS = """\
 Show the reward tier of a running job: its stages, its hosts, and the batches whose verdicts steps wait for.
@@ -76,7 +81,7 @@ def add(kinds: Subparsers) -> None:
 
 def ps(args: argparse.Namespace) -> int:
     """Run `rlctl reward ps`."""
-    state = _asked(args, RewardStatus())
+    state = _asked(args)
     if args.json:
         print_json(state)
         return OK
@@ -89,7 +94,7 @@ def ps(args: argparse.Namespace) -> int:
 
 def tap(args: argparse.Namespace) -> int:
     """Run `rlctl reward tap`."""
-    item = _asked(args, RewardStatus(request=args.request)).item
+    item = _asked(args, args.request).item
     assert item is not None
     if args.json:
         print_json(item)
@@ -162,14 +167,15 @@ def line_of(item: ItemState) -> str:
     )
 
 
-def _asked(args: argparse.Namespace, question: RewardStatus) -> RewardState:
+def _asked(args: argparse.Namespace, request: str = "") -> RewardState:
     async def ask() -> RewardState:
         from gleaner.actors.names import REWARD
+        from gleaner.actors.protocol.reward import RewardState, RewardStatus
         from gleaner.supervisor import AskFailed
 
         async with chosen_cluster(args) as cluster:
             try:
-                return await cluster.ask(REWARD, question, expect=RewardState)
+                return await cluster.ask(REWARD, RewardStatus(request=request), expect=RewardState)
             except AskFailed as problem:
                 raise nothing(f"no job scores here now: {problem}") from problem
 
