@@ -73,7 +73,8 @@ def _judge_of(part: JudgePart, config: Config) -> JudgeSpec:
 def own_params(name: str, config: Config) -> dict[str, object]:
     """Parameters of a verifier that has a section of its own in the settings."""
     if name == JUDGE:
-        return {**msgspec.structs.asdict(config.reward.judge), "workers": config.reward.workers}
+        judge = config.reward.judge
+        return {**msgspec.structs.asdict(judge), "workers": judge.workers or config.reward.workers}
     section = {PYTHON: config.reward.function, HTTP: config.reward.http}.get(name)
     return msgspec.structs.asdict(section) if section else {}
 

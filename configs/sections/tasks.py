@@ -155,7 +155,7 @@ class Planner(Section, frozen=True, kw_only=True):
 
 class Judge(Section, frozen=True, kw_only=True):
     """A language model that scores responses by a rubric: verifier `judge` (docs/tasks.md). `url`,
-    `model` and a rubric are needed. Limits are of the whole job: each reward worker has an equal part."""
+    `model` and a rubric are needed. Limits are of the whole job: each of `workers` has an equal part."""
 
     url: Annotated[str, Meta(pattern=URL)] = ""
     """Base URL of a server with OpenAI's API, such as `http://judge:8000/v1`; `/chat/completions` is added.
@@ -196,6 +196,9 @@ class Judge(Section, frozen=True, kw_only=True):
     tokens_per_minute: Natural = 0
     """Tokens of the job in a minute, those of prompts and answers; 0: no limit. A call counts as 1 token for
     3 bytes of its prompt, and `max_tokens`, until the server reports the number."""
+    workers: Natural = 0
+    """Reward workers that share these limits; 0: `reward.workers`. With reward hosts: the most that the job
+    has at a time, on all hosts. Each further worker would go beyond the limits by its part."""
     key_env: Annotated[str, Meta(pattern=VARIABLE)] = ""
     """Name of a variable in the environment of the job's head that holds the API key; "": none is sent."""
 
@@ -334,16 +337,21 @@ class Reward(Section, frozen=True, kw_only=True):
                 f"timeouts.max_s: expected at most reward.deadline_s ({self.deadline_s:g}), which is of all "
                 f"tests of a program, got {self.timeouts.max_s:g}: raise deadline_s"
             )
-        if self.judge.url and self.judge.max_concurrent < self.workers:
+        if self.judge.url:
+            self._check_parts(self.judge, self.judge.workers or self.workers)
+
+    @staticmethod
+    def _check_parts(judge: Judge, workers: int) -> None:
+        """Each worker's part of the limits is enough for a response. Raises ValueError."""
+        if judge.max_concurrent < workers:
             raise ValueError(
-                f"judge.max_concurrent: expected at least 1 for each of {self.workers} workers, got "
-                f"{self.judge.max_concurrent}: raise it, or lower reward.workers"
+                f"judge.max_concurrent: expected at least 1 for each of {workers} workers, got "
+                f"{judge.max_concurrent}: raise it, or lower reward.workers or judge.workers"
             )
-        requests = self.judge.requests_per_minute
-        needed = math.ceil(60 * self.judge.votes * self.workers / self.judge.deadline_s)
-        if self.judge.url and 0 < requests < needed:
+        needed = math.ceil(60 * judge.votes * workers / judge.deadline_s)
+        if 0 < judge.requests_per_minute < needed:
             raise ValueError(
-                f"judge.requests_per_minute: expected 0 or at least {needed}, with which each of "
-                f"{self.workers} workers gets its {self.judge.votes} votes within judge.deadline_s "
-                f"({self.judge.deadline_s:g}), got {requests}: raise judge.deadline_s, or lower workers"
+                f"judge.requests_per_minute: expected 0 or at least {needed}, with which each of {workers} "
+                f"workers gets its {judge.votes} votes within judge.deadline_s ({judge.deadline_s:g}), got "
+                f"{judge.requests_per_minute}: raise judge.deadline_s, or lower the workers"
             )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gleaner.actors.reward.task import spec_of
 from gleaner.configs.load import ConfigError, load
 
 JUDGE = """
@@ -84,6 +85,16 @@ def test_unusable_judge_is_refused(tmp_path: Path, text: str, sets: list[str], w
         load(file, sets)
     assert str(refused.value).startswith(f"{file}: ")
     assert words in str(refused.value)
+
+
+def test_limits_are_shared_by_the_workers_of_all_hosts(tmp_path: Path) -> None:
+    file = written(tmp_path, ALONE + JUDGE)
+    config = load(file, ["reward.workers=2"])
+    assert spec_of(config.task[0], config).params["workers"] == 2
+    config = load(file, ["reward.workers=2", "reward.judge.workers=20"])
+    assert spec_of(config.task[0], config).params["workers"] == 20
+    with pytest.raises(ConfigError, match="at least 1 for each of 90 workers"):
+        load(file, ["reward.judge.workers=90"])
 
 
 def test_worker_has_time_for_a_judge_beside_its_verifier(tmp_path: Path) -> None:

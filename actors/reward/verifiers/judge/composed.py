@@ -10,7 +10,7 @@ from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.verdicts import OK, OURS, Judgement
 from gleaner.actors.reward.verifiers.functions import MAX_DETAIL
-from gleaner.actors.reward.verifiers.port import Trial, Verifier, scored_within, trial_of
+from gleaner.actors.reward.verifiers.port import NeedsTools, Trial, Verifier, scored_within, trial_of
 
 OWN = "own"
 """Name of the part that is the verifier's own score."""
@@ -36,6 +36,10 @@ class WithJudge:
     def check(self, entry: Entry) -> str:
         """See `Verifier`: both can use it."""
         return self._own.check(entry) or self._judge.check(entry)
+
+    def missing(self) -> str:
+        """See `NeedsTools`: those of the own verifier."""
+        return self._own.missing() if isinstance(self._own, NeedsTools) else ""
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
         """See `Verifier`."""

@@ -30,8 +30,6 @@ from gleaner.actors.reward.verifiers.timed_scoring import GOES_ON
 from gleaner.configs.schema import Judge
 
 MAX_RUBRIC_BYTES = 2**18
-WORKERS = "workers"
-"""Parameter beside the settings: reward workers of the job, which share its limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +41,17 @@ class Judged:
 
 
 class JudgeVerifier:
-    """A `Verifier`; the parameters are the settings `[reward.judge]`, and `WORKERS`."""
+    """A `Verifier`; the parameters are the settings `[reward.judge]`. workers: 0 is 1, this one alone."""
 
     def __init__(self, spec: VerifierSpec, clock: Clock = time.monotonic) -> None:
         """Raises BadVerifier."""
-        params = dict(spec.params)
-        workers = params.pop(WORKERS, 1)
         try:
-            self._settings = msgspec.convert(params, Judge)
-            self._part = part_of(self._settings, msgspec.convert(workers, int))
+            self._settings = msgspec.convert(dict(spec.params), Judge)
         except msgspec.ValidationError as error:
             raise BadVerifier(f"task {spec.task}: reward.judge: {error}") from None
         if self._settings.lacking:
             raise BadVerifier(f"task {spec.task}: reward.judge.{self._settings.lacking}")
+        self._part = part_of(self._settings, self._settings.workers or 1)
         self._clock = clock
         self._runner: asyncio.Runner | None = None
         self._calls: JudgeCalls | None = None
