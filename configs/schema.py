@@ -9,21 +9,18 @@ from gleaner.configs.sections.fleet import Fleet, Liveness, Prices
 from gleaner.configs.sections.job import Job, Model, WarmStart
 from gleaner.configs.sections.network import Gateway, Network
 from gleaner.configs.sections.operation import Ablation, Limits, Loggers, Traces
-from gleaner.configs.sections.rollout import Engine, Rollout, Seeding
-from gleaner.configs.sections.tasks import (
-    HELDOUT_PROBLEMS,
-    TRAIN_PROBLEMS,
+from gleaner.configs.sections.rewards import (
     Function,
     Http,
     Judge,
-    JudgePart,
     Planner,
     Reward,
     Sandbox,
     Scores,
-    Task,
     Timeouts,
 )
+from gleaner.configs.sections.rollout import Engine, Rollout, Seeding
+from gleaner.configs.sections.tasks import HELDOUT_PROBLEMS, TRAIN_PROBLEMS, JudgePart, Task
 from gleaner.configs.sections.training import Training
 from gleaner.configs.sections.values import Section
 from gleaner.configs.sections.weights import Weights

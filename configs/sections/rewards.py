@@ -1,0 +1,290 @@
+"""Settings of the scorers of answers: workers, sandbox, services, judges, limits and plans."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from gleaner.configs.sections.values import (
+    Count,
+    HostPath,
+    Natural,
+    NotNegative,
+    Positive,
+    Section,
+    SettingsFolder,
+)
+
+URL = r"^(https?://[^/\s@]+(/\S*)?)?\Z"
+"""A URL without user and password, or nothing."""
+VARIABLE = r"^([A-Za-z_][A-Za-z0-9_]*)?\Z"
+"""Name of a variable of the environment, or nothing."""
+
+
+class Sandbox(Section, frozen=True, kw_only=True):
+    """Isolation of the programs that score model output."""
+
+    isolation: Literal["auto", "namespaces", "landlock"] = "auto"
+    """How programs are isolated from the host: namespaces (bubblewrap), landlock (where a host allows no user
+    namespaces), auto: the first that works. If none works nothing is scored (docs/sandbox.md)."""
+
+
+class Function(Section, frozen=True, kw_only=True):
+    """A function of your own that scores responses: verifier `python` (docs/functions.md)."""
+
+    call: Annotated[str, Meta(pattern=r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w.]*)?\Z")] = ""
+    """`module:function`, for example `my_rewards:score`; the module is in `path` or is installed."""
+    path: SettingsFolder = ""
+    """Folder to import from; if missing, that of the settings file."""
+    style: Literal["auto", "own", "verl", "trl", "trl-chat", "slime"] = "auto"
+    """Calling convention: ours, or that of verl, TRL or slime; `auto` reads the names of its parameters.
+    `trl-chat`: with messages as completions, whatever the prompt is."""
+    reads: list[str] = []
+    """Files and folders, relative to `path`, that it reads in the sandbox beside its own modules."""
+    runs_responses: bool = False
+    """It evaluates or runs what responses hold: each has a process of its own, and how that ends is the
+    response's doing. Else responses share a process, which is far faster."""
+    trusted: bool = False
+    """It runs outside of the sandbox, in the reward worker, with the job's rights, environment and network:
+    for functions that call a service. It must never evaluate the content of a response."""
+    deadline_s: Positive = 2.0
+    """Processor time for one response; more has the status timeout. With `trusted`: time on the clock of an
+    async function; a longer one failed."""
+
+
+class Http(Section, frozen=True, kw_only=True):
+    """A service that scores responses: verifier `http` (docs/functions.md)."""
+
+    url: Annotated[str, Meta(pattern=URL)] = ""
+    """URL to which responses are posted; with `style = "roll"` the part before `/v1/submit_task`. It contains
+    no user and password: `headers_env`."""
+    style: Literal["own", "slime", "openrlhf", "roll"] = "own"
+    """Format of request and answer: ours (`prompt`, `messages`, `response`, `answer`, `info`, to a number or
+    an object with `score`), or that of services for slime, OpenRLHF or ROLL."""
+    deadline_s: Positive = 30.0
+    """Time for one response, on the clock, with all tries; then its status is `unavailable`."""
+    max_concurrent: Annotated[int, Meta(ge=1, le=1024)] = 16
+    """Calls of one reward worker at a time."""
+    headers_env: Annotated[str, Meta(pattern=VARIABLE)] = ""
+    """Name of a variable in the environment of the job's head that holds the value of the header
+    `Authorization`; "" = none is sent."""
+
+
+class Planner(Section, frozen=True, kw_only=True):
+    """How many reward workers there are while a job runs."""
+
+    kind: Literal["static", "distrs", "distrs-strict", "history", "zero-queue", "hpa", "reactive"] = "static"
+    """static: as many as the settings name. The others start and end workers: `distrs` plans the fewest that
+    do not delay a training step (docs/rewards.md has all of them)."""
+    max_delay_s: Positive = 5.0
+    """Delay of a training step that a plan tolerates; never more than 1 % of the batch's duration."""
+    min_workers: Annotated[int, Meta(ge=0, le=4096)] = 1
+    """Workers that there are at least, of all hosts together. The head's host always keeps one: it gives the
+    problems."""
+    max_workers: Annotated[int, Meta(ge=0, le=65536)] = 0
+    """Workers that a plan may have at most; 0: as many as the hosts can have."""
+
+
+class Judge(Section, frozen=True, kw_only=True):
+    """A language model that scores responses by a rubric: verifier `judge` (docs/tasks.md). `url`,
+    `model` and a rubric are needed. Limits are of the whole job: each of `workers` has an equal part."""
+
+    url: Annotated[str, Meta(pattern=URL)] = ""
+    """Base URL of a server with OpenAI's API, such as `http://judge:8000/v1`; `/chat/completions` is added.
+    It contains no user and password: `key_env`."""
+    replicas: list[Annotated[str, Meta(pattern=URL, min_length=1)]] = []
+    """Base URLs of other servers of the same model; a call goes to the one with the fewest open calls, and
+    is repeated on another one."""
+    model: str = ""
+    """Name of the model, as its server has it."""
+    rubric: HostPath = ""
+    """File with the rubric: what earns which score. It is read on the host of the reward workers."""
+    rubric_text: str = ""
+    """The rubric itself, instead of a file."""
+    scale: tuple[float, float] = (0.0, 10.0)
+    """Lowest and highest score of the judge. A response scores its place between them, from 0 to 1."""
+    votes: Annotated[int, Meta(ge=1, le=15)] = 1
+    """Scores of the judge for one response; their median counts. Each is asked with another seed: set
+    `temperature` above 0 too, or most servers repeat the first."""
+    temperature: NotNegative = 0.0
+    """Sampling temperature of the judge."""
+    max_tokens: Annotated[int, Meta(ge=1, le=2**17)] = 1024
+    """Longest answer of the judge, its thinking included; a longer one is cut, and has no score."""
+    json_schema: bool = False
+    """Have the server hold the answer to a JSON schema (`response_format`); servers without it answer 400."""
+    max_response_chars: Annotated[int, Meta(ge=1, le=2**20)] = 20_000
+    """Characters of a response that the judge reads; of a longer one the middle is left out."""
+    deadline_s: Positive = 60.0
+    """Time for the score of one response, on the clock, with all votes, tries and waits; then its status is
+    `unavailable`."""
+    attempts: Annotated[int, Meta(ge=1, le=20)] = 4
+    """Calls for one vote, where the server is unavailable or the answer has no score; a hedge is none."""
+    hedge_s: NotNegative = 0.0
+    """A call that takes so long is made again on a replica, and the first answer counts; 0: never."""
+    max_concurrent: Annotated[int, Meta(ge=1, le=4096)] = 64
+    """Calls of the job at a time."""
+    requests_per_minute: Natural = 0
+    """Calls of the job in a minute; 0: no limit."""
+    tokens_per_minute: Natural = 0
+    """Tokens of the job in a minute, those of prompts and answers; 0: no limit. A call counts as 1 token for
+    3 bytes of its prompt, and `max_tokens`, until the server reports the number."""
+    workers: Natural = 0
+    """Reward workers that share these limits; 0: `reward.workers`. With reward hosts: the most that the job
+    has at a time, on all hosts. Each further worker would go beyond the limits by its part."""
+    key_env: Annotated[str, Meta(pattern=VARIABLE)] = ""
+    """Name of a variable in the environment of the job's head that holds the API key; "": none is sent."""
+
+    @property
+    def lacking(self) -> str:
+        """The first setting that a judge needs and that is not given, with what to do; "" for none."""
+        if not self.url:
+            return "url: is empty: set it to the base URL of the judge's server, http://HOST:PORT/v1"
+        if not self.model:
+            return "model: is empty: set it to the model's name, one that GET url/models lists"
+        if not self.rubric and not self.rubric_text:
+            return "rubric: is empty: set it to a file with what earns which score, or set rubric_text"
+        return ""
+
+    def __post_init__(self) -> None:
+        low, high = self.scale
+        if not low < high:
+            raise ValueError(f"scale: expected a lower number before a higher one, got [{low:g}, {high:g}]")
+        if self.rubric and self.rubric_text:
+            raise ValueError("rubric_text: expected nothing beside rubric: leave one of the two out")
+        if self.hedge_s and not self.replicas:
+            raise ValueError("hedge_s: expected 0 without replicas: name servers that may take second calls")
+        if self.hedge_s >= self.deadline_s:
+            raise ValueError(f"hedge_s: expected less than deadline_s ({self.deadline_s:g})")
+
+
+_OURS = "no setting: it is a failure of the verifier, its sandbox or its host, and never scores"
+
+
+class Scores(Section, frozen=True, kw_only=True):
+    """Score of a response by its status, where that is not `ok` (docs/sandbox.md). Any finite number, for
+    example `compile_failed = -0.5`. The verifier's failures have no score, so they are refused here."""
+
+    no_settings: ClassVar[Mapping[str, str]] = {
+        "ok": "no setting: it has the score of its verifier",
+        **dict.fromkeys(("lost", "overloaded", "unavailable", "sandbox_failed", "verifier_failed"), _OURS),
+    }
+
+    no_answer: float = 0.0
+    """The response contains no answer that the verifier can read."""
+    compile_failed: float = 0.0
+    """Its program is refused by the compiler."""
+    timeout: float = 0.0
+    """Its program, or its compilation, takes more than its time."""
+    memory: float = 0.0
+    """It takes more than its memory."""
+    output: float = 0.0
+    """It writes more than its limit."""
+    crashed: float = 0.0
+    """It ends by an exception, an exit code or a signal."""
+    forbidden: float = 0.0
+    """It makes a system call that ends a program."""
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The scores that are not 0, by status."""
+        return {name: score for name in self.__struct_fields__ if (score := getattr(self, name))}
+
+
+class Timeouts(Section, frozen=True, kw_only=True):
+    """Time limits of programs that adapt to each test (docs/rewards.md#adaptive-timeouts)."""
+
+    adaptive: bool = False
+    """Whether a test of a program (verifier `code`) is ended at `factor` times the longest processor time
+    that it took in a right response so far. Off, because a right response that is far slower than the others
+    then scores 0; whether that matters is to be measured for a job first."""
+    factor: Annotated[float, Meta(ge=1)] = 1.5
+    """Limit of a test over the longest time in a right response."""
+    min_s: Positive = 2.0
+    """Least limit of a test, processor time."""
+    max_s: Positive = 30.0
+    """Most, and that of a test that no response has passed yet. `reward.deadline_s` is of all tests of a
+    program, so it must not be less."""
+    audit_share: Annotated[float, Meta(ge=0, le=1)] = 0.01
+    """Share of the programs that were cut which run once more, up to `max_s`, after their verdict: the counts
+    show how many of them were right."""
+
+    def __post_init__(self) -> None:
+        if self.min_s > self.max_s:
+            raise ValueError(f"min_s: expected at most max_s ({self.max_s:g}), got {self.min_s:g}")
+
+
+class Reward(Section, frozen=True, kw_only=True):
+    """Scoring of answers."""
+
+    workers: Count = 1
+    """Worker processes of the head's host; rule-based scores take microseconds, so a second one idles."""
+    host_workers: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """Worker processes of each reward host (`nodeagent start --role reward`); 0: one a core."""
+    deadline_s: Positive = 2.0
+    """Processor time of the scores that are made together, in the sandbox. A score that takes longer alone
+    has the status timeout and its score. On the clock it may take twice as long, waits for a processor not
+    counted."""
+    attempts: Count = 2
+    """Tries of one score where its worker, its sandbox or its verifier failed; then the sample has no verdict
+    of its own and is made again (`rollout.sample_retries`)."""
+    max_queue: Annotated[int, Meta(ge=1, le=2**16)] = 1024
+    """Scores that may wait for a worker, and so the verdicts that a job requests at a time; each takes the
+    memory of its response, tens of bytes a token."""
+    sick_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    """Share of the last 200 verdicts above which failures of the verifier, its sandbox or its workers stop
+    the job from handing out groups (with fewer than 20 verdicts: all of them). 1: never."""
+    sick_s: NotNegative = 30.0
+    """A job waits so long for such a verifier to recover, and at least as long as one verdict may take by the
+    limits above; then it fails with the verifier's own text. Pending verdicts are requested again meanwhile.
+    """
+    sandbox: Sandbox = Sandbox()
+    scores: Scores = Scores()
+    function: Function = Function()
+    http: Http = Http()
+    planner: Planner = Planner()
+    judge: Judge = Judge()
+    timeouts: Timeouts = Timeouts()
+
+    @property
+    def worker_s(self) -> float:
+        """Time limit of a worker for one task; then it is killed, and the attempt counts as failed. Its
+        sandbox ends programs long before."""
+        http_s, judge_s = (one.deadline_s if one.url else 0.0 for one in (self.http, self.judge))
+        return 4 * (max(self.deadline_s, self.function.deadline_s, http_s) + judge_s)
+
+    @property
+    def verdict_s(self) -> float:
+        """Longest time of a verdict, whatever happens to the workers: one try with others, then each attempt
+        alone."""
+        return self.worker_s * (self.attempts + 1)
+
+    @property
+    def sick_limit_s(self) -> float:
+        """Longest time that the verifier may be sick: a verdict requested then must have arrived."""
+        return max(self.sick_s, self.verdict_s)
+
+    def __post_init__(self) -> None:
+        if self.timeouts.adaptive and self.timeouts.max_s > self.deadline_s:
+            raise ValueError(
+                f"timeouts.max_s: expected at most reward.deadline_s ({self.deadline_s:g}), which is of all "
+                f"tests of a program, got {self.timeouts.max_s:g}: raise deadline_s"
+            )
+        if self.judge.url:
+            self._check_parts(self.judge, self.judge.workers or self.workers)
+
+    @staticmethod
+    def _check_parts(judge: Judge, workers: int) -> None:
+        """Each worker's part of the limits is enough for a response. Raises ValueError."""
+        if judge.max_concurrent < workers:
+            raise ValueError(
+                f"judge.max_concurrent: expected at least 1 for each of {workers} workers, got "
+                f"{judge.max_concurrent}: raise it, or lower reward.workers or judge.workers"
+            )
+        needed = math.ceil(60 * judge.votes * workers / judge.deadline_s)
+        if 0 < judge.requests_per_minute < needed:
+            raise ValueError(
+                f"judge.requests_per_minute: expected 0 or at least {needed}, with which each of {workers} "
+                f"workers gets its {judge.votes} votes within judge.deadline_s ({judge.deadline_s:g}), got "
+                f"{judge.requests_per_minute}: raise judge.deadline_s, or lower the workers"
+            )
