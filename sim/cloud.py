@@ -38,24 +38,25 @@ class Init:
         self, host: Host, main: Main, paces: Paces, on_done: Callable[[ProcessExit], None] | None = None
     ) -> None:
         self._host, self._main, self._paces, self._on_done = host, main, paces, on_done
-        self._life = 0
+        self.life = 0
+        """Counts the lives of the host: each boot begins one, and `halt` ends it."""
 
     def boot(self, longer_s: float = 0.0) -> None:
         """Start the host, `longer_s` later than usual."""
-        self._life += 1
-        self._host.loop.call_later(self._paces.boot_s + longer_s, self._up, self._life)
+        self.life += 1
+        self._host.loop.call_later(self._paces.boot_s + longer_s, self._up, self.life)
 
     def halt(self) -> None:
         """Do not start the host, nor anything on it, any more."""
-        self._life += 1
+        self.life += 1
 
     def _up(self, life: int) -> None:
-        if life == self._life:
+        if life == self.life:
             self._host.power_on()
             self._start(life)
 
     def _start(self, life: int) -> None:
-        if life == self._life and self._host.up:
+        if life == self.life and self._host.up:
             process = self._host.start(f"{self._host.name}/agent", self._main, self._paces.start_s)
             process.watchdog_s = self._paces.watchdog_s
             process.loop.at_death(lambda: self._ended(process, life))
@@ -76,7 +77,7 @@ class Init:
             )
 
     def _ended(self, process: SimProcess, life: int) -> None:
-        if life != self._life or not self._host.up:
+        if life != self.life or not self._host.up:
             return
         exit_ = process.ended or KILLED
         if exit_.code not in NOT_AGAIN:

@@ -47,6 +47,8 @@ STATE = Path("/var/lib/gleaner")
 SETTLE_S = 60.0
 """Time for an ordered end of all hosts; a node agent takes 30 s at most."""
 LOOK_S = 1.0
+REPLACED_S = 5.0
+"""Until another machine begins to boot in the place of a reward host that the cloud took away."""
 
 Errand = Callable[[ActorSystem], Awaitable[None]]
 """Code of a user's program that works with the cluster, through an actor system of its own."""
@@ -67,7 +69,7 @@ class SimCluster:
         self.net = SimNet(
             self.loop, random.Random(f"{setting.seed}/net"), self.loop.trace, profile=setting.link
         )
-        names = [HEAD, RESERVED, CLIENT, *setting.preemptible_hosts()]
+        names = [HEAD, RESERVED, CLIENT, *setting.preemptible_hosts(), *setting.reward_hosts()]
         self.hosts = {name: self._host(name) for name in names}
         """All hosts that may ever exist, by name."""
         self.systems: dict[SimProcess, ActorSystem] = {}
@@ -110,6 +112,7 @@ class SimCluster:
                 self._agent(RESERVED, STATE, 0, ["--role", "reserved", "--join", self.head.endpoint]),
                 setting.paces,
             ),
+            **{name: self._reward_host(name) for name in setting.reward_hosts()},
         }
         """Init systems of the hosts that exist from the beginning."""
 
@@ -200,8 +203,8 @@ class SimCluster:
         )
 
     def _stop_in_order(self) -> None:
-        """Stop as an operator does: the head, which releases its hosts, and the reserved host."""
-        names = (HEAD, RESERVED)
+        """Stop as an operator does: the head, which releases its hosts, and the hosts that are not its own."""
+        names = tuple(self.inits)
         for name in names:
             self.inits[name].halt()
             for process in self.hosts[name].processes:
@@ -247,6 +250,19 @@ class SimCluster:
     def _preemptible(self, name: str, state_dir: Path) -> Main:
         words = ["--role", "preemptible", "--join", self.head.endpoint, "--notices", "none"]
         return self._agent(name, state_dir, 0, words)  # the cloud's notices are sent by `FaultInjector`
+
+    def _reward_host(self, name: str) -> Init:
+        """One that leaves in order is replaced by a machine of the same name and address, as a group of
+        machines of a cloud replaces it."""
+        words = ["--role", "reward", "--join", self.head.endpoint, "--notices", "none"]
+        main = self._agent(name, STATE, 0, words)
+        return Init(self.hosts[name], main, self.setting.paces, lambda _: self.replace_host(name))
+
+    def replace_host(self, name: str) -> None:
+        """Take a reward host away, and have another machine take its place."""
+        self.inits[name].halt()
+        self.hosts[name].power_off()
+        self.inits[name].boot(REPLACED_S)
 
     def _site(self, process: SimProcess) -> SimHostServices:
         return SimHostServices(process, self._around)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Literal
 
 from gleaner.actors.protocol.cluster import CloudNotice, PreemptionNotice
+from gleaner.nodeagent.defaults import MAY_LEAVE
 from gleaner.sim.client import say
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.hosts import SIGCONT, SIGKILL, SIGSTOP, Host, SimProcess
@@ -40,7 +41,7 @@ class FaultInjector:
     # -- targets --
 
     def hosts(self, role: str = "") -> list[str]:
-        """Hosts that have power; of one role: head, reserved or preemptible."""
+        """Hosts that have power; of one role: head, reserved, preemptible or reward."""
         up = [name for name, host in self._cluster.hosts.items() if host.up and name != CLIENT]
         return [name for name in up if not role or role_of(name) == role]
 
@@ -105,8 +106,8 @@ class FaultInjector:
     # -- hosts --
 
     def kill_host(self, name: str) -> bool:
-        """Power off, without any message. The head and the reserved host return by `start_host`; a
-        preemptible one when the provider rents it again."""
+        """Power off, without any message. A preemptible host returns when the provider rents it again; the
+        others by `start_host`."""
         host = self._up(name)
         if host is None:
             return False
@@ -122,7 +123,7 @@ class FaultInjector:
         return any([self.kill_host(name) for name in hit])
 
     def start_host(self, name: str) -> bool:
-        """Power on again, at the same address and with its disk: the head or the reserved host."""
+        """Power on again, at the same address and with its disk: any host but a preemptible one."""
         init = self._cluster.inits.get(name)
         if init is None or self._cluster.hosts[name].up:
             return False
@@ -130,31 +131,45 @@ class FaultInjector:
         return True
 
     def notice(self, name: str, notice_s: float) -> bool:
-        """The cloud gives a preemptible host its notice, and takes it away when its time is over."""
+        """The cloud gives a preemptible host or a reward host its notice, and takes it away when its time is
+        over; another machine takes the place of a reward host."""
         cluster = self._cluster
-        if self._up(name) is None or name in cluster.inits or cluster.client is None:
+        if self._up(name) is None or role_of(name) not in MAY_LEAVE or cluster.client is None:
             return False
-        lease, client = cluster.cloud.lease(name), cluster.client
+        lease, client = self._lease(name), cluster.client
         order = say(client, f"{name}/agent", PreemptionNotice(deadline_s=notice_s), NOTICE_S)
         process = cluster.hosts[CLIENT].processes[0]
         process.loop.create_task(order, name=f"notice to {name}")
-        cluster.loop.call_later(notice_s, lambda: cluster.cloud.take_away(name, lease=lease))
+        cluster.loop.call_later(notice_s, self._take_away, name, lease)
         return True
 
-    def false_notice(self, name: str, notice_s: float, back_s: float, *, hint: bool) -> bool:
-        """The cloud gives a preemptible host its notice (or a hint that one may follow), and takes it
-        back."""
+    def _lease(self, name: str) -> object:
+        """A token of the present stay of a host that may leave."""
         cluster = self._cluster
-        if self._up(name) is None or name in cluster.inits or cluster.client is None:
+        return cluster.inits[name].life if name in cluster.inits else cluster.cloud.lease(name)
+
+    def _take_away(self, name: str, lease: object) -> None:
+        """The time of a notice is over."""
+        cluster = self._cluster
+        if name not in cluster.inits:
+            cluster.cloud.take_away(name, lease=lease)
+        elif self._lease(name) == lease and cluster.hosts[name].up:
+            cluster.replace_host(name)
+
+    def false_notice(self, name: str, notice_s: float, back_s: float, *, hint: bool) -> bool:
+        """The cloud gives a preemptible host or a reward host its notice (or a hint that one may follow), and
+        takes it back."""
+        cluster = self._cluster
+        if self._up(name) is None or role_of(name) not in MAY_LEAVE or cluster.client is None:
             return False
         client, process = cluster.client, cluster.hosts[CLIENT].processes[0]
-        lease = cluster.cloud.lease(name)
+        lease = self._lease(name)
 
         async def follow() -> None:
             """Repeat the cloud's notice, as a real host's poller does, because messages may be lost."""
             now = process.loop.time
             gone_at_s, back_at_s = now() + notice_s, now() + back_s
-            while cluster.cloud.lease(name) is lease and now() < back_at_s + TAKEN_BACK_S:
+            while self._lease(name) == lease and now() < back_at_s + TAKEN_BACK_S:
                 word = CloudNotice(kind="none")
                 if now() < back_at_s:
                     word = CloudNotice(kind="hint" if hint else "notice", deadline_s=gone_at_s - now())

@@ -25,6 +25,7 @@ from gleaner.sim.shared_cores import CoreSharing
 HEAD = "head"
 CLIENT = "client"
 SPARE = "spare"
+REWARDS = "rewards"
 RUNS = Path("/srv/gleaner/runs")
 """Folder of a job's history and checkpoints; simulated hosts share no folder."""
 QUICK_LENGTHS = LengthLaw(median=9.0, sigma=0.5, correlation=0.6)
@@ -73,6 +74,7 @@ class RunSetup:
             break at once. Otherwise it falls silent.
         zones: names that preemptible hosts are dealt to in turn; those of a zone may fail together.
         spares: preemptible hosts beside those that may be requested, which the cloud may deliver by mistake.
+        rewards: number of reward hosts, which are there from the beginning.
         order_seed: of the order and pace of turns (`gleaner.sim.turn_order`); 0: first come, first served.
     """
 
@@ -92,6 +94,7 @@ class RunSetup:
     zones: tuple[str, ...] = ("a", "b", "c")
     order_seed: int = 0
     spares: int = 0
+    rewards: int = 0
 
     def host_devices(self, host: str) -> HostDevices:
         """The rig of a host."""
@@ -109,6 +112,10 @@ class RunSetup:
         else:
             spots = list(dict.fromkeys(event.instance for event in self.trace.events))
         return spots + spares
+
+    def reward_hosts(self) -> list[str]:
+        """Every reward host."""
+        return [f"{REWARDS}-{number}" for number in range(1, self.rewards + 1)]
 
     def zone(self, host: str) -> str:
         """The zone of a preemptible host; "" for the others."""
@@ -128,10 +135,12 @@ class RunSetup:
 def refuse_hosts(trace: Trace) -> None:
     """An instance of a trace becomes a host of that name. Raises TraceError for one that is taken."""
     refuse_names(trace)
-    if any(event.instance == CLIENT for event in trace.events):
-        raise TraceError(f"{trace.name}: {CLIENT} is the name of another host; rename the instance")
+    for event in trace.events:
+        if role_of(event.instance) != "preemptible":
+            raise TraceError(f"{trace.name}: {event.instance} is the name of another host; rename the instance")
 
 
 def role_of(host: str) -> str:
     """The role of a host, by its name."""
-    return {HEAD: "head", RESERVED: "reserved", CLIENT: "client"}.get(host, "preemptible")
+    found = {HEAD: "head", RESERVED: "reserved", CLIENT: "client"}.get(host)
+    return found or ("reward" if host.startswith(f"{REWARDS}-") else "preemptible")
