@@ -27,6 +27,10 @@ from gleaner.chaos.machine_faults import BitRot, PowerLoss
 from gleaner.configs.schema import Config
 
 
+REPLACED = ("@preemptible", "@reward")
+"""Hosts that may go: another one replaces them, or starts again."""
+
+
 class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """kills: deaths of processes of one permanent host, within `within_s`. storm: kills of one storm on a
     preemptible host. zombie_s, partition_s, disk_full_s: longest times."""
@@ -54,7 +58,7 @@ def bearable(faults: Iterable[AnyFault], bounds: Bounds) -> list[AnyFault]:
         host, times_s = _deaths(fault)
         name = _one_name(host)
         lurks = _lurks(fault)
-        if name == "@preemptible" or not (times_s or lurks):
+        if name in REPLACED or not (times_s or lurks):
             kept.append(fault)
         elif _fits([*deaths.get(name, []), *times_s], lurking[name] + lurks, bounds):
             deaths.setdefault(name, []).extend(times_s)
@@ -87,7 +91,7 @@ def _lurks(fault: AnyFault) -> int:
 
 
 def _one_name(host: str) -> str:
-    """One name for a permanent host, whatever its aliases; one for all preemptible hosts."""
+    """One name for a permanent host, whatever its aliases; one for all others."""
     named = {"head": "@head", "reserved-1": "@reserved"}.get(host, "@preemptible")
     return host.partition("/")[0] if host.startswith("@") else named
 

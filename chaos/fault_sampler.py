@@ -8,7 +8,16 @@ import random
 from collections.abc import Callable
 
 from gleaner.chaos.bounds import Bounds
-from gleaner.chaos.fault_targets import COMMITTERS, CRASHES, GATEWAY_CRASH, HANGS, RANKS, FaultTargets
+from gleaner.chaos.fault_targets import (
+    COMMITTERS,
+    CRASHES,
+    GATEWAY_CRASH,
+    HANGS,
+    PLANNER_CRASH,
+    RANKS,
+    REWARD_CRASHES,
+    FaultTargets,
+)
 from gleaner.chaos.faults import (
     FROZEN_DEAD_S,
     AnyFault,
@@ -37,7 +46,15 @@ from gleaner.chaos.faults import (
     Slow,
     Zombie,
 )
-from gleaner.chaos.kill_points import CALLED, CALLED_BY_GATEWAY, GOT, MOMENT_SHARES, SENT
+from gleaner.chaos.kill_points import (
+    CALLED,
+    CALLED_BY_GATEWAY,
+    GOT,
+    MOMENT_SHARES,
+    REWARD_GOT,
+    REWARD_SENT,
+    SENT,
+)
 from gleaner.chaos.machine_sampler import MachineDrawer
 
 NOTICES_S = (0.0, 30.0, 120.0)
@@ -113,7 +130,24 @@ class Drawer:
             return self._preemptible()
         return self._rng.choice(("@head", "@reserved"))
 
+    def _rewards(self, share: float) -> bool:
+        """Whether a fault hits the reward tier, in this share; other campaigns draw the same as without it."""
+        return self._terrain.rewards > 0 and self._rng.random() < share
+
+    def _reward_host(self) -> str:
+        return f"@reward/{self._rng.randrange(self._terrain.rewards)}"
+
+    def _reward_place(self) -> tuple[str, Process]:
+        drawn = self._rng.random()
+        if drawn < 0.15 and self._terrain.planner:
+            return "@head", "reward-planner"
+        if drawn < 0.4:
+            return "@head", "reward"
+        return self._reward_host(), self._rng.choice(("reward-host", "reward-host", "agent"))
+
     def _place(self) -> tuple[str, Process]:
+        if self._rewards(0.6):
+            return self._reward_place()
         if self._terrain.clients and self._rng.random() < 0.25:
             return "@head", "gateway"
         host = self._host()
@@ -126,6 +160,10 @@ class Drawer:
     def _two_hosts(self) -> tuple[str, str]:
         if (self._terrain.callers or self._terrain.clients) and self._rng.random() < 0.3:
             return "@head", CALLERS_HOST
+        if self._rewards(0.6):
+            ends = ["@head", self._reward_host()]
+            self._rng.shuffle(ends)
+            return ends[0], ends[1]
         a = self._host()
         others = [name for name in ("@head", "@reserved") if name != a]
         if self._terrain.preemptible and a.startswith("@p") and self._terrain.preemptible > 1:
@@ -145,11 +183,21 @@ class Drawer:
         places = [place for place in CRASHES if place[0] != "@preemptible" or self._terrain.preemptible]
         if self._terrain.clients:
             places += [GATEWAY_CRASH] * 3
+        if self._rewards(0.6):
+            places = [*REWARD_CRASHES, *([PLANNER_CRASH] if self._terrain.planner else [])]
         role, process, actor = self._rng.choice(places)
-        host = self._preemptible() if role == "@preemptible" else role
+        host = self._one_of(role)
         return CrashActor(at_s=at_s, host=host, process=process, actor=actor)
 
+    def _one_of(self, role: str) -> str:
+        """A host of a role, as a place."""
+        if role == "@reward":
+            return self._reward_host()
+        return self._preemptible() if role == "@preemptible" else role
+
     def _kill_host(self, at_s: float) -> AnyFault:
+        if self._rewards(0.5):
+            return KillHost(at_s=at_s, host=self._reward_host(), back_s=self._length(at_s, 0.5, 10.0))
         hosts = ["@reserved"]
         if self._terrain.preemptible:
             hosts += [self._preemptible()] * 2
@@ -171,10 +219,11 @@ class Drawer:
         if process == "gateway":
             return self._kill_on_call(at_s)
         seat = host.partition("/")[0], process
+        got, sent = (GOT | REWARD_GOT, SENT | REWARD_SENT) if self._terrain.rewards else (GOT, SENT)
         moment = self._rng.choice(MOMENT_SHARES)
-        if moment == "sent" and seat not in SENT:
+        if moment == "sent" and seat not in sent:
             moment = "received"
-        message = self._rng.choice((SENT if moment == "sent" else GOT)[seat])
+        message = self._rng.choice((sent if moment == "sent" else got)[seat])
         count = 1 + int(self._rng.expovariate(1 / 3.0))
         return KillOnMessage(
             at_s=at_s, host=host, process=process, message=message, count=count, moment=moment
@@ -201,7 +250,9 @@ class Drawer:
 
     def _zombie(self, at_s: float) -> AnyFault:
         process: Process
-        if self._terrain.preemptible and self._rng.random() < 0.7:
+        if self._rewards(0.5):
+            host, process = self._reward_host(), self._rng.choice(("reward-host", "agent"))
+        elif self._terrain.preemptible and self._rng.random() < 0.7:
             host, process = self._preemptible(), self._rng.choice(("engine", "transfer", "agent"))
         else:
             host, process = self._rng.choice((("@head", "rollout"), ("@reserved", "trainer")))
@@ -219,8 +270,12 @@ class Drawer:
         if terrain.clients:
             places.append(("@head", "gateway"))
         places += [("@reserved", rank) for rank in RANKS[: terrain.ranks]]
+        if terrain.rewards:
+            places += [("@reward", "reward-host"), ("@reward", "agent"), ("@head", "reward")]
+        if terrain.planner and terrain.rewards:
+            places.append(("@head", "reward-planner"))
         host, process = self._rng.choice(places)
-        return Hang(at_s=at_s, host=self._preemptible() if host == "@preemptible" else host, process=process)
+        return Hang(at_s=at_s, host=self._one_of(host), process=process)
 
     def _slow(self, at_s: float) -> AnyFault:
         host, process = self._place()
@@ -252,12 +307,13 @@ class Drawer:
         return Reset(at_s=at_s, a=a, b=b)
 
     def _notice(self, at_s: float) -> AnyFault:
-        return Notice(at_s=at_s, host=self._preemptible(), notice_s=self._rng.choice(NOTICES_S))
+        host = self._reward_host() if self._rewards(0.6) else self._preemptible()
+        return Notice(at_s=at_s, host=host, notice_s=self._rng.choice(NOTICES_S))
 
     def _false_notice(self, at_s: float) -> AnyFault:
         return FalseNotice(
             at_s=at_s,
-            host=self._preemptible(),
+            host=self._reward_host() if self._rewards(0.6) else self._preemptible(),
             notice_s=self._rng.choice(NOTICES_S[1:]),
             back_s=self._length(at_s, 0.5, 20.0),
             hint=self._rng.random() < 0.3,

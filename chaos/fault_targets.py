@@ -20,6 +20,13 @@ CRASHES: tuple[tuple[str, Process, str], ...] = (
 """Every actor, with the host and the process in which it lives: each is as likely to crash as the others."""
 GATEWAY_CRASH: tuple[str, Process, str] = ("@head", "gateway", "gateway")
 """The actor of the gateway, where there is one."""
+REWARD_CRASHES: tuple[tuple[str, Process, str], ...] = (
+    ("@reward", "reward-host", "reward"),
+    ("@head", "reward", "proxy"),
+)
+"""The actors of the reward tier, where there are reward hosts."""
+PLANNER_CRASH: tuple[str, Process, str] = ("@head", "reward-planner", "planner")
+"""The actor of the planner of reward workers, where there is one."""
 COMMITTERS: tuple[tuple[str, Process], ...] = (
     ("@head", "rollout"),
     ("@head", "rollout"),
@@ -38,7 +45,8 @@ class FaultTargets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     resumes the job. `head_durable`: its journals force each commit out, so that it may lose its power; a run
     has that from its settings (`gleaner.chaos.plan`). `ranks`: processes of the trainer's gang beside its
     first. `callers`: programs that send single requests (`gleaner.chaos.callers`). `clients`: HTTP clients of
-    the head's gateway (`gleaner.chaos.gateway_clients`), which the settings must then have."""
+    the head's gateway (`gleaner.chaos.gateway_clients`), which the settings must then have. `rewards`: reward
+    hosts. `planner`: a process plans their workers; a run has that from its settings."""
 
     preemptible: Annotated[int, Meta(ge=0, le=1000)] = 3
     zones: tuple[str, ...] = ("a", "b")
@@ -47,3 +55,5 @@ class FaultTargets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ranks: Annotated[int, Meta(ge=0, le=2)] = 0
     callers: Annotated[int, Meta(ge=0, le=16)] = 0
     clients: Annotated[int, Meta(ge=0, le=64)] = 0
+    rewards: Annotated[int, Meta(ge=0, le=100)] = 0
+    planner: bool = False

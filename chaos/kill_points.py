@@ -50,4 +50,21 @@ CALLED_BY_GATEWAY: tuple[tuple[Process, str, Moment], ...] = (
     ("rollout", "Progress", "sent"), ("gateway", "Progress", "received"), ("gateway", "Generate", "sent"),
 )  # fmt: skip
 """The same where a gateway sends them."""
+REWARD_GOT: Mapping[Seat, tuple[str, ...]] = {
+    ("@head", "reward"): (
+        "Score", "Score", "OfferWorkers", "ItemsScored", "ItemsScored", "CancelScores", "BatchEnded", "Withdraw",
+    ),
+    ("@head", "reward-planner"): ("PlanWorkers",),
+    ("@reward", "reward-host"): (
+        "ScoreItems", "ScoreItems", "WorkersTaken", "ResizeWorkers", "CancelItems",
+    ),
+    ("@reward", "agent"): ("NodeWork",),
+}  # fmt: skip
+"""The same as `GOT`, of the processes of the reward tier where there are reward hosts."""
+REWARD_SENT: Mapping[Seat, tuple[str, ...]] = {
+    ("@head", "reward"): ("ScoreItems", "ScoreItems", "CancelItems"),
+    ("@reward", "reward-host"): ("OfferWorkers", "ItemsScored", "ItemsScored"),
+    ("@reward", "agent"): ("NodeHello", "Withdraw"),
+}
+"""The same as `SENT`."""
 MOMENT_SHARES: tuple[Moment, ...] = ("received", "replied", "replied", "sent")

@@ -7,7 +7,7 @@ import random
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,7 @@ from gleaner.chaos.traces import read_all
 from gleaner.configs.load import PRESETS, ConfigError, from_tree
 from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace, TraceError
+from gleaner.sim.models.scorer import MEDIAN_S
 
 CAMPAIGNS = PRESETS / "campaigns"
 """Folder of the packaged campaigns."""
@@ -43,10 +44,12 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         deadline_s: virtual seconds by which every job must have ended; beyond it, it makes no progress.
         run_s: processor seconds of one run; beyond it the run hangs, which is a violation too.
         settings: of the job (`gleaner.configs.schema`), by section.
-        draws: settings of which each run has one of these values, by its seed.
+        draws: settings of which each run has one of these values, by its seed; a section within another one
+            is named with a dot.
         terrain, options: what is drawn from. bounds: default: from the settings.
         traces: availability traces (CSV files, or folders of them, relative to the campaign's file) of which
             pieces are replayed.
+        verifier_s: median time of one score.
         paths: recovery paths that the campaign must take.
         faults: kinds of faults that must fire; none named: all that the options have on.
     """
@@ -61,6 +64,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     options: Options = Options()
     bounds: Bounds | None = None
     traces: tuple[str, ...] = ()
+    verifier_s: Annotated[float, Meta(gt=0)] = MEDIAN_S
     paths: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
 
@@ -99,16 +103,23 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
     def drawn(self, values: Mapping[str, Mapping[str, object]], which: str) -> Config:
         """The settings with these values in their places. Raises ConfigError."""
-        tree: dict[str, dict[str, object]] = msgspec.to_builtins(self.config)
+        tree: dict[str, Any] = msgspec.to_builtins(self.config)
         for section, settings in values.items():
-            tree.setdefault(section, {}).update(settings)
+            place = tree
+            for name in section.split("."):
+                place = place.setdefault(name, {})
+            place.update(settings)
         return from_tree(tree, f"{self.name}: {which}")
 
     def schedule(self, seed: int) -> Schedule:
         """The schedule of the run of this seed."""
         bounds = self.campaign.bounds or bounds_of(self.config)
-        durable = self.config_of(seed).job.journal_fsync == "commit"
-        terrain = msgspec.structs.replace(self.campaign.terrain, head_durable=durable)
+        config = self.config_of(seed)
+        terrain = msgspec.structs.replace(
+            self.campaign.terrain,
+            head_durable=config.job.journal_fsync == "commit",
+            planner=config.reward.planner.kind != "static",
+        )
         return draw(seed, terrain, self.campaign.options, bounds, self.traces)
 
 

@@ -130,11 +130,14 @@ def _hung(fault: Hang) -> str:
 
 
 def _role(host: str) -> str:
-    found = next((role for role in ("head", "reserved") if host.lstrip("@").startswith(role)), "")
+    found = next((role for role in ("head", "reserved", "reward") if host.lstrip("@").startswith(role)), "")
     return found or "preemptible"
 
 
 def _host(host: str) -> str:
-    return {"head": "head, back at its address", "reserved": "reserved, back again"}.get(
-        _role(host), "preemptible"
-    )
+    shapes = {
+        "head": "head, back at its address",
+        "reserved": "reserved, back again",
+        "reward": "reward host, back again",
+    }
+    return shapes.get(_role(host), "preemptible")

@@ -41,6 +41,7 @@ from gleaner.sim.machine_injector import MachineInjector
 from gleaner.sim.models.host_devices import HostDevices
 from gleaner.sim.models.job_model import JobModel
 from gleaner.sim.models.lengths import LengthLaw
+from gleaner.sim.models.scorer import MEDIAN_S, ScorerLaw
 from gleaner.sim.models.shapes import model_shape
 from gleaner.sim.run_setup import RunSetup
 
@@ -195,7 +196,7 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
         n_prem_max=campaign.terrain.preemptible,
     )
     return RunSetup(
-        job_model=job_model(seed),
+        job_model=job_model(seed, campaign.verifier_s),
         reserved=RESERVED_RIG,
         preemptible=PREEMPTIBLE_RIG,
         config=msgspec.structs.replace(config, fleet=fleet),
@@ -204,17 +205,19 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
         deadline_s=campaign.deadline_s,
         zones=campaign.terrain.zones or ("a",),
         order_seed=schedule.order,
+        rewards=campaign.terrain.rewards,
         spares=int(any(isinstance(fault, CloudTrouble) for fault in schedule.faults)),
     )
 
 
-def job_model(seed: int) -> JobModel:
+def job_model(seed: int, verifier_s: float = MEDIAN_S) -> JobModel:
     """A small model on slow machines: a step takes several virtual seconds and few events, so faults meet it
     in the middle of its work. Its tokens depend on all that is asked for, so that a wrong version, prompt or
-    parameter is seen in them. The seed decides how many rows of a request are in a frame."""
+    parameter is seen in them. The seed decides how many rows of a request are in a frame. verifier_s: median time of one score."""
     return JobModel(
         model_shape("qwen3-0_6b"),
         LENGTHS,
+        scorer=ScorerLaw(median_s=verifier_s),
         token_scale=TOKEN_SCALE,
         frame_rows=FRAME_ROWS[seed % len(FRAME_ROWS)],
         tokens_follow_inputs=True,

@@ -46,6 +46,7 @@ PARTS = {
     "head": ("rollout", "reward"),
     "reserved": ("transfer", "trainer"),
     "preemptible": ("transfer", "engine"),
+    "reward": ("reward-host",),
 }
 """Kinds of processes that a node agent keeps on a host while a job runs."""
 
@@ -98,7 +99,7 @@ class WorldObserver:
         for host in filter(None, (self._resolve(place) or ALONE.get(place, "") for place in places if place)):
             self._struck[host] = max(until_s, self._struck.get(host, 0.0))
             if isinstance(fault, Notice):
-                self._noticed[host] = self._cluster.cloud.lease(host)
+                self._noticed[host] = self._cluster.stay(host)
 
     def settle(self, within_s: float) -> None:
         """The job is over: run on until no host is rented, or for `within_s`."""
@@ -117,7 +118,7 @@ class WorldObserver:
     def _passed(self, seen: ObservedMessage) -> None:
         if isinstance(seen.message, PreemptionNotice):
             host = seen.to.partition("/")[0]
-            self._noticed[host] = self._cluster.cloud.lease(host)
+            self._noticed[host] = self._cluster.stay(host)
 
     def _rent(self, host: str) -> None:
         self._see(HostRented(self._now_s, host, len(self._rented)))
@@ -201,7 +202,7 @@ class WorldObserver:
             self._struck[name] = max(now_s, self._struck.get(name, 0.0))
         agent, engine = host.find("agent"), host.find("engine")
         steady_s = max(0.0, now_s - self._struck.get(name, 0.0))
-        noticed = name in self._noticed and self._noticed[name] is self._cluster.cloud.lease(name)
+        noticed = name in self._noticed and self._noticed[name] == self._cluster.stay(name)
         return HostLook(
             name=name,
             role=role,

@@ -216,6 +216,10 @@ class SimCluster:
 
     # -- looking --
 
+    def stay(self, name: str) -> object:
+        """A token of the present stay of a host, for comparison; None where it is not rented."""
+        return self.inits[name].life if name in self.inits else self.cloud.lease(name)
+
     def watch(self, hook: Hook) -> None:
         """Have `hook` see every message that passes any process, from now on, until `unwatch`."""
         self._hooks.append(hook)

@@ -136,24 +136,19 @@ class FaultInjector:
         cluster = self._cluster
         if self._up(name) is None or role_of(name) not in MAY_LEAVE or cluster.client is None:
             return False
-        lease, client = self._lease(name), cluster.client
+        lease, client = cluster.stay(name), cluster.client
         order = say(client, f"{name}/agent", PreemptionNotice(deadline_s=notice_s), NOTICE_S)
         process = cluster.hosts[CLIENT].processes[0]
         process.loop.create_task(order, name=f"notice to {name}")
         cluster.loop.call_later(notice_s, self._take_away, name, lease)
         return True
 
-    def _lease(self, name: str) -> object:
-        """A token of the present stay of a host that may leave."""
-        cluster = self._cluster
-        return cluster.inits[name].life if name in cluster.inits else cluster.cloud.lease(name)
-
     def _take_away(self, name: str, lease: object) -> None:
         """The time of a notice is over."""
         cluster = self._cluster
         if name not in cluster.inits:
             cluster.cloud.take_away(name, lease=lease)
-        elif self._lease(name) == lease and cluster.hosts[name].up:
+        elif cluster.stay(name) == lease and cluster.hosts[name].up:
             cluster.replace_host(name)
 
     def false_notice(self, name: str, notice_s: float, back_s: float, *, hint: bool) -> bool:
@@ -163,13 +158,13 @@ class FaultInjector:
         if self._up(name) is None or role_of(name) not in MAY_LEAVE or cluster.client is None:
             return False
         client, process = cluster.client, cluster.hosts[CLIENT].processes[0]
-        lease = self._lease(name)
+        lease = cluster.stay(name)
 
         async def follow() -> None:
             """Repeat the cloud's notice, as a real host's poller does, because messages may be lost."""
             now = process.loop.time
             gone_at_s, back_at_s = now() + notice_s, now() + back_s
-            while self._lease(name) == lease and now() < back_at_s + TAKEN_BACK_S:
+            while cluster.stay(name) == lease and now() < back_at_s + TAKEN_BACK_S:
                 word = CloudNotice(kind="none")
                 if now() < back_at_s:
                     word = CloudNotice(kind="hint" if hint else "notice", deadline_s=gone_at_s - now())

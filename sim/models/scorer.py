@@ -24,6 +24,10 @@ from gleaner.actors.reward.scoring import WorkerDied, WorkerHung, WorkerSpec
 from gleaner.sim.models.tokens import response
 
 
+MEDIAN_S = 0.002
+"""Median time of one score by rule-based verifiers."""
+
+
 class Fault(StrEnum):
     """Action of a worker instead of an answer."""
 
@@ -44,7 +48,7 @@ class ScorerLaw:
     """
 
     start_s: float = 1.0
-    median_s: float = 0.002
+    median_s: float = MEDIAN_S
     sigma: float = 0.5
     prompt_rows: tuple[int, int] = (16, 64)
     chances: tuple[tuple[Fault, float], ...] = ()
