@@ -139,7 +139,7 @@ class WorkerPool:
         self._restarts = Restarts(self.intensity)
         self._queue = ScoringQueue()
         self._slots: list[asyncio.Task[None]] = []
-        self._idle: set[asyncio.Task[None]] = set()  # slots whose workers wait for an item
+        self._idle: dict[asyncio.Task[None], None] = {}  # slots whose workers wait for an item, in order
         self._failure = "it was not started"
         self._wait: Wait = _unlisted
 
@@ -173,7 +173,7 @@ class WorkerPool:
 
     def _retire(self, slot: "asyncio.Task[None]") -> None:
         self._slots.remove(slot)
-        self._idle.discard(slot)
+        self._idle.pop(slot, None)
 
     async def close(self) -> None:
         """End every worker; open items get `PoolFailed`."""
@@ -268,11 +268,11 @@ class WorkerPool:
             if len(self._slots) > self.workers:
                 self._retire(own)
                 return RETIRED
-            self._idle.add(own)
+            self._idle[own] = None
             try:
                 first = await self._queue.take()
             finally:
-                self._idle.discard(own)
+                self._idle.pop(own, None)
             if worker.dead:  # it died while idle: no item is to blame
                 self._queue.put_back(first)
                 return "idle"
