@@ -176,7 +176,8 @@ class ItemDispatch:
             return
         holder = item.host
         self._release(item, holder)
-        self.hosts.took(stage, took_s)
+        if verdict.status not in OURS:  # a failure of ours says nothing of how long an item takes
+            self.hosts.took(stage, took_s)
         if verdict.status in OURS and self._tried_again(item):
             self.fill()
             return
