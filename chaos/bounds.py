@@ -26,7 +26,6 @@ from gleaner.chaos.faults import (
 from gleaner.chaos.machine_faults import BitRot, PowerLoss
 from gleaner.configs.schema import Config
 
-
 REPLACED = ("@preemptible", "@reward")
 """Hosts that may go: another one replaces them, or starts again."""
 

@@ -84,6 +84,13 @@ PATHS: tuple[Path, ...] = (
     Path("load again", "an engine did not load newer weights and served on", ("weights.failed_loads",)),
     Path("no room", "a host had no room for a version of the weights, and waited", ("weights.no_room",)),
     Path("scorer replaced", "a reward worker hung or died, and another one took over", ("rewards.deaths",)),
+    Path("reward host lost", "items of a lost reward host ran elsewhere", ("rewards.lost_with_host",)),
+    Path("reward host drained", "a reward host with a notice handed its items over", ("rewards.drained",)),
+    Path("proxy outlived", "a result came to a later life of the proxy", ("rewards.outlived_proxy",)),
+    Path("reward cancelled", "an item that ran on a reward host was cancelled", ("rewards.cancelled",)),
+    Path("second result", "a result that was not needed any more was dropped", ("rewards.late_results",)),
+    Path("tried elsewhere", "an item that failed on a host ran on another one", ("rewards.tried_elsewhere",)),
+    Path("planned workers", "the number of reward workers followed the batches", ("rewards.plans",)),
     Path(
         "registered again",
         "a worker found its manager again after one of them was gone",

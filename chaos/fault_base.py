@@ -12,7 +12,9 @@ Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 Length = Annotated[float, Meta(gt=0, le=1e5)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=10_000)]
-Where = Annotated[str, Meta(pattern=r"^(@(head|reserved|preemptible|reward)(/[0-9]{1,3})?|[A-Za-z0-9_.-]{1,64})$")]
+Where = Annotated[
+    str, Meta(pattern=r"^(@(head|reserved|preemptible|reward)(/[0-9]{1,3})?|[A-Za-z0-9_.-]{1,64})$")
+]
 """A host; see the module."""
 
 

@@ -131,7 +131,7 @@ class Drawer:
         return self._rng.choice(("@head", "@reserved"))
 
     def _rewards(self, share: float) -> bool:
-        """Whether a fault hits the reward tier, in this share; other campaigns draw the same as without it."""
+        """Whether a fault hits the reward tier, in this share; without reward hosts nothing is drawn."""
         return self._terrain.rewards > 0 and self._rng.random() < share
 
     def _reward_host(self) -> str:
@@ -219,7 +219,7 @@ class Drawer:
         if process == "gateway":
             return self._kill_on_call(at_s)
         seat = host.partition("/")[0], process
-        got, sent = (GOT | REWARD_GOT, SENT | REWARD_SENT) if self._terrain.rewards else (GOT, SENT)
+        got, sent = ({**GOT, **REWARD_GOT}, {**SENT, **REWARD_SENT}) if self._terrain.rewards else (GOT, SENT)
         moment = self._rng.choice(MOMENT_SHARES)
         if moment == "sent" and seat not in sent:
             moment = "received"

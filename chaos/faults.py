@@ -30,8 +30,8 @@ Process = Literal[
     "agent", "rollout", "reward", "reward-planner", "reward-host", "gateway", "transfer", "trainer", "engine",
     "rank-1", "rank-2",
 ]  # fmt: skip
-"""A process of a host, by its kind (`gleaner.nodeagent.process_trees`). A `gateway` and a `reward-planner` are
-there if the job's settings have one."""
+"""A process of a host, by its kind (`gleaner.nodeagent.process_trees`). A `gateway` and a `reward-planner`
+are there if the job's settings have one."""
 
 Moment = Literal["received", "sent", "replied"]
 ScorerFault = Literal["hang", "crash", "lie"]

@@ -52,7 +52,8 @@ CALLED_BY_GATEWAY: tuple[tuple[Process, str, Moment], ...] = (
 """The same where a gateway sends them."""
 REWARD_GOT: Mapping[Seat, tuple[str, ...]] = {
     ("@head", "reward"): (
-        "Score", "Score", "OfferWorkers", "ItemsScored", "ItemsScored", "CancelScores", "BatchEnded", "Withdraw",
+        "Score", "Score", "OfferWorkers", "ItemsScored", "ItemsScored", "CancelScores", "BatchEnded",
+        "Withdraw",
     ),
     ("@head", "reward-planner"): ("PlanWorkers",),
     ("@reward", "reward-host"): (

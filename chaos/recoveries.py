@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gleaner.actors.cluster.state_manager import Rewound
-from gleaner.actors.names import MANAGER, PROVIDER
+from gleaner.actors.names import MANAGER, PROVIDER, REWARD
 from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.protocol.cluster import NodeSeen, PreemptionNotice
 from gleaner.actors.protocol.instances import (
@@ -19,6 +19,7 @@ from gleaner.actors.protocol.instances import (
     Withdrawn,
 )
 from gleaner.actors.protocol.requests import Generated, VersionNotReady
+from gleaner.actors.protocol.reward import CancelItems, ItemsScored, ScoreItems
 from gleaner.actors.protocol.rollout import Groups, TakeGroups
 from gleaner.actors.rollout.state.events import (
     Dispatched,
@@ -48,6 +49,10 @@ FIGURES: Mapping[str, str] = {
     "pulls_from_relays": "weights.relayed",
     "pulls_without_room": "weights.no_room",
     "workers_lost": "rewards.deaths",
+    "lost_with_host": "rewards.lost_with_host",
+    "tried_elsewhere": "rewards.tried_elsewhere",
+    "late_results": "rewards.late_results",
+    "plans": "rewards.plans",
 }
 """Figures in the actors' summaries."""
 RECOVERIES: Mapping[str, str] = {
@@ -67,7 +72,7 @@ DISKS: Mapping[str, str] = {
 }
 COUNTED = frozenset((
     Dispatch, Withdrawn, NotLoaded, NodeSeen, Groups, TakeGroups, PreemptionNotice, RegisterInstance,
-    Registered, LeaseGranted,
+    Registered, LeaseGranted, CancelItems, ItemsScored, ScoreItems,
 ))  # fmt: skip
 """Messages of which some are counted."""
 STRATEGIES = ("one_for_one", "one_for_all", "rest_for_one")
@@ -87,6 +92,7 @@ class Recoveries:
         self._epochs: dict[tuple[str, int], str] = {}  # epoch of its registration
         self._manager = 0  # its incarnation
         self._began: dict[str, int] = {}  # the manager that began a single request, by its batch
+        self._given: dict[str, str] = {}  # by item on a reward host: the life of the proxy that sent it
         self._lost: set[str] = set()  # single requests whose answer was lost
 
     def shown(self, process: str, state: SystemState) -> None:
@@ -122,6 +128,8 @@ class Recoveries:
         match message:
             case Dispatch() if fact.direction == "out":
                 self._seen["requests.migrated_tokens"] += sum(bool(work.prefix) for work in message.work)
+            case Withdrawn() if fact.source == REWARD:
+                self._seen["rewards.drained"] += fact.direction != "in"
             case Withdrawn() if fact.direction != "in":
                 self._seen["requests.handed_over"] += message.handed_over
             case NotLoaded() if fact.direction == "in":
@@ -146,10 +154,19 @@ class Recoveries:
             case RegisterInstance() if fact.direction == "out":
                 self._asked_as[fact.process] = message.worker.incarnation
             case Registered() if fact.direction == "in":
-                life = (fact.process, self._asked_as.get(fact.process, 0))
-                epoch = self._epochs.get(life, message.epoch)
+                worker = (fact.process, self._asked_as.get(fact.process, 0))
+                epoch = self._epochs.get(worker, message.epoch)
                 self._seen["workers.registered_again"] += epoch != message.epoch
-                self._epochs[life] = message.epoch
+                self._epochs[worker] = message.epoch
+            case CancelItems() if fact.direction == "out":
+                self._seen["rewards.cancelled"] += len(message.items)
+            case ScoreItems() if fact.direction == "out":
+                for item in message.items:
+                    self._given[item.id] = message.epoch.partition(".")[0]
+            case ItemsScored() if fact.direction == "in":
+                life = message.epoch.partition(".")[0]
+                given = [self._given.pop(result.id, life) for result in message.results]
+                self._seen["rewards.outlived_proxy"] += sum(it != life for it in given)
             case LeaseGranted() if fact.direction != "in":
                 self._seen["names.superseded"] += len(message.superseded)
             case _:

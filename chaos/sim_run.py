@@ -213,7 +213,8 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
 def job_model(seed: int, verifier_s: float = MEDIAN_S) -> JobModel:
     """A small model on slow machines: a step takes several virtual seconds and few events, so faults meet it
     in the middle of its work. Its tokens depend on all that is asked for, so that a wrong version, prompt or
-    parameter is seen in them. The seed decides how many rows of a request are in a frame. verifier_s: median time of one score."""
+    parameter is seen in them. The seed decides how many rows of a request are in a frame. verifier_s: median
+    time of one score."""
     return JobModel(
         model_shape("qwen3-0_6b"),
         LENGTHS,

@@ -203,7 +203,7 @@ class SimCluster:
         )
 
     def _stop_in_order(self) -> None:
-        """Stop as an operator does: the head, which releases its hosts, and the hosts that are not its own."""
+        """Stop as an operator does: the head, which releases its hosts, and those that it did not rent."""
         names = tuple(self.inits)
         for name in names:
             self.inits[name].halt()

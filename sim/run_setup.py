@@ -137,7 +137,9 @@ def refuse_hosts(trace: Trace) -> None:
     refuse_names(trace)
     for event in trace.events:
         if role_of(event.instance) != "preemptible":
-            raise TraceError(f"{trace.name}: {event.instance} is the name of another host; rename the instance")
+            raise TraceError(
+                f"{trace.name}: {event.instance} is the name of another host; rename the instance"
+            )
 
 
 def role_of(host: str) -> str:

@@ -15,7 +15,9 @@ from gleaner.chaos.invariants.membership import MembersLive
 from gleaner.chaos.invariants.plans_survive import PlansSurvive
 from gleaner.chaos.invariants.recovery_time import RecoversInTime
 from gleaner.chaos.invariants.request_age import RequestsEndInTime
+from gleaner.chaos.invariants.reward_hosts import RewardHostItems
 from gleaner.chaos.invariants.shadow import Shadow
+from gleaner.chaos.invariants.verdict_age import VerdictsInTime
 from gleaner.chaos.invariants.windows import WindowsOpen
 from gleaner.configs.schema import Config
 from gleaner.sim.run_setup import Paces
@@ -25,7 +27,7 @@ __all__ = ["HOSTS_END_S", "WORLD_CHECKS", "world_checks"]
 WORLD_CHECKS: tuple[type[Check], ...] = (
     NoCapacityForgotten, MembersLive, InstancesLive, DrainsEnd, RequestsEndInTime, RecoversInTime,
     NoLateWaitInCalm, PlansSurvive, FleetAsWished, WindowsOpen, AnswersFollowCommits,
-    CreditCounts,
+    CreditCounts, VerdictsInTime, RewardHostItems,
 )  # fmt: skip
 
 
@@ -45,4 +47,6 @@ def world_checks(shadow: Shadow, config: Config) -> tuple[Check, ...]:
         WindowsOpen(shadow),
         AnswersFollowCommits(shadow),
         CreditCounts(),
+        VerdictsInTime(shadow, config),
+        RewardHostItems(),
     )

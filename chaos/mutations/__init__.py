@@ -14,6 +14,7 @@ from gleaner.chaos.mutations.machines import MACHINES
 from gleaner.chaos.mutations.messages import MESSAGES
 from gleaner.chaos.mutations.mutation import Mutation
 from gleaner.chaos.mutations.requests import REQUESTS
+from gleaner.chaos.mutations.rewards import REWARDS
 from gleaner.chaos.mutations.rollout import ROLLOUT
 from gleaner.chaos.mutations.training import TRAINING
 
@@ -28,5 +29,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *CAPACITY,
     *GATEWAY_BUGS,
     *MACHINES,
+    *REWARDS,
 )
 BY_NAME: Mapping[str, Mutation] = {mutation.name: mutation for mutation in MUTATIONS}

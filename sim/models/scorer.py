@@ -23,7 +23,6 @@ from gleaner.actors.reward import pipe
 from gleaner.actors.reward.scoring import WorkerDied, WorkerHung, WorkerSpec
 from gleaner.sim.models.tokens import response
 
-
 MEDIAN_S = 0.002
 """Median time of one score by rule-based verifiers."""
 

@@ -114,7 +114,8 @@ def test_invalid_seed_or_campaign_is_a_usage_error(capsys: pytest.CaptureFixture
     hunts = "hunt, hunt-ahead, hunt-gateway, hunt-kept, hunt-published"
     hunts += ", hunt-sampling, hunt-singles, hunt-unscored"
     assert (
-        f"there are ci, gang, gateway, {hunts}, machines, nightly, singles, soak" in capsys.readouterr().err
+        f"there are ci, gang, gateway, {hunts}, machines, nightly, rewards, singles, soak"
+        in capsys.readouterr().err
     )
 
 

@@ -1,0 +1,150 @@
+"""Items on reward hosts: within their credit, none that was cancelled, none to a host that drains.
+
+Owns counts of its own, from the messages of the proxy: what each host was given under an offer, and which of
+that came back or was cancelled. Local workers of the proxy's host are given nothing by message.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from gleaner.actors.names import REWARD
+from gleaner.actors.protocol.instances import NewWork, Withdraw
+from gleaner.actors.protocol.reward import (
+    CancelItems,
+    CancelScores,
+    ItemsScored,
+    OfferWorkers,
+    Score,
+    ScoreItems,
+    WorkersTaken,
+)
+from gleaner.actors.reward.assignment.hosts import FIRST_AHEAD, items_ahead
+from gleaner.actors.reward.verdicts import OURS
+from gleaner.chaos.invariants.check import Check
+from gleaner.chaos.invariants.facts import Fact, MessagePassed
+
+ON_ITS_WAY_S = 1.0
+"""From a decision of the proxy to the message that follows from it, which a background task sends."""
+FROM_PROXY = (ScoreItems, CancelItems, WorkersTaken)
+"""Messages that are seen as the proxy sends them; the others as it receives them."""
+
+
+@dataclass(slots=True)
+class _Offer:
+    """What a host has of one offer. workers: of all stages. given: every item that it was sent; has: those
+    without a result. drained_s: since when it gets no new items."""
+
+    workers: int
+    given: set[str] = field(default_factory=set)
+    has: set[str] = field(default_factory=set)
+    drained_s: float | None = None
+
+
+class RewardHostItems(Check):
+    """See `promise`."""
+
+    fact_kinds = (MessagePassed,)
+    message_kinds = (
+        CancelItems, CancelScores, ItemsScored, NewWork, OfferWorkers, Score, ScoreItems, Withdraw,
+        WorkersTaken,
+    )  # fmt: skip
+    name = "reward hosts"
+    promise = (
+        "a reward host has no more items than its workers take, gets none that was cancelled, and none while "
+        "it drains"
+    )
+    meaning = (
+        "If this fails, a host holds up items that idle workers elsewhere could score, or work is lost with "
+        "a host that was known to go."
+    )
+
+    def __init__(self) -> None:
+        self._workers: dict[str, int] = {}  # by host, of its newest offer on its way
+        self._offers: dict[str, tuple[str, _Offer]] = {}  # by host: the epoch, and what it has
+        self._open: set[str] = set()
+        self._cancelled: dict[str, float] = {}
+        self._took_s: float | None = None  # the shortest time of an item
+        self._first_s = 0.0  # first result of this life of the proxy
+        self._newest = 0, 0  # life of the proxy, number of the offer
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, MessagePassed):
+            elsewhere = "in" if isinstance(fact.message, FROM_PROXY) else "out"
+            if fact.direction != elsewhere:
+                yield from self._passed(fact)
+
+    def _passed(self, fact: MessagePassed) -> Iterator[str]:
+        match fact.message:
+            case OfferWorkers() as message:
+                self._workers[message.host] = sum(message.workers.values())
+            case WorkersTaken() as message:
+                self._taken(fact.to, message)
+            case Score() as message:
+                self._open.add(message.request)
+                self._cancelled.pop(message.request, None)
+            case CancelScores() as message:
+                for name in self._open.intersection(message.requests):
+                    self._cancelled[name] = fact.at_s
+                self._open.difference_update(message.requests)
+            case ItemsScored() as message:
+                self._scored(message, fact.at_s)
+            case CancelItems() as message:
+                for _, offer in self._with(message.epoch):
+                    offer.has.difference_update(message.items)
+            case ScoreItems() as message:
+                for host, offer in self._with(message.epoch):
+                    yield from self._given(host, offer, message, fact.at_s)
+            case Withdraw(instance=host) if fact.to == REWARD and host in self._offers:
+                offer = self._offers[host][1]
+                offer.drained_s = fact.at_s if offer.drained_s is None else offer.drained_s
+            case NewWork(instance=host, allowed=allowed) if fact.to == REWARD and host in self._offers:
+                self._offers[host][1].drained_s = None if allowed else fact.at_s
+
+    def _with(self, epoch: str) -> list[tuple[str, _Offer]]:
+        return [(host, offer) for host, (its, offer) in self._offers.items() if its == epoch]
+
+    def _taken(self, host: str, message: WorkersTaken) -> None:
+        life, _, number = message.epoch.partition(".")
+        offered = int(life), int(number)
+        if offered <= self._newest:  # the same answer is sent again
+            return
+        if offered[0] != self._newest[0]:  # another life of the proxy, in which no item is open yet
+            self._took_s, self._first_s = None, 0.0
+            self._offers.clear()
+            self._open.clear()
+            self._cancelled.clear()
+        self._newest = offered
+        self._offers[host] = message.epoch, _Offer(self._workers.get(host, 0))
+
+    def _scored(self, message: ItemsScored, at_s: float) -> None:
+        epoch, offer = self._offers.get(message.host, ("", _Offer(0)))
+        if epoch != message.epoch:
+            return  # refused: it comes again
+        for result in message.results:
+            offer.has.discard(result.id)
+            self._open.discard(result.id)
+            if result.status not in OURS and result.took_s > 0:
+                self._first_s = self._first_s or at_s
+                self._took_s = min(result.took_s, self._took_s or result.took_s)
+
+    def _given(self, host: str, offer: _Offer, message: ScoreItems, at_s: float) -> Iterator[str]:
+        items = [item.id for item in message.items]
+        new = [name for name in items if name not in offer.given]
+        offer.given.update(items)
+        offer.has.update(new)
+        late = [name for name in items if at_s - self._cancelled.get(name, at_s) > ON_ITS_WAY_S]
+        for name in late:
+            yield f"{host} gets {name}, which was cancelled {at_s - self._cancelled.pop(name):.1f} s before"
+        if not new:
+            return
+        if offer.drained_s is not None and at_s - offer.drained_s > ON_ITS_WAY_S:
+            yield f"{host} gets {len(new)} items; it has drained for {at_s - offer.drained_s:.1f} s"
+        most = offer.workers * self._ahead(at_s)
+        if len(offer.has) > most:
+            yield f"{host} has {len(offer.has)} items; its {offer.workers} workers may have {most}"
+
+    def _ahead(self, at_s: float) -> int:
+        """Items that a worker may have. The proxy uses a mean, which is above half of the shortest time."""
+        if self._took_s is None or at_s - self._first_s < ON_ITS_WAY_S:
+            return FIRST_AHEAD
+        return items_ahead(self._took_s / 2)

@@ -1,0 +1,68 @@
+"""Planted bugs of reward hosts, in `gleaner.actors.reward`."""
+
+from gleaner.chaos.mutate import Edit
+from gleaner.chaos.mutations.mutation import Mutation
+
+DISPATCH = "gleaner.actors.reward.item_dispatch"
+HOSTS = "gleaner.actors.reward.assignment.hosts"
+
+
+def _bug(
+    name: str, safeguard: str, edit: Edit, caught_by: tuple[str, ...], faults: tuple[str, ...] = ()
+) -> Mutation:
+    return Mutation(name, safeguard, (edit,), caught_by, faults, campaign="rewards")
+
+
+REWARDS: tuple[Mutation, ...] = (
+    _bug(
+        "items of a lost reward host not requeued",
+        "the items of a reward host that is gone wait again",
+        Edit(
+            DISPATCH, "        lost = self.items.running_on(name)\n", "        lost: list[RewardItem] = []\n"
+        ),
+        ("verdict age", "recovery time", "I8"),
+        ("kill_process", "kill_host", "crash_actor"),
+    ),
+    _bug(
+        "a reward host that drains gets items",
+        "a reward host with a notice gets no new items",
+        Edit(HOSTS, "        if self.barred:\n", "        if False:\n"),
+        ("reward hosts",),
+        ("notice", "false_notice"),
+    ),
+    _bug(
+        "credit of a reward host not counted",
+        "a reward host has no more items than its workers take",
+        Edit(HOSTS, " * ahead - self.has.get(stage, 0))", " * ahead)"),
+        ("reward hosts",),
+    ),
+    _bug(
+        "results dropped before they are received",
+        "a reward host keeps its results until the proxy has received them",
+        Edit(
+            "gleaner.actors.reward.host",
+            "            await asyncio.sleep(RETRY_S)\n            return\n        for result in part",
+            "            await asyncio.sleep(RETRY_S)\n        for result in part",
+        ),
+        ("verdict age", "recovery time", "I8"),
+        ("bad_link", "partition", "freeze", "reset"),
+    ),
+    _bug(
+        "result counted for another item",
+        "each result of a reward host is that of its own item",
+        Edit(
+            "gleaner.actors.reward.host_offers",
+            "self._dispatch.result(message.host, result.id, result.stage",
+            "self._dispatch.result(message.host, message.results[0].id, result.stage",
+        ),
+        ("verdicts", "verdict age", "recovery time", "I8"),
+    ),
+    _bug(
+        "cancelled items are scored",
+        "an item whose group was dropped is not given to a host",
+        Edit(
+            DISPATCH, "        dropped = self.items.drop(ids)\n", "        dropped: list[RewardItem] = []\n"
+        ),
+        ("reward hosts",),
+    ),
+)
