@@ -30,6 +30,7 @@ from gleaner.actors.rollout.state.events import (
     InstanceGone,
     InstanceJoined,
     RequestsDue,
+    Scored,
     VersionPublished,
 )
 from gleaner.actors.training.job_journal import JobOver
@@ -392,6 +393,19 @@ def test_wait_that_expires_in_a_calm_is_found() -> None:
     assert judged(calm, early, check="calm waits") == [], "it began when the last fault was being noticed"
     sick = msgspec.structs.replace(calm, verifiers_s=20.0)
     assert judged(sick, late, check="calm waits") == [], "a verifier was at fault meanwhile"
+
+
+def test_finished_request_without_verdict_is_found_when_all_is_well() -> None:
+    story = [*registered(ONE), opened(2), sent(0.3, 2), decoding(0.5, 1, flags=Flag.FINISHED)]
+    hosts = look("rewards-1", "reward"), look("spot-1")
+    (found,) = judged(*story, *looks(60, *hosts), check="verdict age")
+    assert found.startswith("step-2/0/0 has had no verdict for 46.0 s; all hosts that score were well for ")
+    verdict = commit(30.0, Scored(request="step-2/0/0", score=1.0, status="ok"))
+    assert judged(*story, verdict, *looks(60, *hosts), check="verdict age") == []
+    ill = look("rewards-1", "reward", calm_s=20.0)
+    assert judged(*story, *looks(60, ill), check="verdict age") == [], "a reward host may have had it"
+    sick = [msgspec.structs.replace(fact, verifiers_s=20.0) for fact in looks(60, *hosts)]
+    assert judged(*story, *sick, check="verdict age") == [], "a verifier was at fault meanwhile"
 
 
 # -- plans and money --

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from held_workers import HeldWorkers
+from held_workers import HeldWorker, HeldWorkers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +75,26 @@ async def test_pool_starts_and_ends_workers_with_its_size() -> None:
     await until(1)
     assert (await pool.score("train", 7, [1])).score == 7.0
     assert not pool.deaths
+    await pool.close()
+
+
+async def test_workers_that_were_idle_first_end_first() -> None:
+    """A simulated run is a function of its seed."""
+    held, started = HeldWorkers(), []
+
+    async def start(spec: WorkerSpec) -> HeldWorker:
+        started.append(await held.start(spec))
+        return started[-1]
+
+    pool = WorkerPool(WorkerSpec(), start, PoolLimits(workers=8, deadline_s=30.0))
+    pool.start()
+    while pool.alive != 8:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    pool.resize(3)
+    while pool.alive != 3:
+        await asyncio.sleep(0)
+    assert [worker.dead for worker in started] == [True] * 5 + [False] * 3
     await pool.close()
 
 

@@ -1,6 +1,7 @@
 """Assignment of reward items: order, credit, places that are kept, and counts that stay true."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,9 @@ from hypothesis import strategies as st
 from gleaner.actors.reward.assignment.batches import RewardBatches
 from gleaner.actors.reward.assignment.hosts import FIRST_AHEAD, MOST_AHEAD, ScoringHosts, items_ahead
 from gleaner.actors.reward.assignment.open_items import OpenItems, RewardItem, TooMany
+from gleaner.actors.reward.item_dispatch import ItemDispatch
+from gleaner.actors.reward.scoring_queue import Verdict
+from gleaner.actors.reward.verdicts import LOST, OK
 
 ONE = ("score",)
 TWO = ("compile", "run")
@@ -166,3 +170,34 @@ def test_estimate_is_raised_by_late_arrivals_and_never_lowered() -> None:
     assert batches.complete_s["step-2"] == 104.0
     batches.arrived("step-2", 110.0)
     assert batches.complete_s["step-2"] == 114.0
+
+
+class _Link:
+    """The way to a host that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+
+    def give(self, stage: str, items: Sequence[RewardItem]) -> None:
+        self.given += [one.id for one in items]
+
+    def cancel(self, items: Sequence[str]) -> None:
+        pass
+
+    def resize(self, stage: str, workers: int) -> None:
+        pass
+
+
+async def test_failure_of_ours_gives_no_duration_of_items() -> None:
+    """A worker that hung reports 0 s: its host would get up to 64 items for each worker."""
+    dispatch = ItemDispatch([ONE], 1000, 1)
+    link = _Link()
+    dispatch.join("h", {"score": 1}, link)
+    for number in range(100):
+        dispatch.submit(item(f"r{number}"))
+    assert len(link.given) == FIRST_AHEAD
+    dispatch.result("h", "r0", "score", Verdict(None, LOST, "a worker hung"), 0.0)
+    assert len(link.given) == FIRST_AHEAD + 1
+    for name in link.given[1:]:
+        dispatch.result("h", name, "score", Verdict(1.0, OK, ""), 1.0)
+    assert len(link.given) == FIRST_AHEAD + 2, "one item at a time"

@@ -1,0 +1,154 @@
+"""Reward hosts in campaigns: which faults are drawn, what the checks find, whole runs."""
+
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+
+from gleaner.actors.names import MANAGER, REWARD
+from gleaner.actors.protocol.instances import Withdraw, Withdrawn
+from gleaner.actors.protocol.reward import (
+    CancelItems,
+    CancelScores,
+    ItemResult,
+    ItemsScored,
+    ItemToScore,
+    OfferWorkers,
+    Score,
+    ScoreItems,
+    WorkersTaken,
+)
+from gleaner.chaos.bounds import bearable, bounds_of
+from gleaner.chaos.faults import CrashActor, KillHost, KillProcess, Notice
+from gleaner.chaos.invariants.facts import Fact, MessagePassed
+from gleaner.chaos.invariants.reward_hosts import RewardHostItems
+from gleaner.chaos.plan import load, names
+from gleaner.chaos.recoveries import Recoveries
+from gleaner.chaos.sim_run import run
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Address, Message
+
+HOST = "rewards-1/reward"
+PROXY = Address(name=REWARD, endpoint="tcp://1", incarnation=1)
+
+
+def passed(at_s: float, message: Message, way: str, *, source: str = HOST, to: str = REWARD) -> MessagePassed:
+    return MessagePassed(at_s, "head/reward", way, "ask", source, to, message)
+
+
+def offered(at_s: float = 0.0, epoch: str = "1.1", workers: int = 2) -> list[Fact]:
+    actor = Address(name=HOST, endpoint="tcp://2", incarnation=1)
+    offer = OfferWorkers(host=HOST, actor=actor, workers={"score": workers}, running=[])
+    taken = WorkersTaken(proxy=PROXY, epoch=epoch)
+    return [passed(at_s, offer, "in"), passed(at_s, taken, "out", source=REWARD, to=HOST)]
+
+
+def given(at_s: float, *items: str, epoch: str = "1.1") -> Fact:
+    work = [ItemToScore(id=item, stage="score", work=b"") for item in items]
+    return passed(at_s, ScoreItems(epoch=epoch, items=work), "out", source=REWARD, to=HOST)
+
+
+def came_back(at_s: float, *items: str, epoch: str = "1.1", took_s: float = 0.4) -> Fact:
+    results = [ItemResult(id=item, stage="score", score=1.0, status="ok", took_s=took_s) for item in items]
+    return passed(at_s, ItemsScored(host=HOST, epoch=epoch, results=results), "in")
+
+
+def found(facts: Iterable[Fact]) -> list[str]:
+    check = RewardHostItems()
+    return [text for fact in facts for text in check.see(fact)]
+
+
+# -- the checks --
+
+
+def test_items_beyond_the_credit_of_a_host_are_found() -> None:
+    many = [f"r{number}" for number in range(17)]
+    assert found([*offered(), given(1.0, *many[:16])]) == []
+    (first,) = found([*offered(), given(1.0, *many)])
+    assert first == f"{HOST} has 17 items; its 2 workers may have 16"
+    learnt = [*offered(), given(1.0, "a", "b"), came_back(2.0, "a"), given(4.0, "c")]
+    assert found(learnt) == []
+    (later,) = found([*learnt, given(5.0, "d")])
+    assert later == f"{HOST} has 3 items; its 2 workers may have 2"
+
+
+def test_cancelled_item_that_a_host_gets_is_found() -> None:
+    score = passed(0.5, Score(request="a", split="train", index=0, tokens=b""), "in", source=MANAGER)
+    cancel = passed(1.0, CancelScores(requests=["a"]), "in", source=MANAGER)
+    (text,) = found([*offered(), score, cancel, given(3.0, "a")])
+    assert text == f"{HOST} gets a, which was cancelled 2.0 s before"
+    again = msgspec.structs.replace(score, at_s=2.0)
+    assert found([*offered(), score, cancel, again, given(3.0, "a")]) == [], "it was requested anew"
+    assert found([*offered(), score, cancel, *offered(2.0, "2.1"), given(3.0, "a", epoch="2.1")]) == []
+
+
+def test_items_for_a_host_that_drains_are_found() -> None:
+    leaves = passed(1.0, Withdraw(instance=HOST, grace_s=20.0, leaves=True), "in")
+    assert found([*offered(), leaves, given(1.5, "a")]) == [], "it was on its way"
+    (text,) = found([*offered(), leaves, given(3.0, "a")])
+    assert text == f"{HOST} gets 1 items; it has drained for 2.0 s"
+    repeated = [*offered(), given(0.5, "a"), leaves, given(3.0, "a")]
+    assert found(repeated) == [], "the message was sent again"
+
+
+def test_paths_of_reward_hosts_are_counted_from_messages() -> None:
+    recoveries = Recoveries()
+    facts = [
+        given(1.0, "a", "b"),
+        came_back(2.0, "a"),
+        came_back(3.0, "b", epoch="2.1"),
+        passed(4.0, CancelItems(epoch="2.1", items=["c", "d"]), "out", source=REWARD, to=HOST),
+        passed(5.0, Withdrawn(handed_over=1), "out", source=REWARD, to="rewards-1/agent"),
+    ]
+    for fact in facts:
+        assert isinstance(fact, MessagePassed)
+        recoveries.message_passed(fact)
+    assert recoveries.counts() == {
+        "rewards.cancelled": 2,
+        "rewards.drained": 1,
+        "rewards.outlived_proxy": 1,
+    }
+
+
+# -- the faults that are drawn --
+
+
+def test_only_campaigns_with_reward_hosts_draw_their_faults() -> None:
+    for name in names():
+        loaded = load(name)
+        drawn = [fault for seed in range(40) for fault in loaded.schedule(seed).faults]
+        hit = {getattr(fault, "process", "") for fault in drawn} & {"reward-host", "reward-planner"}
+        places = {
+            getattr(fault, where, "").partition("/")[0] for fault in drawn for where in ("host", "a", "b")
+        }
+        assert bool(hit or "@reward" in places) == (name == "rewards"), name
+
+
+def test_rewards_campaign_draws_each_target_of_the_reward_tier() -> None:
+    loaded = load("rewards")
+    drawn = [fault for seed in range(100) for fault in loaded.schedule(seed).faults]
+    assert {fault.actor for fault in drawn if isinstance(fault, CrashActor)} >= {"reward", "proxy", "planner"}
+    assert {fault.process for fault in drawn if isinstance(fault, KillProcess)} >= {
+        "reward-host",
+        "reward-planner",
+    }
+    for kind in (KillHost, Notice):
+        hosts = {fault.host.partition("/")[0] for fault in drawn if isinstance(fault, kind)}
+        assert {"@reward", "@preemptible"} <= hosts
+    planners = {loaded.config_of(seed).reward.planner.kind for seed in range(20)}
+    assert planners == {"static", "distrs"}
+
+
+def test_reward_hosts_may_die_as_often_as_preemptible_ones() -> None:
+    deaths = [KillProcess(at_s=9.0, host="@reward/1", process="reward-host") for _ in range(30)]
+    assert bearable(deaths, bounds_of(Config())) == deaths
+
+
+# -- runs --
+
+
+@pytest.mark.parametrize("seed", [2, 9])
+def test_job_survives_faults_of_its_reward_hosts(seed: int) -> None:
+    report = run(load("rewards"), seed)
+    assert report.broken == ()
+    assert report.ended == "done"
