@@ -10,10 +10,10 @@ is a failure of ours. Order and choice are policies (`gleaner.actors.reward.assi
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from gleaner.actors.reward.assignment.batches import RewardBatches, stage_count
+from gleaner.actors.reward.assignment.batches import RewardBatch, RewardBatches, stage_count
 from gleaner.actors.reward.assignment.hosts import ScoringHosts
 from gleaner.actors.reward.assignment.open_items import OpenItems, RewardItem
 from gleaner.actors.reward.scoring_queue import Verdict
@@ -57,6 +57,8 @@ class ItemDispatch:
         """Items lost with a host, results of ours that are tried elsewhere, results that came too late."""
         self._links: dict[str, HostLink] = {}
         self._done: dict[str, asyncio.Future[Verdict]] = {}
+        self.on_verdict: Callable[[RewardItem, Verdict], None] = _nothing
+        """Called with each item that got its first verdict from a worker."""
         self._held: dict[str, str] = {}  # hosts of items that were announced, and not requested yet
 
     def __iter__(self) -> Iterator[RewardItem]:
@@ -94,11 +96,11 @@ class ItemDispatch:
             self._links[host].cancel(items)
         self.fill()
 
-    def end_batch(self, batch: str) -> None:
-        """No verdict of this batch is requested any more."""
+    def end_batch(self, batch: str) -> RewardBatch | None:
+        """No verdict of this batch is requested any more. The batch, if it was known."""
         self.cancel([item.id for item in self.items if item.batch == batch])
-        self.batches.ended(batch)
         self.verdicts.forget(batch)
+        return self.batches.ended(batch)
 
     def join(
         self, name: str, workers: Mapping[str, int], link: HostLink, running: Sequence[str] = ()
@@ -235,6 +237,11 @@ class ItemDispatch:
 
     def _settle(self, item: RewardItem, verdict: Verdict) -> None:
         self.verdicts.keep(item.batch, item.id, verdict)
+        self.on_verdict(item, verdict)
         done = self._done.pop(item.id, None)
         if done is not None and not done.done():
             done.set_result(verdict)
+
+
+def _nothing(_item: RewardItem, _verdict: Verdict) -> None:
+    return None

@@ -1,20 +1,30 @@
 """`RewardJournal`: what the RewardProxy keeps over a restart.
 
-Owns the events of the proxy's journal and their replay. Today these are anchors alone. A lost anchor costs
-the time of some programs and no verdict, so no verdict waits for its commit. Snapshots bound the replay: one
-after as many events as there are problems with anchors, so writing them costs no more than the events do.
+Owns the events of the proxy's journal and their replay: verdicts that took long, histories of batches, and
+anchors of timeouts. None of them decides anything: the manager's journal has the verdict that counts, and a
+lost event costs the proxy some computation. So nothing waits for a commit. Snapshots bound the replay: one
+after as many events as the state has entries, so writing them costs no more than the events do.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import TypeAlias
 
+import numpy as np
+
+from gleaner.actors.reward.assignment.batches import RewardBatches
+from gleaner.actors.reward.planning.forecast import BatchHistory
+from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.timeouts import AdaptiveTimeouts
+from gleaner.actors.reward.verdict_cache import VerdictCache
 from gleaner.supervisor import Journal, Message
 
 Log: TypeAlias = "logging.LoggerAdapter[logging.Logger]"
 LEAST_EVENTS = 1000
 """Events between two snapshots, at least."""
+MOST_ITEMS = 2**16
+"""Items of a history that is kept; of a larger batch every second, third, ... one."""
 
 
 class AnchorRaised(Message, frozen=True):
@@ -25,17 +35,54 @@ class AnchorRaised(Message, frozen=True):
     anchors_s: tuple[float, ...]
 
 
+class VerdictGiven(Message, frozen=True):
+    """Journaled: the verdict of a request that took long to compute."""
+
+    request: str
+    batch: str
+    score: float
+    status: str
+    detail: str = ""
+
+
+class BatchClosed(Message, frozen=True):
+    """Journaled: a batch is over; its verdicts are not requested again. kind, and f32 little-endian arrivals
+    (s) and times (s, a row an item) of its items: its history; empty where no plan needs one."""
+
+    batch: str
+    kind: str = ""
+    arrivals_s: bytes = b""
+    times_s: bytes = b""
+
+
 class RewardSnapshot(Message, frozen=True):
-    """Journaled in place of all events so far: anchors by problem, the least recently used one first."""
+    """Journaled in place of all events so far: anchors by problem, the least recently used one first; the
+    verdicts of open batches; the newest history of each kind."""
 
     anchors_s: dict[str, tuple[float, ...]]
+    verdicts: tuple[VerdictGiven, ...] = ()
+    histories: tuple[BatchClosed, ...] = ()
 
 
 class RewardJournal:
-    """See the module. Changes of state are made by its caller, before they are recorded here."""
+    """See the module. Changes of state are made by its caller, before they are recorded here.
 
-    def __init__(self, journal: Journal, timeouts: AdaptiveTimeouts, log: Log) -> None:
+    Args:
+        timeouts: whose anchors are kept; None: there are none.
+        verdicts, batches: to which a replay returns verdicts and histories.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        timeouts: AdaptiveTimeouts | None,
+        verdicts: VerdictCache,
+        batches: RewardBatches,
+        log: Log,
+    ) -> None:
         self._journal, self._timeouts, self._log = journal, timeouts, log
+        self._verdicts, self._batches = verdicts, batches
+        self._open: dict[str, list[VerdictGiven]] = {}  # verdicts that were recorded, by batch
         self._since_snapshot = 0
         self.failures = 0
         """Commits that failed."""
@@ -43,27 +90,90 @@ class RewardJournal:
     async def replay(self) -> None:
         """Restore what the last incarnation had committed. Raises Fenced, JournalError."""
         async for event in self._journal.replay():
-            if isinstance(event, RewardSnapshot):
-                self._timeouts.restore(event.anchors_s.items())
-            elif isinstance(event, AnchorRaised):
-                self._timeouts.restore([(event.problem, event.anchors_s)])
+            match event:
+                case RewardSnapshot():
+                    self._restore_anchors(event.anchors_s)
+                    for given in event.verdicts:
+                        self._given(given)
+                    for closed in event.histories:
+                        self._closed(closed)
+                case AnchorRaised():
+                    self._restore_anchors({event.problem: event.anchors_s})
+                case VerdictGiven():
+                    self._given(event)
+                case BatchClosed():
+                    self._closed(event)
 
     def anchor_raised(self, problem: str, anchors_s: tuple[float, ...]) -> None:
-        """Record new anchors, without waiting for the commit."""
-        commit = self._journal.append_soon(AnchorRaised(problem=problem, anchors_s=anchors_s))
-        self._unawaited(asyncio.ensure_future(commit))
-        self._since_snapshot += 1
-        if self._since_snapshot >= max(LEAST_EVENTS, len(self._timeouts.anchors_s())):
-            self._since_snapshot = 0
-            state = RewardSnapshot(anchors_s=dict(self._timeouts.anchors_s()))
-            self._unawaited(asyncio.ensure_future(self._journal.snapshot_soon(state)))
+        """Record new anchors."""
+        self._record(AnchorRaised(problem=problem, anchors_s=anchors_s))
 
-    def _unawaited(self, commit: "asyncio.Future[int]") -> None:
-        commit.add_done_callback(self._done)
+    def verdict_given(self, batch: str, request: str, verdict: Verdict) -> None:
+        """Record a verdict that has a score."""
+        assert verdict.score is not None
+        event = VerdictGiven(
+            request=request, batch=batch, score=verdict.score, status=verdict.status, detail=verdict.detail
+        )
+        self._open.setdefault(batch, []).append(event)
+        self._record(event)
+
+    def batch_closed(self, batch: str, kind: str, history: BatchHistory | None) -> None:
+        """Record the end of a batch, if it leaves a history or has recorded verdicts."""
+        if self._open.pop(batch, None) is not None or history is not None:
+            self._record(_packed(batch, kind, history))
+
+    def _restore_anchors(self, anchors_s: dict[str, tuple[float, ...]]) -> None:
+        if self._timeouts is not None:
+            self._timeouts.restore(anchors_s.items())
+
+    def _given(self, event: VerdictGiven) -> None:
+        self._open.setdefault(event.batch, []).append(event)
+        self._verdicts.keep(event.batch, event.request, Verdict(event.score, event.status, event.detail))
+
+    def _closed(self, event: BatchClosed) -> None:
+        self._open.pop(event.batch, None)
+        self._verdicts.forget(event.batch)
+        if event.arrivals_s:
+            arrivals_s = np.frombuffer(event.arrivals_s, "<f4").astype(np.float64)
+            times_s = np.frombuffer(event.times_s, "<f4").astype(np.float64)
+            self._batches.learn(event.kind, BatchHistory(arrivals_s, times_s.reshape(len(arrivals_s), -1)))
+
+    def _record(self, event: Message) -> None:
+        self._unawaited(self._journal.append_soon(event))
+        self._since_snapshot += 1
+        if self._since_snapshot >= max(LEAST_EVENTS, self._entries()):
+            self._since_snapshot = 0
+            self._unawaited(self._journal.snapshot_soon(self._state()))
+
+    def _entries(self) -> int:
+        anchors = len(self._timeouts.anchors_s()) if self._timeouts is not None else 0
+        return anchors + sum(map(len, self._open.values()))
+
+    def _state(self) -> RewardSnapshot:
+        return RewardSnapshot(
+            anchors_s=dict(self._timeouts.anchors_s()) if self._timeouts is not None else {},
+            verdicts=tuple(event for events in self._open.values() for event in events),
+            histories=tuple(_packed("", kind, one) for kind, one in self._batches.histories()),
+        )
+
+    def _unawaited(self, commit: Awaitable[int]) -> None:
+        asyncio.ensure_future(commit).add_done_callback(self._done)
 
     def _done(self, commit: "asyncio.Future[int]") -> None:
         if commit.cancelled() or (problem := commit.exception()) is None:
             return
         if not self.failures:
-            self._log.warning("anchors of timeouts are in memory only: %s", problem)
+            self._log.warning("verdicts, histories and anchors are in memory only: %s", problem)
         self.failures += 1
+
+
+def _packed(batch: str, kind: str, history: BatchHistory | None) -> BatchClosed:
+    if history is None:
+        return BatchClosed(batch=batch, kind=kind)
+    every = -(-len(history.arrivals_s) // MOST_ITEMS)
+    return BatchClosed(
+        batch=batch,
+        kind=kind,
+        arrivals_s=np.asarray(history.arrivals_s[::every], "<f4").tobytes(),
+        times_s=np.asarray(history.times_s[::every], "<f4").tobytes(),
+    )

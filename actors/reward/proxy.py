@@ -2,9 +2,8 @@
 
 Owns the open items and their hosts: the worker processes of its own host, and those that reward hosts offer.
 A wrong answer, a verifier that hangs and one that crashes are all verdicts; none of them is a hang or the
-proxy's own death. A reward may be computed more than once (the proxy keeps no verdicts over a restart); the
-manager counts the first verdict only. With adaptive timeouts it holds the anchors of the job's tests, and
-journals them.
+proxy's own death. A reward may be computed more than once; the manager counts the first verdict only. Over a
+restart the proxy keeps verdicts that took long, histories of batches, and anchors of adaptive timeouts.
 """
 
 import asyncio
@@ -46,6 +45,7 @@ from gleaner.actors.reward.scoring_queue import Verdict as Scored
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.status import state_of
 from gleaner.actors.reward.timeouts import AdaptiveTimeouts
+from gleaner.actors.reward.verdicts import OURS
 from gleaner.configs.schema import Reward
 from gleaner.supervisor import (
     Actor,
@@ -123,8 +123,12 @@ class RewardProxy(Actor):
     async def on_start(self) -> None:
         if self._limits.timeouts.adaptive:
             self._timeouts = AdaptiveTimeouts(self._limits.timeouts, self.ctx.rng)
-            self._journal = RewardJournal(self.ctx.journal, self._timeouts, self.ctx.log)
-            await self._journal.replay()
+        dispatch = self._dispatch
+        self._journal = RewardJournal(
+            self.ctx.journal, self._timeouts, dispatch.verdicts, dispatch.batches, self.ctx.log
+        )
+        await self._journal.replay()
+        dispatch.on_verdict = self._record
         self._pool.start(self.ctx.wait)
         self.ctx.at_end(self._pool.close)
         planner = self._limits.planner
@@ -223,13 +227,22 @@ class RewardProxy(Actor):
                 Verdict(request=request, score=verdict.score, status=verdict.status, detail=verdict.detail)
             )
 
+    def _record(self, item: RewardItem, verdict: Scored) -> None:
+        """Keep a verdict that took long over a restart: short ones are computed again."""
+        if verdict.status not in OURS and sum(item.times_s) >= self._limits.journal_above_s:
+            self._journal.verdict_given(item.batch, item.id, verdict)
+
     @handles(CancelScores)
     async def cancel(self, message: CancelScores) -> None:
         self._dispatch.cancel(message.requests)
 
     @handles(BatchEnded)
     async def batch_ended(self, message: BatchEnded) -> None:
-        self._dispatch.end_batch(message.batch)
+        ended = self._dispatch.end_batch(message.batch)
+        kind = ended.kind if ended is not None else ""
+        planned = ended is not None and self._limits.planner.kind != STATIC
+        history = self._dispatch.batches.history(kind) if planned else None
+        self._journal.batch_closed(message.batch, kind, history)
         self._scaling.changed()
 
     @handles(RewardStatus)

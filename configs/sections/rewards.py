@@ -238,6 +238,9 @@ class Reward(Section, frozen=True, kw_only=True):
     """A job waits so long for such a verifier to recover, and at least as long as one verdict may take by the
     limits above; then it fails with the verifier's own text. Pending verdicts are requested again meanwhile.
     """
+    journal_above_s: NotNegative = 1.0
+    """A verdict that took a worker so long is in the proxy's journal, until its batch is over: a proxy that
+    restarts does not compute it again."""
     sandbox: Sandbox = Sandbox()
     scores: Scores = Scores()
     function: Function = Function()

@@ -124,6 +124,10 @@ class RewardBatches:
         while len(self._histories) > MOST_KINDS:
             self._histories.popitem(last=False)
 
+    def histories(self) -> list[tuple[str, BatchHistory]]:
+        """The history of each kind, the least recently learnt first."""
+        return list(self._histories.items())
+
     def _begin(self, name: str, now_s: float) -> RewardBatch:
         batch = self._batches[name] = RewardBatch(name, kind_of(name), now_s)
         history = self._histories.get(batch.kind)

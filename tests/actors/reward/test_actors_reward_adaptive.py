@@ -11,6 +11,7 @@ from programs_scorer import SPIN
 
 from gleaner.actors.protocol.reward import Score, Verdict
 from gleaner.actors.reward import journal
+from gleaner.actors.reward.assignment.batches import RewardBatches
 from gleaner.actors.reward.case_limits import CaseTimes
 from gleaner.actors.reward.journal import AnchorRaised, RewardJournal, RewardSnapshot
 from gleaner.actors.reward.proxy import RewardProxy
@@ -18,6 +19,7 @@ from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.timeouts import AdaptiveTimeouts
+from gleaner.actors.reward.verdict_cache import VerdictCache
 from gleaner.actors.reward.worker_process import WorkerProcess
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Actor, Journal
@@ -113,7 +115,9 @@ class Keeper(Actor):
 
     async def on_start(self) -> None:
         self.timeouts = AdaptiveTimeouts(settings().reward.timeouts, self.ctx.rng)
-        self.journal = RewardJournal(self.ctx.journal, self.timeouts, self.ctx.log)
+        self.journal = RewardJournal(
+            self.ctx.journal, self.timeouts, VerdictCache(), RewardBatches(1), self.ctx.log
+        )
         await self.journal.replay()
         self.kept = [event async for event in self.ctx.journal.replay()]
         self.started.set()
@@ -147,9 +151,9 @@ async def test_journal_of_anchors_is_bounded_by_snapshots(
 async def test_journal_without_space_costs_anchors_and_no_verdict() -> None:
     store = MemoryJournal()
     timeouts = AdaptiveTimeouts(settings().reward.timeouts, random.Random(1))
-    kept = RewardJournal(
-        Journal(store, "reward/proxy", 1), timeouts, logging.LoggerAdapter(logging.getLogger())
-    )
+    log = logging.LoggerAdapter(logging.getLogger())
+    parts = VerdictCache(), RewardBatches(1), log
+    kept = RewardJournal(Journal(store, "reward/proxy", 1), timeouts, *parts)
     await kept.replay()
     for full, problem in ((True, "a"), (False, "b")):
         store.full = full
@@ -158,5 +162,5 @@ async def test_journal_without_space_costs_anchors_and_no_verdict() -> None:
             await asyncio.sleep(0)
     assert kept.failures == 1
     again = AdaptiveTimeouts(settings().reward.timeouts, random.Random(1))
-    await RewardJournal(Journal(store, "reward/proxy", 2), again, kept._log).replay()
+    await RewardJournal(Journal(store, "reward/proxy", 2), again, *parts).replay()
     assert dict(again.anchors_s()) == {"b": (1.0,)}

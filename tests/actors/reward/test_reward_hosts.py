@@ -19,7 +19,9 @@ from gleaner.configs.load import from_tree
 from gleaner.supervisor import Done, Refused
 from gleaner.supervisor.testing import TestSystem
 
-CONFIG = from_tree({"reward": {"deadline_s": 5.0, "attempts": 2, "workers": 1}}, "test")
+CONFIG = from_tree(
+    {"reward": {"deadline_s": 5.0, "attempts": 2, "workers": 1, "journal_above_s": 0.0}}, "test"
+)
 PROXY, HOST = "reward/proxy", "far/reward"
 
 
@@ -173,3 +175,39 @@ async def test_repeated_request_is_answered_without_another_score(cluster: Clust
     await first
     await cluster.near.tell(PROXY, BatchEnded(batch="step-1"))
     await cluster.until(lambda: not len(cluster.proxy._dispatch.verdicts))
+
+
+async def test_restarted_proxy_repeats_the_verdicts_of_open_batches(cluster: Cluster) -> None:
+    first, *others = cluster.ask(1), cluster.ask(4), cluster.ask(5, "step-2")
+    assert [(await one).score for one in others] == [4.0, 5.0]
+    await cluster.near.tell(PROXY, BatchEnded(batch="step-2"))
+    first.cancel()
+    await asyncio.sleep(0.1)  # commits
+    cluster.near.kill(PROXY)
+    cluster.far.kill(HOST)
+    cluster.own.let_go(1)
+    cluster.start_proxy()
+    assert (await cluster.ask(4)).score == 4.0
+    assert cluster.own.scored[4] + cluster.hosts.scored[4] == 1
+    assert (await cluster.ask(5, "step-2")).score == 5.0
+    assert cluster.own.scored[5] + cluster.hosts.scored[5] == 2, "its batch was over"
+
+
+async def test_restarted_proxy_foresees_batches_from_the_last_one(tmp_path: Path) -> None:
+    config = from_tree({"reward": {"planner": {"kind": "distrs"}}}, "test")
+    settings, workers = RewardSettings.of(config), HeldWorkers()
+    async with TestSystem(tmp_path) as system:
+        for life in (1, 2):
+            system.spawn(PROXY, lambda: RewardProxy(settings, "", workers.start, WorkerSpec()))
+            message = Score(
+                request=f"step-{life}/0", split="train", index=life, tokens=b"", batch=f"step-{life}"
+            )
+            assert (await system.ask(PROXY, message, Verdict, deadline_s=20.0)).score == life
+            cell = system.system.cell(PROXY)
+            assert cell is not None
+            assert isinstance(cell.actor, RewardProxy)
+            foreseen = cell.actor._dispatch.batches.complete_s
+            assert list(foreseen) == ([] if life == 1 else ["step-2"])
+            await system.tell(PROXY, BatchEnded(batch=f"step-{life}"))
+            await asyncio.sleep(0.1)  # commits
+            system.kill(PROXY)
