@@ -19,7 +19,7 @@ from gleaner.actors.gateway.calls import HandlerContext, ServedModel
 from gleaner.actors.gateway.fleet import Fleet
 from gleaner.actors.gateway.gateway import HttpEntry, MakeHttpEntry
 from gleaner.actors.gateway.routes import ROUTES
-from gleaner.actors.gateway.server import HttpServer
+from gleaner.actors.gateway.server import HttpServer, WebServer
 from gleaner.actors.reward.prompts import BadTokenizer, Prompts
 from gleaner.configs.load import ConfigError
 from gleaner.configs.schema import Config
@@ -50,15 +50,21 @@ def door_of(
         served = served_model(config, model, experts_shape(tokenizer), run, room)
         host, port = address_of(settings.listen)
         access = access_of(settings, os.environ)
-        if not access.keys and not settings.open and not _loopback(host):
-            raise RefusedToListen(
-                f"gateway.listen {settings.listen}: each host that reaches it could use the engines; give "
-                f"keys (gateway.api_keys or {KEYS_VARIABLE}), or set gateway.open"
-            )
+        require_keys(settings, access, "use the engines")
         desk = HandlerContext(requests, fleet, settings, served, _vocabulary(tokenizer))
         return GatewayHttp(HttpServer(desk, ROUTES, access), host, port)
 
     return make
+
+
+def require_keys(settings: Settings, access: Access, what: str) -> None:
+    """Raises RefusedToListen beyond loopback without keys. what: a stranger could do there."""
+    host, _ = address_of(settings.listen)
+    if not access.keys and not settings.open and not _loopback(host):
+        raise RefusedToListen(
+            f"gateway.listen {settings.listen}: each host that reaches it could {what}; give "
+            f"keys (gateway.api_keys or {KEYS_VARIABLE}), or set gateway.open"
+        )
 
 
 def served_model(
@@ -83,7 +89,7 @@ def served_model(
 class GatewayHttp:
     """See `gateway.Door`."""
 
-    def __init__(self, server: HttpServer, host: str, port: int) -> None:
+    def __init__(self, server: WebServer, host: str, port: int) -> None:
         self._server, self._host, self._port = server, host, port
 
     async def start(self) -> str:

@@ -38,5 +38,5 @@ COMMANDS = {
     "revoke": "revoke a key and close its connections",
     "doctor": "check what this host lacks",
     "check": "check settings and data before a run",
-    "reward": "score one response; show the reward tier of a job",
+    "reward": "score responses, also over HTTP; show the reward tier of a job",
 }

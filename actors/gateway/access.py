@@ -33,11 +33,12 @@ class Access:
     """keys: a caller needs one of them; empty: no key is needed. control_keys: a caller needs one of them for
     routes that change state, and any of them opens all other routes too; empty: `keys` open those routes.
     hosts: names of this gateway beside its addresses and localhost, for calls that need no key; "*": any
-    name."""
+    name. server: the word for it in refusals."""
 
     keys: Sequence[str] = ()
     control_keys: Sequence[str] = ()
     hosts: Sequence[str] = ()
+    server: str = "gateway"
 
     def check(self, headers: Mapping[str, str], kind: Kind) -> None:
         """Raises Denied for a caller without access."""
@@ -59,7 +60,7 @@ class Access:
             return
         if _among(shown, self.keys):
             raise Denied(403, "this route changes the gateway: it needs a control key (gateway.control_keys)")
-        raise Denied(401, "this gateway needs an API key: Authorization: Bearer KEY")
+        raise Denied(401, f"this {self.server} needs an API key: Authorization: Bearer KEY")
 
     def _check_page(self, headers: Mapping[str, str]) -> None:
         host = headers.get("Host")
@@ -68,16 +69,18 @@ class Access:
         if ANY_HOST not in self.hosts and not self._is_own(_hostname(host)):
             raise Denied(
                 403,
-                f"{host!r} is no known name of this gateway, which asks for no key: use its address, add the "
-                "name to gateway.hosts, or set gateway.api_keys",
+                f"{host!r} is no known name of this {self.server}, which asks for no key: use its address, "
+                "add the name to gateway.hosts, or set gateway.api_keys",
                 "Host",
             )
         origin = headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             raise Denied(
-                403, f"a page of {origin!r} may not use a gateway that asks for no key; set gateway.api_keys",
+                403,
+                f"a page of {origin!r} may not use a {self.server} that asks for no key; set "
+                "gateway.api_keys",
                 "Origin",
-            )  # fmt: skip
+            )
 
     def _is_own(self, name: str) -> bool:
         if name == LOCAL or name in (one.lower() for one in self.hosts):

@@ -10,7 +10,7 @@ import uuid
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -104,6 +104,31 @@ class HandlerContext:
     new_id: Callable[[], str] = random_id
 
 
+class Operation(Protocol):
+    """A row of a table of routes, as far as a server and its document need it. See `Route`."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def body(self) -> type[msgspec.Struct] | None: ...
+    @property
+    def query(self) -> type[msgspec.Struct] | None: ...
+    @property
+    def answer(self) -> type[msgspec.Struct] | None: ...
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def many(self) -> bool: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def down(self) -> type[msgspec.Struct] | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """A row of the table of routes. `description` is one line of the OpenAPI document. `body`, `query` and
@@ -143,22 +168,11 @@ class Call:
 
     async def body(self, kind: type[T]) -> T:
         """The body, read as JSON; an empty one as {}. Raises BadAsk with the name of the invalid field."""
-        try:
-            async with asyncio.timeout(BODY_S):
-                raw = await self.request.read()
-        except TimeoutError:
-            raise BadAsk(f"the body did not come within {BODY_S:g} s") from None
-        return read(raw or b"{}", kind)
+        return await read_body(self.request, kind)
 
     def query(self, kind: type[T]) -> T:
         """The query string. Raises BadAsk."""
-        given: dict[str, str | list[str]] = {}
-        for key, value in self.request.query.items():
-            given[key] = value
-        try:
-            return msgspec.convert(given, kind, strict=False)
-        except msgspec.ValidationError as problem:
-            raise bad(problem) from None
+        return read_query(self.request, kind)
 
     def id(self, given: str | None = None) -> tuple[str, bool]:
         """The request's id, from the body or else a header, and whether the client chose it. Raises
@@ -250,6 +264,27 @@ class Call:
         """The gateway's URL as this client sees it: the URL of the one worker that is listed to the
         client."""
         return f"{self.request.scheme}://{self.request.host}"
+
+
+async def read_body(request: web.Request, kind: type[T]) -> T:
+    """The body, read as JSON; an empty one as {}. Raises BadAsk with the name of the invalid field."""
+    try:
+        async with asyncio.timeout(BODY_S):
+            raw = await request.read()
+    except TimeoutError:
+        raise BadAsk(f"the body did not come within {BODY_S:g} s") from None
+    return read(raw or b"{}", kind)
+
+
+def read_query(request: web.Request, kind: type[T]) -> T:
+    """The query string. Raises BadAsk."""
+    given: dict[str, str | list[str]] = {}
+    for key, value in request.query.items():
+        given[key] = value
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as problem:
+        raise bad(problem) from None
 
 
 def read(raw: bytes, kind: type[T]) -> T:

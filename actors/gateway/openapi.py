@@ -5,14 +5,14 @@ no second text to keep. Adapter: one route answers with it.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args, get_type_hints
 
 import msgspec
 from aiohttp import web
 from msgspec import UnsetType
 
-from gleaner.actors.gateway.calls import Call, Route
+from gleaner.actors.gateway.calls import Call, Operation, Route
 from gleaner.actors.gateway.problems import ProblemBody
 
 VERSION = "3.1.0"
@@ -42,8 +42,10 @@ EVENT: Json = {
 _PARAMETER = re.compile(r"{(\w+)(:[^}]*)?}")
 
 
-def document(routes: Sequence[Route], title: str = "Gleaner gateway") -> Json:
-    """OpenAPI of these routes; all of it is JSON."""
+def document(
+    routes: Sequence[Operation], title: str = "Gleaner gateway", errors: Mapping[str, str] = ERRORS
+) -> Json:
+    """OpenAPI of these routes; all of it is JSON. errors: meanings of the statuses of errors."""
     types: list[type[msgspec.Struct]] = [ProblemBody]
     for route in routes:
         types += [one for one in (route.body, route.query, route.answer, route.down) if one is not None]
@@ -57,7 +59,7 @@ def document(routes: Sequence[Route], title: str = "Gleaner gateway") -> Json:
     paths: dict[str, Json] = {}
     for route in routes:
         path = _PARAMETER.sub(r"{\1}", route.path)
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, of, schemas)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, of, schemas, errors)
     for one in (route.query for route in routes if route.query is not None):
         schemas.pop(_name(of[one]), None)  # described as parameters instead
     return {
@@ -113,7 +115,12 @@ def _always_present(kind: type[msgspec.Struct]) -> list[str]:
     ]
 
 
-def _operation(route: Route, of: dict[type[msgspec.Struct], Json], schemas: dict[str, Any]) -> Json:
+def _operation(
+    route: Operation,
+    of: dict[type[msgspec.Struct], Json],
+    schemas: dict[str, Any],
+    meanings: Mapping[str, str],
+) -> Json:
     parameters: list[Json] = [
         {"name": match[1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for match in _PARAMETER.finditer(route.path)
@@ -127,7 +134,7 @@ def _operation(route: Route, of: dict[type[msgspec.Struct], Json], schemas: dict
     operation: Json = {
         "operationId": _id(route),
         "summary": route.description,
-        "responses": {str(route.status): _answer(route, of), **_errors(route, of)},
+        "responses": {str(route.status): _answer(route, of), **_errors(route, of, meanings)},
     }
     if parameters:
         operation["parameters"] = parameters
@@ -139,7 +146,7 @@ def _operation(route: Route, of: dict[type[msgspec.Struct], Json], schemas: dict
     return operation
 
 
-def _answer(route: Route, of: dict[type[msgspec.Struct], Json]) -> Json:
+def _answer(route: Operation, of: dict[type[msgspec.Struct], Json]) -> Json:
     answer: Json = {"description": "Done."}
     if route.answer is not None:
         one = of[route.answer]
@@ -150,10 +157,10 @@ def _answer(route: Route, of: dict[type[msgspec.Struct], Json]) -> Json:
     return answer
 
 
-def _errors(route: Route, of: dict[type[msgspec.Struct], Json]) -> Json:
+def _errors(route: Operation, of: dict[type[msgspec.Struct], Json], meanings: Mapping[str, str]) -> Json:
     errors: Json = {
         status: {"description": text, "content": _json(of[ProblemBody])}
-        for status, text in ERRORS.items()
+        for status, text in meanings.items()
         if (status not in ("401", "403") or route.kind != "open")
         and (status != "413" or route.body is not None)
     }
@@ -170,7 +177,7 @@ def _name(reference: Json) -> str:
     return str(reference["$ref"]).rpartition("/")[2]
 
 
-def _id(route: Route) -> str:
+def _id(route: Operation) -> str:
     """One word for the operation, from method and path."""
     words = re.findall(r"\w+", _PARAMETER.sub(r"\1", route.path))
     return "_".join([route.method.lower(), *words, *(["all"] if route.path.endswith("/") else [])])

@@ -8,16 +8,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from aiohttp import web
 
 from gleaner.actors.gateway.access import OPEN, Access
 from gleaner.actors.gateway.ask import Busy
-from gleaner.actors.gateway.calls import Call, HandlerContext, Route
+from gleaner.actors.gateway.calls import Call, HandlerContext, Operation, Route
 from gleaner.actors.gateway.connections import IDLE_S, LINGER_S, UNREAD_S, UnreadWatch
+from gleaner.actors.gateway.metrics import Figures
 from gleaner.actors.gateway.middlewares import counting, methods
 from gleaner.actors.gateway.problems import TOLD, body_of, problem_of, refusal
+from gleaner.configs.schema import Gateway as Settings
 
 SSE_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 ALIVE = b": alive\n\n"
@@ -111,9 +114,26 @@ class _Stream:
 
 def application(desk: HandlerContext, routes: Sequence[Route], access: Access) -> web.Application:
     """All routes behind keys and limits."""
-    settings = desk.settings
-    most = CALLS * settings.max_concurrent
     handlers = [(_handler(desk, route), route) for route in routes]
+    return guarded(handlers, Guard(desk.settings, access, desk.figures))
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What is in front of the handlers: limits, keys, figures, and the answers of calls that failed. told:
+    errors that a client receives as they are."""
+
+    settings: Settings
+    access: Access
+    figures: Figures
+    refusal: Callable[[Exception], web.Response] = refusal
+    told: tuple[type[Exception], ...] = TOLD
+
+
+def guarded(handlers: Sequence[tuple[Handler, Operation]], front: Guard) -> web.Application:
+    """An application of these handlers, each for its route."""
+    settings, access, refusal = front.settings, front.access, front.refusal
+    most = CALLS * settings.max_concurrent
     kinds = {handler: route.kind for handler, route in handlers}
     calls = 0
 
@@ -126,7 +146,7 @@ def application(desk: HandlerContext, routes: Sequence[Route], access: Access) -
         try:
             access.check(request.headers, kinds.get(request.match_info.handler, "control"))
             return await handler(request)
-        except TOLD as error:
+        except front.told as error:
             return refusal(error)
         except Exception as error:
             log.exception("request failed: %s %s", request.method, request.path)
@@ -134,7 +154,7 @@ def application(desk: HandlerContext, routes: Sequence[Route], access: Access) -
         finally:
             calls -= 1
 
-    middlewares = [counting(desk.figures), methods, guard]
+    middlewares = [counting(front.figures), methods, guard]
     app = web.Application(middlewares=middlewares, client_max_size=settings.max_body_bytes)
     for handler, route in handlers:
         for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
@@ -172,21 +192,18 @@ class TcpListening:
         return bound
 
 
-class HttpServer:
+class WebServer:
     """Listens from `start` to `close`. listening: where. idle_s, unread_s: see `connections`."""
 
     def __init__(
         self,
-        desk: HandlerContext,
-        routes: Sequence[Route],
-        access: Access = OPEN,
+        app: web.Application,
         *,
         listening: Listening | None = None,
         idle_s: float = IDLE_S,
         unread_s: float = UNREAD_S,
     ) -> None:
         self._listening = listening or TcpListening()
-        app = application(desk, routes, access)
         self._listening.prepare(app)
         self._runner = web.AppRunner(
             app,
@@ -218,3 +235,20 @@ class HttpServer:
         """Stop answering; streams end."""
         self._watch.close()
         await self._runner.cleanup()
+
+
+class HttpServer(WebServer):
+    """The gateway's. The arguments behind `access` are those of `WebServer`."""
+
+    def __init__(
+        self,
+        desk: HandlerContext,
+        routes: Sequence[Route],
+        access: Access = OPEN,
+        *,
+        listening: Listening | None = None,
+        idle_s: float = IDLE_S,
+        unread_s: float = UNREAD_S,
+    ) -> None:
+        app = application(desk, routes, access)
+        super().__init__(app, listening=listening, idle_s=idle_s, unread_s=unread_s)

@@ -29,6 +29,17 @@ class Score(Message, frozen=True):
     batch: str = ""
 
 
+class ScoreText(Message, frozen=True):
+    """Score the text `response` to a problem that comes with it. Keyed by the request. task: one of the
+    settings; entry: the problem, JSON of `gleaner.actors.reward.entries.Entry`."""
+
+    request: str
+    task: str
+    entry: bytes
+    response: str
+    batch: str = ""
+
+
 class Verdict(Message, frozen=True):
     """The reward of a response. `status`: see `gleaner.actors.reward.verdicts`; score: None if it is one of
     ours, that of `[reward.scores]` (0 by default) if it is any other but ok."""

@@ -157,7 +157,7 @@ class RewardHost(Actor):
             work = pipe.item(item.work[pipe.PREFIX.size :])
         except pipe.BadFrame as problem:
             return Verdict(None, VERIFIER_FAILED, str(problem)), 0.0
-        if not isinstance(work, pipe.ScoreItem):
+        if not isinstance(work, pipe.Scorable):
             return Verdict(None, VERIFIER_FAILED, f"{type(work).__name__} is nothing to score"), 0.0
         late_s = self._verdict_s * (1 + self._pool.queued // self._pool.workers)
         try:

@@ -47,7 +47,7 @@ class LocalWorkers:
 
     async def _score(self, stage: str, item: RewardItem) -> None:
         work = pipe.item(item.work[pipe.PREFIX.size :])
-        assert isinstance(work, pipe.ScoreItem)
+        assert isinstance(work, pipe.Scorable)
         late_s = self._verdict_s * (1 + self._pool.queued // self._pool.workers)
         try:
             async with self._ctx.wait("a verdict", on=self._name, deadline_s=late_s, go_on=True):

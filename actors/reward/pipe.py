@@ -43,10 +43,19 @@ class ProblemItem(_Shape, frozen=True):
     index: int
 
 
+class TextItem(_Shape, frozen=True):
+    """Score the text `response` to the problem `entry`, for a task of the settings. entry: JSON of an
+    `Entry`."""
+
+    task: str
+    entry: bytes
+    response: str
+
+
 class ScoreItems(_Shape, frozen=True):
     """Score these, together."""
 
-    items: list[ScoreItem]
+    items: list[ScoreItem | TextItem]
 
 
 class Ready(_Shape, frozen=True):
@@ -81,7 +90,9 @@ class Failed(_Shape, frozen=True):
     detail: str
 
 
-Item = ScoreItem | ScoreItems | ProblemItem
+Scorable = ScoreItem | TextItem
+"""Items whose answer is a score."""
+Item = ScoreItem | TextItem | ScoreItems | ProblemItem
 Answer = Ready | ScoreOut | ScoresOut | ProblemOut | Failed
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -199,7 +199,7 @@ class WorkerPool:
         item = pipe.ScoreItem(split, index, list(tokens), limits)
         return (await self.scored(item, deadline_s=deadline_s))[0]
 
-    async def scored(self, item: pipe.ScoreItem, *, deadline_s: float | None = None) -> tuple[Verdict, float]:
+    async def scored(self, item: pipe.Scorable, *, deadline_s: float | None = None) -> tuple[Verdict, float]:
         """As `score`, with the seconds that a worker took for this item."""
         answer, took_s = await self._submit(item, deadline_s)
         return verdict_of(answer), took_s
@@ -217,7 +217,7 @@ class WorkerPool:
         raise (NoProblem if final else ProblemLost)(f"problem {index} of {split!r}: {detail}")
 
     async def _submit(
-        self, item: pipe.ScoreItem | pipe.ProblemItem, deadline_s: float | None
+        self, item: pipe.Scorable | pipe.ProblemItem, deadline_s: float | None
     ) -> tuple[pipe.Answer | Verdict, float]:
         if self._failure:
             raise PoolFailed(f"the reward pool cannot score: {self._failure}")
@@ -313,7 +313,7 @@ class WorkerPool:
         """
         if len(given) > 1:
             items = [pipe.item(one.frame[pipe.PREFIX.size :]) for one in given]
-            whole = pipe.ScoreItems([item for item in items if isinstance(item, pipe.ScoreItem)])
+            whole = pipe.ScoreItems([item for item in items if isinstance(item, pipe.Scorable)])
             began_s = _now_s()
             together = await worker.ask(pipe.pack(whole), max(one.deadline_s for one in given))
             for one in given:

@@ -25,6 +25,7 @@ from gleaner.actors.protocol.reward import (
     RewardState,
     RewardStatus,
     Score,
+    ScoreText,
     StillOffered,
     Verdict,
     WorkersTaken,
@@ -95,7 +96,7 @@ def pool_limits(reward: Reward) -> PoolLimits:
 
 
 class RewardProxy(Actor):
-    """Answers `Score` and `GetProblems`.
+    """Answers `Score`, `ScoreText` and `GetProblems`.
 
     Args:
         settings: sections `job`, `task` and `reward`.
@@ -194,13 +195,20 @@ class RewardProxy(Actor):
     async def score(self, message: Score) -> Deferred:
         if len(message.tokens) % 4:
             raise Refused(f"{message.request}: {len(message.tokens)} bytes are no u32 tokens")
+        limits = self._case_limits(message)
+        return self._submit(message, pipe.score_item(message.split, message.index, message.tokens, limits))
+
+    @handles(ScoreText)
+    async def score_text(self, message: ScoreText) -> Deferred:
+        return self._submit(message, pipe.TextItem(message.task, message.entry, message.response))
+
+    def _submit(self, message: Score | ScoreText, work: pipe.Scorable) -> Deferred:
         try:
-            limits = self._case_limits(message)
-            work = pipe.pack(pipe.score_item(message.split, message.index, message.tokens, limits))
+            packed = pipe.pack(work)
         except pipe.BadFrame as problem:
             raise Refused(f"{message.request}: {problem}") from problem
         deferred = Deferred()
-        item = RewardItem(message.request, message.batch, self.ctx.now(), [SCORE], work)
+        item = RewardItem(message.request, message.batch, self.ctx.now(), [SCORE], packed)
         try:
             verdict = self._dispatch.submit(item)
         except TooMany as full:
@@ -212,7 +220,7 @@ class RewardProxy(Actor):
             self._scaling.changed()
         return deferred
 
-    def _answer(self, message: Score, deferred: Deferred, done: "asyncio.Future[Scored]") -> None:
+    def _answer(self, message: Score | ScoreText, deferred: Deferred, done: "asyncio.Future[Scored]") -> None:
         request = message.request
         if done.cancelled():
             deferred.answer(Refused(f"{request}: its verdict is not needed any more"))
@@ -221,7 +229,7 @@ class RewardProxy(Actor):
         else:
             verdict = done.result()
             self._given[verdict.status] += 1
-            if verdict.tests:
+            if verdict.tests and isinstance(message, Score):
                 self._learn(message, verdict.tests)
             deferred.answer(
                 Verdict(request=request, score=verdict.score, status=verdict.status, detail=verdict.detail)

@@ -65,15 +65,14 @@ class ScoringQueue:
         return self._waiting.qsize()
 
     async def answer(
-        self, item: pipe.ScoreItem | pipe.ProblemItem, deadline_s: float
+        self, item: pipe.Scorable | pipe.ProblemItem, deadline_s: float
     ) -> tuple[pipe.Answer | Verdict, float]:
         """Queue an item and wait for its answer, and the seconds that a worker took for it. Raises
         `pipe.BadFrame`, and what `fail` was called with."""
         frame = pipe.pack(item)
         self._submitted += 1
-        scores, tokens, alone = False, 0, False
-        if isinstance(item, pipe.ScoreItem):
-            scores, tokens, alone = True, len(item.tokens), item.limits is not None
+        scores, tokens = isinstance(item, pipe.Scorable), _tokens(item)
+        alone = isinstance(item, pipe.ScoreItem) and item.limits is not None
         done: asyncio.Future[pipe.Answer | Verdict] = asyncio.get_running_loop().create_future()
         queued = ScoringItem(self._submitted, frame, tokens, scores, deadline_s, done, alone=alone)
         self._items[queued.number] = queued
@@ -115,3 +114,13 @@ class ScoringQueue:
         for item in self._items.values():
             if not item.done.done():
                 item.done.set_exception(problem)
+
+
+def _tokens(item: pipe.Scorable | pipe.ProblemItem) -> int:
+    """Size of a response: its tokens, or the characters and bytes of a text and its problem."""
+    match item:
+        case pipe.ScoreItem(tokens=tokens):
+            return len(tokens)
+        case pipe.TextItem(entry=entry, response=response):
+            return len(entry) + len(response)
+    return 0

@@ -6,7 +6,7 @@ text and a score (`verifiers`). Does not own how responses are made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,6 +156,10 @@ class Task:
         ]
         return scored_within(self._verifier, read, limits)
 
+    def score_entries(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
+        """The scores of texts, each with its problem, which need not be one of the task's own."""
+        return self._verifier.score_all(items)
+
     def _tokens(self, entry: Entry, split: Split, index: int) -> list[int]:
         try:
             return self._prompts.of(entry)
@@ -210,10 +214,30 @@ class Tasks:
             found.update(zip(own, judged, strict=True))
         return [found[at] for at in range(len(items))]
 
+    def score_entries(self, items: Sequence[tuple[str, Entry, str]]) -> list[Judgement]:
+        """The scores of texts: name of the task, problem and response of each. Raises `BadTask` for a name
+        that no task has."""
+        return by_task({task.name: task.score_entries for task in self._tasks}, items)
+
     def _place(self, split: Split, index: int) -> tuple[int, int]:
         if len(self._tasks) == 1:
             return 0, index
         return self._mixtures[split].place(index)
+
+
+def by_task(
+    scorers: Mapping[str, Callable[[Sequence[tuple[Entry, str]]], list[Judgement]]],
+    items: Sequence[tuple[str, Entry, str]],
+) -> list[Judgement]:
+    """The scores of texts in their order; those of one task are scored together. Raises `BadTask`."""
+    found: dict[int, Judgement] = {}
+    for task in dict.fromkeys(name for name, _, _ in items):
+        if task not in scorers:
+            raise BadTask(f"no task is named {task!r:.80}; there are {', '.join(scorers)}")
+        own = [(at, entry, text) for at, (name, entry, text) in enumerate(items) if name == task]
+        judged = scorers[task]([(entry, text) for _, entry, text in own])
+        found.update(zip((at for at, _, _ in own), judged, strict=True))
+    return [found[at] for at in range(len(items))]
 
 
 def tasks_of(config: Config, tokenizer: str | Path) -> Tasks:

@@ -17,8 +17,11 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO, Protocol, cast, runtime_checkable
 
+import msgspec
+
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.case_limits import CaseLimits
+from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.verdicts import OURS, PROGRAMS, Judgement
 from gleaner.supervisor.process import die_with_parent
 
@@ -39,6 +42,14 @@ class Scorer(Protocol):
 
     def problem(self, split: str, index: int) -> PosedProblem: ...
     def score(self, split: str, index: int, tokens: Sequence[int]) -> float | Judgement: ...
+
+
+@runtime_checkable
+class ScoresEntries(Protocol):
+    """A scorer of texts whose problems come with them."""
+
+    def score_entries(self, items: Sequence[tuple[str, Entry, str]]) -> list[Judgement]:
+        """The scores of responses: name of the task, problem and text of each."""
 
 
 @runtime_checkable
@@ -96,23 +107,41 @@ def _answer(scorer: Scorer, item: pipe.Item) -> pipe.Answer:
             return pipe.ProblemOut(posed.question, list(posed.prompt_tokens))
         if isinstance(item, pipe.ScoreItems):
             return pipe.ScoresOut(_together(scorer, item.items))
-        return _together(scorer, [item])[0] if item.limits else _out(_alone(scorer, item))
+        return _together(scorer, [item])[0]
     except (Exception, SystemExit) as error:  # noqa: BLE001  # its verdict, whatever it is
         return pipe.Failed(describe(error))
 
 
-def _together(scorer: Scorer, items: Sequence[pipe.ScoreItem]) -> list[pipe.ScoreOut]:
+def _together(scorer: Scorer, items: Sequence[pipe.Scorable]) -> list[pipe.ScoreOut]:
+    """The scores of items in their order; those with tokens together, and those with texts."""
+    found: dict[int, pipe.ScoreOut] = {}
+    texts = [at for at, item in enumerate(items) if isinstance(item, pipe.TextItem)]
+    tokens = [at for at, item in enumerate(items) if isinstance(item, pipe.ScoreItem)]
+    if texts:
+        judged = _of_texts(scorer, [item for item in items if isinstance(item, pipe.TextItem)])
+        found.update(zip(texts, map(_out, judged), strict=True))
+    if tokens:
+        scores = _of_tokens(scorer, [item for item in items if isinstance(item, pipe.ScoreItem)])
+        found.update(zip(tokens, map(_out, scores), strict=True))
+    return [found[at] for at in range(len(items))]
+
+
+def _of_texts(scorer: Scorer, items: Sequence[pipe.TextItem]) -> list[Judgement]:
+    if not isinstance(scorer, ScoresEntries):
+        raise TypeError(f"{type(scorer).__name__} scores no texts: it has no score_entries")
+    return scorer.score_entries(
+        [(item.task, msgspec.json.decode(item.entry, type=Entry), item.response) for item in items]
+    )
+
+
+def _of_tokens(scorer: Scorer, items: Sequence[pipe.ScoreItem]) -> Sequence[float | Judgement]:
     whole = [(item.split, item.index, item.tokens) for item in items]
     limits = [item.limits for item in items]
     if isinstance(scorer, ScoresWithin) and any(limits):
-        return [_out(judged) for judged in scorer.score_within(whole, limits)]
-    if isinstance(scorer, ScoresTogether):
-        return [_out(judged) for judged in scorer.score_all(whole)]
-    return [_out(_alone(scorer, item)) for item in items]
-
-
-def _alone(scorer: Scorer, item: pipe.ScoreItem) -> float | Judgement:
-    return scorer.score(item.split, item.index, item.tokens)
+        return scorer.score_within(whole, limits)
+    if len(whole) > 1 and isinstance(scorer, ScoresTogether):
+        return scorer.score_all(whole)
+    return [scorer.score(*one) for one in whole]
 
 
 def _out(judged: float | Judgement) -> pipe.ScoreOut:

@@ -166,7 +166,9 @@ class SimScorer:
     def _takes_s(self) -> float:
         return self._law.median_s * math.exp(self._law.sigma * self._rng.gauss(0.0, 1.0))
 
-    def _score(self, item: pipe.ScoreItem, fault: Fault | None) -> pipe.ScoreOut:
+    def _score(self, item: pipe.Scorable, fault: Fault | None) -> pipe.ScoreOut:
+        if isinstance(item, pipe.TextItem):
+            return pipe.ScoreOut(float(_number(item.response.encode()) % 2))
         score = self._problems.score(item.split, item.index, item.tokens)
         self._faults.on_score(item)
         return pipe.ScoreOut(1.0 - score if fault is Fault.WRONG_SCORE else score)

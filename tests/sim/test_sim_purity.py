@@ -102,6 +102,7 @@ ADAPTERS = {
     "nodeagent/files.py": "the state directory of a node",
     "nodeagent/state_lock.py": "the lock of a state directory",
     "nodeagent/gateway_http.py": "API keys, in a file and the environment",
+    "nodeagent/reward_http.py": "API keys, in a file and the environment; ids and the date",
     "nodeagent/gateway_model.py": "the model that a gateway of its own has seen, in its state directory",
     "nodeagent/head_lease.py": "who may be head, in a database",
     "nodeagent/host.py": "what a process needs of its real host",

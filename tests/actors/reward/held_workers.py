@@ -42,7 +42,8 @@ class HeldWorker:
             return pipe.ProblemOut("?", [item.index])
         return await self._score(item)
 
-    async def _score(self, item: pipe.ScoreItem) -> pipe.ScoreOut:
+    async def _score(self, item: pipe.Scorable) -> pipe.ScoreOut:
+        assert isinstance(item, pipe.ScoreItem)
         self._workers.begun[item.index] += 1
         if (gate := self._workers.held.get(item.index)) is not None:
             await gate.wait()

@@ -1,0 +1,72 @@
+"""TextTasks: scores texts whose problems come with them, by the verifiers of the settings' tasks.
+
+Needs neither a tokenizer nor the data of the tasks, so a service that trains nothing can score. Owns the
+verifiers by task.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.source import BadTask
+from gleaner.actors.reward.task import by_task, verifier_of
+from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier
+from gleaner.configs.schema import Config
+
+SCORER = "gleaner.actors.reward.text_tasks:make"
+"""Factory of a worker's scorer."""
+
+
+class TextTasks:
+    """See the module. verifiers: by the name of their task."""
+
+    def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
+        self._verifiers = dict(verifiers)
+
+    @property
+    def names(self) -> list[str]:
+        """The tasks."""
+        return list(self._verifiers)
+
+    def open(self) -> None:
+        """Start every sandbox. Raises `NoSandbox`, `SandboxFailed`, `BadTask`."""
+        try:
+            for verifier in self._verifiers.values():
+                verifier.open()
+        except BadVerifier as problem:
+            raise BadTask(str(problem)) from problem
+
+    def close(self) -> None:
+        """End every sandbox."""
+        for verifier in self._verifiers.values():
+            verifier.close()
+
+    def check(self, task: str, entry: Entry) -> str:
+        """The error of a problem for the verifier of a task, "" for none. Pure."""
+        return self._verifiers[task].check(entry)
+
+    def score_entries(self, items: Sequence[tuple[str, Entry, str]]) -> list[Judgement]:
+        """See `Tasks.score_entries`."""
+        return by_task({name: one.score_all for name, one in self._verifiers.items()}, items)
+
+    def score(self, split: str, index: int, tokens: Sequence[int]) -> Judgement:
+        """See `worker.Scorer`: it has no tokenizer."""
+        raise BadTask("this service scores texts; it has no tokenizer")
+
+    def problem(self, split: str, index: int) -> None:
+        """See `worker.Scorer`: it has no problems of its own."""
+        raise BadTask("this service has no problems of its own: they come with each request")
+
+
+def text_tasks(config: Config) -> TextTasks:
+    """The tasks of the settings, their sandboxes not started. Raises `BadTask`."""
+    return TextTasks({task.name: verifier_of(task, config) for task in config.task})
+
+
+def make(config: Mapping[str, object]) -> TextTasks:
+    """The scorer of a worker, of the job's "settings"."""
+    made = text_tasks(msgspec.convert(config["settings"], Config))
+    made.open()
+    return made

@@ -1,0 +1,216 @@
+"""Routes of the reward service: each wire reads its body, asks for scores, writes its answer. Adapter."""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from aiohttp import web
+
+from gleaner.actors.gateway.access import Kind
+from gleaner.actors.gateway.ask import BadAsk
+from gleaner.actors.gateway.calls import json, read_body, read_query
+from gleaner.actors.gateway.metrics import Figures
+from gleaner.actors.gateway.openapi import PATH, document
+from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward_service import wires
+from gleaner.actors.reward_service.asking import KnownTasks, Scored, Scoring, ScoringAsk
+from gleaner.actors.reward_service.given_problems import task_of
+from gleaner.actors.reward_service.refusals import ERRORS
+from gleaner.actors.reward_service.task_results import SubmittedTask, TaskResults
+from gleaner.configs.schema import Gateway
+
+TITLE = "Gleaner reward service"
+MAX_WAIT_S = 60.0
+"""Longest wait of one request for a result."""
+
+Spawn = Callable[[Coroutine[object, object, Scored]], "asyncio.Task[Scored]"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceContext:
+    """The objects that handlers use. spawn: runs a submitted task until the service ends. wall_s: the date,
+    in seconds since 1970. new_id: makes the id of a submitted task."""
+
+    scoring: Scoring
+    tasks: KnownTasks
+    settings: Gateway
+    spawn: Spawn
+    wall_s: Callable[[], float]
+    new_id: Callable[[], str]
+    figures: Figures = field(default_factory=Figures)
+    results: TaskResults = field(default_factory=TaskResults)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRoute:
+    """A row of the table of routes; see `gateway.calls.Route`."""
+
+    method: str
+    path: str
+    does: Callable[[ServiceContext, web.Request], Awaitable[web.StreamResponse]]
+    description: str
+    body: type[msgspec.Struct] | None = None
+    query: type[msgspec.Struct] | None = None
+    answer: type[msgspec.Struct] | None = None
+    kind: Kind = "data"
+    many: bool = False
+    status: int = 200
+    down: type[msgspec.Struct] | None = None
+
+
+async def slime(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    query = read_query(request, wires.SlimeQuery)
+    if query.form not in ("number", "object"):
+        raise BadAsk(f"expected number or object, got {query.form!r:.80}", "form")
+    item = wires.of_slime(await read_body(request, wires.SlimeBody))
+    (scored,) = await _scored(desk, request, query.task, [item])
+    answer = wires.to_slime(scored, query.form)
+    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+
+async def openrlhf(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    query = read_query(request, wires.TaskQuery)
+    items = wires.of_openrlhf(await read_body(request, wires.OpenRlhfBody))
+    return json(wires.to_openrlhf(await _scored(desk, request, query.task, items)))
+
+
+async def verl(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    query = read_query(request, wires.TaskQuery)
+    body = await read_body(request, wires.VerlBody)
+    (scored,) = await _scored(desk, request, query.task, [wires.of_verl(body)], own=body.data_source)
+    return json(wires.to_verl(scored))
+
+
+async def roll_submit(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    query = read_query(request, wires.TaskQuery)
+    body = await read_body(request, wires.RollBody)
+    if not 0 < body.timeout <= desk.settings.max_deadline_s:
+        most_s = desk.settings.max_deadline_s
+        raise BadAsk(f"expected seconds above 0 and up to {most_s:g}, got {body.timeout:g}", "timeout")
+    entry, response = wires.of_roll(body)
+    ask = ScoringAsk(
+        task=_task(desk, entry, query.task, body.reward_manager),
+        entry=entry,
+        response=response,
+        batch=_batch(request, wires.batch_of_roll(body)),
+        deadline_s=body.timeout,
+    )
+    now_s = asyncio.get_running_loop().time
+    desk.results.room(now_s())
+    name = desk.new_id()
+    task = SubmittedTask(ask.task, desk.spawn(desk.scoring.score(ask)), now_s(), desk.wall_s())
+
+    def ended(done: "asyncio.Future[Scored]") -> None:
+        task.ended_s = now_s()
+        if not done.cancelled():
+            done.exception()  # it is kept for the request for the result
+
+    task.done.add_done_callback(ended)
+    desk.results.add(name, task)
+    return json(wires.RollSubmitted(reward_request_id=name))
+
+
+async def roll_result(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    query = read_query(request, wires.RollQuery)
+    if not query.reward_request_id:  # ROLL sends a body, also with GET
+        query = await read_body(request, wires.RollQuery)
+    if not 0 <= query.wait_s <= MAX_WAIT_S:
+        raise BadAsk(f"expected seconds from 0 to {MAX_WAIT_S:g}, got {query.wait_s:g}", "wait_s")
+    name = query.reward_request_id
+    if not name:
+        raise BadAsk("is required", "reward_request_id")
+    task = desk.results.get(name)
+    if query.wait_s:
+        await asyncio.wait([task.done], timeout=query.wait_s)
+    if not task.done.done():
+        return json(wires.RollAnswer(errcode=wires.RUNNING, reward_request_id=name))
+    took_s = max(task.ended_s - task.began_s, 0.0)
+    return json(wires.to_roll(name, task.task, task.done.result(), task.wall_s, took_s))
+
+
+async def health(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    return web.Response()
+
+
+async def metrics(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    return web.Response(body=desk.figures.text(None, None), content_type="text/plain")
+
+
+async def _scored(
+    desk: ServiceContext, request: web.Request, asked: str, items: Sequence[wires.Item], own: str = ""
+) -> list[Scored]:
+    """The scores of all items; the first that has none cancels the others. Raises what `Scoring` does."""
+    batch = _batch(request)
+    asks = [
+        ScoringAsk(
+            task=_task(desk, entry, asked, own),
+            entry=entry,
+            response=response,
+            batch=batch,
+            deadline_s=desk.settings.deadline_s,
+        )
+        for entry, response in items
+    ]
+    if len(asks) == 1:
+        return [await desk.scoring.score(asks[0])]
+    tasks = [asyncio.ensure_future(desk.scoring.score(ask)) for ask in asks]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _task(desk: ServiceContext, entry: Entry, asked: str, own: str) -> str:
+    """The task, whose verifier can use this problem. Raises BadAsk."""
+    task = task_of(desk.tasks.names, asked, own)
+    if problem := desk.tasks.check(task, entry):
+        raise BadAsk(f"task {task} cannot score this problem: {problem}", "body")
+    return task
+
+
+def _batch(request: web.Request, own: str = "") -> str:
+    """The key of the batch: the client's own, in what its API key has; else one of each API key or host."""
+    shown = request.headers.get("Authorization") or request.headers.get("X-API-Key") or request.remote or ""
+    return hashlib.blake2b(f"{shown}\0{own}".encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+WIRES = (
+    ServiceRoute(
+        "POST", "/rm", slime, "slime: the score of a sample.", wires.SlimeBody, wires.SlimeQuery,
+        wires.ScoreAnswer,
+    ),
+    ServiceRoute(
+        "POST", "/get_reward", openrlhf, "OpenRLHF: the scores of queries.", wires.OpenRlhfBody,
+        wires.TaskQuery, wires.OpenRlhfAnswer,
+    ),
+    ServiceRoute(
+        "POST", "/compute_score", verl, "verl: as its `compute_score`.", wires.VerlBody, wires.TaskQuery,
+        wires.ScoreAnswer,
+    ),
+    ServiceRoute(
+        "POST", "/v1/submit_task", roll_submit, "ROLL: take a task.", wires.RollBody, wires.TaskQuery,
+        wires.RollSubmitted,
+    ),
+    ServiceRoute(
+        "POST", "/v1/task_result", roll_result, "ROLL: the result of a task.", wires.RollQuery,
+        answer=wires.RollAnswer,
+    ),
+    ServiceRoute(
+        "GET", "/v1/task_result", roll_result, "ROLL: the result of a task.", query=wires.RollQuery,
+        answer=wires.RollAnswer,
+    ),
+    ServiceRoute("GET", "/health", health, "Whether the service is up.", kind="open"),
+    ServiceRoute("GET", "/metrics", metrics, "Figures, in Prometheus' text format.", kind="control"),
+)  # fmt: skip
+
+
+async def described(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    return web.Response(body=_DOCUMENT, content_type="application/json")
+
+
+ROUTES = (*WIRES, ServiceRoute("GET", PATH, described, "This document.", kind="open"))
+_DOCUMENT = msgspec.json.encode(document(ROUTES, TITLE, ERRORS))

@@ -1,0 +1,135 @@
+"""Reward service over HTTP: each wire, and what is refused, cancelled or has no score."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from conftest import Service
+
+from gleaner.actors.reward.entries import Entry
+
+SLIME = {"prompt": "1+1?", "response": "2", "label": "2"}
+RM = "/rm?task=sums"
+
+
+async def test_every_wire_is_answered_in_its_own_form(service: Service) -> None:
+    assert await service.post(RM, SLIME) == (200, 1.0)
+    status, answer = await service.post(f"{RM}&form=object", SLIME)
+    assert (status, answer) == (200, {"score": 1.0, "status": "ok", "detail": ""})
+    query = {"query": ["1+1?2", "1+2?2"], "prompts": ["1+1?", "1+2?"], "labels": ["2", "3"]}
+    status, answer = await service.post("/get_reward?task=words", query)
+    assert (status, answer["rewards"], answer["scores"]) == (200, [1.0, 0.0], [1.0, 0.0])
+    verl = {"data_source": "words", "solution_str": "2", "ground_truth": "2", "extra_info": {"index": 1}}
+    status, answer = await service.post("/compute_score", verl)
+    assert (status, answer["score"]) == (200, 1.0)
+    assert [item.task for item in service.workers.seen] == ["sums", "sums", "words", "words", "words"]
+    entry = msgspec.json.decode(service.workers.seen[-1].entry, type=Entry)
+    assert (entry.answer, entry.info) == ("2", {"index": 1})
+
+
+async def test_roll_task_is_submitted_then_polled_or_awaited(service: Service) -> None:
+    task = {"prompt": "1+1?", "response": "hold", "reward_info": {"answer": "hold"}, "reward_manager": "sums"}
+    status, submitted = await service.post(
+        "/v1/submit_task", {**task, "experiment_id": "e", "global_step": 3}
+    )
+    assert (status, submitted["errcode"]) == (200, 0)
+    asked = {"reward_request_id": submitted["reward_request_id"]}
+    status, answer = await service.post("/v1/task_result", asked)
+    assert (status, answer["errcode"]) == (200, 1)
+    waiting = asyncio.create_task(service.post("/v1/task_result", {**asked, "wait_s": 30.0}))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    service.workers.gate.set()
+    status, answer = await waiting
+    assert (status, answer["errcode"], answer["reward_score"]) == (200, 0, 1.0)
+    assert answer["end_time"] >= answer["start_time"] > 0
+    body = msgspec.json.encode(asked)
+    async with service.http.get(f"{service.url}/v1/task_result", data=body) as again:
+        assert msgspec.json.decode(await again.read()) == answer, "ROLL polls by GET with a body"
+    assert (await service.post("/v1/task_result", {"reward_request_id": "x"}))[0] == 404
+
+
+async def test_outage_is_503_with_reason_never_a_score(service: Service) -> None:
+    async with service.http.post(f"{service.url}{RM}", json={**SLIME, "response": "fail"}) as answer:
+        assert answer.status == 503
+        assert int(answer.headers["Retry-After"]) >= 1
+        error = msgspec.json.decode(await answer.read())["error"]
+    assert error["message"] == "unavailable: the judge is away"
+    assert error["retryable"] is True
+    query = {"query": ["a2", "afail"], "prompts": ["a", "a"], "labels": ["2", "2"]}
+    assert (await service.post("/get_reward?task=sums", query))[0] == 503, "none of a list is made up"
+    roll = {"response": "fail", "reward_manager": "sums"}
+    _, submitted = await service.post("/v1/submit_task", roll)
+    asked = {"reward_request_id": submitted["reward_request_id"], "wait_s": 30.0}
+    assert (await service.post("/v1/task_result", asked))[0] == 503
+
+
+async def test_full_queue_is_429_with_retry_after(service: Service) -> None:
+    holding = [asyncio.create_task(service.post(RM, {**SLIME, "response": "hold"})) for _ in range(100)]
+    done, _ = await asyncio.wait(holding, timeout=30.0, return_when=asyncio.FIRST_COMPLETED)
+    status, answer = done.pop().result()
+    assert (status, answer["error"]["type"]) == (429, "QueueFull"), answer
+    assert "at most 4 may" in answer["error"]["message"]
+    service.workers.gate.set()
+    statuses = {status for status, _ in await asyncio.gather(*holding)}
+    assert statuses == {200, 429}
+
+
+async def test_client_that_disconnects_cancels_its_item(service: Service) -> None:
+    with contextlib.suppress(TimeoutError):
+        await service.post(RM, {**SLIME, "response": "hold"}, timeout=aiohttp.ClientTimeout(total=0.2))
+    async with asyncio.timeout(30):
+        while service.proxy.summary()["running"] or service.actor.summary()["batches"]:
+            await asyncio.sleep(0.01)
+    assert service.actor.summary()["cancelled"] == 1
+    service.workers.gate.set()
+    assert await service.post(RM, SLIME) == (200, 1.0)
+
+
+async def test_key_is_required_but_for_health_and_document(service: Service) -> None:
+    async with aiohttp.ClientSession() as stranger:
+        async with stranger.post(f"{service.url}{RM}", json=SLIME) as answer:
+            assert answer.status == 401
+            assert "this reward service needs an API key" in await answer.text()
+        for path in ("/health", "/openapi.json"):
+            async with stranger.get(f"{service.url}{path}") as answer:
+                assert answer.status == 200
+
+
+DEEP = b'{"prompt": "a", "response": "r", "label": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        (RM, b"no json", 400, "body"),
+        (RM, b"\xff\xfe", 400, "body"),
+        (RM, b"[]", 400, "body"),
+        (RM, b'{"prompt": "a", "response": "r", "label": NaN}', 400, "body"),
+        (RM, DEEP, 400, "body"),
+        (RM, {"prompt": "a", "response": 3}, 400, "response"),
+        (RM, {"prompt": 3, "response": "r"}, 400, "prompt"),
+        (RM, {"prompt": "a"}, 400, "response"),
+        (RM, {"prompt": "a", "response": "r", "info": {"tests": 3}}, 400, "tests"),
+        (RM, {"prompt": "a", "response": "r", "info": {"refused": 1}}, 400, "body"),
+        (RM, {"prompt": "a", "response": "r" * (2**20 + 1)}, 413, "response"),
+        (RM, b" " * (17 * 2**20), 413, None),
+        ("/rm", SLIME, 400, "task"),
+        ("/rm?task=none", SLIME, 400, "task"),
+        ("/rm?form=text", SLIME, 400, "form"),
+        ("/v1/submit_task?task=sums", {"response": "r", "timeout": 0}, 400, "timeout"),
+        ("/v1/task_result", {"reward_request_id": "a", "wait_s": 1e9}, 400, "wait_s"),
+        ("/v1/task_result", {}, 400, "reward_request_id"),
+        ("/get_reward", {"query": "a", "prompts": []}, 400, "query"),
+    ],
+)
+async def test_garbage_is_refused_with_the_field_and_reason(
+    service: Service, path: str, body: Any, status: int, param: str | None
+) -> None:
+    got, answer = await service.post(path, body)
+    assert (got, answer["error"].get("param")) == (status, param)
+    assert answer["error"]["message"]
+    assert not service.workers.seen, "nothing of it reaches a worker"
