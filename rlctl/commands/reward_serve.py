@@ -5,16 +5,14 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from gleaner.configs.load import ConfigError, load
-from gleaner.configs.schema import Config
-from gleaner.nodeagent.files import make_private
-from gleaner.nodeagent.host import ProcessLocation, run_process
-from gleaner.nodeagent.host_services import RealHostServices
 from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json
 from gleaner.rlctl.errors import usage
+
+if TYPE_CHECKING:
+    from gleaner.configs.schema import Config
+    from gleaner.nodeagent.shutdown import Shutdown
 
 _DESCRIPTION = """\
 Score responses over HTTP with the verifiers of a job's settings, in sandboxed worker processes, without a
@@ -65,9 +63,12 @@ def add(kinds: Subparsers) -> None:
 def serve(args: argparse.Namespace) -> int:
     """Run the command."""
     from gleaner.actors.reward.source import BadTask  # here: only this command needs HTTP
+    from gleaner.configs.load import ConfigError
     from gleaner.nodeagent.exit_codes import USAGE, CannotRun
+    from gleaner.nodeagent.files import make_private
     from gleaner.nodeagent.gateway_http import address_of
-    from gleaner.nodeagent.shutdown import Shutdown
+    from gleaner.nodeagent.host import ProcessLocation, run_process
+    from gleaner.nodeagent.host_services import RealHostServices
     from gleaner.nodeagent.standalone_rewards import RewardServiceOptions, run_reward_service
 
     try:
@@ -83,7 +84,7 @@ def serve(args: argparse.Namespace) -> int:
             sys.stdout.write(f"scoring at {url}, tasks: {', '.join(tasks)}\n")
         sys.stdout.flush()
 
-    async def run(stop: Shutdown) -> int:
+    async def run(stop: "Shutdown") -> int:
         try:
             return await run_reward_service(options, stop, RealHostServices())
         except BadTask as problem:
@@ -96,9 +97,13 @@ def serve(args: argparse.Namespace) -> int:
         return run_process(run, "rlctl reward serve")
 
 
-def settings_of(args: argparse.Namespace) -> Config:
+def settings_of(args: argparse.Namespace) -> "Config":
     """The settings of the file and of `--set`, overridden by the options. Raises ConfigError,
     CommandError."""
+    import msgspec
+
+    from gleaner.configs.load import load
+
     config = load(args.config, args.set)
     own: dict[str, object] = {"listen": args.listen, "open": args.open or config.gateway.open}
     if args.api_keys is not None:
