@@ -23,7 +23,7 @@ from gleaner.actors.reward.verdicts import OURS
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Fact, MessagePassed
 
-ON_ITS_WAY_S = 1.0
+ON_ITS_WAY_S = 0.2
 """From a decision of the proxy to the message that follows from it, which a background task sends."""
 FROM_PROXY = (ScoreItems, CancelItems, WorkersTaken)
 """Messages that are seen as the proxy sends them; the others as it receives them."""

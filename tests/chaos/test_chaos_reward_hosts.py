@@ -84,7 +84,7 @@ def test_cancelled_item_that_a_host_gets_is_found() -> None:
 
 def test_items_for_a_host_that_drains_are_found() -> None:
     leaves = passed(1.0, Withdraw(instance=HOST, grace_s=20.0, leaves=True), "in")
-    assert found([*offered(), leaves, given(1.5, "a")]) == [], "it was on its way"
+    assert found([*offered(), leaves, given(1.1, "a")]) == [], "it was on its way"
     (text,) = found([*offered(), leaves, given(3.0, "a")])
     assert text == f"{HOST} gets 1 items; it has drained for 2.0 s"
     repeated = [*offered(), given(0.5, "a"), leaves, given(3.0, "a")]
