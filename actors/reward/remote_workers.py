@@ -29,6 +29,7 @@ class RemoteWorkers:
     def __init__(self, ctx: Context, host: Address, epoch: str) -> None:
         self._ctx, self._host, self._epoch = ctx, host, epoch
         self._gone = False
+        self._sending: set[str] = set()  # items that were not received yet
         self._wanted: dict[str, int] = {}
         self._resizing = False
 
@@ -40,6 +41,7 @@ class RemoteWorkers:
         """See `HostLink`."""
         part: list[ItemToScore] = []
         part_bytes = 0
+        self._sending.update(item.id for item in items)
         for item in items:
             if part and part_bytes + len(item.work) > MOST_BYTES:
                 self._ctx.background(self._send(part), "give")
@@ -50,7 +52,8 @@ class RemoteWorkers:
             self._ctx.background(self._send(part), "give")
 
     def cancel(self, items: Sequence[str]) -> None:
-        """See `HostLink`."""
+        """See `HostLink`. A message that was not received is repeated without them."""
+        self._sending.difference_update(items)
         self._ctx.background(self._cancel(list(items)), "cancel")
 
     def resize(self, stage: str, workers: int) -> None:
@@ -78,11 +81,12 @@ class RemoteWorkers:
         await self._ctx.tell(self._host, CancelItems(epoch=self._epoch, items=items))
 
     async def _send(self, items: list[ItemToScore]) -> None:
-        message = ScoreItems(epoch=self._epoch, items=items)
         async with self._ctx.wait("a reward host", on=self._host.name, deadline_s=HOST_LATE_S, go_on=True):
-            while not self._gone:
+            while not self._gone and (wanted := [item for item in items if item.id in self._sending]):
+                message = ScoreItems(epoch=self._epoch, items=wanted)
                 try:
                     await self._ctx.ask(self._host, message, deadline_s=GIVE_DEADLINE_S, expect=Done)
+                    self._sending.difference_update(item.id for item in items)
                     return
                 except AskFailed as problem:
                     name = self._host.name
