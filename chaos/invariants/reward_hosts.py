@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.instances import NewWork, Withdraw
 from gleaner.actors.protocol.reward import (
+    BatchEnded,
     CancelItems,
     CancelScores,
     ItemsScored,
@@ -31,11 +32,10 @@ FROM_PROXY = (ScoreItems, CancelItems, WorkersTaken)
 
 @dataclass(slots=True)
 class _Offer:
-    """What a host has of one offer. workers: of all stages. given: every item that it was sent; has: those
-    without a result. drained_s: since when it gets no new items."""
+    """What a host has of one offer. workers: of all stages. has: items that it was sent, without a result.
+    drained_s: since when it gets no new items."""
 
     workers: int
-    given: set[str] = field(default_factory=set)
     has: set[str] = field(default_factory=set)
     drained_s: float | None = None
 
@@ -45,8 +45,8 @@ class RewardHostItems(Check):
 
     fact_kinds = (MessagePassed,)
     message_kinds = (
-        CancelItems, CancelScores, ItemsScored, NewWork, OfferWorkers, Score, ScoreItems, Withdraw,
-        WorkersTaken,
+        BatchEnded, CancelItems, CancelScores, ItemsScored, NewWork, OfferWorkers, Score, ScoreItems,
+        Withdraw, WorkersTaken,
     )  # fmt: skip
     name = "reward hosts"
     promise = (
@@ -61,8 +61,8 @@ class RewardHostItems(Check):
     def __init__(self) -> None:
         self._workers: dict[str, int] = {}  # by host, of its newest offer on its way
         self._offers: dict[str, tuple[str, _Offer]] = {}  # by host: the epoch, and what it has
-        self._open: set[str] = set()
-        self._cancelled: dict[str, float] = {}
+        self._open: dict[str, str] = {}  # batch of each item that was requested
+        self._cancelled: dict[str, tuple[str, float]] = {}  # its batch, and when
         self._took_s: float | None = None  # the shortest time of an item
         self._first_s = 0.0  # first result of this life of the proxy
         self._newest = 0, 0  # life of the proxy, number of the offer
@@ -80,12 +80,16 @@ class RewardHostItems(Check):
             case WorkersTaken() as message:
                 self._taken(fact.to, message)
             case Score() as message:
-                self._open.add(message.request)
+                self._open[message.request] = message.batch
                 self._cancelled.pop(message.request, None)
             case CancelScores() as message:
-                for name in self._open.intersection(message.requests):
-                    self._cancelled[name] = fact.at_s
-                self._open.difference_update(message.requests)
+                for name in self._open.keys() & message.requests:
+                    self._cancelled[name] = self._open.pop(name), fact.at_s
+            case BatchEnded() as message:
+                self._open = {name: batch for name, batch in self._open.items() if batch != message.batch}
+                self._cancelled = {
+                    name: its for name, its in self._cancelled.items() if its[0] != message.batch
+                }
             case ItemsScored() as message:
                 self._scored(message, fact.at_s)
             case CancelItems() as message:
@@ -122,19 +126,19 @@ class RewardHostItems(Check):
             return  # refused: it comes again
         for result in message.results:
             offer.has.discard(result.id)
-            self._open.discard(result.id)
+            self._open.pop(result.id, None)
             if result.status not in OURS and result.took_s > 0:
                 self._first_s = self._first_s or at_s
                 self._took_s = min(result.took_s, self._took_s or result.took_s)
 
     def _given(self, host: str, offer: _Offer, message: ScoreItems, at_s: float) -> Iterator[str]:
         items = [item.id for item in message.items]
-        new = [name for name in items if name not in offer.given]
-        offer.given.update(items)
+        new = [name for name in items if name not in offer.has]
         offer.has.update(new)
-        late = [name for name in items if at_s - self._cancelled.get(name, at_s) > ON_ITS_WAY_S]
-        for name in late:
-            yield f"{host} gets {name}, which was cancelled {at_s - self._cancelled.pop(name):.1f} s before"
+        for name in items:
+            _, cancelled_s = self._cancelled.get(name, ("", at_s))
+            if at_s - cancelled_s > ON_ITS_WAY_S:
+                yield f"{host} gets {name}, which was cancelled {at_s - cancelled_s:.1f} s before"
         if not new:
             return
         if offer.drained_s is not None and at_s - offer.drained_s > ON_ITS_WAY_S:
