@@ -12,6 +12,7 @@ from functools import partial
 
 from gleaner.actors.gateway.gateway import HttpEntry
 from gleaner.actors.gateway.server import Guard, WebServer, guarded
+from gleaner.actors.reward.verifiers import code_runs
 from gleaner.actors.reward_service.asking import KnownTasks, Scoring
 from gleaner.actors.reward_service.refusals import REFUSED, refusal
 from gleaner.actors.reward_service.routes import ROUTES, ServiceContext
@@ -38,6 +39,7 @@ def server_of(settings: Settings, tasks: KnownTasks) -> MakeEntry:
             spawn=asyncio.ensure_future,
             wall_s=time.time,
             new_id=lambda: uuid.uuid4().hex,
+            missing=code_runs.missing,
         )
         handlers = [(partial(route.does, desk), route) for route in ROUTES]
         front = Guard(settings, access, desk.figures, refusal, REFUSED)

@@ -88,7 +88,9 @@ async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostSe
                     lambda: RewardProxy(settings, "", services.adapters.start_scorer, scorer),
                     shutdown_s=STOP_S,
                 ),
-                child(REWARD_SERVICE, lambda: RewardService(entry), shutdown_s=STOP_S),
+                child(
+                    REWARD_SERVICE, lambda: RewardService(entry, config.gateway.deadline_s), shutdown_s=STOP_S
+                ),
                 name="reward-service",
                 intensity=Intensity(restarts=config.fleet.restarts, within_s=config.fleet.restarts_within_s),
             ),

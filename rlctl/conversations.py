@@ -111,6 +111,7 @@ LATER = {
     "GetProblems": "Problems",
     "MorePrompts": "PromptsAre",
     "Score": "Verdict",
+    "RunCode": "CodeRan",
     "ScoreText": "Verdict",
     "TakeGroups": "Groups",
     "Withdraw": "Withdrawn",

@@ -40,6 +40,39 @@ class ScoreText(Message, frozen=True):
     batch: str = ""
 
 
+class RunCode(Message, frozen=True):
+    """Run a program in the sandbox of a worker of the proxy's own host, and give its output; no score. Keyed
+    by the request. language: as in `gleaner.actors.reward.verifiers.code_runs`. run_s, compile_s: processor
+    seconds."""
+
+    request: str
+    language: str
+    code: str
+    stdin: str
+    run_s: float
+    compile_s: float
+
+
+class CommandRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a program or a compiler. status: Finished, Error or TimeLimitExceeded, as SandboxFusion has
+    it; execution_time: seconds. return_code: None where it was killed. Output is cut."""
+
+    status: str
+    execution_time: float
+    return_code: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+
+
+class CodeRan(Message, frozen=True):
+    """What a program did; None: it was not run, since it could not be compiled. compiled: None for a language
+    without a compiler."""
+
+    request: str
+    ran: CommandRun | None
+    compiled: CommandRun | None = None
+
+
 class Verdict(Message, frozen=True):
     """The reward of a response. `status`: see `gleaner.actors.reward.verdicts`; score: None if it is one of
     ours, that of `[reward.scores]` (0 by default) if it is any other but ok."""

@@ -10,6 +10,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from gleaner.actors.protocol.reward import CommandRun
 from gleaner.actors.reward.case_limits import CaseLimits, CaseTimes
 
 MAX_FRAME_BYTES = 16 * 2**20
@@ -58,6 +59,16 @@ class ScoreItems(_Shape, frozen=True):
     items: list[ScoreItem | TextItem]
 
 
+class RunItem(_Shape, frozen=True):
+    """Run a program; see `RunCode`."""
+
+    language: str
+    code: str
+    stdin: str
+    run_s: float
+    compile_s: float
+
+
 class Ready(_Shape, frozen=True):
     """The worker loaded its scorer."""
 
@@ -84,6 +95,13 @@ class ProblemOut(_Shape, frozen=True):
     prompt_tokens: list[int]
 
 
+class RunOut(_Shape, frozen=True):
+    """What a program and its compiler did; see `CodeRan`."""
+
+    ran: CommandRun | None
+    compiled: CommandRun | None = None
+
+
 class Failed(_Shape, frozen=True):
     """The scorer raised; `detail` is its error."""
 
@@ -92,8 +110,10 @@ class Failed(_Shape, frozen=True):
 
 Scorable = ScoreItem | TextItem
 """Items whose answer is a score."""
-Item = ScoreItem | TextItem | ScoreItems | ProblemItem
-Answer = Ready | ScoreOut | ScoresOut | ProblemOut | Failed
+Single = ScoreItem | TextItem | ProblemItem | RunItem
+"""Items that wait for a worker, each on its own."""
+Item = Single | ScoreItems
+Answer = Ready | ScoreOut | ScoresOut | ProblemOut | RunOut | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
 _items: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)

@@ -68,6 +68,10 @@ class ProblemLost(NoProblem):
     """Its workers hung, died or sent invalid replies; a repeated request may get the problem."""
 
 
+class RunLost(RuntimeError):
+    """A program was not run, for a reason outside of it; the text gives it."""
+
+
 @dataclass(slots=True)
 class Restarts:
     """Computes the time of the next worker start; pure, with times as arguments."""
@@ -216,8 +220,16 @@ class WorkerPool:
         )
         raise (NoProblem if final else ProblemLost)(f"problem {index} of {split!r}: {detail}")
 
+    async def run(self, item: pipe.RunItem, *, deadline_s: float) -> pipe.RunOut:
+        """What a program did. Raises `RunLost`, `Overloaded` or `PoolFailed`."""
+        answer, _ = await self._submit(item, deadline_s)
+        if isinstance(answer, pipe.RunOut):
+            return answer
+        detail = answer.detail if isinstance(answer, Verdict | pipe.Failed) else type(answer).__name__
+        raise RunLost(f"the program was not run: {detail}")
+
     async def _submit(
-        self, item: pipe.Scorable | pipe.ProblemItem, deadline_s: float | None
+        self, item: pipe.Single, deadline_s: float | None
     ) -> tuple[pipe.Answer | Verdict, float]:
         if self._failure:
             raise PoolFailed(f"the reward pool cannot score: {self._failure}")

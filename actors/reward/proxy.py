@@ -17,6 +17,7 @@ from gleaner.actors.protocol.instances import NewWork, Withdraw
 from gleaner.actors.protocol.reward import (
     BatchEnded,
     CancelScores,
+    CodeRan,
     GetProblems,
     ItemsScored,
     OfferWorkers,
@@ -24,6 +25,7 @@ from gleaner.actors.protocol.reward import (
     RewardHint,
     RewardState,
     RewardStatus,
+    RunCode,
     Score,
     ScoreText,
     StillOffered,
@@ -39,7 +41,14 @@ from gleaner.actors.reward.journal import RewardJournal
 from gleaner.actors.reward.local_workers import LocalWorkers
 from gleaner.actors.reward.planning.choice import STATIC
 from gleaner.actors.reward.planning.items import Stage
-from gleaner.actors.reward.pool import NoProblem, PoolFailed, PoolLimits, ProblemLost, WorkerPool
+from gleaner.actors.reward.pool import (
+    NoProblem,
+    PoolFailed,
+    PoolLimits,
+    ProblemLost,
+    RunLost,
+    WorkerPool,
+)
 from gleaner.actors.reward.scaling import WorkerScaling
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict as Scored
@@ -68,6 +77,8 @@ MOST_ITEMS = 2**16
 """That a batch may be announced with."""
 ADAPTIVE_SPLIT = "train"
 """Held-out responses are measured, so no limit of theirs depends on other responses."""
+RUN_LATE, RUN_EXTRA_S = 4.0, 10.0
+"""A worker may take so many times the seconds of a program, and so many more: for the start of a sandbox."""
 
 
 def settings_of_task(settings: RewardSettings) -> dict[str, object]:
@@ -96,7 +107,7 @@ def pool_limits(reward: Reward) -> PoolLimits:
 
 
 class RewardProxy(Actor):
-    """Answers `Score`, `ScoreText` and `GetProblems`.
+    """Answers `Score`, `ScoreText`, `RunCode` and `GetProblems`.
 
     Args:
         settings: sections `job`, `task` and `reward`.
@@ -120,6 +131,7 @@ class RewardProxy(Actor):
         self._given: Counter[str] = Counter()  # verdicts, by status
         self._timeouts: AdaptiveTimeouts | None = None
         self._audits = False  # one at a time, so audits take no more than one worker
+        self._runs: dict[str, asyncio.Task[None]] = {}  # programs by request; the pool's queue bounds them
 
     async def on_start(self) -> None:
         if self._limits.timeouts.adaptive:
@@ -202,6 +214,36 @@ class RewardProxy(Actor):
     async def score_text(self, message: ScoreText) -> Deferred:
         return self._submit(message, pipe.TextItem(message.task, message.entry, message.response))
 
+    @handles(RunCode)
+    async def run_code(self, message: RunCode) -> Deferred:
+        deferred = Deferred()
+        if message.request in self._runs:
+            raise Refused(f"{message.request} runs already")
+        task = self.ctx.background(self._run(message, deferred), "run")
+        self._runs[message.request] = task
+        task.add_done_callback(lambda done: self._runs.pop(message.request, None))
+        return deferred
+
+    async def _run(self, message: RunCode, deferred: Deferred) -> None:
+        work = pipe.RunItem(message.language, message.code, message.stdin, message.run_s, message.compile_s)
+        late_s = RUN_LATE * (message.run_s + message.compile_s) + RUN_EXTRA_S
+        queued_s = late_s * (1 + self._pool.queued // self._pool.workers) * self._limits.attempts
+        try:
+            async with self.ctx.wait("a program", on=WORKERS, deadline_s=queued_s, go_on=True):
+                found = await self._pool.run(work, deadline_s=late_s)
+        except Overloaded as full:
+            deferred.answer(full)
+        except RunLost as problem:  # after all its tries
+            deferred.answer(Refused(str(problem)))
+        except PoolFailed as problem:
+            deferred.answer(Crashed(str(problem)))
+            raise  # the supervisor starts another pool, or gives up with an error
+        except asyncio.CancelledError:
+            deferred.answer(Refused(f"{message.request}: its output is not needed any more"))
+            raise
+        else:
+            deferred.answer(CodeRan(request=message.request, ran=found.ran, compiled=found.compiled))
+
     def _submit(self, message: Score | ScoreText, work: pipe.Scorable) -> Deferred:
         try:
             packed = pipe.pack(work)
@@ -243,6 +285,9 @@ class RewardProxy(Actor):
     @handles(CancelScores)
     async def cancel(self, message: CancelScores) -> None:
         self._dispatch.cancel(message.requests)
+        for request in message.requests:
+            if (run := self._runs.get(request)) is not None:
+                run.cancel()
 
     @handles(BatchEnded)
     async def batch_ended(self, message: BatchEnded) -> None:
@@ -329,6 +374,7 @@ class RewardProxy(Actor):
             "hosts": len(self._offers),
             "queued": items.waiting,
             "running": len(items) - items.waiting,
+            **({"programs": len(self._runs)} if self._runs else {}),
             "batches": len(self._dispatch.batches),
             **({"plans": self._scaling.plans} if self._scaling.plans else {}),
             **{f"planned_{stage}": count for stage, count in self._scaling.planned.items()},

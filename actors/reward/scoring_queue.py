@@ -64,9 +64,7 @@ class ScoringQueue:
         """Items that no worker has yet."""
         return self._waiting.qsize()
 
-    async def answer(
-        self, item: pipe.Scorable | pipe.ProblemItem, deadline_s: float
-    ) -> tuple[pipe.Answer | Verdict, float]:
+    async def answer(self, item: pipe.Single, deadline_s: float) -> tuple[pipe.Answer | Verdict, float]:
         """Queue an item and wait for its answer, and the seconds that a worker took for it. Raises
         `pipe.BadFrame`, and what `fail` was called with."""
         frame = pipe.pack(item)
@@ -116,7 +114,7 @@ class ScoringQueue:
                 item.done.set_exception(problem)
 
 
-def _tokens(item: pipe.Scorable | pipe.ProblemItem) -> int:
+def _tokens(item: pipe.Single) -> int:
     """Size of a response: its tokens, or the characters and bytes of a text and its problem."""
     match item:
         case pipe.ScoreItem(tokens=tokens):

@@ -1,17 +1,19 @@
 """TextTasks: scores texts whose problems come with them, by the verifiers of the settings' tasks.
 
-Needs neither a tokenizer nor the data of the tasks, so a service that trains nothing can score. Owns the
-verifiers by task.
+Also runs programs. Needs neither a tokenizer nor the data of the tasks, so a service that trains nothing can
+score. Owns the verifiers by task.
 """
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gleaner.actors.reward import pipe
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.source import BadTask
 from gleaner.actors.reward.task import by_task, verifier_of
 from gleaner.actors.reward.verdicts import Judgement
+from gleaner.actors.reward.verifiers.code_runs import CodeRuns
 from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier
 from gleaner.configs.schema import Config
 
@@ -20,10 +22,10 @@ SCORER = "gleaner.actors.reward.text_tasks:make"
 
 
 class TextTasks:
-    """See the module. verifiers: by the name of their task."""
+    """See the module. verifiers: by the name of their task. code: runs programs."""
 
-    def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
-        self._verifiers = dict(verifiers)
+    def __init__(self, verifiers: Mapping[str, Verifier], code: CodeRuns) -> None:
+        self._verifiers, self._code = dict(verifiers), code
 
     @property
     def names(self) -> list[str]:
@@ -40,6 +42,7 @@ class TextTasks:
 
     def close(self) -> None:
         """End every sandbox."""
+        self._code.close()
         for verifier in self._verifiers.values():
             verifier.close()
 
@@ -50,6 +53,10 @@ class TextTasks:
     def score_entries(self, items: Sequence[tuple[str, Entry, str]]) -> list[Judgement]:
         """See `Tasks.score_entries`."""
         return by_task({name: one.score_all for name, one in self._verifiers.items()}, items)
+
+    def run_code(self, item: pipe.RunItem) -> pipe.RunOut:
+        """See `worker.RunsCode`; the first one starts the sandbox."""
+        return self._code.run(item)
 
     def score(self, split: str, index: int, tokens: Sequence[int]) -> Judgement:
         """See `worker.Scorer`: it has no tokenizer."""
@@ -62,7 +69,8 @@ class TextTasks:
 
 def text_tasks(config: Config) -> TextTasks:
     """The tasks of the settings, their sandboxes not started. Raises `BadTask`."""
-    return TextTasks({task.name: verifier_of(task, config) for task in config.task})
+    verifiers = {task.name: verifier_of(task, config) for task in config.task}
+    return TextTasks(verifiers, CodeRuns(config.reward.sandbox.isolation))
 
 
 def make(config: Mapping[str, object]) -> TextTasks:

@@ -53,6 +53,14 @@ class ScoresEntries(Protocol):
 
 
 @runtime_checkable
+class RunsCode(Protocol):
+    """A scorer that also runs programs of clients, in its sandbox."""
+
+    def run_code(self, item: pipe.RunItem) -> pipe.RunOut:
+        """What a program did. Any error is a failure of ours."""
+
+
+@runtime_checkable
 class ScoresTogether(Protocol):
     """A scorer for which many responses together cost less than each alone."""
 
@@ -97,16 +105,21 @@ def serve(make: Callable[[], Scorer], incoming: BinaryIO, outgoing: BinaryIO) ->
         return
     reply(pipe.Ready())
     while (item := pipe.read_item(incoming)) is not None:
-        reply(_answer(scorer, item))
+        reply(answer_of(scorer, item))
 
 
-def _answer(scorer: Scorer, item: pipe.Item) -> pipe.Answer:
+def answer_of(scorer: Scorer, item: pipe.Item) -> pipe.Answer:
+    """The answer to one item; an error of the scorer is one too."""
     try:
         if isinstance(item, pipe.ProblemItem):
             posed = scorer.problem(item.split, item.index)
             return pipe.ProblemOut(posed.question, list(posed.prompt_tokens))
         if isinstance(item, pipe.ScoreItems):
             return pipe.ScoresOut(_together(scorer, item.items))
+        if isinstance(item, pipe.RunItem):
+            if not isinstance(scorer, RunsCode):
+                raise TypeError(f"{type(scorer).__name__} runs no programs: it has no run_code")
+            return scorer.run_code(item)
         return _together(scorer, [item])[0]
     except (Exception, SystemExit) as error:  # noqa: BLE001  # its verdict, whatever it is
         return pipe.Failed(describe(error))

@@ -1,13 +1,14 @@
 """ScoringAsk: one response to score, whichever wire it came by, and why it may have no score.
 
-Owns these types and the port `Scoring`. Pure: neither HTTP nor a message is known here, so the wires are
-written and tested against a fake of `Scoring`.
+Owns these types, those of a program to run, and the port `Scoring`. Pure: no HTTP is known here, so the wires
+are written and tested against a fake of `Scoring`.
 """
 
 from dataclasses import dataclass
 from typing import Protocol
 
 from gleaner.actors.gateway.ask import AskError
+from gleaner.actors.protocol.reward import CodeRan
 from gleaner.actors.reward.entries import Entry
 
 
@@ -33,6 +34,17 @@ class Scored:
     score: float
     status: str = "ok"
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAsk:
+    """A program to run. language: as clients name it. run_s, compile_s: processor seconds."""
+
+    language: str
+    code: str
+    stdin: str
+    run_s: float
+    compile_s: float
 
 
 class Outage(AskError):
@@ -65,6 +77,9 @@ class Scoring(Protocol):
 
     async def score(self, ask: ScoringAsk) -> Scored:
         """The score. A caller that is cancelled cancels its item. Raises Outage, QueueFull."""
+
+    async def run(self, ask: RunAsk) -> CodeRan:
+        """What a program did. A caller that is cancelled cancels it. Raises Outage, QueueFull."""
 
 
 class KnownTasks(Protocol):

@@ -14,7 +14,7 @@ from gleaner.actors.gateway.calls import json, read_body, read_query
 from gleaner.actors.gateway.metrics import Figures
 from gleaner.actors.gateway.openapi import PATH, document
 from gleaner.actors.reward.entries import Entry
-from gleaner.actors.reward_service import wires
+from gleaner.actors.reward_service import sandbox_fusion, wires
 from gleaner.actors.reward_service.asking import KnownTasks, Scored, Scoring, ScoringAsk
 from gleaner.actors.reward_service.given_problems import task_of
 from gleaner.actors.reward_service.refusals import ERRORS
@@ -31,7 +31,8 @@ Spawn = Callable[[Coroutine[object, object, Scored]], "asyncio.Task[Scored]"]
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
     """The objects that handlers use. spawn: runs a submitted task until the service ends. wall_s: the date,
-    in seconds since 1970. new_id: makes the id of a submitted task."""
+    in seconds since 1970. new_id: makes the id of a submitted task. missing: why a language cannot be run
+    here, "" if it can."""
 
     scoring: Scoring
     tasks: KnownTasks
@@ -39,6 +40,7 @@ class ServiceContext:
     spawn: Spawn
     wall_s: Callable[[], float]
     new_id: Callable[[], str]
+    missing: Callable[[str], str]
     figures: Figures = field(default_factory=Figures)
     results: TaskResults = field(default_factory=TaskResults)
 
@@ -130,6 +132,13 @@ async def roll_result(desk: ServiceContext, request: web.Request) -> web.StreamR
     return json(wires.to_roll(name, task.task, task.done.result(), task.wall_s, took_s))
 
 
+async def run_code(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    ask = sandbox_fusion.of_sandbox_fusion(await read_body(request, sandbox_fusion.RunCodeBody))
+    if why := desk.missing(ask.language):
+        raise BadAsk(why, "language")
+    return json(sandbox_fusion.to_sandbox_fusion(await desk.scoring.run(ask)))
+
+
 async def health(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
     return web.Response()
 
@@ -202,6 +211,10 @@ WIRES = (
     ServiceRoute(
         "GET", "/v1/task_result", roll_result, "ROLL: the result of a task.", query=wires.RollQuery,
         answer=wires.RollAnswer,
+    ),
+    ServiceRoute(
+        "POST", "/run_code", run_code, "SandboxFusion: run a program in a sandbox.",
+        sandbox_fusion.RunCodeBody, answer=sandbox_fusion.RunCodeAnswer,
     ),
     ServiceRoute("GET", "/health", health, "Whether the service is up.", kind="open"),
     ServiceRoute("GET", "/metrics", metrics, "Figures, in Prometheus' text format.", kind="control"),

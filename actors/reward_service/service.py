@@ -6,27 +6,36 @@ of ours is an `Outage`, never a score. The HTTP server is an adapter behind `Htt
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
 
 from gleaner.actors.gateway.gateway import HttpEntry
 from gleaner.actors.names import REWARD
-from gleaner.actors.protocol.reward import BatchEnded, CancelScores, ScoreText, Verdict
+from gleaner.actors.protocol.reward import (
+    BatchEnded,
+    CancelScores,
+    CodeRan,
+    RunCode,
+    ScoreText,
+    Verdict,
+)
 from gleaner.actors.reward.verdicts import OURS, OVERLOADED
-from gleaner.actors.reward_service.asking import Outage, QueueFull, Scored, Scoring, ScoringAsk
+from gleaner.actors.reward_service.asking import Outage, QueueFull, RunAsk, Scored, Scoring, ScoringAsk
 from gleaner.actors.reward_service.client_batches import ClientBatches
 from gleaner.actors.reward_service.given_problems import packed
 from gleaner.supervisor import Actor, AskFailed, AskTimeout, Message, Overloaded
 
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Seconds before an item is sent again that was not taken."""
+Answer = TypeVar("Answer", Verdict, CodeRan)
 MakeEntry = Callable[[Scoring], HttpEntry]
 """An HTTP server in front of `Scoring`, closed when created."""
 
 
 class RewardService(Actor):
-    """See the module. make_entry: the HTTP server."""
+    """See the module. make_entry: the HTTP server. deadline_s: for the output of a program."""
 
-    def __init__(self, make_entry: MakeEntry) -> None:
-        self._make_entry = make_entry
+    def __init__(self, make_entry: MakeEntry, deadline_s: float = 600.0) -> None:
+        self._make_entry, self._deadline_s = make_entry, deadline_s
         self._batches = ClientBatches()
         self._asked = self._open = self._cancelled = 0
         self._url = ""
@@ -39,42 +48,62 @@ class RewardService(Actor):
 
     async def score(self, ask: ScoringAsk) -> Scored:
         """See `Scoring`."""
-        self._asked += 1
-        request = f"{self.ctx.incarnation}-{self._asked}"
-        batch = self._batches.arrive(ask.batch)
+        entry, batch = packed(ask.entry), self._batches.arrive(ask.batch)
         message = ScoreText(
-            request=request, task=ask.task, entry=packed(ask.entry), response=ask.response, batch=batch
+            request=self._new_request(), task=ask.task, entry=entry, response=ask.response, batch=batch
         )
-        self._open += 1
-        verdict: Verdict | None = None
-        full = False
         try:
-            verdict = await self._verdict(message, ask.deadline_s)
+            return _scored(await self._answer(message, ask.deadline_s, Verdict))
+        finally:
+            if self._batches.left(batch):
+                self._send(BatchEnded(batch=batch))
+
+    async def run(self, ask: RunAsk) -> CodeRan:
+        """See `Scoring`."""
+        message = RunCode(
+            request=self._new_request(),
+            language=ask.language,
+            code=ask.code,
+            stdin=ask.stdin,
+            run_s=ask.run_s,
+            compile_s=ask.compile_s,
+        )
+        return await self._answer(message, self._deadline_s, CodeRan)
+
+    def _new_request(self) -> str:
+        self._asked += 1
+        return f"{self.ctx.incarnation}-{self._asked}"
+
+    async def _answer(self, message: ScoreText | RunCode, deadline_s: float, kind: type[Answer]) -> Answer:
+        """The proxy's answer; the item is cancelled where there is none. Raises Outage, QueueFull."""
+        self._open += 1
+        ended = False  # the proxy has no item of it
+        try:
+            answer = await self._taken(message, deadline_s, kind)
+            ended = True
+            return answer
         except Overloaded as problem:
-            full = True
+            ended = True
             raise QueueFull(str(problem)) from problem
         except AskTimeout as problem:
-            raise Outage(f"no verdict within {ask.deadline_s:g} s") from problem
+            raise Outage(f"no answer within {deadline_s:g} s") from problem
         except AskFailed as problem:
             raise Outage(str(problem)) from problem
         finally:
             self._open -= 1
-            if verdict is None and not full:
+            if not ended:
                 self._cancelled += 1
-                self._send(CancelScores(requests=[request]))
-            if self._batches.left(batch):
-                self._send(BatchEnded(batch=batch))
-        return _scored(verdict)
+                self._send(CancelScores(requests=[message.request]))
 
-    async def _verdict(self, message: ScoreText, deadline_s: float) -> Verdict:
+    async def _taken(self, message: ScoreText | RunCode, deadline_s: float, kind: type[Answer]) -> Answer:
         """The proxy's answer. A full mailbox is empty again in milliseconds, so many items of one request may
         come at once; a full queue is not. Raises AskFailed."""
         for pause_s in PAUSES_S:
             try:
-                return await self.ctx.ask(REWARD, message, deadline_s=deadline_s, expect=Verdict)
+                return await self.ctx.ask(REWARD, message, deadline_s=deadline_s, expect=kind)
             except Overloaded:
                 await asyncio.sleep(pause_s)
-        return await self.ctx.ask(REWARD, message, deadline_s=deadline_s, expect=Verdict)
+        return await self.ctx.ask(REWARD, message, deadline_s=deadline_s, expect=kind)
 
     def _send(self, message: Message) -> None:
         """Without waiting: a lost one costs an item that is scored in vain."""

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Score responses over HTTP with the verifiers of a job's settings, in sandboxed worker processes, without a
 training job. It speaks the reward protocols of slime (/rm), OpenRLHF (/get_reward), verl (/compute_score) and
-ROLL (/v1/submit_task, /v1/task_result); GET /openapi.json describes them all (docs/rewards.md).
+ROLL (/v1/submit_task, /v1/task_result), and runs programs as SandboxFusion does (/run_code). GET
+/openapi.json describes them all (docs/rewards.md).
 
 Each request brings its problem: prompt, label, tests. It names a task of the settings by ?task=NAME where
 there are several. A failure of the service is answered 503 with its reason, never with a score; a queue at

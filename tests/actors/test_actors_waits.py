@@ -110,7 +110,7 @@ ALLOWED = {
     ("nodeagent/departure.py", "_stay"): "between two asks of the manager; nobody waits for this",
     ("nodeagent/standalone_gateway.py", "_serve"): "until somebody stops the process: it is idle",
     ("nodeagent/standalone_rewards.py", "_serve"): "until the process is stopped: it is idle",
-    ("actors/reward_service/service.py", "_verdict"): "pauses of less than a second between asks",
+    ("actors/reward_service/service.py", "_taken"): "pauses of less than a second between asks",
     ("nodeagent/notices/watcher.py", "_begin"): "the pauses between its first looks for a cloud",
     ("nodeagent/notices/watcher.py", "_follow"): "the period of its looks",
     ("nodeagent/head_lease.py", "_keep"): "the period of renewals; a timer ends the head when one is late",

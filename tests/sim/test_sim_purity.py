@@ -66,6 +66,7 @@ ADAPTERS = {
     "actors/reward/verifiers/math_comparison.py": "runs inside a sandbox, not here",
     "actors/reward/verifiers/sandboxed.py": "has programs score within a time on the clock",
     "actors/reward/verifiers/program_runs.py": "runs inside a sandbox, not here",
+    "actors/reward/verifiers/plain_runs.py": "runs inside a sandbox, not here",
     "actors/reward/verifiers/command_runs.py": "runs inside a sandbox, not here",
     "actors/reward/verifiers/stdin_runs.py": "runs inside a sandbox, not here",
     "actors/reward/verifiers/compilers.py": "looks for compilers on this machine",

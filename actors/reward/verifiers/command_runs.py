@@ -57,12 +57,12 @@ def run(payload: bytes) -> bytes:
         missing = NO_COMMAND, f"{asked.command[0]} cannot be reached inside the sandbox", 0.0
         return msgspec.msgpack.encode(CommandResults(results=[missing]))
     for name, content in asked.files.items():
-        _place(name, content)
+        place(name, content)
     tests = StdinTests()
     results: list[Result] = []
 
     def become() -> NoReturn:
-        _execute(asked.command, asked.environment)
+        execute(asked.command, asked.environment)
 
     for given in asked.inputs:
         results.append(tests.run(become, given, asked.test_s))
@@ -74,7 +74,8 @@ def run(payload: bytes) -> bytes:
     return msgspec.msgpack.encode(found)
 
 
-def _place(name: str, content: bytes) -> None:
+def place(name: str, content: bytes) -> None:
+    """Write an executable file into the program's folder."""
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
     try:
         write_all(fd, content)
@@ -82,7 +83,7 @@ def _place(name: str, content: bytes) -> None:
         os.close(fd)
 
 
-def _execute(command: list[str], environment: Mapping[str, str]) -> NoReturn:
+def execute(command: list[str], environment: Mapping[str, str]) -> NoReturn:
     """Become a command, with the stack that it may have at most and without Python's handling of signals."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

@@ -67,12 +67,12 @@ def run(payload: bytes) -> bytes:
         while len(results) < len(inputs) and not (results and asked["stop"] and results[-1][0] != VALUE):
             results += _calls(asked, len(results))
     else:
-        code, problem = _compiled(source)
+        code, problem = compiled(source)
         tests = StdinTests(watched=asked["watched"])
         for text, test_s in zip(inputs, asked["tests_s"], strict=True):
             given = text.encode("utf-8", "surrogatepass")
             results.append(
-                tests.run(lambda: _be_program(code), given, test_s) if code else (RAISED, problem, 0.0)
+                tests.run(lambda: be_program(code), given, test_s) if code else (RAISED, problem, 0.0)
             )
             if asked["stop"] and results[-1][0] != TEXT:
                 break
@@ -91,14 +91,15 @@ def calls(payload: bytes) -> bytes:
     return dumps(results).encode("utf-8", "replace")
 
 
-def _compiled(source: str) -> tuple[Any, str]:
+def compiled(source: str) -> tuple[Any, str]:
+    """The code of a program in Python, None with the text of its error."""
     try:
         return compile(source, SOURCE, "exec", dont_inherit=True), ""
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         return None, f"{type(error).__name__}: {error}"[:500]
 
 
-def _be_program(code: Any) -> NoReturn:
+def be_program(code: Any) -> NoReturn:
     """Become the model's program, as if Python were started with it."""
     exit_code = 1
     try:

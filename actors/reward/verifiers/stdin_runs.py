@@ -38,6 +38,21 @@ class StdinTests:
 
     def run(self, program: Callable[[], NoReturn], given: bytes, test_s: float) -> Result:
         """One test, in a child that becomes `program`. test_s: its processor time."""
+        status, cpu_s, late = self.child(program, given, test_s)
+        if found := failure(status, cpu_s, 0.0 if late else test_s):
+            return found
+        if os.fstat(self._out).st_size > MAX_OUTPUT_BYTES:
+            return TOO_LONG, f"more than {MAX_OUTPUT_BYTES} bytes of output", cpu_s
+        written = self.output().decode("utf-8", "replace")
+        if os.WEXITSTATUS(status):
+            size = os.fstat(self._err).st_size
+            last = os.pread(self._err, MAX_ERROR_BYTES, max(0, size - MAX_ERROR_BYTES))
+            lines = last.decode("utf-8", "replace").strip().splitlines()
+            return RAISED, (lines[-1] if lines else f"exit code {os.WEXITSTATUS(status)}")[:500], cpu_s
+        return TEXT, written, cpu_s
+
+    def child(self, program: Callable[[], NoReturn], given: bytes, test_s: float) -> Ended:
+        """Have a child become `program`; its end."""
         for fd in (self._given, self._out, self._err):
             os.ftruncate(fd, 0)
             os.lseek(fd, 0, os.SEEK_SET)
@@ -54,18 +69,11 @@ class StdinTests:
                 program()
             finally:
                 os._exit(1)
-        status, cpu_s, late = watched_child.ended(pid, lambda _: test_s) if self._watched else wait_for(pid)
-        if found := failure(status, cpu_s, 0.0 if late else test_s):
-            return found
-        if os.fstat(self._out).st_size > MAX_OUTPUT_BYTES:
-            return TOO_LONG, f"more than {MAX_OUTPUT_BYTES} bytes of output", cpu_s
-        written = os.pread(self._out, MAX_OUTPUT_BYTES, 0).decode("utf-8", "replace")
-        if os.WEXITSTATUS(status):
-            size = os.fstat(self._err).st_size
-            last = os.pread(self._err, MAX_ERROR_BYTES, max(0, size - MAX_ERROR_BYTES))
-            lines = last.decode("utf-8", "replace").strip().splitlines()
-            return RAISED, (lines[-1] if lines else f"exit code {os.WEXITSTATUS(status)}")[:500], cpu_s
-        return TEXT, written, cpu_s
+        return watched_child.ended(pid, lambda _: test_s) if self._watched else wait_for(pid)
+
+    def output(self) -> bytes:
+        """The beginning of the last child's stdout."""
+        return os.pread(self._out, MAX_OUTPUT_BYTES, 0)
 
     def errors(self) -> str:
         """The beginning of the last test's stderr."""

@@ -40,6 +40,7 @@ class HeldWorker:
             return pipe.ScoresOut([await self._score(one) for one in item.items])
         if isinstance(item, pipe.ProblemItem):
             return pipe.ProblemOut("?", [item.index])
+        assert isinstance(item, pipe.ScoreItem)
         return await self._score(item)
 
     async def _score(self, item: pipe.Scorable) -> pipe.ScoreOut:

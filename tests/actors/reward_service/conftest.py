@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from gleaner.actors.names import REWARD, REWARD_SERVICE
+from gleaner.actors.protocol.reward import CommandRun
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.proxy import RewardProxy
@@ -47,7 +48,7 @@ class TextWorkers:
     """Workers that compare the response with the answer; "hold" waits for `gate`, "fail" has no score."""
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
-    seen: list[pipe.TextItem] = field(default_factory=list)
+    seen: list[pipe.TextItem | pipe.RunItem] = field(default_factory=list)
     dead = False
 
     async def start(self, spec: WorkerSpec) -> "TextWorkers":
@@ -59,8 +60,20 @@ class TextWorkers:
         item = pipe.item(frame[pipe.PREFIX.size :])
         if isinstance(item, pipe.ScoreItems):
             return pipe.ScoresOut([await self._score(one) for one in item.items])
+        if isinstance(item, pipe.RunItem):
+            return await self._run(item)
         assert isinstance(item, pipe.TextItem)
         return await self._score(item)
+
+    async def _run(self, item: pipe.RunItem) -> pipe.Answer:
+        self.seen.append(item)
+        if item.code == "hold":
+            await self.gate.wait()
+        if item.code == "fail":
+            return pipe.Failed("SandboxFailed: no sandbox here")
+        return pipe.RunOut(
+            CommandRun(status="Finished", execution_time=0.5, return_code=0, stdout=item.stdin)
+        )
 
     async def _score(self, item: pipe.Scorable) -> pipe.ScoreOut:
         assert isinstance(item, pipe.TextItem)

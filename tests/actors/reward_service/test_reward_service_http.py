@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from conftest import Service
 
+from gleaner.actors.reward import pipe
 from gleaner.actors.reward.entries import Entry
 
 SLIME = {"prompt": "1+1?", "response": "2", "label": "2"}
@@ -25,8 +26,9 @@ async def test_every_wire_is_answered_in_its_own_form(service: Service) -> None:
     verl = {"data_source": "words", "solution_str": "2", "ground_truth": "2", "extra_info": {"index": 1}}
     status, answer = await service.post("/compute_score", verl)
     assert (status, answer["score"]) == (200, 1.0)
-    assert [item.task for item in service.workers.seen] == ["sums", "sums", "words", "words", "words"]
-    entry = msgspec.json.decode(service.workers.seen[-1].entry, type=Entry)
+    seen = [item for item in service.workers.seen if isinstance(item, pipe.TextItem)]
+    assert [item.task for item in seen] == ["sums", "sums", "words", "words", "words"]
+    entry = msgspec.json.decode(seen[-1].entry, type=Entry)
     assert (entry.answer, entry.info) == ("2", {"index": 1})
 
 
@@ -65,6 +67,20 @@ async def test_outage_is_503_with_reason_never_a_score(service: Service) -> None
     _, submitted = await service.post("/v1/submit_task", roll)
     asked = {"reward_request_id": submitted["reward_request_id"], "wait_s": 30.0}
     assert (await service.post("/v1/task_result", asked))[0] == 503
+
+
+async def test_program_is_run_and_its_output_returned(service: Service) -> None:
+    status, answer = await service.post("/run_code", {"code": "c", "language": "py", "stdin": "42"})
+    assert (status, answer["status"], answer["run_result"]["stdout"]) == (200, "Success", "42")
+    assert answer["run_result"]["execution_time"] == 0.5
+    assert (await service.post("/run_code", {"code": "fail", "language": "py"}))[0] == 503
+    with contextlib.suppress(TimeoutError):
+        body = {"code": "hold", "language": "py"}
+        await service.post("/run_code", body, timeout=aiohttp.ClientTimeout(total=0.2))
+    async with asyncio.timeout(30):
+        while "programs" in service.proxy.summary():
+            await asyncio.sleep(0.01)
+    assert service.actor.summary()["items"] == 0
 
 
 async def test_full_queue_is_429_with_retry_after(service: Service) -> None:
@@ -123,6 +139,10 @@ DEEP = b'{"prompt": "a", "response": "r", "label": ' + b"[" * 50_000 + b"]" * 50
         ("/v1/submit_task?task=sums", {"response": "r", "timeout": 0}, 400, "timeout"),
         ("/v1/task_result", {"reward_request_id": "a", "wait_s": 1e9}, 400, "wait_s"),
         ("/v1/task_result", {}, 400, "reward_request_id"),
+        ("/run_code", {"code": "c", "language": "rust"}, 400, "language"),
+        ("/run_code", {"code": "c", "language": "py", "files": {"a": "b"}}, 400, "files"),
+        ("/run_code", {"code": "c", "language": "py", "run_timeout": 1e9}, 400, "run_timeout"),
+        ("/run_code", {"code": "c" * (2**20 + 1), "language": "py"}, 413, "code"),
         ("/get_reward", {"query": "a", "prompts": []}, 400, "query"),
     ],
 )
