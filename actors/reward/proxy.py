@@ -7,7 +7,6 @@ restart the proxy keeps verdicts that took long, histories of batches, and ancho
 """
 
 import asyncio
-from array import array
 from collections import Counter
 from functools import partial
 
@@ -17,11 +16,9 @@ from gleaner.actors.protocol.instances import NewWork, Withdraw
 from gleaner.actors.protocol.reward import (
     BatchEnded,
     CancelScores,
-    CodeRan,
     GetProblems,
     ItemsScored,
     OfferWorkers,
-    Problems,
     RewardHint,
     RewardState,
     RewardStatus,
@@ -34,21 +31,15 @@ from gleaner.actors.protocol.reward import (
 )
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.assignment.open_items import RewardItem, TooMany
-from gleaner.actors.reward.case_limits import CaseLimits, CaseTimes
 from gleaner.actors.reward.host_offers import HostOffers
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.journal import RewardJournal
+from gleaner.actors.reward.learnt_limits import LearntLimits
+from gleaner.actors.reward.local_services import WORKERS, ServedProblems, ServedPrograms
 from gleaner.actors.reward.local_workers import LocalWorkers
 from gleaner.actors.reward.planning.choice import STATIC
 from gleaner.actors.reward.planning.items import Stage
-from gleaner.actors.reward.pool import (
-    NoProblem,
-    PoolFailed,
-    PoolLimits,
-    ProblemLost,
-    RunLost,
-    WorkerPool,
-)
+from gleaner.actors.reward.pool import PoolFailed, PoolLimits, WorkerPool
 from gleaner.actors.reward.scaling import WorkerScaling
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict as Scored
@@ -65,20 +56,14 @@ from gleaner.supervisor import (
     Overloaded,
     Refused,
     Suspected,
-    Suspended,
     Terminated,
     handles,
 )
 
-WORKERS = "the reward workers"
 SCORE = "score"
 """The stage of a pipeline that has one."""
 MOST_ITEMS = 2**16
 """That a batch may be announced with."""
-ADAPTIVE_SPLIT = "train"
-"""Held-out responses are measured, so no limit of theirs depends on other responses."""
-RUN_LATE, RUN_EXTRA_S = 4.0, 10.0
-"""A worker may take so many times the seconds of a program, and so many more: for the start of a sandbox."""
 
 
 def settings_of_task(settings: RewardSettings) -> dict[str, object]:
@@ -129,18 +114,19 @@ class RewardProxy(Actor):
         )
         self._dispatch = ItemDispatch([[SCORE]], settings.reward.max_queue, settings.reward.attempts)
         self._given: Counter[str] = Counter()  # verdicts, by status
-        self._timeouts: AdaptiveTimeouts | None = None
-        self._audits = False  # one at a time, so audits take no more than one worker
-        self._runs: dict[str, asyncio.Task[None]] = {}  # programs by request; the pool's queue bounds them
+        self._learnt: LearntLimits | None = None  # with adaptive timeouts
 
     async def on_start(self) -> None:
-        if self._limits.timeouts.adaptive:
-            self._timeouts = AdaptiveTimeouts(self._limits.timeouts, self.ctx.rng)
-        dispatch = self._dispatch
+        limits, dispatch = self._limits, self._dispatch
+        timeouts = AdaptiveTimeouts(limits.timeouts, self.ctx.rng) if limits.timeouts.adaptive else None
         self._journal = RewardJournal(
-            self.ctx.journal, self._timeouts, dispatch.verdicts, dispatch.batches, self.ctx.log
+            self.ctx.journal, timeouts, dispatch.verdicts, dispatch.batches, self.ctx.log
         )
         await self._journal.replay()
+        if timeouts is not None:
+            self._learnt = LearntLimits(self.ctx, self._pool, timeouts, self._journal, limits.verdict_s)
+        self._problems = ServedProblems(self.ctx, self._pool, limits.verdict_s)
+        self._programs = ServedPrograms(self.ctx, self._pool, limits.attempts)
         dispatch.on_verdict = self._record
         self._pool.start(self.ctx.wait)
         self.ctx.at_end(self._pool.close)
@@ -166,34 +152,15 @@ class RewardProxy(Actor):
         self._dispatch.fail(Crashed(str(problem)))
         self.ctx.crash(problem)
 
-    # -- problems --
+    # -- problems and programs --
 
     @handles(GetProblems)
     async def problems(self, message: GetProblems) -> Deferred:
-        deferred = Deferred()
-        self.ctx.background(self._pose(message, deferred), "problems")
-        return deferred
+        return self._problems.pose(message)
 
-    async def _pose(self, message: GetProblems, deferred: Deferred) -> None:
-        loop = asyncio.get_running_loop()
-        asked = [loop.create_task(self._pool.problem(message.split, index)) for index in message.indices]
-        late_s = self._limits.verdict_s
-        try:
-            async with self.ctx.wait("problems", on=WORKERS, deadline_s=late_s, go_on=True):
-                posed = await asyncio.gather(*asked)
-        except (ProblemLost, Overloaded) as problem:  # a job waits for it, and must not fail
-            deferred.answer(Suspended(str(problem)))
-            return
-        except NoProblem as problem:
-            deferred.answer(Refused(str(problem)))
-            return
-        except PoolFailed as problem:
-            deferred.answer(Crashed(str(problem)))
-            raise  # the supervisor starts another pool, or gives up with an error
-        finally:
-            for one in asked:  # if one is lost all are requested anew, so the others are not needed
-                one.cancel()
-        deferred.answer(Problems(prompts=[one.prompt_tokens for one in posed]))
+    @handles(RunCode)
+    async def run_code(self, message: RunCode) -> Deferred:
+        return self._programs.run(message)
 
     # -- scores --
 
@@ -207,42 +174,12 @@ class RewardProxy(Actor):
     async def score(self, message: Score) -> Deferred:
         if len(message.tokens) % 4:
             raise Refused(f"{message.request}: {len(message.tokens)} bytes are no u32 tokens")
-        limits = self._case_limits(message)
+        limits = self._learnt.limits(message) if self._learnt is not None else None
         return self._submit(message, pipe.score_item(message.split, message.index, message.tokens, limits))
 
     @handles(ScoreText)
     async def score_text(self, message: ScoreText) -> Deferred:
         return self._submit(message, pipe.TextItem(message.task, message.entry, message.response))
-
-    @handles(RunCode)
-    async def run_code(self, message: RunCode) -> Deferred:
-        deferred = Deferred()
-        if message.request in self._runs:
-            raise Refused(f"{message.request} runs already")
-        task = self.ctx.background(self._run(message, deferred), "run")
-        self._runs[message.request] = task
-        task.add_done_callback(lambda done: self._runs.pop(message.request, None))
-        return deferred
-
-    async def _run(self, message: RunCode, deferred: Deferred) -> None:
-        work = pipe.RunItem(message.language, message.code, message.stdin, message.run_s, message.compile_s)
-        late_s = RUN_LATE * (message.run_s + message.compile_s) + RUN_EXTRA_S
-        queued_s = late_s * (1 + self._pool.queued // self._pool.workers) * self._limits.attempts
-        try:
-            async with self.ctx.wait("a program", on=WORKERS, deadline_s=queued_s, go_on=True):
-                found = await self._pool.run(work, deadline_s=late_s)
-        except Overloaded as full:
-            deferred.answer(full)
-        except RunLost as problem:  # after all its tries
-            deferred.answer(Refused(str(problem)))
-        except PoolFailed as problem:
-            deferred.answer(Crashed(str(problem)))
-            raise  # the supervisor starts another pool, or gives up with an error
-        except asyncio.CancelledError:
-            deferred.answer(Refused(f"{message.request}: its output is not needed any more"))
-            raise
-        else:
-            deferred.answer(CodeRan(request=message.request, ran=found.ran, compiled=found.compiled))
 
     def _submit(self, message: Score | ScoreText, work: pipe.Scorable) -> Deferred:
         try:
@@ -271,8 +208,8 @@ class RewardProxy(Actor):
         else:
             verdict = done.result()
             self._given[verdict.status] += 1
-            if verdict.tests and isinstance(message, Score):
-                self._learn(message, verdict.tests)
+            if verdict.tests and isinstance(message, Score) and self._learnt is not None:
+                self._learnt.learn(message, verdict.tests)
             deferred.answer(
                 Verdict(request=request, score=verdict.score, status=verdict.status, detail=verdict.detail)
             )
@@ -285,9 +222,7 @@ class RewardProxy(Actor):
     @handles(CancelScores)
     async def cancel(self, message: CancelScores) -> None:
         self._dispatch.cancel(message.requests)
-        for request in message.requests:
-            if (run := self._runs.get(request)) is not None:
-                run.cancel()
+        self._programs.cancel(message.requests)
 
     @handles(BatchEnded)
     async def batch_ended(self, message: BatchEnded) -> None:
@@ -333,40 +268,6 @@ class RewardProxy(Actor):
     async def on_terminated(self, event: Terminated) -> None:
         self._offers.ended(event.name, event.incarnation, event.cause)
 
-    # -- timeouts --
-
-    def _case_limits(self, message: Score) -> CaseLimits | None:
-        if self._timeouts is None:
-            return None
-        adapts = message.split == ADAPTIVE_SPLIT
-        return self._timeouts.limits(_problem(message)) if adapts else self._timeouts.unanchored()
-
-    def _learn(self, message: Score, tests: CaseTimes) -> None:
-        timeouts, problem = self._timeouts, _problem(message)
-        if timeouts is None or message.split != ADAPTIVE_SPLIT:
-            return
-        if raised := timeouts.observe(problem, tests):
-            self._journal.anchor_raised(problem, raised)
-        if tests.cut and not self._audits and timeouts.audits():
-            self._audits = True
-            self.ctx.background(self._audit(message, timeouts), "audit")
-
-    async def _audit(self, message: Score, timeouts: AdaptiveTimeouts) -> None:
-        """Run a program that was cut up to the longest limit, on this host; its verdict has been given."""
-        late_s = self._limits.verdict_s * (1 + self._pool.queued // self._pool.workers)
-        try:
-            async with self.ctx.wait("an audit", on=WORKERS, deadline_s=late_s, go_on=True):
-                tokens, limits = array("I", message.tokens), timeouts.unanchored()
-                found = await self._pool.score(message.split, message.index, tokens, limits=limits)
-        except (Overloaded, PoolFailed) as problem:
-            self.ctx.log.debug("no audit of %s: %s", message.request, problem)
-        else:
-            raised = timeouts.observe_audit(_problem(message), found.tests) if found.tests else None
-            if raised:
-                self._journal.anchor_raised(_problem(message), raised)
-        finally:
-            self._audits = False
-
     def summary(self) -> dict[str, str | int | float]:
         items = self._dispatch.items
         return {
@@ -374,26 +275,12 @@ class RewardProxy(Actor):
             "hosts": len(self._offers),
             "queued": items.waiting,
             "running": len(items) - items.waiting,
-            **({"programs": len(self._runs)} if self._runs else {}),
+            **({"programs": len(self._programs)} if self._programs else {}),
             "batches": len(self._dispatch.batches),
             **({"plans": self._scaling.plans} if self._scaling.plans else {}),
             **{f"planned_{stage}": count for stage, count in self._scaling.planned.items()},
             "workers_lost": self._pool.deaths.total(),
             **dict(sorted(self._dispatch.counts.items())),
             **{f"verdicts_{status}": count for status, count in sorted(self._given.items())},
-            **self._timeout_counts(),
+            **(self._learnt.counts() if self._learnt is not None else {}),
         }
-
-    def _timeout_counts(self) -> dict[str, int]:
-        if self._timeouts is None:
-            return {}
-        return {
-            "timeouts_cut": self._timeouts.cut,
-            "timeouts_audited": self._timeouts.audited,
-            "timeout_would_have_passed": self._timeouts.would_have_passed,
-            "anchors": self._timeouts.tests,
-        }
-
-
-def _problem(message: Score) -> str:
-    return f"{message.split}/{message.index}"
