@@ -14,13 +14,13 @@ import msgspec
 from gleaner.actors.gateway.gateway import HttpEntry
 from gleaner.actors.names import REWARD, REWARD_SERVICE
 from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
-from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.scoring import ScorerUnusable, WorkerDied, WorkerHung, WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.text_tasks import SCORER, text_tasks
 from gleaner.actors.reward_service.asking import Scoring
 from gleaner.actors.reward_service.service import RewardService
 from gleaner.configs.schema import Config
-from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
+from gleaner.nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun, as_cannot_run
 from gleaner.nodeagent.host import Bounds, ProcessLocation
 from gleaner.nodeagent.host_services import HostServices
 from gleaner.nodeagent.reward_http import server_of
@@ -54,16 +54,32 @@ async def run_reward_service(options: RewardServiceOptions, stop: Shutdown, serv
     stop.at_once(lock.release)
     try:
         services.open_log(options.location)
+        await _try_worker(options.config, services)
         return await _serve(options, stop, services)
     finally:
         lock.release()
+
+
+def _scorer(config: Config) -> WorkerSpec:
+    return WorkerSpec(scorer=SCORER, config={"settings": settings_of_task(RewardSettings.of(config))})
+
+
+async def _try_worker(config: Config, services: HostServices) -> None:
+    """Start a worker and end it: settings that none can start with are found before the service listens.
+    Raises CannotRun."""
+    try:
+        worker = await services.adapters.start_scorer(_scorer(config))
+    except ScorerUnusable as problem:
+        raise CannotRun(USAGE, f"no reward worker can be used: {problem}") from problem
+    except (WorkerDied, WorkerHung) as problem:
+        raise CannotRun(FAILED, f"no reward worker could be started: {problem}") from problem
+    await worker.kill()
 
 
 async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostServices) -> int:
     config = options.config
     settings = RewardSettings.of(config)
     tasks = text_tasks(config)
-    scorer = WorkerSpec(scorer=SCORER, config={"settings": settings_of_task(settings)})
     urls: list[str] = []
     failures: list[Exception] = []
 
@@ -85,7 +101,7 @@ async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostSe
             one_for_one(
                 child(
                     REWARD,
-                    lambda: RewardProxy(settings, "", services.adapters.start_scorer, scorer),
+                    lambda: RewardProxy(settings, "", services.adapters.start_scorer, _scorer(config)),
                     shutdown_s=STOP_S,
                 ),
                 child(

@@ -65,6 +65,17 @@ def entry_of_row(row: Mapping[str, Any]) -> Entry:
     return entry
 
 
+def with_label_as_tests(entry: Entry) -> Entry | None:
+    """A problem whose label is its tests, as datasets of programs have it; None where it cannot be."""
+    if entry.tests or not isinstance(entry.answer, str | dict | list):
+        return None
+    try:
+        found = rows.entry({"prompt": _NO_PROMPT, "tests": entry.answer})
+    except rows.BadRow:
+        return None
+    return msgspec.structs.replace(entry, tests=found.tests)
+
+
 def packed(entry: Entry) -> bytes:
     """A problem as JSON. Raises BadAsk."""
     try:

@@ -16,7 +16,7 @@ from gleaner.actors.gateway.openapi import PATH, document
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward_service import sandbox_fusion, wires
 from gleaner.actors.reward_service.asking import KnownTasks, Scored, Scoring, ScoringAsk
-from gleaner.actors.reward_service.given_problems import task_of
+from gleaner.actors.reward_service.given_problems import task_of, with_label_as_tests
 from gleaner.actors.reward_service.refusals import ERRORS
 from gleaner.actors.reward_service.task_results import SubmittedTask, TaskResults
 from gleaner.configs.schema import Gateway
@@ -92,16 +92,17 @@ async def roll_submit(desk: ServiceContext, request: web.Request) -> web.StreamR
         most_s = desk.settings.max_deadline_s
         raise BadAsk(f"expected seconds above 0 and up to {most_s:g}, got {body.timeout:g}", "timeout")
     entry, response = wires.of_roll(body)
+    name = task_of(desk.tasks.names, query.task, body.reward_manager)
     ask = ScoringAsk(
-        task=_task(desk, entry, query.task, body.reward_manager),
-        entry=entry,
+        task=name,
+        entry=_checked(desk, name, entry),
         response=response,
         batch=_batch(request, wires.batch_of_roll(body)),
         deadline_s=body.timeout,
     )
     now_s = asyncio.get_running_loop().time
     desk.results.room(now_s())
-    name = desk.new_id()
+    request_id = desk.new_id()
     task = SubmittedTask(ask.task, desk.spawn(desk.scoring.score(ask)), now_s(), desk.wall_s())
 
     def ended(done: "asyncio.Future[Scored]") -> None:
@@ -110,8 +111,8 @@ async def roll_submit(desk: ServiceContext, request: web.Request) -> web.StreamR
             done.exception()  # it is kept for the request for the result
 
     task.done.add_done_callback(ended)
-    desk.results.add(name, task)
-    return json(wires.RollSubmitted(reward_request_id=name))
+    desk.results.add(request_id, task)
+    return json(wires.RollSubmitted(reward_request_id=request_id))
 
 
 async def roll_result(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
@@ -152,10 +153,11 @@ async def _scored(
 ) -> list[Scored]:
     """The scores of all items; the first that has none cancels the others. Raises what `Scoring` does."""
     batch = _batch(request)
+    task = task_of(desk.tasks.names, asked, own)
     asks = [
         ScoringAsk(
-            task=_task(desk, entry, asked, own),
-            entry=entry,
+            task=task,
+            entry=_checked(desk, task, entry),
             response=response,
             batch=batch,
             deadline_s=desk.settings.deadline_s,
@@ -164,21 +166,24 @@ async def _scored(
     ]
     if len(asks) == 1:
         return [await desk.scoring.score(asks[0])]
-    tasks = [asyncio.ensure_future(desk.scoring.score(ask)) for ask in asks]
+    under_way = [asyncio.ensure_future(desk.scoring.score(ask)) for ask in asks]
     try:
-        return list(await asyncio.gather(*tasks))
+        return list(await asyncio.gather(*under_way))
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for one in under_way:
+            one.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
 
-def _task(desk: ServiceContext, entry: Entry, asked: str, own: str) -> str:
-    """The task, whose verifier can use this problem. Raises BadAsk."""
-    task = task_of(desk.tasks.names, asked, own)
-    if problem := desk.tasks.check(task, entry):
-        raise BadAsk(f"task {task} cannot score this problem: {problem}", "body")
-    return task
+def _checked(desk: ServiceContext, task: str, entry: Entry) -> Entry:
+    """The problem as the verifier of a task can use it. Raises BadAsk."""
+    problem = desk.tasks.check(task, entry)
+    if not problem:
+        return entry
+    tested = with_label_as_tests(entry)
+    if tested is not None and not desk.tasks.check(task, tested):
+        return tested
+    raise BadAsk(f"task {task} cannot score this problem: {problem}", "body")
 
 
 def _batch(request: web.Request, own: str = "") -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
-from conftest import Service
+from small_service import Service
 
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.entries import Entry
@@ -30,6 +30,16 @@ async def test_every_wire_is_answered_in_its_own_form(service: Service) -> None:
     assert [item.task for item in seen] == ["sums", "sums", "words", "words", "words"]
     entry = msgspec.json.decode(seen[-1].entry, type=Entry)
     assert (entry.answer, entry.info) == ("2", {"index": 1})
+
+
+async def test_label_of_a_program_task_is_its_tests(service: Service) -> None:
+    body = {"data_source": "programs", "solution_str": "r", "ground_truth": '{"inputs": ["1"]}'}
+    assert (await service.post("/compute_score", body))[0] == 200
+    (item,) = service.workers.seen
+    assert isinstance(item, pipe.TextItem)
+    assert msgspec.json.decode(item.entry, type=Entry).tests == ({"inputs": ["1"]},)
+    status, answer = await service.post("/compute_score", {**body, "ground_truth": "no tests"})
+    assert (status, answer["error"]["param"]) == (400, "body")
 
 
 async def test_roll_task_is_submitted_then_polled_or_awaited(service: Service) -> None:

@@ -1,0 +1,108 @@
+"""`rlctl reward serve`: starts, scores, ends in order; refuses what it cannot serve before it listens."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gleaner.rlctl.__main__ import main
+from gleaner.rlctl.errors import USAGE
+
+FUNCTION = """
+def score(response, answer):
+    return float(answer in response)
+"""
+JOB = """
+[[task]]
+name = "sums"
+data = "none.jsonl"
+
+[reward]
+workers = 1
+
+[reward.function]
+call = "rewards_served:score"
+deadline_s = 2.0
+"""
+LIMIT_S = 120
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "rewards_served.py").write_text(FUNCTION)
+    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "keys.txt").write_text("a-key\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def started(*words: str) -> "subprocess.Popen[str]":
+    program = [sys.executable, "-m", "gleaner.rlctl", "reward", "serve", *words]
+    environment = {name: value for name, value in os.environ.items() if name != "GLEANER_API_KEYS"}
+    return subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether it runs: one that has ended may wait for its parent to take note."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.realprocess
+def test_service_scores_and_ends_in_order_on_sigterm(folder: Path) -> None:
+    served = started("job.toml", "--listen", "127.0.0.1:0", "--api-keys", "keys.txt", "--json")
+    try:
+        assert served.stdout is not None
+        first = json.loads(served.stdout.readline())
+        assert first["tasks"] == ["sums"]
+        body = json.dumps({"prompt": "1+1?", "response": "It is 2", "label": "2"}).encode()
+        call = urllib.request.Request(f"{first['url']}/rm", data=body)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(call, timeout=LIMIT_S)
+        call.add_header("Authorization", "Bearer a-key")
+        with urllib.request.urlopen(call, timeout=LIMIT_S) as answer:
+            assert json.loads(answer.read()) == 1.0
+        below = psutil.Process(served.pid).children(recursive=True)
+        assert below, "it has worker processes"
+        served.send_signal(signal.SIGTERM)
+        _, errors = served.communicate(timeout=LIMIT_S)
+        assert (served.returncode, errors) == (0, "")
+        assert not [process for process in below if alive(process)]
+    finally:
+        served.kill()
+        served.communicate()
+
+
+@pytest.mark.long
+@pytest.mark.realprocess
+def test_scorer_that_cannot_be_loaded_ends_the_start(folder: Path) -> None:
+    served = started("job.toml", "--listen", "127.0.0.1:0", "--set", "reward.function.call=rewards_served:no")
+    out, errors = served.communicate(timeout=LIMIT_S)
+    assert (served.returncode, out) == (USAGE, "")
+    assert "rewards_served" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--listen", "nonsense"], "expected HOST:PORT"),
+        (["--workers", "0"], "expected 1 or more"),
+        (["--set", "reward.wokers=2"], "did you mean reward.workers?"),
+    ],
+)
+def test_unusable_options_are_refused_by_name(
+    folder: Path, words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reward", "serve", "job.toml", *words]) == USAGE
+    assert why in capsys.readouterr().err
