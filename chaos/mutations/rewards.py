@@ -37,17 +37,6 @@ REWARDS: tuple[Mutation, ...] = (
         ("reward hosts",),
     ),
     _bug(
-        "results dropped before they are received",
-        "a reward host keeps its results until the proxy has received them",
-        Edit(
-            "gleaner.actors.reward.host",
-            "            await asyncio.sleep(RETRY_S)\n            return\n        for result in part",
-            "            await asyncio.sleep(RETRY_S)\n        for result in part",
-        ),
-        ("verdict age", "recovery time", "I8"),
-        ("bad_link", "partition", "freeze", "reset"),
-    ),
-    _bug(
         "result counted for another item",
         "each result of a reward host is that of its own item",
         Edit(
@@ -58,11 +47,9 @@ REWARDS: tuple[Mutation, ...] = (
         ("verdicts", "verdict age", "recovery time", "I8"),
     ),
     _bug(
-        "cancelled items are scored",
-        "an item whose group was dropped is not given to a host",
-        Edit(
-            DISPATCH, "        dropped = self.items.drop(ids)\n", "        dropped: list[RewardItem] = []\n"
-        ),
-        ("reward hosts",),
+        "the score of a reward host is 0",
+        "a reward host sends the score that its worker computed",
+        Edit("gleaner.actors.reward.host", "            score=verdict.score,\n", "            score=0.0,\n"),
+        ("verdicts",),
     ),
 )
