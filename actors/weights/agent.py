@@ -217,7 +217,9 @@ class TransferAgent(Actor):
                     self._take(fetching)
             finally:
                 del self._coming[key]
-                fetching.drop()
+                if not fetching.sealed:
+                    fetching.drop()
+                    self._served.serve_again(*key)  # the trainer may have published it here meanwhile
         self._without_room += fetching.without_room
         outcome = refusal if refusal is not None else self._fetched(message, fetching)
         for deferred in self._fetching.pop(key, []):

@@ -5,6 +5,7 @@ The notes let the versions outlive the agent. Owns the versions and their offers
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -111,14 +112,7 @@ class VersionIndex:
         versions only its predecessor stays served. Raises NoSuchImage if the version itself was evicted."""
         version = manifest.version
         self._note(manifest, model_config, part)
-        content = self._store.content(version)
-        if part is None:
-            self._server.publish(version, content)
-        else:
-            partial = PartialContent(content)
-            for chunk in part:
-                partial.landed(chunk.offset, chunk.length)
-            self._server.publish(version, partial)
+        self._publish(version, part)
         self._have.pop(version, None)
         self._have[version] = (manifest, model_config)  # the newest last
         self._parts.pop(version, None)
@@ -129,6 +123,23 @@ class VersionIndex:
             self._on_gone(self._have.pop(old)[0].root)
             self._parts.pop(old, None)
             self._server.retire(old)
+
+    def serve_again(self, version: int, root: bytes) -> None:
+        """Serve what is here of a version, if anything is: a fetch of the same version has ended without
+        effect, and took what it served out of the server."""
+        if self.has(version, root):
+            with suppress(NoSuchImage):  # evicted meanwhile
+                self._publish(version, self._parts.get(version))
+
+    def _publish(self, version: int, part: tuple[Chunk, ...] | None) -> None:
+        content = self._store.content(version)
+        if part is None:
+            self._server.publish(version, content)
+            return
+        partial = PartialContent(content)
+        for chunk in part:
+            partial.landed(chunk.offset, chunk.length)
+        self._server.publish(version, partial)
 
     def drop(self, version: int, root: bytes) -> None:
         """Stop serving it and free its memory; readers keep the memory until they release it. Does nothing if

@@ -294,6 +294,25 @@ async def test_evicted_version_is_held_by_no_peer(tmp_path: Path, monkeypatch: p
         gc.enable()
 
 
+async def test_version_published_during_its_own_pull_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that lost its power pulls a version that its trainer then publishes there."""
+    slow_links(monkeypatch)
+    async with hosts(tmp_path, "abc", **SLOW, delta=False) as all:
+        data = os.urandom(SIZE)
+        root = await all.publish(1, data)
+        pulling = asyncio.create_task(all.fetch("b", 1, root))
+        async with asyncio.timeout(20):
+            while not all.served("a"):
+                await asyncio.sleep(0.005)
+        assert await all.publish(1, data, host="b") == root
+        all.systems["a"].kill("a/transfer")  # the pull breaks off
+        await pulling
+        fetched = await all.fetch("c", 1, root, source="b")
+        assert (all.image("c", 1), fetched.pulled_bytes) == (data, SIZE)
+
+
 async def test_chunk_of_a_sealing_image_is_requested_again() -> None:
     server, memory = BulkServer(), memoryview(bytearray(range(64)))
     await server.start()

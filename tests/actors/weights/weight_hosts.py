@@ -51,16 +51,16 @@ class Hosts:
 
         self.systems[name].spawn(f"{name}/transfer", made)
 
-    async def publish(self, version: int, data: bytes) -> bytes:
-        store = ImageStore(self.directory / "a")
+    async def publish(self, version: int, data: bytes, host: str = "a") -> bytes:
+        store = ImageStore(self.directory / host)
         with await asyncio.to_thread(store.create, version, len(data), patience_s=60.0) as draft:
             draft.view[:] = data
             draft.seal()
         message = Publish(version=version, tensors=TENSORS, model_config=b"{}")
-        return (await self.systems["a"].ask("a/transfer", message, Published)).root
+        return (await self.systems[host].ask(f"{host}/transfer", message, Published)).root
 
-    async def fetch(self, name: str, version: int, root: bytes) -> Fetched:
-        message = Fetch(version=version, root=root, sources=("a/transfer",))
+    async def fetch(self, name: str, version: int, root: bytes, source: str = "a") -> Fetched:
+        message = Fetch(version=version, root=root, sources=(f"{source}/transfer",))
         return await self.systems[name].ask(f"{name}/transfer", message, Fetched, deadline_s=60)
 
     def image(self, name: str, version: int) -> bytes:
