@@ -47,7 +47,8 @@ def payload(call: str, tests: int) -> bytes:
         "source": SOURCE if call else READS,
         "call": call,
         "inputs": inputs,
-        "test_s": 10.0,
+        "tests_s": [10.0] * tests,
+        "watched": False,
         "stop": True,
     }
     return json.dumps(asked).encode()
@@ -77,12 +78,14 @@ def forked(asked: bytes) -> bytes:
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        folder = tempfile.mkdtemp()
-        os.chdir(folder)
-        with os.fdopen(write, "wb") as result:
-            result.write(inside(asked)(asked))
-        shutil.rmtree(folder)
-        os._exit(0)
+        try:
+            folder = tempfile.mkdtemp()
+            os.chdir(folder)
+            with os.fdopen(write, "wb") as result:
+                result.write(inside(asked)(asked))
+            shutil.rmtree(folder)
+        finally:  # also after an error: a child that went on would be a second caller
+            os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as result:
         found = result.read()
