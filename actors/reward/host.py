@@ -69,6 +69,7 @@ class RewardHost(Actor):
             self._epoch = ""  # messages on their way to this host are void from here on
             taken = await self._offer()
             self._epoch = taken.epoch
+            self._pool.resize(self._most)  # as it was offered: another proxy may have wanted fewer
             self.ctx.watch(taken.proxy)
             if self._results:
                 self._ready.set()

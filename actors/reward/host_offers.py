@@ -45,14 +45,16 @@ class HostOffers:
         return len(self._offers)
 
     def take(self, message: OfferWorkers) -> WorkersTaken:
-        """A host joins; a repeated offer of the same life changes nothing. Raises Refused for an older life
+        """A host joins, or offers its workers again and keeps what it has. Raises Refused for an older life
         than the one that is here, or for counts that cannot be."""
         if any(not 0 < count <= MOST_WORKERS for count in message.workers.values()):
             raise Refused(f"{message.host} offers {message.workers}: 1 to {MOST_WORKERS} of a stage may be")
         known = self._offers.get(message.host)
         if known is not None and known.actor.incarnation > message.actor.incarnation:
             raise Refused(f"{message.host}#{known.actor.incarnation} replaced this one")
-        if known is not None:
+        if known is not None and known.actor == message.actor:
+            known.link.close()
+        elif known is not None:
             self._forget(message.host)
         self._offered += 1
         epoch = f"{self._ctx.incarnation}.{self._offered}"
@@ -103,8 +105,8 @@ class HostOffers:
         self._changed()
 
     def drain(self, name: str, grace_s: float) -> Deferred:
-        """No new items for a host; answered when it has none any more, or after `grace_s`, when the others
-        wait again."""
+        """No new items for a host; answered when it has none any more, when it may get new ones again, or
+        after `grace_s`, when the others wait again."""
         deferred = Deferred()
         self._dispatch.bar(name, LEAVING, barred=True)
         self._changed()
@@ -114,12 +116,22 @@ class HostOffers:
     async def _drained(self, name: str, grace_s: float, deferred: Deferred) -> None:
         until_s = self._ctx.now() + grace_s
         async with self._ctx.wait("its last items", on=name, deadline_s=grace_s + LOOK_S, go_on=True):
-            while self._dispatch.items.running_on(name) and self._ctx.now() < until_s:  # noqa: ASYNC110
+            while self._drains(name) and self._ctx.now() < until_s:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
+        if not self._leaves(name):  # it stays after all, with what it has
+            deferred.answer(Withdrawn(handed_over=0))
+            return
         rest = [item.id for item in self._dispatch.take_back(name)]
         if rest and (offer := self._offers.get(name)) is not None:
             offer.link.cancel(rest)
         deferred.answer(Withdrawn(handed_over=len(rest)))
+
+    def _leaves(self, name: str) -> bool:
+        host = self._dispatch.hosts.get(name)
+        return host is None or LEAVING in host.barred
+
+    def _drains(self, name: str) -> bool:
+        return self._leaves(name) and bool(self._dispatch.items.running_on(name))
 
     def _forget(self, name: str) -> int:
         self._offers.pop(name).link.close()

@@ -105,11 +105,14 @@ class ItemDispatch:
     def join(
         self, name: str, workers: Mapping[str, int], link: HostLink, running: Sequence[str] = ()
     ) -> None:
-        """A host's workers are there. running: items that an earlier life of this service gave it."""
-        if self.hosts.get(name) is not None:
-            self.leave(name)
+        """A host's workers are there. running: what it has, also from an earlier life of this service. Other
+        items that it was given did not reach it, and wait again."""
         self.hosts.join(name, workers)
         self._links[name] = link
+        for given in self.items.running_on(name):
+            if given.id not in running:
+                self._release(given, name)
+                self.items.back(given)
         for item_id in running:
             item = self.items.get(item_id)
             if item is None:

@@ -71,8 +71,9 @@ class ScoringHosts:
         return self._hosts.get(name)
 
     def join(self, name: str, workers: Mapping[str, int]) -> ScoringHost:
-        """A host is there, with no items; it replaces an earlier life of the same name."""
-        host = self._hosts[name] = ScoringHost(name, dict(workers), dict(workers))
+        """A host is there, or offers its workers again: then it keeps its items, and what bars it."""
+        host = self._hosts.setdefault(name, ScoringHost(name, {}, {}))
+        host.most, host.workers = dict(workers), dict(workers)
         return host
 
     def leave(self, name: str) -> None:

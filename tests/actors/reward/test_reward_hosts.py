@@ -9,7 +9,14 @@ import pytest
 from held_workers import HeldWorkers
 
 from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
-from gleaner.actors.protocol.reward import BatchEnded, CancelScores, Score, Verdict
+from gleaner.actors.protocol.reward import (
+    BatchEnded,
+    CancelScores,
+    OfferWorkers,
+    Score,
+    Verdict,
+    WorkersTaken,
+)
 from gleaner.actors.reward.host import RewardHost
 from gleaner.actors.reward.pool import WorkerPool
 from gleaner.actors.reward.proxy import SCORE, RewardProxy, pool_limits
@@ -211,3 +218,48 @@ async def test_restarted_proxy_foresees_batches_from_the_last_one(tmp_path: Path
             await system.tell(PROXY, BatchEnded(batch=f"step-{life}"))
             await asyncio.sleep(0.1)  # commits
             system.kill(PROXY)
+
+
+async def test_host_that_offers_again_keeps_what_it_has(cluster: Cluster) -> None:
+    """Its proxy took it for gone, or the answer to its offer was lost: no attempt is lost, nothing runs twice."""
+    first, second = cluster.ask(1), cluster.ask(2)
+    await cluster.until(lambda: cluster.hosts.begun[2] == 1)
+    cell = cluster.far.system.cell(HOST)
+    assert cell is not None
+    for _ in range(4):
+        offer = OfferWorkers(host=HOST, actor=cell.address, workers={SCORE: 1}, running=["r2"])
+        await cluster.near.ask(PROXY, offer, WorkersTaken)
+    assert cluster.proxy.summary().get("lost_with_host", 0) == 0
+    cluster.own.let_go(1)
+    await first
+    cluster.hosts.let_go(2)
+    assert (await second).score == 2.0
+    assert (cluster.hosts.begun[2], cluster.own.begun[2]) == (1, 0)
+
+
+async def test_item_that_never_reached_its_host_is_scored_elsewhere(cluster: Cluster) -> None:
+    first, second = cluster.ask(1), cluster.ask(2)
+    await cluster.until(lambda: cluster.hosts.begun[2] == 1)
+    cell = cluster.far.system.cell(HOST)
+    assert cell is not None
+    offer = OfferWorkers(host=HOST, actor=cell.address, workers={SCORE: 1}, running=["r9"])
+    await cluster.near.ask(PROXY, offer, WorkersTaken)
+    cluster.own.let_go(1)
+    await first
+    cluster.hosts.let_go(2)
+    assert (await second).score == 2.0
+    assert cluster.proxy.summary().get("lost_with_host", 0) == 0
+
+
+async def test_drain_that_is_taken_back_leaves_the_items(cluster: Cluster) -> None:
+    first, second = cluster.ask(1), cluster.ask(2)
+    await cluster.until(lambda: cluster.hosts.begun[2] == 1)
+    leave = Withdraw(instance=HOST, grace_s=0.5, leaves=True)
+    draining = asyncio.create_task(cluster.near.ask(PROXY, leave, Withdrawn))
+    await asyncio.sleep(0.05)
+    await cluster.near.ask(PROXY, NewWork(instance=HOST, allowed=True), Done)
+    assert (await draining).handed_over == 0
+    cluster.hosts.let_go(2)
+    cluster.own.let_go(1)
+    assert [(await first).score, (await second).score] == [1.0, 2.0]
+    assert (cluster.hosts.begun[2], cluster.own.begun[2]) == (1, 0)
