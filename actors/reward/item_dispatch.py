@@ -4,7 +4,8 @@ Owns the futures of open items, the hosts with their links, and what follows whe
 is a failure of ours. Order and choice are policies (`gleaner.actors.reward.assignment`).
 
 - A verdict is settled once. A second result, of an attempt that was given up, is dropped and counted.
-- A result of ours (`verdicts.OURS`) is tried on another host where there is one, `attempts` times.
+- An item with a result of ours (`verdicts.OURS`) is tried again where there are several hosts, `attempts`
+  times: on another one if that has a free worker.
 - Items of a lost host wait again, in their place. One that was lost with `MOST_LOSSES` hosts is lost.
 """
 
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from gleaner.actors.reward.assignment.batches import RewardBatch, RewardBatches, stage_count
+from gleaner.actors.reward.assignment.batches import RewardBatch, RewardBatches
 from gleaner.actors.reward.assignment.hosts import ScoringHosts
 from gleaner.actors.reward.assignment.open_items import OpenItems, RewardItem
 from gleaner.actors.reward.scoring_queue import Verdict
@@ -41,17 +42,17 @@ class ItemDispatch:
     """See the module.
 
     Args:
-        pipelines: the stages of each kind of item, by name.
+        stages: of items, by name.
         most_waiting: items that may wait for a worker.
         attempts: tries of an item whose results are failures of ours, each on a host.
     """
 
-    def __init__(self, pipelines: Sequence[Sequence[str]], most_waiting: int, attempts: int) -> None:
-        self.stages: list[str] = list(dict.fromkeys(stage for pipeline in pipelines for stage in pipeline))
+    def __init__(self, stages: Sequence[str], most_waiting: int, attempts: int) -> None:
+        self.stages = list(stages)
         self._attempts = attempts
         self.items = OpenItems(most_waiting)
         self.hosts = ScoringHosts()
-        self.batches = RewardBatches(stage_count(pipelines))
+        self.batches = RewardBatches()
         self.verdicts = VerdictCache()
         self.counts: Counter[str] = Counter()
         """Items lost with a host, results of ours that are tried elsewhere, results that came too late."""
@@ -128,11 +129,11 @@ class ItemDispatch:
         self._held = {item: host for item, host in self._held.items() if host != name}
         lost = self.items.running_on(name)
         for item in lost:
-            item.attempts += 1
+            item.losses += 1
             self.counts["lost_with_host"] += 1
-            if item.attempts >= MOST_LOSSES:
+            if item.losses >= MOST_LOSSES:
                 self.items.end(item)
-                text = f"the hosts that scored it were lost, {item.attempts} times"
+                text = f"the hosts that scored it were lost, {item.losses} times"
                 self._settle(item, Verdict(None, LOST, text))
             else:
                 self.items.back(item)
@@ -171,10 +172,12 @@ class ItemDispatch:
     def result(self, host: str, item_id: str, stage: str, verdict: Verdict, took_s: float) -> None:
         """A host has scored an item."""
         item = self.items.get(item_id)
-        if item is None or item.stage_name != stage:
+        if item is None and not self.verdicts.has(item_id):  # its request comes later: this service is new
+            self._held.pop(item_id, None)
+            self.verdicts.keep_stray(item_id, verdict)
+            return
+        if item is None or item.stage != stage:
             self.counts["late_results"] += 1
-            if item is None:
-                self.verdicts.keep_stray(item_id, verdict)
             return
         if item.host != host and verdict.status in OURS:
             self.counts["late_results"] += 1  # it runs elsewhere by now
@@ -183,12 +186,12 @@ class ItemDispatch:
         self._release(item, holder)
         if verdict.status not in OURS:  # a failure of ours says nothing of how long an item takes
             self.hosts.took(stage, took_s)
-        if verdict.status in OURS and self._tried_again(item):
+        if verdict.status in OURS and self._tried_again(item, host):
             self.fill()
             return
         if holder and holder != host:
             self._links[holder].cancel([item_id])
-        item.times_s.append(took_s)
+        item.took_s = took_s
         self.items.end(item)  # also one that waits: its host was given up, and answered after all
         self.batches.scored(item)
         self._settle(item, verdict)
@@ -200,9 +203,11 @@ class ItemDispatch:
         given: dict[tuple[str, str], list[RewardItem]] = {}
         for stage in self.stages:
             while self.items.waiting_in(stage) and (host := self.hosts.choose(stage)) is not None:
-                item = self.items.pick(stage, self.batches.complete_s, host.name, now_s)
+                item = self.items.next(stage, self.batches.complete_s)
                 if item is None:
                     break
+                host = self.hosts.choose(stage, avoided=item.failed_on) or host
+                self.items.place(item, host.name, now_s)
                 host.has[stage] = host.has.get(stage, 0) + 1
                 given.setdefault((host.name, stage), []).append(item)
         for (name, stage), items in given.items():
@@ -215,9 +220,10 @@ class ItemDispatch:
                 done.set_exception(problem)
         self._done.clear()
 
-    def _tried_again(self, item: RewardItem) -> bool:
-        """Whether the item waits again after a failure of ours: another host may score it."""
+    def _tried_again(self, item: RewardItem, host: str) -> bool:
+        """Whether the item waits again after a failure of ours on a host: another one may score it."""
         item.attempts += 1
+        item.failed_on = host
         if item.attempts >= self._attempts or len(self.hosts) < 2:
             return False
         self.counts["tried_elsewhere"] += 1
@@ -230,13 +236,13 @@ class ItemDispatch:
         self.items.place(item, host, now_s)
         there = self.hosts.get(host)
         assert there is not None
-        there.has[item.stage_name] = there.has.get(item.stage_name, 0) + 1
+        there.has[item.stage] = there.has.get(item.stage, 0) + 1
 
     def _release(self, item: RewardItem, holder: str) -> None:
         """The host does not have it any more."""
         host = self.hosts.get(holder)
         if host is not None:
-            host.has[item.stage_name] = max(0, host.has.get(item.stage_name, 0) - 1)
+            host.has[item.stage] = max(0, host.has.get(item.stage, 0) - 1)
 
     def _settle(self, item: RewardItem, verdict: Verdict) -> None:
         self.verdicts.keep(item.batch, item.id, verdict)

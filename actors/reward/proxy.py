@@ -61,7 +61,7 @@ from gleaner.supervisor import (
 )
 
 SCORE = "score"
-"""The stage of a pipeline that has one."""
+"""The stage that all items pass."""
 MOST_ITEMS = 2**16
 """That a batch may be announced with."""
 
@@ -112,7 +112,7 @@ class RewardProxy(Actor):
         self._pool = WorkerPool(
             scorer or worker_spec(settings, tokenizer_dir), start_worker, pool_limits(settings.reward)
         )
-        self._dispatch = ItemDispatch([[SCORE]], settings.reward.max_queue, settings.reward.attempts)
+        self._dispatch = ItemDispatch([SCORE], settings.reward.max_queue, settings.reward.attempts)
         self._given: Counter[str] = Counter()  # verdicts, by status
         self._learnt: LearntLimits | None = None  # with adaptive timeouts
 
@@ -187,7 +187,7 @@ class RewardProxy(Actor):
         except pipe.BadFrame as problem:
             raise Refused(f"{message.request}: {problem}") from problem
         deferred = Deferred()
-        item = RewardItem(message.request, message.batch, self.ctx.now(), [SCORE], packed)
+        item = RewardItem(message.request, message.batch, self.ctx.now(), SCORE, packed)
         try:
             verdict = self._dispatch.submit(item)
         except TooMany as full:
@@ -216,7 +216,7 @@ class RewardProxy(Actor):
 
     def _record(self, item: RewardItem, verdict: Scored) -> None:
         """Keep a verdict that took long over a restart: short ones are computed again."""
-        if verdict.status not in OURS and sum(item.times_s) >= self._limits.journal_above_s:
+        if verdict.status not in OURS and item.took_s >= self._limits.journal_above_s:
             self._journal.verdict_given(item.batch, item.id, verdict)
 
     @handles(CancelScores)

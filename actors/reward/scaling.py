@@ -158,7 +158,7 @@ class WorkerScaling:
         for item in self._dispatch:
             if item.batch != batch.name:
                 continue
-            number = numbers[item.stage_name]
+            number = numbers[item.stage]
             if item.host:
                 running_s[number].append(max(now_s - item.began_s, 0.0))
             else:

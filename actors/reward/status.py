@@ -19,7 +19,7 @@ WAITS, RUNS, SCORED, UNKNOWN = "waits", "runs", "has its verdict", "is not here"
 def state_of(dispatch: ItemDispatch, planned: dict[str, int], now_s: float, request: str = "") -> RewardState:
     """Stages, hosts and batches; with a request, that item. planned: workers of each stage by the last
     plan."""
-    running = Counter(item.stage_name for item in dispatch if item.host)
+    running = Counter(item.stage for item in dispatch if item.host)
     by_batch = Counter((item.batch, bool(item.host)) for item in dispatch)
     return RewardState(
         stages=[
@@ -68,7 +68,7 @@ def _item(dispatch: ItemDispatch, request: str, now_s: float) -> ItemState:
         request=request,
         state=RUNS if item.host else WAITS,
         batch=item.batch,
-        stage=item.stage_name,
+        stage=item.stage,
         host=item.host,
         attempts=item.attempts,
         for_s=now_s - (item.began_s if item.host else item.arrival_s),
@@ -78,7 +78,7 @@ def _item(dispatch: ItemDispatch, request: str, now_s: float) -> ItemState:
 
 def _first(dispatch: ItemDispatch, one: RewardItem, other: RewardItem) -> bool:
     """Whether an item leaves the queue before the other one."""
-    if one.host or one.stage_name != other.stage_name or one is other:
+    if one.host or one.stage != other.stage or one is other:
         return False
     complete_s = dispatch.batches.complete_s
     one_s, other_s = (complete_s.get(item.batch, math.inf) for item in (one, other))

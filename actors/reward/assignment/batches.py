@@ -5,7 +5,6 @@ history of the last batch of each kind. Pure: times are arguments.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,18 +36,14 @@ class RewardBatch:
     arrived: int = 0
     complete_s: float = float("inf")
     arrivals_s: list[float] = field(default_factory=list)
-    times_s: list[list[float]] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
 
-    def history(self, stages: int) -> BatchHistory | None:
+    def history(self) -> BatchHistory | None:
         """What it was like; None if nothing of it ended."""
         if not self.arrivals_s:
             return None
         order = np.argsort(self.arrivals_s, kind="stable")
-        times_s = np.zeros((len(order), stages))
-        for row, number in enumerate(order):
-            own = self.times_s[int(number)]
-            times_s[row, : len(own)] = own
-        return BatchHistory(np.asarray(self.arrivals_s)[order], times_s)
+        return BatchHistory(np.asarray(self.arrivals_s)[order], np.asarray(self.times_s)[order, np.newaxis])
 
 
 def kind_of(batch: str) -> str:
@@ -57,10 +52,9 @@ def kind_of(batch: str) -> str:
 
 
 class RewardBatches:
-    """See the module. stages: how many stages the longest pipeline has."""
+    """See the module."""
 
-    def __init__(self, stages: int) -> None:
-        self._stages = stages
+    def __init__(self) -> None:
         self._batches: OrderedDict[str, RewardBatch] = OrderedDict()
         self._histories: OrderedDict[str, BatchHistory] = OrderedDict()
         self.complete_s: dict[str, float] = {}
@@ -103,17 +97,17 @@ class RewardBatches:
             batch.expected = max(batch.expected - items, 0)
 
     def scored(self, item: RewardItem) -> None:
-        """An item has ended by itself, with the times of its stages."""
+        """An item has ended by itself."""
         batch = self._batches.get(item.batch)
         if batch is not None:
             batch.arrivals_s.append(max(item.arrival_s - batch.origin_s, 0.0))
-            batch.times_s.append(list(item.times_s))
+            batch.times_s.append(item.took_s)
 
     def ended(self, name: str) -> RewardBatch | None:
         """The step has all that it waits for: the batch becomes the history of its kind."""
         batch = self._batches.pop(name, None)
         self.complete_s.pop(name, None)
-        if batch is not None and (history := batch.history(self._stages)) is not None:
+        if batch is not None and (history := batch.history()) is not None:
             self.learn(batch.kind, history)
         return batch
 
@@ -144,11 +138,6 @@ class RewardBatches:
         self.complete_s[batch.name] = complete_s
 
     def _usual_s(self, kind: str) -> float:
-        """The median item's running time, all stages together."""
+        """The median item's running time."""
         history = self._histories.get(kind)
         return 0.0 if history is None else float(np.median(history.times_s.sum(axis=1)))
-
-
-def stage_count(pipelines: Sequence[Sequence[str]]) -> int:
-    """Stages of the longest of these pipelines."""
-    return max((len(pipeline) for pipeline in pipelines), default=1)

@@ -4,8 +4,8 @@ Owns what waits, in which stage and in which order (EBF, DistRS section 5.2), an
 item that comes back from a lost host keeps its arrival, and so its place. Pure: times are arguments.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from gleaner.actors.reward.planning.queues import BatchQueues
 
@@ -27,31 +27,28 @@ class RewardItem:
         id: of its request; the key of its verdict.
         batch: the items whose verdicts one training step waits for.
         arrival_s: when it reached the service.
-        stages: names of the stages of its pipeline, in order.
+        stage: in which it waits or runs.
         work: what a worker gets, packed.
-        stage: number of the stage in which it waits or runs.
-        attempts: times that a host or worker was lost with it, or failed on it.
+        attempts: results that were failures of ours; failed_on: the host of the last one.
+        losses: hosts that were lost with it.
         host: where it runs.
         began_s: when it was sent there.
-        times_s: seconds that each ended stage took.
+        took_s: seconds that a worker took for it, once it has ended.
+        open: it has no verdict yet, and needs one.
     """
 
     id: str
     batch: str
     arrival_s: float
-    stages: Sequence[str]
+    stage: str
     work: bytes
-    stage: int = 0
     attempts: int = 0
+    failed_on: str = NOWHERE
+    losses: int = 0
     host: str = NOWHERE
     began_s: float = 0.0
-    times_s: list[float] = field(default_factory=list)
+    took_s: float = 0.0
     open: bool = True
-
-    @property
-    def stage_name(self) -> str:
-        """The stage in which it waits or runs."""
-        return self.stages[self.stage]
 
 
 class OpenItems:
@@ -67,7 +64,7 @@ class OpenItems:
         self._queues: dict[str, BatchQueues[RewardItem]] = {}
         self._waiting: dict[str, int] = {}  # by stage; queues also hold items that were dropped
         self._running: dict[str, dict[str, RewardItem]] = {}  # by host
-        self._dropped = 0  # since the queues were rebuilt
+        self._dropped = 0  # items in the queues that wait no more, since these were rebuilt
 
     def __len__(self) -> int:
         return len(self._items)
@@ -101,24 +98,18 @@ class OpenItems:
         self._items[item.id] = item
         self._enqueue(item)
 
-    def pick(self, stage: str, complete_s: Mapping[str, float], host: str, now_s: float) -> RewardItem | None:
-        """Give the next item of a stage to a host; None if none waits. complete_s: when each batch is
-        complete if nothing queues, as far as it can be foreseen."""
+    def next(self, stage: str, complete_s: Mapping[str, float]) -> RewardItem | None:
+        """The item of a stage that a host gets next, by `place`; None if none waits. complete_s: when each
+        batch is complete if nothing queues, as far as it can be foreseen."""
         queue = self._queues.get(stage)
-        if queue is None:
-            return None
-        while (item := queue.pick(complete_s)) is not None:
-            if not item.open or item.host != NOWHERE:
-                continue  # it was dropped while it waited
-            self._waiting[stage] -= 1
-            item.host, item.began_s = host, now_s
-            self._running.setdefault(host, {})[item.id] = item
-            return item
+        while queue is not None and (item := queue.pick(complete_s)) is not None:
+            if item.open and item.host == NOWHERE:  # it was not dropped while it waited
+                return item
         return None
 
     def place(self, item: RewardItem, host: str, now_s: float) -> None:
-        """A waiting item runs on this host already."""
-        self._waiting[item.stage_name] -= 1
+        """A waiting item runs on this host."""
+        self._waiting[item.stage] -= 1
         item.host, item.began_s = host, now_s
         self._running.setdefault(host, {})[item.id] = item
 
@@ -127,22 +118,11 @@ class OpenItems:
         self._take_from_host(item)
         self._enqueue(item)
 
-    def on(self, item: RewardItem, took_s: float) -> bool:
-        """A running item has ended its stage; whether it waits in another one now."""
-        self._take_from_host(item)
-        item.times_s.append(took_s)
-        item.attempts = 0
-        if item.stage + 1 < len(item.stages):
-            item.stage += 1
-            self._enqueue(item)
-            return True
-        self._close(item)
-        return False
-
     def end(self, item: RewardItem) -> None:
         """It has its verdict, or needs none: it is open no more."""
         if item.host == NOWHERE:
-            self._waiting[item.stage_name] -= 1
+            self._waiting[item.stage] -= 1
+            self._dropped += 1
         else:
             self._take_from_host(item)
         self._close(item)
@@ -154,13 +134,12 @@ class OpenItems:
             host = item.host
             self.end(item)
             item.host = host
-            self._dropped += host == NOWHERE
         if self._dropped > max(FEWEST_DROPPED, len(self._items)):
             self._rebuild()
         return dropped
 
     def _enqueue(self, item: RewardItem) -> None:
-        stage = item.stage_name
+        stage = item.stage
         self._queues.setdefault(stage, BatchQueues()).add(item.batch, item.arrival_s, item)
         self._waiting[stage] = self._waiting.get(stage, 0) + 1
 

@@ -116,7 +116,7 @@ class Keeper(Actor):
     async def on_start(self) -> None:
         self.timeouts = AdaptiveTimeouts(settings().reward.timeouts, self.ctx.rng)
         self.journal = RewardJournal(
-            self.ctx.journal, self.timeouts, VerdictCache(), RewardBatches(1), self.ctx.log
+            self.ctx.journal, self.timeouts, VerdictCache(), RewardBatches(), self.ctx.log
         )
         await self.journal.replay()
         self.kept = [event async for event in self.ctx.journal.replay()]
@@ -152,7 +152,7 @@ async def test_journal_without_space_costs_anchors_and_no_verdict() -> None:
     store = MemoryJournal()
     timeouts = AdaptiveTimeouts(settings().reward.timeouts, random.Random(1))
     log = logging.LoggerAdapter(logging.getLogger())
-    parts = VerdictCache(), RewardBatches(1), log
+    parts = VerdictCache(), RewardBatches(), log
     kept = RewardJournal(Journal(store, "reward/proxy", 1), timeouts, *parts)
     await kept.replay()
     for full, problem in ((True, "a"), (False, "b")):

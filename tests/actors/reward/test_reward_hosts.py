@@ -221,7 +221,7 @@ async def test_restarted_proxy_foresees_batches_from_the_last_one(tmp_path: Path
 
 
 async def test_host_that_offers_again_keeps_what_it_has(cluster: Cluster) -> None:
-    """Its proxy took it for gone, or the answer to its offer was lost: no attempt is lost, nothing runs twice."""
+    """The answer to its offer was lost, for example: no attempt is lost, nothing runs twice."""
     first, second = cluster.ask(1), cluster.ask(2)
     await cluster.until(lambda: cluster.hosts.begun[2] == 1)
     cell = cluster.far.system.cell(HOST)

@@ -18,11 +18,11 @@ class NoLink:
 
 
 def item(name: str, batch: str, arrival_s: float) -> RewardItem:
-    return RewardItem(name, batch, arrival_s, ["score"], b"")
+    return RewardItem(name, batch, arrival_s, "score", b"")
 
 
 async def test_state_shows_what_waits_runs_and_has_ended() -> None:
-    dispatch = ItemDispatch([["score"]], 100, 2)
+    dispatch = ItemDispatch(["score"], 100, 2)
     dispatch.hosts.took("score", 10.0)  # one item a worker
     dispatch.join("h", {"score": 1}, NoLink())
     dispatch.batches.hint("step-2", 4, 0.0)
@@ -50,7 +50,7 @@ async def test_state_shows_what_waits_runs_and_has_ended() -> None:
 
 
 async def test_item_waits_behind_those_of_earlier_batches() -> None:
-    dispatch = ItemDispatch([["score"]], 100, 2)
+    dispatch = ItemDispatch(["score"], 100, 2)
     dispatch.batches.complete_s = {"late": 50.0, "early": 10.0}
     for name, batch, arrival_s in (("a", "late", 0.0), ("b", "early", 1.0), ("c", "late", 2.0)):
         dispatch.submit(item(name, batch, arrival_s))

@@ -14,18 +14,24 @@ from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.verdicts import LOST, OK
 
-ONE = ("score",)
-TWO = ("compile", "run")
+STAGES = ("score", "other")
 
 
-def item(
-    name: str, batch: str = "step-1", arrival_s: float = 0.0, stages: tuple[str, ...] = ONE
-) -> RewardItem:
-    return RewardItem(name, batch, arrival_s, stages, b"")
+def item(name: str, batch: str = "step-1", arrival_s: float = 0.0, stage: str = "score") -> RewardItem:
+    return RewardItem(name, batch, arrival_s, stage, b"")
 
 
-def picked(items: OpenItems, count: int, complete_s: dict[str, float], stage: str = "score") -> list[str]:
-    found = [items.pick(stage, complete_s, "h", 0.0) for _ in range(count)]
+def pick(
+    items: OpenItems, complete_s: dict[str, float], stage: str = "score", host: str = "h"
+) -> RewardItem | None:
+    found = items.next(stage, complete_s)
+    if found is not None:
+        items.place(found, host, 0.0)
+    return found
+
+
+def picked(items: OpenItems, count: int, complete_s: dict[str, float]) -> list[str]:
+    found = [pick(items, complete_s) for _ in range(count)]
     return [one.id for one in found if one is not None]
 
 
@@ -40,7 +46,7 @@ def test_lost_item_returns_to_its_place() -> None:
     items = OpenItems(10)
     for name, arrival_s in (("one", 1.0), ("two", 2.0), ("three", 3.0)):
         items.add(item(name, arrival_s=arrival_s))
-    first = items.pick("score", {}, "h", 0.0)
+    first = pick(items, {})
     assert first is not None
     items.back(first)
     assert (picked(items, 3, {}), items.waiting) == (["one", "two", "three"], 0)
@@ -63,18 +69,6 @@ def test_items_beyond_the_limit_are_refused() -> None:
     items.add(item("two"))  # what runs does not wait
 
 
-def test_item_passes_its_stages_in_order() -> None:
-    items = OpenItems(10)
-    items.add(item("one", stages=TWO))
-    one = items.pick("compile", {}, "h", 0.0)
-    assert one is not None
-    assert items.on(one, 2.0)
-    assert (items.waiting_in("compile"), items.waiting_in("run")) == (0, 1)
-    assert items.pick("run", {}, "h", 3.0) is one
-    assert not items.on(one, 1.0)
-    assert (len(items), one.times_s) == (0, [2.0, 1.0])
-
-
 @given(st.integers(0, 2**32))
 def test_counts_stay_true_under_any_order_of_events(seed: int) -> None:
     """Waiting + running = open; an item is in one place; nothing is picked twice."""
@@ -83,17 +77,17 @@ def test_counts_stay_true_under_any_order_of_events(seed: int) -> None:
     for _ in range(200):
         match rng.randrange(5):
             case 0 if items.waiting < 50:
-                items.add(item(f"i{number}", f"b{number % 3}", float(number), TWO))
+                items.add(item(f"i{number}", f"b{number % 3}", float(number), rng.choice(STAGES)))
                 number += 1
             case 1:
-                stage = rng.choice(TWO)
-                if (one := items.pick(stage, {"b1": 1.0}, f"h{rng.randrange(2)}", 0.0)) is not None:
+                stage = rng.choice(STAGES)
+                if (one := pick(items, {"b1": 1.0}, stage, f"h{rng.randrange(2)}")) is not None:
                     assert one not in running
                     running.append(one)
             case 2 if running:
                 items.back(running.pop(rng.randrange(len(running))))
             case 3 if running:
-                items.on(running.pop(rng.randrange(len(running))), 1.0)
+                items.end(running.pop(rng.randrange(len(running))))
             case 4 if len(items):
                 victim = rng.choice([one.id for one in items])
                 items.drop([victim])
@@ -144,12 +138,12 @@ def test_short_items_are_sent_ahead_and_long_ones_are_not() -> None:
 def scored(batches: RewardBatches, batch: str, arrival_s: float, took_s: float) -> None:
     batches.arrived(batch, arrival_s)
     one = item(f"{batch}/{arrival_s}", batch, arrival_s)
-    one.times_s.append(took_s)
+    one.took_s = took_s
     batches.scored(one)
 
 
 def test_batch_is_foreseen_from_the_one_before_it() -> None:
-    batches = RewardBatches(1)
+    batches = RewardBatches()
     batches.hint("step-1", 2, 100.0)
     scored(batches, "step-1", 110.0, 5.0)
     scored(batches, "step-1", 130.0, 20.0)
@@ -161,7 +155,7 @@ def test_batch_is_foreseen_from_the_one_before_it() -> None:
 
 
 def test_estimate_is_raised_by_late_arrivals_and_never_lowered() -> None:
-    batches = RewardBatches(1)
+    batches = RewardBatches()
     scored(batches, "step-1", 0.0, 4.0)
     batches.ended("step-1")
     batches.arrived("step-2", 100.0)
@@ -190,7 +184,7 @@ class _Link:
 
 async def test_failure_of_ours_gives_no_duration_of_items() -> None:
     """A worker that hung reports 0 s: its host would get up to 64 items for each worker."""
-    dispatch = ItemDispatch([ONE], 1000, 1)
+    dispatch = ItemDispatch(["score"], 1000, 1)
     link = _Link()
     dispatch.join("h", {"score": 1}, link)
     for number in range(100):
@@ -201,3 +195,27 @@ async def test_failure_of_ours_gives_no_duration_of_items() -> None:
     for name in link.given[1:]:
         dispatch.result("h", name, "score", Verdict(1.0, OK, ""), 1.0)
     assert len(link.given) == FIRST_AHEAD + 2, "one item at a time"
+
+
+async def test_failure_of_ours_is_tried_on_another_host() -> None:
+    """Also where the one that failed has less to do; and a host that was lost before counts apart."""
+    dispatch = ItemDispatch(["score"], 1000, 2)
+    links = {name: _Link() for name in ("gone", "first", "second")}
+    dispatch.join("gone", {"score": 1}, links["gone"])
+    done = dispatch.submit(item("r0"))
+    dispatch.leave("gone")
+    dispatch.join("first", {"score": 9}, links["first"])
+    dispatch.join("second", {"score": 1}, links["second"])
+    dispatch.result("first", "r0", "score", Verdict(None, LOST, "a worker died"), 0.0)
+    assert (links["first"].given, links["second"].given) == (["r0"], ["r0"])
+    dispatch.result("second", "r0", "score", Verdict(1.0, OK, ""), 1.0)
+    assert (await done).score == 1.0
+
+
+async def test_result_before_its_request_is_no_late_one() -> None:
+    dispatch = ItemDispatch(["score"], 1000, 2)
+    dispatch.join("h", {"score": 1}, _Link(), ["r0"])
+    for _ in range(2):
+        dispatch.result("h", "r0", "score", Verdict(1.0, OK, ""), 1.0)
+    assert dispatch.counts["late_results"] == 1
+    assert (await dispatch.submit(item("r0"))).score == 1.0
