@@ -51,9 +51,6 @@ class PlanWorkers(Message, frozen=True):
 
 
 class WorkersPlanned(Message, frozen=True):
-    """Workers of each stage. took_s: the time of the planning; kept: whether the queue model keeps every
-    batch within its tolerated delay with them, and they are not merely all that there may be."""
+    """Workers of each stage."""
 
     workers: list[int]
-    took_s: float
-    kept: bool = True

@@ -12,7 +12,7 @@ import numpy as np
 from gleaner.actors.protocol.planning import HistoryPlanned, PlanWorkers, WorkersPlanned
 from gleaner.actors.reward.planning import choice
 from gleaner.actors.reward.planning.forecast import BatchHistory, OpenBatch, unknown
-from gleaner.actors.reward.planning.items import Items, Stage
+from gleaner.actors.reward.planning.items import Stage
 from gleaner.actors.reward.planning.policies import SHARED, ActiveBatch, ScalingPolicy, ServiceView
 from gleaner.supervisor import Actor, Refused, handles
 
@@ -43,12 +43,10 @@ class RewardPlanner(Actor):
         except ValueError as problem:
             raise Refused(f"this cannot be planned: {problem}") from problem
         workers = await self.ctx.offload(self._planned, view, stages, caps)
-        took_s = self.ctx.now() - began_s
-        kept = all(count < cap for count, cap in zip(workers, caps, strict=True) if cap)
         self._plans += 1
-        self._at_the_most += not kept
-        self._longest_s = max(self._longest_s, took_s)
-        return WorkersPlanned(workers=workers, took_s=took_s, kept=kept)
+        self._at_the_most += any(count == cap for count, cap in zip(workers, caps, strict=True) if cap)
+        self._longest_s = max(self._longest_s, self.ctx.now() - began_s)
+        return WorkersPlanned(workers=workers)
 
     def _planned(self, view: ServiceView, stages: list[Stage], caps: list[int]) -> list[int]:
         if self._policy is None or self._made_for != (stages, caps):
@@ -76,7 +74,6 @@ def view_of(message: PlanWorkers, now_s: float) -> tuple[ServiceView, list[Stage
             one.name,
             OpenBatch(now_s + one.origin_s, one.expected, one.arrived, one.queued, one.running_s),
             _known(histories, one.history) or unknown(one.expected, stages),
-            _nothing_is_known,
         )
         for one in message.batches
     ]
@@ -102,7 +99,3 @@ def _history(packed: HistoryPlanned, stages: int) -> BatchHistory:
     if not (np.isfinite(arrivals_s).all() and np.isfinite(times_s).all()):
         raise ValueError(f"history {packed.name}: times are finite numbers of seconds")
     return BatchHistory(arrivals_s, times_s)
-
-
-def _nothing_is_known() -> Items:
-    raise NotImplementedError("a running service does not know what is to come")

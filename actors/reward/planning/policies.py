@@ -31,12 +31,12 @@ DOWN_WINDOW_S, TOLERANCE = 300.0, 0.1  # defaults of Kubernetes' autoscaler
 @dataclass(frozen=True, slots=True)
 class ActiveBatch:
     """A batch that has begun and is not complete. history: of the batch before it, or what is assumed without
-    one; truth: what there is to come, which the ideal policy alone may read."""
+    one; truth: what there is to come, in a simulation alone, where the ideal policy reads it."""
 
     job: str
     open: OpenBatch
     history: BatchHistory
-    truth: Callable[[], Items]
+    truth: Callable[[], Items] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,8 @@ class Ideal(Planned):
     foresees = True
 
     def _foreseen(self, batch: ActiveBatch, now_s: float) -> Items:
+        if batch.truth is None:
+            raise ValueError(f"batch of {batch.job}: the ideal policy needs what is to come, in a simulation")
         return batch.truth()
 
 

@@ -72,7 +72,7 @@ class Job:
         self._asked += 1
         text = f"```python\n{source}\n```"
         tokens = array("I", list(text.encode())).tobytes()
-        message = Score(request=f"r{self._asked}", split=split, index=7, tokens=tokens)
+        message = Score(request=f"r{self._asked}", split=split, index=7, tokens=tokens, batch="step-1")
         verdict = await self._system.ask("reward/proxy", message, Verdict, deadline_s=120)
         return verdict.score, verdict.status
 

@@ -132,7 +132,7 @@ async def test_planner_needs_one_worker_where_items_never_meet(tmp_path: Path) -
         system.spawn(PLANNER, lambda: RewardPlanner("distrs", 5.0))
         apart = history([0.0, 100.0, 200.0, 1000.0], [10.0, 10.0, 10.0, 10.0])
         plan = await system.ask(PLANNER, asked(apart, 4), WorkersPlanned, deadline_s=30.0)
-        assert (plan.workers, plan.kept) == ([1], True)
+        assert plan.workers == [1]
         first = await system.ask(PLANNER, asked(None, 4), WorkersPlanned, deadline_s=30.0)
         assert first.workers == [4]
         broken = history([0.0, float("nan")], [1.0, 1.0])
@@ -180,5 +180,6 @@ async def test_hosts_get_the_planned_workers_before_the_first_item(
         )
         assert (await near.ask(PROXY, message, Verdict, deadline_s=20.0)).score == number
     await near.tell(PROXY, BatchEnded(batch="step-1"))
+    plans = int(figures(near, PROXY)["plans"])
     await near.tell(PROXY, RewardHint(batch="step-2", items=16))
-    await until(lambda: figures(near, PROXY).get("planned_score") in (1, 8))
+    await until(lambda: figures(near, PROXY)["plans"] > plans)
