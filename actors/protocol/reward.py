@@ -26,7 +26,7 @@ class Score(Message, frozen=True):
     split: str
     index: int
     tokens: bytes
-    batch: str = ""
+    batch: str
 
 
 class ScoreText(Message, frozen=True):
@@ -37,7 +37,7 @@ class ScoreText(Message, frozen=True):
     task: str
     entry: bytes
     response: str
-    batch: str = ""
+    batch: str
 
 
 class RunCode(Message, frozen=True):

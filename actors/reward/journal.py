@@ -17,7 +17,7 @@ from gleaner.actors.reward.assignment.batches import RewardBatches
 from gleaner.actors.reward.planning.forecast import BatchHistory
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.timeouts import AdaptiveTimeouts
-from gleaner.actors.reward.verdict_cache import VerdictCache
+from gleaner.actors.reward.verdict_cache import MOST_BATCHES, VerdictCache
 from gleaner.supervisor import Journal, Message
 
 Log: TypeAlias = "logging.LoggerAdapter[logging.Logger]"
@@ -114,7 +114,7 @@ class RewardJournal:
         event = VerdictGiven(
             request=request, batch=batch, score=verdict.score, status=verdict.status, detail=verdict.detail
         )
-        self._open.setdefault(batch, []).append(event)
+        self._keep(event)
         self._record(event)
 
     def batch_closed(self, batch: str, kind: str, history: BatchHistory | None) -> None:
@@ -126,8 +126,14 @@ class RewardJournal:
         if self._timeouts is not None:
             self._timeouts.restore(anchors_s.items())
 
-    def _given(self, event: VerdictGiven) -> None:
+    def _keep(self, event: VerdictGiven) -> None:
+        """For snapshots, of as many batches as the cache has: the end of a batch may never be reported."""
         self._open.setdefault(event.batch, []).append(event)
+        while len(self._open) > MOST_BATCHES:
+            del self._open[next(iter(self._open))]
+
+    def _given(self, event: VerdictGiven) -> None:
+        self._keep(event)
         self._verdicts.keep(event.batch, event.request, Verdict(event.score, event.status, event.detail))
 
     def _closed(self, event: BatchClosed) -> None:

@@ -94,13 +94,15 @@ def ps(args: argparse.Namespace) -> int:
 
 def tap(args: argparse.Namespace) -> int:
     """Run `rlctl reward tap`."""
+    from gleaner.actors.reward.status import UNKNOWN
+
     item = _asked(args, args.request).item
     assert item is not None
     if args.json:
         print_json(item)
     else:
         console().print(line_of(item), markup=False)
-    return OK if item.batch or item.state != "is not here" else NOTHING
+    return NOTHING if item.state == UNKNOWN else OK
 
 
 def stages(state: RewardState) -> list[Sequence[str]]:

@@ -73,7 +73,9 @@ def test_items_beyond_the_credit_of_a_host_are_found() -> None:
 
 
 def test_cancelled_item_that_a_host_gets_is_found() -> None:
-    score = passed(0.5, Score(request="a", split="train", index=0, tokens=b""), "in", source=MANAGER)
+    score = passed(
+        0.5, Score(request="a", split="train", index=0, tokens=b"", batch="step-1"), "in", source=MANAGER
+    )
     cancel = passed(1.0, CancelScores(requests=["a"]), "in", source=MANAGER)
     (text,) = found([*offered(), score, cancel, given(3.0, "a")])
     assert text == f"{HOST} gets a, which was cancelled 2.0 s before"

@@ -36,7 +36,9 @@ async def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 def score(request: str, deed: int, index: int = 5) -> Score:
-    return Score(request=request, split="train", index=index, tokens=array("I", [deed]).tobytes())
+    return Score(
+        request=request, split="train", index=index, tokens=array("I", [deed]).tobytes(), batch="step-1"
+    )
 
 
 async def ask(system: TestSystem, message: Score) -> Verdict:
@@ -116,4 +118,4 @@ async def test_lost_problem_cancels_the_others_of_its_request(
 
 async def test_bytes_that_are_no_tokens_are_refused(system: TestSystem) -> None:
     with pytest.raises(Refused, match="3 bytes are no u32 tokens"):
-        await ask(system, Score(request="r", split="train", index=1, tokens=b"abc"))
+        await ask(system, Score(request="r", split="train", index=1, tokens=b"abc", batch="step-1"))
