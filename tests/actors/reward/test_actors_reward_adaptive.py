@@ -17,9 +17,10 @@ from gleaner.actors.reward.journal import AnchorRaised, RewardJournal, RewardSna
 from gleaner.actors.reward.proxy import RewardProxy
 from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
 from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.scoring_queue import Verdict as Scored
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.timeouts import AdaptiveTimeouts
-from gleaner.actors.reward.verdict_cache import VerdictCache
+from gleaner.actors.reward.verdict_cache import MOST_BATCHES, VerdictCache
 from gleaner.actors.reward.worker_process import WorkerProcess
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Actor, Journal
@@ -164,3 +165,23 @@ async def test_journal_without_space_costs_anchors_and_no_verdict() -> None:
     again = AdaptiveTimeouts(settings().reward.timeouts, random.Random(1))
     await RewardJournal(Journal(store, "reward/proxy", 2), again, *parts).replay()
     assert dict(again.anchors_s()) == {"b": (1.0,)}
+
+
+async def test_journal_of_verdicts_is_bounded_when_no_batch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "LEAST_EVENTS", 1)
+    store = MemoryJournal()
+    parts = None, VerdictCache(), RewardBatches(), logging.LoggerAdapter(logging.getLogger())
+    kept = RewardJournal(Journal(store, "reward/proxy", 1), *parts)
+    await kept.replay()
+    for number in range(10 * MOST_BATCHES):
+        kept.verdict_given(f"step-{number}", f"r{number}", Scored(1.0, "ok"))
+        await asyncio.sleep(0)
+    for _ in range(5):  # turns of the loop, in which the last commit is done
+        await asyncio.sleep(0)
+    events = [event async for event in Journal(store, "reward/proxy", 2).replay()]
+    assert isinstance(events[0], RewardSnapshot)
+    assert len(events[0].verdicts) == MOST_BATCHES
+    assert len(events) <= 1 + MOST_BATCHES
+    again = VerdictCache()
+    await RewardJournal(Journal(store, "reward/proxy", 3), None, again, *parts[2:]).replay()
+    assert again.get(f"step-{number}", f"r{number}") == Scored(1.0, "ok"), "the newest one survives"
