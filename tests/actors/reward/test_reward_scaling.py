@@ -20,9 +20,12 @@ from gleaner.actors.protocol.planning import (
     WorkersPlanned,
 )
 from gleaner.actors.protocol.reward import BatchEnded, RewardHint, Score, Verdict
+from gleaner.actors.reward import planner
 from gleaner.actors.reward.assignment.shares import shares
 from gleaner.actors.reward.host import RewardHost
-from gleaner.actors.reward.planner import RewardPlanner
+from gleaner.actors.reward.planner import RewardPlanner, view_of
+from gleaner.actors.reward.planning.items import Stage
+from gleaner.actors.reward.planning.policies import ServiceView
 from gleaner.actors.reward.pool import PoolLimits, WorkerPool
 from gleaner.actors.reward.proxy import SCORE, RewardProxy, pool_limits
 from gleaner.actors.reward.scoring import WorkerSpec
@@ -147,9 +150,16 @@ async def hosts(tmp_path: Path) -> AsyncIterator[tuple[TestSystem, TestSystem]]:
 
 
 async def test_hosts_get_the_planned_workers_before_the_first_item(
-    hosts: tuple[TestSystem, TestSystem],
+    hosts: tuple[TestSystem, TestSystem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     near, far = hosts
+    requests: list[PlanWorkers] = []
+
+    def recorded(message: PlanWorkers, now_s: float) -> tuple[ServiceView, list[Stage], list[int]]:
+        requests.append(message)
+        return view_of(message, now_s)
+
+    monkeypatch.setattr(planner, "view_of", recorded)
     config = from_tree({"reward": {"workers": 4, "planner": {"kind": "distrs"}}}, "test")
     own, other = HeldWorkers(), HeldWorkers()
     settings, limits = RewardSettings.of(config), pool_limits(config.reward)
@@ -180,6 +190,8 @@ async def test_hosts_get_the_planned_workers_before_the_first_item(
         )
         assert (await near.ask(PROXY, message, Verdict, deadline_s=20.0)).score == number
     await near.tell(PROXY, BatchEnded(batch="step-1"))
-    plans = int(figures(near, PROXY)["plans"])
-    await near.tell(PROXY, RewardHint(batch="step-2", items=16))
-    await until(lambda: figures(near, PROXY)["plans"] > plans)
+    await near.tell(PROXY, RewardHint(batch="step-2", items=6))
+    await until(lambda: figures(near, PROXY)["planned_score"] in (3, 6))  # 6 if its arrivals are late by now
+    (batch,), (known,) = requests[-1].batches, requests[-1].histories
+    assert (batch.name, batch.expected, batch.history) == ("step-2", 6, known.name)
+    assert len(np.frombuffer(known.times_s, "<f8")) == 2, "the items of step 1"
