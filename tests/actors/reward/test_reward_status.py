@@ -1,12 +1,17 @@
 """State of the reward tier for inspection: counts, and why a request waits."""
 
+import argparse
 import asyncio
+
+import pytest
 
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.status import state_of
+from gleaner.rlctl.commands import reward_state
 from gleaner.rlctl.commands.reward_state import batches, hosts, line_of, stages
+from gleaner.rlctl.errors import NOTHING, OK
 
 
 class NoLink:
@@ -60,3 +65,22 @@ async def test_item_waits_behind_those_of_earlier_batches() -> None:
         assert found is not None
         ahead[name] = found.ahead
     assert ahead == {"b": 0, "a": 1, "c": 2}
+
+
+async def test_tap_exits_with_3_for_a_request_that_the_tier_does_not_hold(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dispatch = ItemDispatch(["score"], 100, 2)
+    for name in ("waits", "ends"):
+        dispatch.submit(item(name, "step-1", 0.0))
+    dispatch.join("h", {"score": 2}, NoLink())
+    dispatch.result("h", "ends", "score", Verdict(1.0, "ok"), 1.0)
+    monkeypatch.setattr(reward_state, "_asked", lambda _, request: state_of(dispatch, {}, 5.0, request))
+
+    def tapped(request: str, *, as_json: bool = False) -> int:
+        return reward_state.tap(argparse.Namespace(request=request, json=as_json))
+
+    codes = [tapped(name) for name in ("waits", "ends", "gone")]
+    assert (codes, tapped("gone", as_json=True)) == ([OK, OK, NOTHING], NOTHING)
+    assert NOTHING == 3, "as the help promises"
+    assert "ends has its verdict" in capsys.readouterr().out
