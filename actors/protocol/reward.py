@@ -103,13 +103,13 @@ class BatchEnded(Message, frozen=True):
 
 
 class OfferWorkers(Message, frozen=True):
-    """A host offers its reward workers: of each stage so many. running: the items that it has, or whose
-    results it could not send yet. Answered by `WorkersTaken`."""
+    """A host offers its reward workers: of each stage so many. running: the attempts of the items that
+    it has, or whose results it could not send yet. Answered by `WorkersTaken`."""
 
     host: str
     actor: Address
     workers: dict[str, int]
-    running: list[str]
+    running: dict[str, int]
 
 
 class WorkersTaken(Message, frozen=True):
@@ -127,9 +127,11 @@ class StillOffered(Message, frozen=True):
 
 
 class ItemToScore(msgspec.Struct, frozen=True, kw_only=True):
-    """One item, of one stage; work: a packed item of `gleaner.actors.reward.pipe`."""
+    """One item, of one stage; work: a packed item of `gleaner.actors.reward.pipe`. attempt: how often its
+    result was a failure so far. The same item with the same attempt was sent twice."""
 
     id: str
+    attempt: int
     stage: str
     work: bytes
 
@@ -156,10 +158,12 @@ class ResizeWorkers(Message, frozen=True):
 
 
 class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an item in one stage, and the seconds that a worker took for it. right_s, cut: what the
-    tests of a program took that had limits of their own (`gleaner.actors.reward.case_limits`)."""
+    """The result of an item in one stage, and the seconds that a worker took for it. attempt: as it was sent.
+    right_s, cut: what the tests of a program took that had limits of their own
+    (`gleaner.actors.reward.case_limits`)."""
 
     id: str
+    attempt: int
     stage: str
     score: float | None
     status: str

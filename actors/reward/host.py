@@ -50,6 +50,7 @@ class RewardHost(Actor):
         self._epoch = ""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._results: dict[str, ItemResult] = {}  # bounded by the credit that the proxy gives
+        self._attempts: dict[str, int] = {}  # of each item in these two
         self._proxy_lost = asyncio.Event()
         self._ready = asyncio.Event()  # there are results
         self._scored = 0
@@ -83,7 +84,7 @@ class RewardHost(Actor):
                     host=self.ctx.name,
                     actor=self.ctx.address,
                     workers={self._stage: self._most},
-                    running=[*self._running, *self._results],
+                    running=dict(self._attempts),
                 )
                 try:
                     return await self.ctx.ask(REWARD, ask, deadline_s=OFFER_DEADLINE_S, expect=WorkersTaken)
@@ -118,8 +119,12 @@ class RewardHost(Actor):
         if message.epoch != self._epoch:
             raise Refused(f"{self.ctx.name} offers its workers under epoch {self._epoch!r}")
         for item in message.items:
-            if item.id not in self._running and item.id not in self._results:
-                self._running[item.id] = self.ctx.background(self._score(item), "score")
+            if item.attempt <= self._attempts.get(item.id, -1):
+                continue  # sent twice
+            # The proxy has the result of the attempt before, although its answer may still be on its way.
+            self._drop(item.id)
+            self._attempts[item.id] = item.attempt
+            self._running[item.id] = self.ctx.background(self._score(item), "score")
         return Done()
 
     @handles(ResizeWorkers)
@@ -132,9 +137,13 @@ class RewardHost(Actor):
     @handles(CancelItems)
     async def cancel_items(self, message: CancelItems) -> None:
         for item in message.items if message.epoch == self._epoch else ():
-            if (task := self._running.pop(item, None)) is not None:
-                task.cancel()
-            self._results.pop(item, None)
+            self._drop(item)
+
+    def _drop(self, item: str) -> None:
+        if (task := self._running.pop(item, None)) is not None:
+            task.cancel()
+        self._results.pop(item, None)
+        self._attempts.pop(item, None)
 
     async def _score(self, item: ItemToScore) -> None:
         verdict, took_s = await self._verdict(item)
@@ -143,6 +152,7 @@ class RewardHost(Actor):
         tests = verdict.tests or CaseTimes()
         self._results[item.id] = ItemResult(
             id=item.id,
+            attempt=item.attempt,
             stage=item.stage,
             score=verdict.score,
             status=verdict.status,
@@ -188,7 +198,8 @@ class RewardHost(Actor):
             await asyncio.sleep(RETRY_S)
             return
         for result in part:
-            self._results.pop(result.id, None)
+            if self._results.get(result.id) is result:
+                self._drop(result.id)
 
     def summary(self) -> dict[str, str | int | float]:
         return {

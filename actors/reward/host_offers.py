@@ -85,7 +85,9 @@ class HostOffers:
                     None, VERIFIER_FAILED, f"{message.host} sent status {status!r:.40}, score {score}"
                 )
             )
-            self._dispatch.result(message.host, result.id, result.stage, verdict, result.took_s)
+            self._dispatch.result(
+                message.host, result.id, result.stage, verdict, result.took_s, attempt=result.attempt
+            )
 
     def ended(self, name: str, incarnation: int, cause: str) -> None:
         """A host's actor has ended: its items run elsewhere."""

@@ -104,21 +104,22 @@ class ItemDispatch:
         return self.batches.ended(batch)
 
     def join(
-        self, name: str, workers: Mapping[str, int], link: HostLink, running: Sequence[str] = ()
+        self, name: str, workers: Mapping[str, int], link: HostLink, running: Mapping[str, int] | None = None
     ) -> None:
-        """A host's workers are there. running: what it has, also from an earlier life of this service. Other
-        items that it was given did not reach it, and wait again."""
+        """A host's workers are there. running: the attempts of what it has, also from an earlier life of this
+        service. Other items that it was given did not reach it, and wait again."""
+        running = running or {}
         self.hosts.join(name, workers)
         self._links[name] = link
         for given in self.items.running_on(name):
-            if given.id not in running:
+            if running.get(given.id, -1) < given.attempts:
                 self._release(given, name)
                 self.items.back(given)
-        for item_id in running:
+        for item_id, attempt in running.items():
             item = self.items.get(item_id)
             if item is None:
                 self._held[item_id] = name
-            elif not item.host:
+            elif not item.host and attempt >= item.attempts:
                 self._runs_already(item, name)
         self.fill()
 
@@ -169,8 +170,10 @@ class ItemDispatch:
         self.fill()
         return taken
 
-    def result(self, host: str, item_id: str, stage: str, verdict: Verdict, took_s: float) -> None:
-        """A host has scored an item."""
+    def result(
+        self, host: str, item_id: str, stage: str, verdict: Verdict, took_s: float, *, attempt: int
+    ) -> None:
+        """A host has scored an item. attempt: with which it was given."""
         item = self.items.get(item_id)
         if item is None and not self.verdicts.has(item_id):  # its request comes later: this service is new
             self._held.pop(item_id, None)
@@ -179,14 +182,14 @@ class ItemDispatch:
         if item is None or item.stage != stage:
             self.counts["late_results"] += 1
             return
-        if item.host != host and verdict.status in OURS:
-            self.counts["late_results"] += 1  # it runs elsewhere by now
+        if verdict.status in OURS and (item.host != host or attempt < item.attempts):
+            self.counts["late_results"] += 1  # it runs elsewhere, or once more, by now
             return
         holder = item.host
         self._release(item, holder)
         if verdict.status not in OURS:  # a failure of ours says nothing of how long an item takes
             self.hosts.took(stage, took_s)
-        if verdict.status in OURS and self._tried_again(item, host):
+        if verdict.status in OURS and self._tried_again(item, host, attempt):
             self.fill()
             return
         if holder and holder != host:
@@ -220,9 +223,10 @@ class ItemDispatch:
                 done.set_exception(problem)
         self._done.clear()
 
-    def _tried_again(self, item: RewardItem, host: str) -> bool:
-        """Whether the item waits again after a failure of ours on a host: another one may score it."""
-        item.attempts += 1
+    def _tried_again(self, item: RewardItem, host: str, attempt: int) -> bool:
+        """Whether the item waits again after a failure of ours on a host: another one may score it. No
+        attempt has the number of an earlier one, also not of one that an earlier service counted."""
+        item.attempts = attempt + 1
         item.failed_on = host
         if item.attempts >= self._attempts or len(self.hosts) < 2:
             return False

@@ -36,7 +36,7 @@ class LocalWorkers:
     def give(self, stage: str, items: Sequence[RewardItem]) -> None:
         """See `HostLink`."""
         for item in items:
-            self._ctx.background(self._score(stage, item), "score")
+            self._ctx.background(self._score(stage, item, item.attempts), "score")
 
     def cancel(self, items: Sequence[str]) -> None:
         """See `HostLink`: what runs ends by itself, within its deadline; its result is dropped."""
@@ -45,7 +45,7 @@ class LocalWorkers:
         """See `HostLink`."""
         self._pool.resize(workers)
 
-    async def _score(self, stage: str, item: RewardItem) -> None:
+    async def _score(self, stage: str, item: RewardItem, attempt: int) -> None:
         work = pipe.item(item.work[pipe.PREFIX.size :])
         assert isinstance(work, pipe.Scorable)
         late_s = self._verdict_s * (1 + self._pool.queued // self._pool.workers)
@@ -57,4 +57,4 @@ class LocalWorkers:
         except PoolFailed as problem:
             self._failed(problem)
             return
-        self._dispatch.result(self._name, item.id, stage, verdict, took_s)
+        self._dispatch.result(self._name, item.id, stage, verdict, took_s, attempt=attempt)

@@ -29,7 +29,7 @@ class RemoteWorkers:
     def __init__(self, ctx: Context, host: Address, epoch: str) -> None:
         self._ctx, self._host, self._epoch = ctx, host, epoch
         self._gone = False
-        self._sending: set[str] = set()  # items that were not received yet
+        self._sending: dict[str, ItemToScore] = {}  # items that were not received yet
         self._wanted: dict[str, int] = {}
         self._resizing = False
 
@@ -41,19 +41,20 @@ class RemoteWorkers:
         """See `HostLink`."""
         part: list[ItemToScore] = []
         part_bytes = 0
-        self._sending.update(item.id for item in items)
         for item in items:
             if part and part_bytes + len(item.work) > MOST_BYTES:
                 self._ctx.background(self._send(part), "give")
                 part, part_bytes = [], 0
-            part.append(ItemToScore(id=item.id, stage=stage, work=item.work))
+            part.append(ItemToScore(id=item.id, attempt=item.attempts, stage=stage, work=item.work))
+            self._sending[item.id] = part[-1]
             part_bytes += len(item.work)
         if part:
             self._ctx.background(self._send(part), "give")
 
     def cancel(self, items: Sequence[str]) -> None:
         """See `HostLink`. A message that was not received is repeated without them."""
-        self._sending.difference_update(items)
+        for item in items:
+            self._sending.pop(item, None)
         self._ctx.background(self._cancel(list(items)), "cancel")
 
     def resize(self, stage: str, workers: int) -> None:
@@ -82,13 +83,18 @@ class RemoteWorkers:
 
     async def _send(self, items: list[ItemToScore]) -> None:
         async with self._ctx.wait("a reward host", on=self._host.name, deadline_s=HOST_LATE_S, go_on=True):
-            while not self._gone and (wanted := [item for item in items if item.id in self._sending]):
+            while not self._gone and (wanted := [item for item in items if self._is_sending(item)]):
                 message = ScoreItems(epoch=self._epoch, items=wanted)
                 try:
                     await self._ctx.ask(self._host, message, deadline_s=GIVE_DEADLINE_S, expect=Done)
-                    self._sending.difference_update(item.id for item in items)
+                    for item in filter(self._is_sending, items):
+                        del self._sending[item.id]
                     return
                 except AskFailed as problem:
                     name = self._host.name
                     self._ctx.log.info("%d items not received by %s: %s", len(items), name, problem)
                 await asyncio.sleep(RETRY_S)
+
+    def _is_sending(self, item: ItemToScore) -> bool:
+        """Whether it must still be received; a later attempt may have replaced it."""
+        return self._sending.get(item.id) is item

@@ -52,4 +52,15 @@ REWARDS: tuple[Mutation, ...] = (
         Edit("gleaner.actors.reward.host", "            score=verdict.score,\n", "            score=0.0,\n"),
         ("verdicts",),
     ),
+    _bug(
+        "the next attempt of an item counts as sent twice",
+        "a reward host scores an item again whose result it has just sent",
+        Edit(
+            "gleaner.actors.reward.host",
+            "            if item.attempt <= self._attempts.get(item.id, -1):\n",
+            "            if item.id in self._attempts:\n",
+        ),
+        ("verdict age", "recovery time", "I8"),
+        ("sick_verifier", "hang", "kill_process"),
+    ),
 )

@@ -38,18 +38,20 @@ def passed(at_s: float, message: Message, way: str, *, source: str = HOST, to: s
 
 def offered(at_s: float = 0.0, epoch: str = "1.1", workers: int = 2) -> list[Fact]:
     actor = Address(name=HOST, endpoint="tcp://2", incarnation=1)
-    offer = OfferWorkers(host=HOST, actor=actor, workers={"score": workers}, running=[])
+    offer = OfferWorkers(host=HOST, actor=actor, workers={"score": workers}, running={})
     taken = WorkersTaken(proxy=PROXY, epoch=epoch)
     return [passed(at_s, offer, "in"), passed(at_s, taken, "out", source=REWARD, to=HOST)]
 
 
 def given(at_s: float, *items: str, epoch: str = "1.1") -> Fact:
-    work = [ItemToScore(id=item, stage="score", work=b"") for item in items]
+    work = [ItemToScore(id=item, attempt=0, stage="score", work=b"") for item in items]
     return passed(at_s, ScoreItems(epoch=epoch, items=work), "out", source=REWARD, to=HOST)
 
 
 def came_back(at_s: float, *items: str, epoch: str = "1.1", took_s: float = 0.4) -> Fact:
-    results = [ItemResult(id=item, stage="score", score=1.0, status="ok", took_s=took_s) for item in items]
+    results = [
+        ItemResult(id=item, attempt=0, stage="score", score=1.0, status="ok", took_s=took_s) for item in items
+    ]
     return passed(at_s, ItemsScored(host=HOST, epoch=epoch, results=results), "in")
 
 

@@ -46,8 +46,8 @@ async def test_repeated_message_has_no_cancelled_item(monkeypatch: pytest.Monkey
     ctx = Unreachable()
     host = Address(name="far/reward", endpoint="tcp://1", incarnation=1)
     link = RemoteWorkers(cast("Context", ctx), host, "1.1")
-    link.give("score", [RewardItem(name, "step-1", 0.0, ("score",), b"") for name in ("a", "b")])
-    link.give("score", [RewardItem("c", "step-1", 0.0, ("score",), b"")])
+    link.give("score", [RewardItem(name, "step-1", 0.0, "score", b"") for name in ("a", "b")])
+    link.give("score", [RewardItem("c", "step-1", 0.0, "score", b"")])
     await asyncio.sleep(0)
     link.cancel(["a", "c"])
     await asyncio.sleep(0)
@@ -56,3 +56,41 @@ async def test_repeated_message_has_no_cancelled_item(monkeypatch: pytest.Monkey
     given = [[item.id for item in one.items] for one in ctx.sent if isinstance(one, ScoreItems)]
     assert given == [["a", "b"], ["c"], ["b"]]
     assert [one.items for one in ctx.sent if isinstance(one, CancelItems)] == [["a", "c"]]
+
+
+async def test_next_attempt_is_repeated_when_the_one_before_was_received(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its result came before the answer to the message that brought it."""
+    monkeypatch.setattr(remote_workers, "RETRY_S", 0.0)
+    ctx = Unreachable()
+    answered: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+    asks: list[ScoreItems] = []
+
+    async def ask(to: Address, message: Message, **limits: object) -> Done:
+        assert isinstance(message, ScoreItems)
+        asks.append(message)
+        if len(asks) == 1:
+            return await answered
+        if len(asks) == 2:
+            answered.set_result(Done())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            raise AskFailed("no answer")
+        return Done()
+
+    monkeypatch.setattr(ctx, "ask", ask)
+    link = RemoteWorkers(
+        cast("Context", ctx), Address(name="far/reward", endpoint="tcp://1", incarnation=1), "1.1"
+    )
+    item = RewardItem("a", "step-1", 0.0, "score", b"")
+    link.give("score", [item])
+    await asyncio.sleep(0)
+    item.attempts = 1
+    link.give("score", [item])
+    await asyncio.gather(*ctx.tasks)
+    assert [[(one.id, one.attempt) for one in ask.items] for ask in asks] == [
+        [("a", 0)],
+        [("a", 1)],
+        [("a", 1)],
+    ]

@@ -12,18 +12,24 @@ from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.actors.protocol.reward import (
     BatchEnded,
     CancelScores,
+    ItemResult,
+    ItemsScored,
+    ItemToScore,
     OfferWorkers,
     Score,
+    ScoreItems,
+    StillOffered,
     Verdict,
     WorkersTaken,
 )
+from gleaner.actors.reward import pipe
 from gleaner.actors.reward.host import RewardHost
 from gleaner.actors.reward.pool import WorkerPool
 from gleaner.actors.reward.proxy import SCORE, RewardProxy, pool_limits
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.configs.load import from_tree
-from gleaner.supervisor import Done, Refused
+from gleaner.supervisor import Actor, Done, Refused, handles
 from gleaner.supervisor.testing import TestSystem
 
 CONFIG = from_tree(
@@ -227,7 +233,7 @@ async def test_host_that_offers_again_keeps_what_it_has(cluster: Cluster) -> Non
     cell = cluster.far.system.cell(HOST)
     assert cell is not None
     for _ in range(4):
-        offer = OfferWorkers(host=HOST, actor=cell.address, workers={SCORE: 1}, running=["r2"])
+        offer = OfferWorkers(host=HOST, actor=cell.address, workers={SCORE: 1}, running={"r2": 0})
         await cluster.near.ask(PROXY, offer, WorkersTaken)
     assert cluster.proxy.summary().get("lost_with_host", 0) == 0
     cluster.own.let_go(1)
@@ -242,7 +248,7 @@ async def test_item_that_never_reached_its_host_is_scored_elsewhere(cluster: Clu
     await cluster.until(lambda: cluster.hosts.begun[2] == 1)
     cell = cluster.far.system.cell(HOST)
     assert cell is not None
-    offer = OfferWorkers(host=HOST, actor=cell.address, workers={SCORE: 1}, running=["r9"])
+    offer = OfferWorkers(host=HOST, actor=cell.address, workers={SCORE: 1}, running={"r9": 0})
     await cluster.near.ask(PROXY, offer, WorkersTaken)
     cluster.own.let_go(1)
     await first
@@ -263,3 +269,55 @@ async def test_drain_that_is_taken_back_leaves_the_items(cluster: Cluster) -> No
     cluster.own.let_go(1)
     assert [(await first).score, (await second).score] == [1.0, 2.0]
     assert (cluster.hosts.begun[2], cluster.own.begun[2]) == (1, 0)
+
+
+class Hasty(Actor):
+    """A proxy that gives an item again before it has answered the message with its result."""
+
+    def __init__(self) -> None:
+        self.results: list[ItemResult] = []
+        self.joined = asyncio.Event()
+
+    @handles(OfferWorkers)
+    async def offered(self, message: OfferWorkers) -> WorkersTaken:
+        self._host = message.actor
+        self.joined.set()
+        return WorkersTaken(proxy=self.ctx.address, epoch="1.1")
+
+    @handles(StillOffered)
+    async def asked(self, message: StillOffered) -> Done:
+        return Done()
+
+    @handles(ItemsScored)
+    async def scored(self, message: ItemsScored) -> Done:
+        self.results += message.results
+        if len(self.results) == 1:
+            await self.score(4, attempt=1)
+        return Done()
+
+    async def score(self, index: int, attempt: int) -> None:
+        work = pipe.pack(pipe.score_item("train", index, array("I", [1]).tobytes()))
+        item = ItemToScore(id="r", attempt=attempt, stage=SCORE, work=work)
+        message = ScoreItems(epoch="1.1", items=[item])
+        await self.ctx.ask(self._host, message, deadline_s=5.0, expect=Done)
+
+
+async def test_item_given_again_is_scored_when_its_first_result_was_just_received(tmp_path: Path) -> None:
+    """And once for each attempt, however often it is sent."""
+    workers, hasty = HeldWorkers(4), Hasty()
+    pool = WorkerPool(WorkerSpec(), workers.start, pool_limits(CONFIG.reward))
+    async with TestSystem(tmp_path) as near, TestSystem(tmp_path, node="far", join=near) as far:
+        near.spawn(PROXY, lambda: hasty)
+        far.spawn(HOST, lambda: RewardHost(SCORE, pool, 20.0))
+        async with asyncio.timeout(20.0):
+            await hasty.joined.wait()
+            await hasty.score(4, attempt=0)
+            while not workers.begun[4]:
+                await asyncio.sleep(0.01)
+            await hasty.score(4, attempt=0)
+            workers.let_go(4)
+            while len(hasty.results) < 2:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+    assert [(result.id, result.attempt) for result in hasty.results] == [("r", 0), ("r", 1)]
+    assert workers.begun == {4: 2}

@@ -33,7 +33,7 @@ async def test_state_shows_what_waits_runs_and_has_ended() -> None:
     dispatch.batches.hint("step-2", 4, 0.0)
     for number, (name, batch) in enumerate([("a", "step-1"), ("b", "step-2"), ("c", "step-1")]):
         dispatch.submit(item(name, batch, float(number)))
-    dispatch.result("h", "a", "score", Verdict(1.0, "ok"), 10.0)
+    dispatch.result("h", "a", "score", Verdict(1.0, "ok"), 10.0, attempt=0)
     await asyncio.sleep(0)
     dispatch.bar("h", "leaving", barred=True)
     state = state_of(dispatch, {"score": 3}, 20.0, "c")
@@ -74,7 +74,7 @@ async def test_tap_exits_with_3_for_a_request_that_the_tier_does_not_hold(
     for name in ("waits", "ends"):
         dispatch.submit(item(name, "step-1", 0.0))
     dispatch.join("h", {"score": 2}, NoLink())
-    dispatch.result("h", "ends", "score", Verdict(1.0, "ok"), 1.0)
+    dispatch.result("h", "ends", "score", Verdict(1.0, "ok"), 1.0, attempt=0)
     monkeypatch.setattr(reward_state, "_asked", lambda _, request: state_of(dispatch, {}, 5.0, request))
 
     def tapped(request: str, *, as_json: bool = False) -> int:

@@ -190,10 +190,10 @@ async def test_failure_of_ours_gives_no_duration_of_items() -> None:
     for number in range(100):
         dispatch.submit(item(f"r{number}"))
     assert len(link.given) == FIRST_AHEAD
-    dispatch.result("h", "r0", "score", Verdict(None, LOST, "a worker hung"), 0.0)
+    dispatch.result("h", "r0", "score", Verdict(None, LOST, "a worker hung"), 0.0, attempt=0)
     assert len(link.given) == FIRST_AHEAD + 1
     for name in link.given[1:]:
-        dispatch.result("h", name, "score", Verdict(1.0, OK, ""), 1.0)
+        dispatch.result("h", name, "score", Verdict(1.0, OK, ""), 1.0, attempt=0)
     assert len(link.given) == FIRST_AHEAD + 2, "one item at a time"
 
 
@@ -206,16 +206,59 @@ async def test_failure_of_ours_is_tried_on_another_host() -> None:
     dispatch.leave("gone")
     dispatch.join("first", {"score": 9}, links["first"])
     dispatch.join("second", {"score": 1}, links["second"])
-    dispatch.result("first", "r0", "score", Verdict(None, LOST, "a worker died"), 0.0)
+    dispatch.result("first", "r0", "score", Verdict(None, LOST, "a worker died"), 0.0, attempt=0)
     assert (links["first"].given, links["second"].given) == (["r0"], ["r0"])
-    dispatch.result("second", "r0", "score", Verdict(1.0, OK, ""), 1.0)
+    dispatch.result("second", "r0", "score", Verdict(1.0, OK, ""), 1.0, attempt=0)
     assert (await done).score == 1.0
 
 
 async def test_result_before_its_request_is_no_late_one() -> None:
     dispatch = ItemDispatch(["score"], 1000, 2)
-    dispatch.join("h", {"score": 1}, _Link(), ["r0"])
+    dispatch.join("h", {"score": 1}, _Link(), {"r0": 0})
     for _ in range(2):
-        dispatch.result("h", "r0", "score", Verdict(1.0, OK, ""), 1.0)
+        dispatch.result("h", "r0", "score", Verdict(1.0, OK, ""), 1.0, attempt=0)
     assert dispatch.counts["late_results"] == 1
     assert (await dispatch.submit(item("r0"))).score == 1.0
+
+
+async def test_failure_of_an_earlier_attempt_is_late() -> None:
+    """A host repeats a result whose receipt it did not see."""
+    dispatch = ItemDispatch(["score"], 1000, 3)
+    link = _Link()
+    dispatch.join("h", {"score": 1}, link)
+    dispatch.join("other", {}, _Link())
+    done = dispatch.submit(item("r0"))
+    for _ in range(3):
+        dispatch.result("h", "r0", "score", Verdict(None, LOST, "a worker died"), 0.0, attempt=0)
+    assert (link.given.count("r0"), dispatch.counts["late_results"]) == (2, 2)
+    assert not done.done()
+    dispatch.result("h", "r0", "score", Verdict(1.0, OK, ""), 1.0, attempt=1)
+    assert (await done).score == 1.0
+
+
+async def test_host_that_offers_an_earlier_attempt_gets_the_item_again() -> None:
+    """Its next attempt did not reach the host."""
+    dispatch = ItemDispatch(["score"], 1000, 3)
+    before, after = _Link(), _Link()
+    dispatch.join("h", {"score": 1}, before)
+    dispatch.join("other", {}, _Link())
+    done = dispatch.submit(item("r0"))
+    dispatch.result("h", "r0", "score", Verdict(None, LOST, "a worker died"), 0.0, attempt=0)
+    assert before.given == ["r0", "r0"]
+    dispatch.join("h", {"score": 1}, after, {"r0": 0})
+    assert after.given == ["r0"]
+    dispatch.join("h", {"score": 1}, after, {"r0": 1})
+    assert after.given == ["r0"], "it has this attempt"
+    dispatch.result("h", "r0", "score", Verdict(1.0, OK, ""), 1.0, attempt=1)
+    assert (await done).score == 1.0
+
+
+async def test_attempts_are_counted_on_over_a_restart_of_the_service() -> None:
+    dispatch = ItemDispatch(["score"], 1000, 2)
+    link = _Link()
+    dispatch.join("h", {"score": 1}, link, {"r0": 1})
+    dispatch.join("other", {"score": 1}, _Link())
+    done = dispatch.submit(item("r0"))
+    assert not link.given
+    dispatch.result("h", "r0", "score", Verdict(None, LOST, "a worker died"), 0.0, attempt=1)
+    assert (await done).status == LOST, "that was the second one"
