@@ -41,8 +41,8 @@ REWARDS: tuple[Mutation, ...] = (
         "each result of a reward host is that of its own item",
         Edit(
             "gleaner.actors.reward.host_offers",
-            "self._dispatch.result(message.host, result.id, result.stage",
-            "self._dispatch.result(message.host, message.results[0].id, result.stage",
+            "message.host, result.id, result.stage",
+            "message.host, message.results[0].id, result.stage",
         ),
         ("verdicts", "verdict age", "recovery time", "I8"),
     ),
