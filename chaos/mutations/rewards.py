@@ -63,4 +63,10 @@ REWARDS: tuple[Mutation, ...] = (
         ("verdict age", "recovery time", "I8"),
         ("sick_verifier", "hang", "kill_process"),
     ),
+    _bug(
+        "a cancelled item is scored",
+        "an item whose group was dropped waits for no worker",
+        Edit(DISPATCH, "        dropped = self.items.drop(ids)\n", "        dropped = self.items.drop([])\n"),
+        ("reward hosts",),
+    ),
 )

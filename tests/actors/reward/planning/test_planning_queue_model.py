@@ -123,6 +123,16 @@ def test_running_item_holds_its_worker_from_the_beginning() -> None:
     assert outcome_of(items, [1]).finish_s.tolist() == [7.0, 5.0]
 
 
+def test_earlier_batch_leaves_first_though_it_arrived_later() -> None:
+    # The worker is free at 4 s. The second item waits since 1 s; its batch is complete at 101 s, that of the
+    # third at 4 s.
+    items = Items(
+        np.array([0, 0, 1, 0]), np.array([0.0, 1.0, 2.0, 100.0]), np.array([[4.0], [4.0], [2.0], [1.0]])
+    )
+    assert outcome_of(items, [1]).begun_s[:, 0].tolist() == [0.0, 6.0, 4.0, 100.0]
+    assert outcome_of(items, [1], Order.FCFS).begun_s[:, 0].tolist() == [0.0, 4.0, 8.0, 100.0]
+
+
 def test_delay_of_each_batch_has_its_own_limit() -> None:
     items = Items(np.array([0, 1]), np.array([0.0, 0.0]), np.array([[4.0], [4.0]]))
     assert satisfies(items, [1], Limits(np.array([0.0, 4.0]), [9.0], TimeoutCheck.OFF))
