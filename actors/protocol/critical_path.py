@@ -10,7 +10,8 @@ class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
     weights_s: until the instance that it was sent to first served the weights; place_s: until it was sent
     there; prefill_s: until its first token; decode_s: until its last one; verdict_s: until its group was
     scored; hand_out_s: until the trainer got the group; train_s: until the step's end. request: its id;
-    instance: where it was sent last; sends: how often it was sent.
+    instance: where it was sent last; sends: how often it was sent. scoring_s: in which any response of the
+    batch waited for its verdict, each second once; those beyond verdict_s are hidden behind other work.
     """
 
     request: str
@@ -23,3 +24,4 @@ class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
     verdict_s: float
     hand_out_s: float
     train_s: float
+    scoring_s: float = 0.0

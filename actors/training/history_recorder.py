@@ -130,6 +130,7 @@ class HistoryRecorder:
                 instance=path.instance,
                 sends=path.sends,
                 stages=stages_of(path, result, spent),
+                scoring_s=path.scoring_s,
             )
         )
 

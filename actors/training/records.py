@@ -108,13 +108,15 @@ class Step(Record, frozen=True, kw_only=True):
 class StepPath(Record, frozen=True, kw_only=True):
     """The critical path of a step, written after its `Step`: seconds by stage (`step_path.STAGES`), in their
     order. request: the response that the trainer got last; instance: where it was sent last; sends: how often
-    it was sent. Missing where the manager was restarted within the step."""
+    it was sent. scoring_s: seconds in which any response of the step waited for its verdict; those beyond the
+    stage `verdict` are hidden behind other work. Missing where the manager was restarted within the step."""
 
     step: int
     request: str
     instance: str
     sends: int
     stages: dict[str, float]
+    scoring_s: float | None = None
 
 
 class Eval(Record, frozen=True, kw_only=True):

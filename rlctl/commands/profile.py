@@ -12,7 +12,14 @@ from gleaner.rlctl import runs
 from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
 from gleaner.rlctl.errors import OK, failed, nothing
 from gleaner.rlctl.page_templates import style_sheet
-from gleaner.rlctl.report.critical_path import StageTime, newest, path_plot, stage_times
+from gleaner.rlctl.report.critical_path import (
+    ScoringTime,
+    StageTime,
+    newest,
+    path_plot,
+    scoring_time,
+    stage_times,
+)
 
 BAR = 24
 """Characters of the longest bar."""
@@ -57,17 +64,20 @@ def profile(args: argparse.Namespace) -> int:
         _write(Path(args.picture), path_plot(paths))
     times = stage_times(paths)
     if args.json:
-        print(msgspec.json.format(msgspec.json.encode(Profile(steps=paths, stages=times)), indent=2).decode())
+        profile = Profile(steps=paths, stages=times, scoring=scoring_time(paths))
+        print(msgspec.json.format(msgspec.json.encode(profile), indent=2).decode())
     else:
         _show(run.id, paths, times)
     return OK
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """`rlctl profile --json`. steps: each measured step; stages: over all steps."""
+    """`rlctl profile --json`. steps: each measured step; stages: over all steps; scoring: of a mean step,
+    None where it was not measured."""
 
     steps: list[StepPath]
     stages: list[StageTime]
+    scoring: ScoringTime | None = None
 
 
 def _show(run: str, paths: list[StepPath], times: list[StageTime]) -> None:
@@ -92,6 +102,8 @@ def _show(run: str, paths: list[StepPath], times: list[StageTime]) -> None:
         f"{run}: {steps}, {mean_s:.2f} s each; the longest stage is {longest.stage.replace('_', ' ')}, "
         f"{longest.mean_s:.2f} s ({longest.share:.0%})"
     )
+    if (scoring := scoring_time(paths)) is not None:
+        out.print(scoring.words)
 
 
 def _write(file: Path, text: str) -> None:

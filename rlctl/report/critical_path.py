@@ -34,6 +34,36 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
+class ScoringTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Means of a step. scoring_s: seconds in which any response waited for its verdict; hidden_s: of those,
+    beside decoding or training; exposed_s: those for which the end of the step waited, stage `verdict`."""
+
+    scoring_s: float
+    hidden_s: float
+    exposed_s: float
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        share = f" ({self.hidden_s / self.scoring_s:.0%})" if self.scoring_s > 0 else ""
+        return (
+            f"responses waited for verdicts in {self.scoring_s:.3f} s of a step: "
+            f"{self.hidden_s:.3f} s{share} beside decoding or training, {self.exposed_s:.3f} s exposed"
+        )
+
+
+def scoring_time(paths: Sequence[StepPath]) -> ScoringTime | None:
+    """Scoring of the steps in which it was measured; None where there is none."""
+    found = [
+        (path.scoring_s, path.stages.get("verdict", 0.0)) for path in paths if path.scoring_s is not None
+    ]
+    if not found:
+        return None
+    scoring_s, exposed_s = (mean(column) for column in zip(*found, strict=True))
+    hidden_s = mean(max(0.0, whole_s - part_s) for whole_s, part_s in found)
+    return ScoringTime(scoring_s=scoring_s, hidden_s=hidden_s, exposed_s=exposed_s)
+
+
 def stage_times(paths: Sequence[StepPath]) -> list[StageTime]:
     """Stage times in the order of the stages; empty without steps."""
     if not paths:

@@ -25,7 +25,7 @@ from gleaner.actors.training.history import (
 from gleaner.actors.training.records import StepPath
 from gleaner.configs.schema import Config
 from gleaner.rlctl.cost_account import Account, account_of
-from gleaner.rlctl.report.critical_path import StageTime, newest, stage_times
+from gleaner.rlctl.report.critical_path import ScoringTime, StageTime, newest, scoring_time, stage_times
 from gleaner.rlctl.report.step_times import StepTime, step_times
 from gleaner.rlctl.report.verdict import Instances, Outcome, Verdicts, instances_of, outcome_of, verdicts_of
 
@@ -127,7 +127,7 @@ class Report(Part, frozen=True, kw_only=True):
     """report.json. ok: None while the run has not ended. violations: invariants that did not hold;
     `unchecked` of them could not be checked. wall_s: seconds that the run was up. instances: None where the
     settings ask for no preemptible host, or cannot be read. verdicts: None where there was none.
-    critical_path: of the steps that were measured."""
+    critical_path, scoring: of the steps that were measured."""
 
     format: int = 1
     run_id: str
@@ -152,6 +152,7 @@ class Report(Part, frozen=True, kw_only=True):
     outcome: Outcome | None = None
     step_times: list[StepTime] = []
     critical_path: list[StageTime] = []
+    scoring: ScoringTime | None = None
     verdicts: Verdicts | None = None
 
 
@@ -280,6 +281,7 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
         outcome=outcome_of(end, story.evals, instances, len(story.steps), planned, verdicts),
         step_times=step_times(story.steps, story.restarts),
         critical_path=stage_times(story.paths),
+        scoring=scoring_time(story.paths),
         verdicts=verdicts,
     )
 

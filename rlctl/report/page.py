@@ -154,6 +154,7 @@ def _account(report: Report) -> list[Row]:
             "dispatched again: handed over, drained or left behind by an instance",
         ),
         *_verdicts(report),
+        *_scoring(report),
         ("Preemptions without notice", report.preemptions.killed, "the host was killed in its work"),
         ("Preemptions with notice", report.preemptions.noticed, "the host drained and left"),
         ("Resumes", report.resumes, "the whole run was stopped and went on"),
@@ -171,6 +172,20 @@ def _verdicts(report: Report) -> list[Row]:
     if found.failure:
         rows.append(("Last failure of the verifier", "", found.failure))
     return rows
+
+
+def _scoring(report: Report) -> list[Row]:
+    found = report.scoring
+    if found is None:
+        return []
+    return [
+        (
+            "Scoring, hidden",
+            f"{found.hidden_s:.3f} s",
+            "of a step: responses waited for verdicts, others were decoded",
+        ),
+        ("Scoring, exposed", f"{found.exposed_s:.3f} s", "of a step: its end waited for the last verdict"),
+    ]
 
 
 def _steps(story: Story) -> list[Row]:

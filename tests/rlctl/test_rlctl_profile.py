@@ -15,12 +15,14 @@ from gleaner.configs.schema import Config
 from gleaner.rlctl.__main__ import main
 from gleaner.rlctl.errors import NOTHING, OK
 from gleaner.rlctl.report import make
-from gleaner.rlctl.report.critical_path import COLOURS, newest, stage_times
+from gleaner.rlctl.report.critical_path import COLOURS, newest, scoring_time, stage_times
 
 
-def path(step: int, decode_s: float) -> records.StepPath:
+def path(step: int, decode_s: float, scoring_s: float | None = None) -> records.StepPath:
     stages = dict.fromkeys(STAGES, 0.25) | {"decode": decode_s, "evaluation": 0.0}
-    return records.StepPath(t_s=4.0 * step, step=step, request="r", instance="spot-1", sends=1, stages=stages)
+    return records.StepPath(
+        t_s=4.0 * step, step=step, request="r", instance="spot-1", sends=1, stages=stages, scoring_s=scoring_s
+    )
 
 
 def step(number: int) -> Step:
@@ -53,6 +55,30 @@ def test_each_stage_has_its_mean_and_its_share() -> None:
     assert COLOURS.keys() == STAGES.keys()
 
 
+def test_scoring_beyond_the_critical_path_is_hidden() -> None:
+    found = scoring_time([path(1, 1.0, scoring_s=1.25), path(2, 1.0), path(3, 1.0, scoring_s=0.75)])
+    assert found is not None
+    assert (found.scoring_s, found.hidden_s, found.exposed_s) == (1.0, 0.75, 0.25)
+    assert scoring_time([path(1, 1.0)]) is None, "older histories do not have it"
+
+
+def test_profile_and_report_show_what_of_scoring_is_hidden(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = HistoryWriter(run / "history.jsonl")
+    writer.write(path(2, 2.0, scoring_s=2.5))
+    writer.close()
+    assert main(["profile", str(run)]) == OK
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2.250 s (90%) beside decoding or training, 0.250 s exposed" in shown
+    report = make(run)
+    assert report.scoring is not None
+    assert report.scoring.hidden_s == 2.25
+    page = (run / "report.html").read_text()
+    assert "Scoring, hidden" in page
+    assert "2.250 s" in page
+
+
 def test_step_measured_twice_counts_once() -> None:
     assert [one.stages["decode"] for one in newest([path(1, 1.0), path(2, 3.0), path(2, 2.0)])] == [1.0, 2.0]
 
@@ -69,6 +95,7 @@ def test_profile_gives_the_same_as_json(run: Path, capsys: pytest.CaptureFixture
     found = json.loads(capsys.readouterr().out)
     assert [one["step"] for one in found["steps"]] == [1, 2]
     assert {one["stage"]: one["mean_s"] for one in found["stages"]}["decode"] == 1.5
+    assert found["scoring"] is None, "older histories do not have it"
 
 
 def test_profile_draws_a_self_contained_picture(run: Path, tmp_path: Path) -> None:

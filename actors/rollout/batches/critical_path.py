@@ -22,6 +22,7 @@ class _Response:
     sends: int = 1
     began_s: float | None = None
     finished_s: float | None = None
+    judged_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -52,6 +53,12 @@ class BatchInstants:
         known = self._responses.get(request)
         if known is not None:
             known.finished_s = now_s
+
+    def judged(self, request: str, now_s: float) -> None:
+        """A response has its verdict."""
+        known = self._responses.get(request)
+        if known is not None:
+            known.judged_s = now_s
 
     def scored(self, group: int, now_s: float) -> None:
         """The last response of a group has its verdict."""
@@ -98,4 +105,18 @@ class BatchInstants:
             verdict_s=verdict_s,
             hand_out_s=hand_out_s,
             train_s=train_s,
+            scoring_s=self._scoring_s(begin_s),
         )
+
+    def _scoring_s(self, begin_s: float) -> float:
+        """Seconds since then in which a response that has ended waited for its verdict; each second once."""
+        waits = sorted(
+            (one.finished_s, one.judged_s)
+            for one in self._responses.values()
+            if one.finished_s is not None and one.judged_s is not None
+        )
+        scoring_s, at_s = 0.0, begin_s
+        for finished_s, judged_s in waits:
+            scoring_s += max(0.0, judged_s - max(at_s, finished_s))
+            at_s = max(at_s, judged_s)
+        return scoring_s

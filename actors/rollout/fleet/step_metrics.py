@@ -64,7 +64,12 @@ class StepMetrics:
             log = requests.get(ended.request)
             if log is not None:
                 self._clocks[log.batch].returned(now, ended.instance)
-        for names, what in ((changes.began, BatchInstants.began), (changes.finished, BatchInstants.finished)):
+        seen = (
+            (changes.began, BatchInstants.began),
+            (changes.finished, BatchInstants.finished),
+            (changes.judged, BatchInstants.judged),
+        )
+        for names, what in seen:
             for request in names:
                 log = requests.get(request)
                 if log is not None and (instants := self._instants.get(log.batch)) is not None:

@@ -24,6 +24,7 @@ class Effects:
     ended: list[EndedTicket] = field(default_factory=list)
     queued: list[str] = field(default_factory=list)  # requests that wait for an instance (again)
     finished: list[str] = field(default_factory=list)  # requests to be scored
+    judged: list[str] = field(default_factory=list)  # requests that have their verdict
     completed: list[tuple[str, int]] = field(default_factory=list)  # (batch, group) finished and scored
     opened: list[str] = field(default_factory=list)  # batches
     released: list[str] = field(default_factory=list)

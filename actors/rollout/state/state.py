@@ -298,6 +298,7 @@ class RolloutState:
             changes.refused.append("scored_twice")
         else:
             log.score, log.status = event.score, event.status
+            changes.judged.append(event.request)
             self.counters.judge(event.status, event.detail)
             batch = self.log.batches[log.batch]
             batch.verdicts += 1

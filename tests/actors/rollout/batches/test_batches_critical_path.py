@@ -94,6 +94,27 @@ def test_stages_are_never_negative_and_sum_to_step(
     assert sum(found) == pytest.approx(last_s + took_s - max(begin_s, before_s))
 
 
+def test_seconds_of_scoring_count_once_and_within_the_step() -> None:
+    made = batch()
+    for request, judged_s in (("a1", 13.75), ("b1", 14.0), ("a2", 14.25), ("b2", 15.25)):
+        made.judged(request, judged_s)
+    path = made.critical_path(0.0, 18.0)
+    assert path is not None
+    assert path.scoring_s == 1.5, "13 to 14.25 s, 15 to 15.25 s"
+    assert path.scoring_s - path.verdict_s == 1.25, "the last verdict alone is exposed"
+    later = made.critical_path(13.5, 18.0)
+    assert later is not None
+    assert later.scoring_s == 1.0, "the step before had the rest"
+
+
+def test_response_without_verdict_has_no_seconds_of_scoring() -> None:
+    made = batch()
+    made.judged("b2", 15.5)
+    path = made.critical_path(0.0, 18.0)
+    assert path is not None
+    assert path.scoring_s == 0.5
+
+
 def test_memory_grows_with_responses_and_groups_only() -> None:
     made = batch()
     before = [len(one) for one in astuple(made)[1:]]
