@@ -20,10 +20,12 @@ from gleaner.sim.hosts import SIGCONT, SIGKILL, SIGSTOP, Host, SimProcess
 from gleaner.sim.message_hooks import ObservedMessage
 from gleaner.sim.models.scorer import Fault
 from gleaner.sim.run_setup import CLIENT, role_of
+from gleaner.supervisor import Message
 
 Moment = Literal["received", "sent", "replied"]
 NOTICE_S = 5.0  # for a host to take its notice
 POLL_S = 2.0  # between two polls of a host's cloud
+STAY_LOOK_S = 0.1  # between two looks whether the host of a notice is still there
 TAKEN_BACK_S = 20.0  # so long the cloud reports that a notice is taken back
 
 
@@ -136,12 +138,19 @@ class FaultInjector:
         cluster = self._cluster
         if self._up(name) is None or role_of(name) not in MAY_LEAVE or cluster.client is None:
             return False
-        lease, client = cluster.stay(name), cluster.client
-        order = say(client, f"{name}/agent", PreemptionNotice(deadline_s=notice_s), NOTICE_S)
-        process = cluster.hosts[CLIENT].processes[0]
+        lease, process = cluster.stay(name), cluster.hosts[CLIENT].processes[0]
+        order = self._send_notice(name, lease, PreemptionNotice(deadline_s=notice_s))
         process.loop.create_task(order, name=f"notice to {name}")
         cluster.loop.call_later(notice_s, self._take_away, name, lease)
         return True
+
+    async def _send_notice(self, name: str, lease: object, notice: Message) -> None:
+        """Send a notice to this stay of a host: a cloud does not send it to the next host of that name."""
+        assert self._cluster.client is not None
+        order = asyncio.ensure_future(say(self._cluster.client, f"{name}/agent", notice, NOTICE_S))
+        while not order.done() and self._cluster.stay(name) == lease:
+            await asyncio.wait({order}, timeout=STAY_LOOK_S)
+        order.cancel()
 
     def _take_away(self, name: str, lease: object) -> None:
         """The time of a notice is over."""
@@ -157,7 +166,7 @@ class FaultInjector:
         cluster = self._cluster
         if self._up(name) is None or role_of(name) not in MAY_LEAVE or cluster.client is None:
             return False
-        client, process = cluster.client, cluster.hosts[CLIENT].processes[0]
+        process = cluster.hosts[CLIENT].processes[0]
         lease = cluster.stay(name)
 
         async def follow() -> None:
@@ -168,7 +177,7 @@ class FaultInjector:
                 word = CloudNotice(kind="none")
                 if now() < back_at_s:
                     word = CloudNotice(kind="hint" if hint else "notice", deadline_s=gone_at_s - now())
-                await say(client, f"{name}/agent", word, NOTICE_S)
+                await self._send_notice(name, lease, word)
                 await asyncio.sleep(max(POLL_S / 10, min(POLL_S, back_at_s - now())))
 
         process.loop.create_task(follow(), name=f"notice to {name}")

@@ -2,6 +2,9 @@
 
 from collections import Counter
 
+import pytest
+
+from gleaner.actors.protocol.cluster import CloudNotice, PreemptionNotice
 from gleaner.actors.protocol.planning import PlanWorkers
 from gleaner.actors.protocol.reward import ItemsScored
 from gleaner.configs.load import from_tree
@@ -61,6 +64,33 @@ def test_machine_takes_the_place_of_a_drained_reward_host() -> None:
     first, noticed, killed, newest, scores = stays
     assert (noticed, killed, scores) == (True, True, True)
     assert newest != first
+
+
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_notice_of_a_host_that_ended_does_not_reach_its_successor(taken_back: bool) -> None:
+    scoring = cluster(steps=3)
+    injector = FaultInjector(scoring)
+    noticed: list[float] = []
+
+    def give() -> None:
+        if taken_back:
+            injector.false_notice("rewards-1", 120.0, 10.0, hint=False)
+        else:
+            injector.notice("rewards-1", 120.0)
+
+    def look(seen: ObservedMessage) -> None:
+        if isinstance(seen.message, CloudNotice | PreemptionNotice) and seen.direction == "in":
+            noticed.append(scoring.loop.now_s)
+
+    scoring.watch(look)
+    injector.at(8.0, lambda: injector.kill_host("head"))  # it has the registry: the notice cannot be sent yet
+    injector.at(8.1, give)
+    injector.at(8.5, lambda: injector.kill_host("rewards-1"))
+    injector.at(9.0, lambda: injector.start_host("rewards-1"))
+    injector.at(9.0, lambda: injector.start_host("head"))
+    outcome = scoring.run()
+    assert outcome.ended == "done", outcome.reason
+    assert noticed == []
 
 
 def test_reward_hosts_have_a_role_and_no_zone() -> None:
