@@ -4,10 +4,7 @@ The servers are asked directly and behind the gateway. Without a grammar such a 
 is a failure of ours and no score.
 """
 
-from collections.abc import Iterator
-
 import pytest
-from engine_kinds import SGLANG
 from talking import Talking
 
 from gleaner.actors.reward.entries import Entry
@@ -18,15 +15,6 @@ from gleaner.actors.reward.verifiers.port import Trial, VerifierSpec
 pytestmark = [pytest.mark.engines, pytest.mark.long, pytest.mark.timeout(1200)]
 
 SCALE = (1.0, 5.0)
-
-
-@pytest.fixture(scope="module")
-def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
-    if reason := SGLANG.why_not():
-        pytest.skip(reason)
-    running = Talking(tmp_path_factory.mktemp("judges"))
-    yield running
-    running.close()
 
 
 def tried(url: str, model: str, **params: object) -> Trial:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from engine_kinds import ROOT, SGLANG
+from engine_kinds import ROOT
 from pydantic import BaseModel
 from sdk_clients import CLIENTS
 from talking import Talking, loads
@@ -24,15 +24,6 @@ if TYPE_CHECKING:  # a second of imports in each process of the tests; most run 
     import openai
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1200)]
-
-
-@pytest.fixture(scope="module")
-def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
-    if reason := SGLANG.why_not():
-        pytest.skip(reason)
-    running = Talking(tmp_path_factory.mktemp("talking"))
-    yield running
-    running.close()
 
 
 @pytest.fixture(scope="module")

@@ -71,12 +71,13 @@ def test_notice_of_a_host_that_ended_does_not_reach_its_successor(taken_back: bo
     scoring = cluster(steps=3)
     injector = FaultInjector(scoring)
     noticed: list[float] = []
+    given: list[bool] = []
 
     def give() -> None:
         if taken_back:
-            injector.false_notice("rewards-1", 120.0, 10.0, hint=False)
+            given.append(injector.false_notice("rewards-1", 120.0, 10.0, hint=False))
         else:
-            injector.notice("rewards-1", 120.0)
+            given.append(injector.notice("rewards-1", 120.0))
 
     def look(seen: ObservedMessage) -> None:
         if isinstance(seen.message, CloudNotice | PreemptionNotice) and seen.direction == "in":
@@ -90,7 +91,7 @@ def test_notice_of_a_host_that_ended_does_not_reach_its_successor(taken_back: bo
     injector.at(9.0, lambda: injector.start_host("head"))
     outcome = scoring.run()
     assert outcome.ended == "done", outcome.reason
-    assert noticed == []
+    assert (given, noticed) == ([True], [])
 
 
 def test_reward_hosts_have_a_role_and_no_zone() -> None:

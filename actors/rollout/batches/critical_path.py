@@ -105,13 +105,13 @@ class BatchInstants:
             verdict_s=verdict_s,
             hand_out_s=hand_out_s,
             train_s=train_s,
-            scoring_s=self._scoring_s(begin_s),
+            scoring_s=self._scoring_s(begin_s, end_s),
         )
 
-    def _scoring_s(self, begin_s: float) -> float:
-        """Seconds since then in which a response that has ended waited for its verdict; each second once."""
+    def _scoring_s(self, begin_s: float, end_s: float) -> float:
+        """Seconds between these in which an ended response waited for its verdict; each second once."""
         waits = sorted(
-            (one.finished_s, one.judged_s)
+            (one.finished_s, min(one.judged_s, end_s))
             for one in self._responses.values()
             if one.finished_s is not None and one.judged_s is not None
         )

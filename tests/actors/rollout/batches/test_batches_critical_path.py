@@ -107,6 +107,14 @@ def test_seconds_of_scoring_count_once_and_within_the_step() -> None:
     assert later.scoring_s == 1.0, "the step before had the rest"
 
 
+def test_verdict_behind_the_step_counts_until_its_end() -> None:
+    made = batch()
+    made.judged("b2", 40.0)
+    path = made.critical_path(0.0, 18.0)
+    assert path is not None
+    assert path.scoring_s == 3.0
+
+
 def test_response_without_verdict_has_no_seconds_of_scoring() -> None:
     made = batch()
     made.judged("b2", 15.5)
