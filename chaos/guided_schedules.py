@@ -211,13 +211,21 @@ def _a_clock_that_went_back(rng: random.Random) -> list[AnyFault]:
 
 
 def _restarts_below_the_numbers_of_before(rng: random.Random) -> list[AnyFault]:
-    """The head's clock goes back, and a process without a journal starts again and again: the registry
+    """A host's clock goes back, and a process without a journal starts again and again: the registry
     refuses its first numbers while its actors start."""
     again = [
-        KillProcess(at_s=_at(rng, low, low + 2.0), host="@head", process="reward")
+        KillProcess(at_s=_at(rng, low, low + 2.0), host="@reserved", process="transfer")
         for low in (9.0, 14.0, 19.0)
     ]
-    return [ClockJump(at_s=7.0, host="@head", by_s=-3600.0), *again]
+    return [ClockJump(at_s=7.0, host="@reserved", by_s=-3600.0), *again]
+
+
+def _reward_hosts_that_stay_away(rng: random.Random) -> list[AnyFault]:
+    """A reward host loses power while it has items, and is not back before the verdicts are late."""
+    return [
+        KillHost(at_s=_at(rng, low, low + 6.0), host=f"@reward/{number}", back_s=_at(rng, 60.0, 80.0))
+        for number, low in enumerate((10.0, 20.0))
+    ]
 
 
 def _a_head_that_hangs(rng: random.Random) -> list[AnyFault]:
@@ -264,6 +272,7 @@ LEADS: Mapping[str, Script] = {
     "verdicts that are none": _verdicts_that_are_none,
     "a clock that went back": _a_clock_that_went_back,
     "restarts below the numbers of before": _restarts_below_the_numbers_of_before,
+    "reward hosts that stay away": _reward_hosts_that_stay_away,
     "a head that hangs": _a_head_that_hangs,
     "processes that hang": _processes_that_hang,
     "loads that fail": _loads_that_fail,

@@ -242,7 +242,7 @@ MESSAGES: tuple[Mutation, ...] = (
                 "",
             ),
         ),
-        ("I8",),
+        ("recovery time", "I8"),
         lead="restarts below the numbers of before",
     ),
 )

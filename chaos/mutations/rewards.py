@@ -8,9 +8,14 @@ HOSTS = "gleaner.actors.reward.assignment.hosts"
 
 
 def _bug(
-    name: str, safeguard: str, edit: Edit, caught_by: tuple[str, ...], faults: tuple[str, ...] = ()
+    name: str,
+    safeguard: str,
+    edit: Edit,
+    caught_by: tuple[str, ...],
+    faults: tuple[str, ...] = (),
+    lead: str = "",
 ) -> Mutation:
-    return Mutation(name, safeguard, (edit,), caught_by, faults, campaign="rewards")
+    return Mutation(name, safeguard, (edit,), caught_by, faults, lead=lead, campaign="rewards")
 
 
 REWARDS: tuple[Mutation, ...] = (
@@ -21,7 +26,7 @@ REWARDS: tuple[Mutation, ...] = (
             DISPATCH, "        lost = self.items.running_on(name)\n", "        lost: list[RewardItem] = []\n"
         ),
         ("verdict age", "recovery time", "I8"),
-        ("kill_process", "kill_host", "crash_actor"),
+        lead="reward hosts that stay away",
     ),
     _bug(
         "a reward host that drains gets items",
