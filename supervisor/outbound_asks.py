@@ -220,9 +220,17 @@ class OutboundAsks:
         return await pending.wait(until)
 
     async def _look_up_holder(self, pending: PendingAsk, within_s: float) -> None:
-        """Raises Unreachable if the registry names another holder, and no answer arrived meanwhile."""
-        held = await self._system.names.still_held(pending.to, within_s)
-        if not held and pending.outcome is None:
+        """Ends with the answer, if that arrives first: a registry that is away must not delay it. Raises
+        Unreachable if the registry names another holder, and no answer arrived meanwhile."""
+        loop = asyncio.get_running_loop()
+        looking = loop.create_task(self._system.names.still_held(pending.to, within_s))
+        looking.add_done_callback(lambda _: pending.wake())
+        try:
+            while pending.outcome is None and not looking.done():
+                await pending.wait(loop.time() + within_s)
+        finally:
+            looking.cancel()
+        if pending.outcome is None and not looking.result():
             raise Unreachable(f"{pending.to} does not hold its name any longer")
 
     def _new(

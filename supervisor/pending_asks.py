@@ -67,7 +67,7 @@ class PendingAsk:
         """The answer is there; later ones change nothing."""
         if self.outcome is None:
             self.outcome = outcome
-            self._wake()
+            self.wake()
 
     async def wait(self, until: float) -> Outcome | None:
         """The answer, or None at the loop's time `until`; a little later if this process was stalled then:
@@ -85,11 +85,12 @@ class PendingAsk:
 
     def _due(self, loop: asyncio.AbstractEventLoop) -> None:
         if loop.time() - self._timer.when() < TICK_S:
-            self._wake()
+            self.wake()
         else:
-            self._timer = loop.call_later(TICK_S, self._wake)
+            self._timer = loop.call_later(TICK_S, self.wake)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """End `wait`, with the answer or without."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -279,6 +279,29 @@ async def test_ask_ends_at_deadline_when_registry_is_slower(
     assert left_s[0] <= 0.15 - 0.1 + 0.01  # the rest after the first re-send was due
 
 
+async def test_ask_ends_with_its_reply_when_registry_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply arrives while the ask looks up the present holder."""
+    looks: list[str] = []
+    never = asyncio.Event()
+
+    async def silent(names: Names, address: Address, deadline_s: float) -> bool:
+        looks.append(address.name)
+        await never.wait()
+        return True
+
+    monkeypatch.setattr(Names, "still_held", silent)
+    async with (
+        TestSystem(tmp_path) as head,
+        TestSystem(tmp_path, node="one", join=head) as one,
+    ):
+        one.spawn("odd", Odd)
+        await head.ask("odd", Log(), Entries)
+        await head.ask("odd", Block(seconds=0.3), Done, deadline_s=60.0)
+    assert looks == ["odd"]
+
+
 async def test_ask_by_name_finds_successor_before_registry_does(
     tmp_path: Path,
 ) -> None:
