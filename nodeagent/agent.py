@@ -27,10 +27,11 @@ from gleaner.actors.protocol.weights import HostLeaves
 from gleaner.configs.load import ConfigError
 from gleaner.nodeagent.children import Children
 from gleaner.nodeagent.defaults import MAY_LEAVE
-from gleaner.nodeagent.departure import AGAIN_S, ASK_DEADLINE_S, REPORT_DEADLINE_S, Departure
+from gleaner.nodeagent.departure import AGAIN_S, ASK_DEADLINE_S, Departure
 from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, UnmetRequirements, as_cannot_run
 from gleaner.supervisor import Actor, AskFailed, Done, JournalError, Lane, NotAdmitted, Refused, handles
 
+REPORT_DEADLINE_S = 5.0
 HELLO_AGAIN_S = 0.5  # pause after an unanswered hello; an answer contains the pause of the Scheduler's choice
 HELLO_WITHIN_S = (0.05, 60.0)  # bounds of that choice
 HELLO_DEADLINE_S = 2.0

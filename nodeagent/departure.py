@@ -8,15 +8,20 @@ may restart.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Literal
 
+from gleaner.actors.cluster.host_events import HostEvents
 from gleaner.actors.names import MANAGER, REWARD, SCHEDULER
 from gleaner.actors.protocol.cluster import CloudNotice, HandedOver, JobSpec, NodeSeen
 from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.supervisor import AskFailed, Context, Done, Refused
 
-REPORT_DEADLINE_S = 5.0
+REPORTED_LATE_S = 5.0
+"""A host that is empty leaves after so long, also if its drain could not be reported."""
+MOST_EVENTS = 64
+"""Of this host that the Scheduler has not accepted; the oldest are dropped first."""
 ASK_DEADLINE_S = 2.0
 ACKNOWLEDGE_DEADLINE_S = 5.0
 AGAIN_S = 2.0
@@ -60,6 +65,7 @@ class Departure:
         self._drained = False
         self._trouble = ""
         self._task: asyncio.Task[None] | None = None
+        self._events: HostEvents | None = None
 
     def over(self) -> None:
         """The host leaves now, unconditionally."""
@@ -120,7 +126,7 @@ class Departure:
     async def _drain(self, left_s: float) -> None:
         if not self._noticed:
             self._noticed = True
-            self._ctx.background(self._report("noticed"), "report")
+            self._report("noticed")
         margin_s = min(MARGIN_S, left_s / 2)
         empty_by_s = self._ends_s - margin_s
         while (grace_s := empty_by_s - self._ctx.now()) > 0:
@@ -150,7 +156,7 @@ class Departure:
         if not self._drained:
             self._drained = True
             self._ctx.log.info("drained; %d requests go on elsewhere", done.handed_over)
-            await self._report("drained")
+            await self._reported(self._report("drained"))
         return True
 
     # -- staying --
@@ -161,7 +167,7 @@ class Departure:
             self._noticed = self._drained = False
             self._ctx.log.info("notice taken back: this host stays")
             self._become("up")
-            self._ctx.background(self._report("spared"), "report")
+            self._report("spared")
         if kind == "none":
             while not await self._allow(allowed=True):  # noqa: ASYNC110 (another host is asked)
                 await asyncio.sleep(AGAIN_S)
@@ -183,9 +189,17 @@ class Departure:
             return False
         return True
 
-    async def _report(self, event: Literal["noticed", "drained", "spared"]) -> None:
-        seen = NodeSeen(node=self._ctx.node, role=self._role, event=event)
-        try:
-            await self._ctx.ask(SCHEDULER, seen, deadline_s=REPORT_DEADLINE_S, expect=Done)
-        except AskFailed as problem:
-            self._ctx.log.warning("%s was not reported: %s", event, problem)
+    def _report(self, event: Literal["noticed", "drained", "spared"]) -> HostEvents:
+        """Report an event to the Scheduler, also to one that is away for now."""
+        if self._events is None:
+            self._events = HostEvents(self._ctx, SCHEDULER, MOST_EVENTS)
+            self._ctx.background(self._events.run(), "report")
+        self._events.add([NodeSeen(node=self._ctx.node, role=self._role, event=event)])
+        return self._events
+
+    async def _reported(self, events: HostEvents) -> None:
+        """Wait for the Scheduler, but not for long: the host goes soon."""
+        wait = self._ctx.wait("reports", on=SCHEDULER, deadline_s=REPORTED_LATE_S, go_on=True)
+        with contextlib.suppress(TimeoutError):
+            async with wait, asyncio.timeout(REPORTED_LATE_S):
+                await events.reported()

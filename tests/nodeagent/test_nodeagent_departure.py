@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from gleaner.actors.cluster import host_events
 from gleaner.actors.protocol.cluster import CloudNotice, HandedOver, JobSpec, NodeSeen, PreemptionNotice
 from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.nodeagent import departure
@@ -114,13 +115,17 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+async def stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, away: bool = False
+) -> AsyncIterator[Stage]:
+    """away: there is no Scheduler yet."""
     monkeypatch.setattr(departure, "AGAIN_S", 0.05)
     monkeypatch.setattr(departure, "MARGIN_S", 0.1)
     world = World()
     async with TestSystem(tmp_path, node=HOST) as system:
         system.spawn("rollout/manager", lambda: Manager(world))
-        system.spawn("cluster/scheduler", lambda: Reports(world))
+        if not away:
+            system.spawn("cluster/scheduler", lambda: Reports(world))
         system.spawn(f"{HOST}/notices", lambda: Reports(world))
         system.spawn(f"{HOST}/agent", lambda: Host(world))
         yield Stage(world, system)
@@ -245,6 +250,30 @@ async def test_unreachable_manager_is_retried_until_the_end(
         assert "new work" not in it.world.events
         it.world.deaf = False
         await it.world.until("new work")
+
+
+async def test_events_are_reported_in_order_when_the_scheduler_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_events, "ASK_DEADLINE_S", 0.1)
+    monkeypatch.setattr(departure, "REPORTED_LATE_S", 0.1)
+    async with stage(tmp_path, monkeypatch, away=True) as it:
+        await it.send(notice(30.0))
+        await it.world.until("withdraw 30")
+        await asyncio.sleep(0.2)
+        await it.send(NONE)
+        await it.world.until("is up", "new work")
+        it.system.spawn("cluster/scheduler", lambda: Reports(it.world))
+        await it.world.until("reports spared")
+    reported = [event for event in it.world.events if event.startswith("reports")]
+    assert reported == ["reports noticed", "reports drained", "reports spared"]
+
+
+async def test_empty_host_goes_without_a_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(departure, "REPORTED_LATE_S", 0.1)
+    async with stage(tmp_path, monkeypatch, away=True) as it:
+        await it.send(PreemptionNotice(deadline_s=60.0))
+        await it.world.until("goes")
 
 
 async def test_invalid_deadline_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
