@@ -5,16 +5,18 @@ writing a file whole or not at all, forgetting journals of old jobs, freeing the
 keeping a folder private. `agent.lock` belongs to `state_lock`.
 """
 
+import errno
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gleaner.nodeagent.exit_codes import NO_STATE, CannotRun
+from gleaner.nodeagent.exit_codes import NO_STATE, CannotRun, NoSpace
 from gleaner.nodeagent.state_lock import (
     AGENT_FILE,
     CONTROL_SOCKET,
@@ -132,9 +134,22 @@ def state_base() -> Path:
     return (Path(home) if home else Path.home() / ".local" / "state") / "gleaner"
 
 
+@contextmanager
+def space_needed(path: Path) -> Iterator[None]:
+    """The content writes this file. Raises NoSpace for a full disk, which may have space again later."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise NoSpace(f"{path} cannot be written: {problem.strerror}; free space there") from problem
+
+
 def publish_agent(state_dir: Path, agent: AgentFile) -> None:
-    """Write the agent's address. Raises OSError."""
-    write_whole(state_dir / AGENT_FILE, msgspec.json.format(msgspec.json.encode(agent), indent=2))
+    """Write the agent's address. Raises NoSpace, OSError."""
+    path = state_dir / AGENT_FILE
+    with space_needed(path):
+        write_whole(path, msgspec.json.format(msgspec.json.encode(agent), indent=2))
 
 
 def withdraw_agent(state_dir: Path) -> None:
@@ -178,10 +193,11 @@ class ProcessFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def publish_process(state_dir: Path, kind: str, process: ProcessFile) -> None:
-    """Write the address of a child process. Raises OSError."""
-    folder = state_dir / PROCESSES
-    folder.mkdir(exist_ok=True)
-    write_whole(folder / f"{kind}.json", msgspec.json.encode(process))
+    """Write the address of a child process. Raises NoSpace, OSError."""
+    path = state_dir / PROCESSES / f"{kind}.json"
+    with space_needed(path):
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, msgspec.json.encode(process))
 
 
 def find_process(state_dir: Path, kind: str, pid: int) -> Peer | None:

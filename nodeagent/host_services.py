@@ -139,7 +139,7 @@ class HostServices(Protocol):
         """Keep other node agents off until `release` or the end of this process. Raises CannotRun."""
 
     def publish_agent(self, state_dir: Path, agent: AgentFile) -> None:
-        """Write the agent's address. Raises OSError."""
+        """Write the agent's address. Raises NoSpace, OSError."""
 
     def withdraw_agent(self, state_dir: Path) -> None:
         """Remove the files with the addresses of the agent and of its children."""
@@ -149,7 +149,7 @@ class HostServices(Protocol):
         alone."""
 
     def publish_process(self, state_dir: Path, kind: str, process: ProcessFile) -> None:
-        """Write the address of a child process. Raises OSError."""
+        """Write the address of a child process. Raises NoSpace, OSError."""
 
     def find_process(self, state_dir: Path, kind: str, pid: int) -> Peer | None:
         """The address of the child process `kind` with this `pid`; None until the process has written it."""

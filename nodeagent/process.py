@@ -14,9 +14,8 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from gleaner.actors.cluster.job import config_of
 from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, NoSpace, as_cannot_run
@@ -42,7 +41,7 @@ async def serve(order: ChildCommand, stop: Shutdown, services: HostServices) -> 
     Raises CannotRun, ConfigError, BadKeys, RefusedToListen, CannotListen, JournalError.
     """
     kind, location = order.kind, order.location
-    await _space(services, location.state_dir, stop)
+    await _written(lambda: services.prepare(location.state_dir), services, stop)
     job = services.read_job(order.job_file)
     location = replace(location, job=job.run_id)
     config = config_of(job)
@@ -67,11 +66,8 @@ async def serve(order: ChildCommand, stop: Shutdown, services: HostServices) -> 
     async with open_system(location, bounds, services) as system:
         system.tracer = tracer
         local = system.wire.local
-        services.publish_process(
-            location.state_dir,
-            kind,
-            ProcessFile(endpoint=local.endpoint, public_key=local.public_key, pid=system.machine.pid),
-        )
+        own = ProcessFile(endpoint=local.endpoint, public_key=local.public_key, pid=system.machine.pid)
+        await _written(lambda: services.publish_process(location.state_dir, kind, own), services, stop)
         log.info("%s of job %s listens at %s", kind, job.run_id, local.endpoint)
         reporter = RestartReporter(system)
         tree = Supervisor(system, spec, on_failure=gave_up, on_restart=reporter)
@@ -89,17 +85,17 @@ async def serve(order: ChildCommand, stop: Shutdown, services: HostServices) -> 
     return OK
 
 
-async def _space(services: HostServices, state_dir: Path, stop: Shutdown) -> None:
-    """Wait until the state directory is writable, or for `stop`. A process that starts while its disk is full
-    waits here: an exit and a restart would only use up the restarts of its supervisor, and fail the job. It
-    has no actors yet, so it reports the reason on standard error. Raises CannotRun where waiting does not
-    help.
+async def _written(write: Callable[[], None], services: HostServices, stop: Shutdown) -> None:
+    """Write into the state directory as soon as its disk has space, or `stop` is set. A process that starts
+    while its disk is full waits here: an exit and a restart would only use up the restarts of its supervisor,
+    and fail the job. It has no actors yet, so it reports the reason on standard error. Raises CannotRun where
+    waiting does not help.
     """
     loop = asyncio.get_running_loop()
     told_s = -math.inf
     while True:
         try:
-            services.prepare(state_dir)
+            write()
             return
         except NoSpace as full:
             if stop.is_set():

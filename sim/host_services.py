@@ -20,7 +20,14 @@ from gleaner.configs.schema import Traces
 from gleaner.nodeagent.adapters import AdapterFactory
 from gleaner.nodeagent.cluster_view import ClusterView
 from gleaner.nodeagent.exit_codes import IN_USE, USAGE, CannotRun, NoSpace
-from gleaner.nodeagent.files import JOBS_KEPT, OVER_FILE, PROCESSES, AgentFile, ProcessFile
+from gleaner.nodeagent.files import (
+    JOBS_KEPT,
+    OVER_FILE,
+    PROCESSES,
+    AgentFile,
+    ProcessFile,
+    space_needed,
+)
 from gleaner.nodeagent.host import LOG_BYTES, ProcessLocation
 from gleaner.nodeagent.host_services import ClosingTracer, Control, FleetHosts, ResourceHold, Sockets
 from gleaner.nodeagent.job_file import job_file
@@ -132,7 +139,9 @@ class SimHostServices:
         return _Lock(self._host, str(state_dir), self._process)
 
     def publish_agent(self, state_dir: Path, agent: AgentFile) -> None:
-        self._host.disk.files.write(f"{state_dir}/{AGENT_FILE}", msgspec.json.encode(agent))
+        path = state_dir / AGENT_FILE
+        with space_needed(path):
+            self._host.disk.files.write(str(path), msgspec.json.encode(agent))
 
     def withdraw_agent(self, state_dir: Path) -> None:
         files = self._host.disk.files
@@ -144,7 +153,9 @@ class SimHostServices:
             self.withdraw_agent(state_dir)
 
     def publish_process(self, state_dir: Path, kind: str, process: ProcessFile) -> None:
-        self._host.disk.files.write(f"{state_dir}/{PROCESSES}/{kind}.json", msgspec.json.encode(process))
+        path = state_dir / PROCESSES / f"{kind}.json"
+        with space_needed(path):
+            self._host.disk.files.write(str(path), msgspec.json.encode(process))
 
     def find_process(self, state_dir: Path, kind: str, pid: int) -> Peer | None:
         path = f"{state_dir}/{PROCESSES}/{kind}.json"

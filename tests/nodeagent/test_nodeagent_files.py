@@ -1,5 +1,6 @@
 """Files of a node agent: its address file is valid only while a living agent holds the lock."""
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,16 @@ from postgres_server import PostgresServer
 
 from gleaner.actors.training.job_journal import BeganIn
 from gleaner.nodeagent import files
-from gleaner.nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
+from gleaner.nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun, NoSpace
 from gleaner.nodeagent.files import (
     AgentFile,
+    ProcessFile,
     find_agent,
     forget_old_jobs,
     make_private,
     mark_over,
     publish_agent,
+    publish_process,
     withdraw_agent,
 )
 from gleaner.nodeagent.host import ProcessLocation
@@ -138,3 +141,27 @@ async def test_database_with_too_many_unfinished_jobs_takes_no_other(
     assert refused.value.code == NO_STATE
     journal = await services.open_job_journals(replace(location, job="a"), 0.0)  # one of them may be resumed
     await journal.close()
+
+
+def test_address_on_a_full_disk_is_no_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process waits for space where it would otherwise end."""
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_whole", full)
+    with pytest.raises(NoSpace, match=r"trainer\.json cannot be written: No space left on device; free"):
+        publish_process(tmp_path, "trainer", ProcessFile(endpoint="tcp://1", public_key="", pid=1))
+    with pytest.raises(NoSpace, match=r"agent\.json"):
+        publish_agent(tmp_path, AGENT)
+
+
+def test_other_failures_of_an_address_are_raised_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path, data: bytes) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(files, "write_whole", read_only)
+    with pytest.raises(OSError, match="Read-only file system"):
+        publish_agent(tmp_path, AGENT)

@@ -3,6 +3,8 @@
 The processes wait for space, and a failure during that time is still reported.
 """
 
+from pathlib import Path
+
 import pytest
 from whole_system import SMALL
 
@@ -11,6 +13,7 @@ from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.fault_injector import FaultInjector
+from gleaner.sim.host_services import SimHostServices
 from gleaner.sim.run_setup import RunSetup
 
 
@@ -30,6 +33,31 @@ def test_process_killed_on_full_disk_waits_for_space(host: str, kind: str) -> No
     waited = [(at_s, text) for at_s, process, text in outcome.printed if process == f"{host}/{kind}"]
     assert len(waited) == 1  # once, not at every poll
     assert "no space is left" in waited[0][1]
+
+
+def test_process_waits_for_space_to_write_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk gets full between the process's first look at it and the file with its address."""
+    cluster = SimCluster(RunSetup(load("quickstart", SMALL), seed=5, deadline_s=200.0))
+    breaking = FaultInjector(cluster)
+    prepare = SimHostServices.prepare
+    filled: list[bool] = []
+
+    def prepare_and_fill(services: SimHostServices, state_dir: Path) -> None:
+        prepare(services, state_dir)
+        process = cluster.hosts["head"].find("rollout")
+        if process is not None and process.pid == services.machine.pid and cluster.loop.now_s > 3.0:
+            filled.append(breaking.fill_disk("head"))
+
+    monkeypatch.setattr(SimHostServices, "prepare", prepare_and_fill)
+    breaking.at(3.5, lambda: breaking.kill_process("head", "rollout"))
+    breaking.at(30.0, lambda: breaking.empty_disk("head"))
+    outcome = cluster.run()
+    assert filled == [True]
+    assert (outcome.ended, outcome.reason) == ("done", "")
+    assert outcome.findings == []
+    waited = [text for _, process, text in outcome.printed if process == "head/rollout"]
+    assert len(waited) == 1
+    assert "rollout.json cannot be written: no space is left" in waited[0]
 
 
 def test_repeated_child_failures_end_job_despite_full_disk() -> None:
