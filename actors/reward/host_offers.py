@@ -75,6 +75,8 @@ class HostOffers:
     def scored(self, message: ItemsScored) -> None:
         """Results of a host. Raises Refused for one whose offer does not count: it sends them again."""
         self.require(message.host, message.epoch)
+        link = self._offers[message.host].link
+        link.received((result.id, result.attempt) for result in message.results)
         for result in message.results:
             status, score = result.status, result.score
             valid = status in OURS or (status in PROGRAMS and score is not None and math.isfinite(score))

@@ -177,6 +177,8 @@ class ItemDispatch:
         item = self.items.get(item_id)
         if item is None and not self.verdicts.has(item_id):  # its request comes later: this service is new
             self._held.pop(item_id, None)
+            if verdict.status not in OURS and stage in self.stages:
+                self.hosts.took(stage, took_s)
             self.verdicts.keep_stray(item_id, verdict)
             return
         if item is None or item.stage != stage:

@@ -5,7 +5,7 @@ host's own. Knows nothing of the host's end: the proxy watches it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gleaner.actors.protocol.reward import CancelItems, ItemToScore, ResizeWorkers, ScoreItems
 from gleaner.actors.reward.assignment.open_items import RewardItem
@@ -50,6 +50,14 @@ class RemoteWorkers:
             part_bytes += len(item.work)
         if part:
             self._ctx.background(self._send(part), "give")
+
+    def received(self, attempts: Iterable[tuple[str, int]]) -> None:
+        """The host has these items with these attempts, or had them: the answer to the message that brought
+        them may be lost."""
+        for name, attempt in attempts:
+            item = self._sending.get(name)
+            if item is not None and item.attempt <= attempt:
+                del self._sending[name]
 
     def cancel(self, items: Sequence[str]) -> None:
         """See `HostLink`. A message that was not received is repeated without them."""

@@ -58,6 +58,22 @@ async def test_repeated_message_has_no_cancelled_item(monkeypatch: pytest.Monkey
     assert [one.items for one in ctx.sent if isinstance(one, CancelItems)] == [["a", "c"]]
 
 
+async def test_item_is_not_repeated_when_its_result_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_workers, "RETRY_S", 0.0)
+    ctx = Unreachable()
+    host = Address(name="far/reward", endpoint="tcp://1", incarnation=1)
+    link = RemoteWorkers(cast("Context", ctx), host, "1.1")
+    items = [RewardItem(name, "step-1", 0.0, "score", b"") for name in ("a", "b")]
+    items[1].attempts = 1
+    link.give("score", items)
+    await asyncio.sleep(0)
+    link.received([("a", 0), ("b", 0)])  # b's result is that of the attempt before
+    ctx.fail.set()
+    await asyncio.gather(*ctx.tasks)
+    given = [[item.id for item in one.items] for one in ctx.sent if isinstance(one, ScoreItems)]
+    assert given == [["a", "b"], ["b"]]
+
+
 async def test_next_attempt_is_repeated_when_the_one_before_was_received(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

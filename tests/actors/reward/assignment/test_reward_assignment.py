@@ -221,6 +221,18 @@ async def test_result_before_its_request_is_no_late_one() -> None:
     assert (await dispatch.submit(item("r0"))).score == 1.0
 
 
+async def test_result_before_its_request_gives_the_duration_of_items() -> None:
+    """A service that restarted has no other one yet, and would give a host eight items for each worker."""
+    dispatch = ItemDispatch(["score"], 1000, 2)
+    link = _Link()
+    dispatch.join("h", {"score": 2}, link, {"r0": 0})
+    dispatch.result("h", "r0", "score", Verdict(1.0, OK, ""), 1.0, attempt=0)
+    dispatch.result("h", "r1", "no-stage", Verdict(1.0, OK, ""), 1e-6, attempt=0)
+    for number in range(2, 9):
+        dispatch.submit(item(f"r{number}"))
+    assert link.given == ["r2", "r3"]
+
+
 async def test_failure_of_an_earlier_attempt_is_late() -> None:
     """A host repeats a result whose receipt it did not see."""
     dispatch = ItemDispatch(["score"], 1000, 3)
