@@ -12,6 +12,7 @@ from gleaner.configs.sections.operation import Ablation, Limits, Loggers, Traces
 from gleaner.configs.sections.rewards import (
     Function,
     Http,
+    Jobs,
     Judge,
     Planner,
     Reward,
@@ -36,6 +37,7 @@ __all__ = [
     "Gateway",
     "Http",
     "Job",
+    "Jobs",
     "Judge",
     "JudgePart",
     "Limits",

@@ -13,13 +13,14 @@ import msgspec
 
 from gleaner.actors.gateway.gateway import HttpEntry
 from gleaner.actors.names import REWARD, REWARD_SERVICE
+from gleaner.actors.reward.assignment.jobs import JobLimits
 from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
 from gleaner.actors.reward.scoring import ScorerUnusable, WorkerDied, WorkerHung, WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.text_tasks import SCORER, text_tasks
 from gleaner.actors.reward_service.asking import Scoring
 from gleaner.actors.reward_service.service import RewardService
-from gleaner.configs.schema import Config
+from gleaner.configs.schema import Config, Jobs
 from gleaner.nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun, as_cannot_run
 from gleaner.nodeagent.host import Bounds, ProcessLocation
 from gleaner.nodeagent.host_services import HostServices
@@ -101,7 +102,13 @@ async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostSe
             one_for_one(
                 child(
                     REWARD,
-                    lambda: RewardProxy(settings, "", services.adapters.start_scorer, _scorer(config)),
+                    lambda: RewardProxy(
+                        settings,
+                        "",
+                        services.adapters.start_scorer,
+                        _scorer(config),
+                        limits_of(config.reward.jobs),
+                    ),
                     shutdown_s=STOP_S,
                 ),
                 child(
@@ -121,6 +128,11 @@ async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostSe
         raise as_cannot_run(failures[0]) or CannotRun(FAILED, str(failures[0]))
     log.info("stopped in order")
     return OK
+
+
+def limits_of(jobs: Jobs) -> JobLimits:
+    """The limits of each job that shares the service."""
+    return JobLimits(**msgspec.structs.asdict(jobs))
 
 
 class _Announced:

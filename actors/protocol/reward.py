@@ -31,13 +31,15 @@ class Score(Message, frozen=True):
 
 class ScoreText(Message, frozen=True):
     """Score the text `response` to a problem that comes with it. Keyed by the request. task: one of the
-    settings; entry: the problem, JSON of `gleaner.actors.reward.entries.Entry`."""
+    settings; entry: the problem, JSON of `gleaner.actors.reward.entries.Entry`. job: of several that share
+    the service."""
 
     request: str
     task: str
     entry: bytes
     response: str
     batch: str
+    job: str = ""
 
 
 class RunCode(Message, frozen=True):
@@ -246,6 +248,22 @@ class RewardBatchState(msgspec.Struct, frozen=True, kw_only=True):
     complete_in_s: float | None
 
 
+class JobState(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that shares a service: the weight of its share; items that wait and run; those that were scored,
+    with the seconds of workers that these took, by stage; workers that ended with an item of it; items that
+    were refused; seconds for which it is still refused, since its items ended too many workers."""
+
+    name: str
+    weight: float
+    queued: int
+    running: int
+    scored: int
+    worker_s: dict[str, float]
+    lost: int
+    refused: int
+    sick_for_s: float
+
+
 class ItemState(msgspec.Struct, frozen=True, kw_only=True):
     """One request: its state in words, its batch, stage, attempts and host, for how long it has been there,
     and how many items are in front of it."""
@@ -267,3 +285,4 @@ class RewardState(Message, frozen=True):
     hosts: list[RewardHostState]
     batches: list[RewardBatchState]
     item: ItemState | None = None
+    jobs: list[JobState] = []

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from gleaner.actors.reward.assignment.batches import RewardBatch, RewardBatches
 from gleaner.actors.reward.assignment.hosts import ScoringHosts
+from gleaner.actors.reward.assignment.jobs import JobLimits, RewardJobs
 from gleaner.actors.reward.assignment.open_items import OpenItems, RewardItem
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.verdict_cache import VerdictCache
@@ -45,12 +46,16 @@ class ItemDispatch:
         stages: of items, by name.
         most_waiting: items that may wait for a worker.
         attempts: tries of an item whose results are failures of ours, each on a host.
+        limits: of each of several jobs that share the service.
     """
 
-    def __init__(self, stages: Sequence[str], most_waiting: int, attempts: int) -> None:
+    def __init__(
+        self, stages: Sequence[str], most_waiting: int, attempts: int, limits: JobLimits | None = None
+    ) -> None:
         self.stages = list(stages)
         self._attempts = attempts
-        self.items = OpenItems(most_waiting)
+        self.jobs = RewardJobs(limits)
+        self.items = OpenItems(most_waiting, self.jobs)
         self.hosts = ScoringHosts()
         self.batches = RewardBatches()
         self.verdicts = VerdictCache()
@@ -67,13 +72,15 @@ class ItemDispatch:
         return iter(self.items)
 
     def submit(self, item: RewardItem) -> asyncio.Future[Verdict]:
-        """The verdict of an item, when it is there; that of an open item of the same id. Raises `TooMany`."""
+        """The verdict of an item, when it is there; that of an open item of the same id. Raises `TooMany`,
+        `JobSick`."""
         if (open_ := self._done.get(item.id)) is not None:
             return open_
         done: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         if (known := self.verdicts.get(item.batch, item.id)) is not None:
             done.set_result(known)
             return done
+        self.jobs.admit(item.job, asyncio.get_running_loop().time())
         self.items.add(item)
         self._done[item.id] = done
         self.batches.arrived(item.batch, item.arrival_s)
@@ -130,12 +137,15 @@ class ItemDispatch:
         self._held = {item: host for item, host in self._held.items() if host != name}
         lost = self.items.running_on(name)
         for item in lost:
+            if not item.open:  # its job is sick since the loss of an item before it
+                continue
             item.losses += 1
             self.counts["lost_with_host"] += 1
             if item.losses >= MOST_LOSSES:
                 self.items.end(item)
                 text = f"the hosts that scored it were lost, {item.losses} times"
                 self._settle(item, Verdict(None, LOST, text))
+                self._lost(item.job, text)
             else:
                 self.items.back(item)
         self.fill()
@@ -191,15 +201,17 @@ class ItemDispatch:
         self._release(item, holder)
         if verdict.status not in OURS:  # a failure of ours says nothing of how long an item takes
             self.hosts.took(stage, took_s)
-        if verdict.status in OURS and self._tried_again(item, host, attempt):
-            self.fill()
-            return
-        if holder and holder != host:
-            self._links[holder].cancel([item_id])
-        item.took_s = took_s
-        self.items.end(item)  # also one that waits: its host was given up, and answered after all
-        self.batches.scored(item)
-        self._settle(item, verdict)
+        if not (verdict.status in OURS and self._tried_again(item, host, attempt)):
+            if holder and holder != host:
+                self._links[holder].cancel([item_id])
+            item.took_s = took_s
+            if verdict.status not in OURS:
+                self.jobs.scored(item.job, stage, took_s)
+            self.items.end(item)  # also one that waits: its host was given up, and answered after all
+            self.batches.scored(item)
+            self._settle(item, verdict)
+        if verdict.status == LOST:
+            self._lost(item.job, verdict.detail)
         self.fill()
 
     def fill(self) -> None:
@@ -208,7 +220,10 @@ class ItemDispatch:
         given: dict[tuple[str, str], list[RewardItem]] = {}
         for stage in self.stages:
             while self.items.waiting_in(stage) and (host := self.hosts.choose(stage)) is not None:
-                item = self.items.next(stage, self.batches.complete_s)
+                jobs = self.jobs.next_of(
+                    self.items.jobs_waiting_in(stage), self.hosts.workers(stage), self.hosts.ahead(stage)
+                )
+                item = self.items.next(stage, jobs, self.batches.complete_s)
                 if item is None:
                     break
                 host = self.hosts.choose(stage, avoided=item.failed_on) or host
@@ -235,6 +250,23 @@ class ItemDispatch:
         self.counts["tried_elsewhere"] += 1
         self.items.back(item)
         return True
+
+    def _lost(self, job: str, text: str) -> None:
+        """A worker ended with an item of this job. If it is sick, its open items get no worker any more."""
+        if not self.jobs.lost(job, asyncio.get_running_loop().time()):
+            return
+        self.counts["sick_jobs"] += 1
+        verdict = Verdict(None, LOST, f"job {job} is stopped for a while, its items end workers: {text}")
+        running: dict[str, list[str]] = {}
+        for item in [item for item in self.items if item.job == job]:
+            if item.host:
+                running.setdefault(item.host, []).append(item.id)
+            self._release(item, item.host)
+            self.items.end(item)
+            self._settle(item, verdict)
+        for host, items in running.items():
+            if (link := self._links.get(host)) is not None:
+                link.cancel(items)
 
     def _runs_already(self, item: RewardItem, host: str) -> None:
         """This host has it since before this service began."""

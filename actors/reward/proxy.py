@@ -30,7 +30,8 @@ from gleaner.actors.protocol.reward import (
     WorkersTaken,
 )
 from gleaner.actors.reward import pipe
-from gleaner.actors.reward.assignment.open_items import RewardItem, TooMany
+from gleaner.actors.reward.assignment.jobs import JobLimits, JobSick, TooMany
+from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.host_offers import HostOffers
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.journal import RewardJournal
@@ -99,6 +100,7 @@ class RewardProxy(Actor):
         tokenizer_dir: checkpoint directory whose tokenizer turns tokens into text.
         start_worker: starts a process that scores.
         scorer: what the workers run; None: the task of the settings.
+        jobs: limits of the jobs that share it, where there are several.
     """
 
     def __init__(
@@ -107,12 +109,13 @@ class RewardProxy(Actor):
         tokenizer_dir: str,
         start_worker: StartWorker,
         scorer: WorkerSpec | None = None,
+        jobs: JobLimits | None = None,
     ) -> None:
         self._limits = settings.reward
         self._pool = WorkerPool(
             scorer or worker_spec(settings, tokenizer_dir), start_worker, pool_limits(settings.reward)
         )
-        self._dispatch = ItemDispatch([SCORE], settings.reward.max_queue, settings.reward.attempts)
+        self._dispatch = ItemDispatch([SCORE], settings.reward.max_queue, settings.reward.attempts, jobs)
         self._given: Counter[str] = Counter()  # verdicts, by status
         self._learnt: LearntLimits | None = None  # with adaptive timeouts
 
@@ -187,11 +190,15 @@ class RewardProxy(Actor):
         except pipe.BadFrame as problem:
             raise Refused(f"{message.request}: {problem}") from problem
         deferred = Deferred()
-        item = RewardItem(message.request, message.batch, self.ctx.now(), SCORE, packed)
+        job = message.job if isinstance(message, ScoreText) else ""
+        item = RewardItem(message.request, message.batch, self.ctx.now(), SCORE, packed, job)
         try:
             verdict = self._dispatch.submit(item)
         except TooMany as full:
             deferred.answer(Overloaded(str(full)))
+            return deferred
+        except JobSick as sick:
+            deferred.answer(Refused(str(sick)))
             return deferred
         verdict.add_done_callback(partial(self._answer, message, deferred))
         batch = self._dispatch.batches.get(message.batch)

@@ -5,6 +5,7 @@ from collections import Counter
 
 from gleaner.actors.protocol.reward import (
     ItemState,
+    JobState,
     RewardBatchState,
     RewardHostState,
     RewardState,
@@ -57,6 +58,20 @@ def state_of(dispatch: ItemDispatch, planned: dict[str, int], now_s: float, requ
             for batch in dispatch.batches.active()
         ],
         item=_item(dispatch, request, now_s) if request else None,
+        jobs=[
+            JobState(
+                name=job.name,
+                weight=job.weight,
+                queued=job.queued,
+                running=job.running,
+                scored=job.scored,
+                worker_s=dict(job.worker_s),
+                lost=job.lost,
+                refused=job.refused,
+                sick_for_s=max(job.sick_until_s - now_s, 0.0),
+            )
+            for job in dispatch.jobs
+        ],
     )
 
 

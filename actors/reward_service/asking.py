@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gleaner.actors.gateway.ask import AskError
-from gleaner.actors.protocol.reward import CodeRan
+from gleaner.actors.protocol.reward import CodeRan, RewardState
 from gleaner.actors.reward.entries import Entry
 
 
@@ -17,13 +17,14 @@ class ScoringAsk:
     """One response.
 
     task: of the settings. entry: the problem, as it came with the request. batch: items that one training
-    step of the client waits for. deadline_s: for the verdict.
+    step of the client waits for. job: of the client. deadline_s: for the verdict.
     """
 
     task: str
     entry: Entry
     response: str
     batch: str = ""
+    job: str = ""
     deadline_s: float = 600.0
 
 
@@ -80,6 +81,9 @@ class Scoring(Protocol):
 
     async def run(self, ask: RunAsk) -> CodeRan:
         """What a program did. A caller that is cancelled cancels it. Raises Outage, QueueFull."""
+
+    async def state(self) -> RewardState:
+        """Workers, hosts, jobs and batches. Raises Outage."""
 
 
 class KnownTasks(Protocol):

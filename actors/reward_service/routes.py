@@ -1,6 +1,7 @@
 """Routes of the reward service: each wire reads its body, asks for scores, writes its answer. Adapter."""
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +14,10 @@ from gleaner.actors.gateway.ask import BadAsk
 from gleaner.actors.gateway.calls import json, read_body, read_query
 from gleaner.actors.gateway.metrics import Figures
 from gleaner.actors.gateway.openapi import PATH, document
+from gleaner.actors.protocol.reward import RewardState
 from gleaner.actors.reward.entries import Entry
-from gleaner.actors.reward_service import sandbox_fusion, wires
-from gleaner.actors.reward_service.asking import KnownTasks, Scored, Scoring, ScoringAsk
+from gleaner.actors.reward_service import client_jobs, sandbox_fusion, wires
+from gleaner.actors.reward_service.asking import KnownTasks, Outage, Scored, Scoring, ScoringAsk
 from gleaner.actors.reward_service.given_problems import task_of, with_label_as_tests
 from gleaner.actors.reward_service.refusals import ERRORS
 from gleaner.actors.reward_service.task_results import SubmittedTask, TaskResults
@@ -98,6 +100,7 @@ async def roll_submit(desk: ServiceContext, request: web.Request) -> web.StreamR
         entry=_checked(desk, name, entry),
         response=response,
         batch=_batch(request, wires.batch_of_roll(body)),
+        job=_job(request),
         deadline_s=body.timeout,
     )
     now_s = asyncio.get_running_loop().time
@@ -145,14 +148,21 @@ async def health(desk: ServiceContext, request: web.Request) -> web.StreamRespon
 
 
 async def metrics(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
-    return web.Response(body=desk.figures.text(None, None), content_type="text/plain")
+    text = desk.figures.text(None, None)
+    with contextlib.suppress(Outage):  # the figures of HTTP are there without the proxy
+        text += client_jobs.metrics((await desk.scoring.state()).jobs)
+    return web.Response(body=text, content_type="text/plain")
+
+
+async def state(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    return json(await desk.scoring.state())
 
 
 async def _scored(
     desk: ServiceContext, request: web.Request, asked: str, items: Sequence[wires.Item], own: str = ""
 ) -> list[Scored]:
     """The scores of all items; the first that has none cancels the others. Raises what `Scoring` does."""
-    batch = _batch(request)
+    batch, job = _batch(request), _job(request)
     task = task_of(desk.tasks.names, asked, own)
     asks = [
         ScoringAsk(
@@ -160,6 +170,7 @@ async def _scored(
             entry=_checked(desk, task, entry),
             response=response,
             batch=batch,
+            job=job,
             deadline_s=desk.settings.deadline_s,
         )
         for entry, response in items
@@ -186,10 +197,16 @@ def _checked(desk: ServiceContext, task: str, entry: Entry) -> Entry:
     raise BadAsk(f"task {task} cannot score this problem: {problem}", "body")
 
 
+def _job(request: web.Request) -> str:
+    """The job that the request belongs to. Raises BadAsk."""
+    return client_jobs.job_of(request.headers, request.remote or "")
+
+
 def _batch(request: web.Request, own: str = "") -> str:
-    """The key of the batch: the client's own, in what its API key has; else one of each API key or host."""
+    """The key of the batch: the client's own, in what its API key and its job have."""
     shown = request.headers.get("Authorization") or request.headers.get("X-API-Key") or request.remote or ""
-    return hashlib.blake2b(f"{shown}\0{own}".encode("utf-8", "replace"), digest_size=8).hexdigest()
+    job = request.headers.get(client_jobs.HEADER, "")
+    return hashlib.blake2b(f"{shown}\0{own}\0{job}".encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 WIRES = (
@@ -222,6 +239,9 @@ WIRES = (
         sandbox_fusion.RunCodeBody, answer=sandbox_fusion.RunCodeAnswer,
     ),
     ServiceRoute("GET", "/health", health, "Whether the service is up.", kind="open"),
+    ServiceRoute(
+        "GET", "/state", state, "Workers, and the jobs that share them.", answer=RewardState, kind="control"
+    ),
     ServiceRoute("GET", "/metrics", metrics, "Figures, in Prometheus' text format.", kind="control"),
 )  # fmt: skip
 

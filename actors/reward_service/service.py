@@ -14,6 +14,8 @@ from gleaner.actors.protocol.reward import (
     BatchEnded,
     CancelScores,
     CodeRan,
+    RewardState,
+    RewardStatus,
     RunCode,
     ScoreText,
     Verdict,
@@ -26,6 +28,7 @@ from gleaner.supervisor import Actor, AskFailed, AskTimeout, Message, Overloaded
 
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Seconds before an item is sent again that was not taken."""
+STATUS_DEADLINE_S = 5.0
 Answer = TypeVar("Answer", Verdict, CodeRan)
 MakeEntry = Callable[[Scoring], HttpEntry]
 """An HTTP server in front of `Scoring`, closed when created."""
@@ -50,7 +53,12 @@ class RewardService(Actor):
         """See `Scoring`."""
         entry, batch = packed(ask.entry), self._batches.arrive(ask.batch)
         message = ScoreText(
-            request=self._new_request(), task=ask.task, entry=entry, response=ask.response, batch=batch
+            request=self._new_request(),
+            task=ask.task,
+            entry=entry,
+            response=ask.response,
+            batch=batch,
+            job=ask.job,
         )
         try:
             return _scored(await self._answer(message, ask.deadline_s, Verdict))
@@ -69,6 +77,15 @@ class RewardService(Actor):
             compile_s=ask.compile_s,
         )
         return await self._answer(message, self._deadline_s, CodeRan)
+
+    async def state(self) -> RewardState:
+        """See `Scoring`."""
+        try:
+            return await self.ctx.ask(
+                REWARD, RewardStatus(), deadline_s=STATUS_DEADLINE_S, expect=RewardState
+            )
+        except AskFailed as problem:
+            raise Outage(str(problem)) from problem
 
     def _new_request(self) -> str:
         self._asked += 1

@@ -214,6 +214,26 @@ class Timeouts(Section, frozen=True, kw_only=True):
             raise ValueError(f"min_s: expected at most max_s ({self.max_s:g}), got {self.min_s:g}")
 
 
+class Jobs(Section, frozen=True, kw_only=True):
+    """Jobs that share a reward service (`rlctl reward serve`, docs/rewards.md#many-jobs). A client names its
+    job in the header X-Gleaner-Job; without it each API key is a job."""
+
+    max_queued: Annotated[int, Meta(ge=0, le=2**16)] = 0
+    """Items of one job that may wait; more are answered 429. 0: as many as `reward.max_queue`."""
+    max_workers: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """Workers that may have items of one job at a time. 0: all."""
+    weights: dict[str, Positive] = {}
+    """Weight of a job in the shares of the workers, by its name; 1 for the others. A job with waiting items
+    has at least its share."""
+    losses: Annotated[int, Meta(ge=0, le=1000)] = 16
+    """Workers that the items of one job may end within `losses_within_s`; then the job is refused with 503
+    for `sick_s`, and the others keep their workers. 0: any number."""
+    losses_within_s: Positive = 60.0
+    """Time in which lost workers of a job count together."""
+    sick_s: Positive = 60.0
+    """For how long such a job is refused."""
+
+
 class Reward(Section, frozen=True, kw_only=True):
     """Scoring of answers."""
 
@@ -248,6 +268,7 @@ class Reward(Section, frozen=True, kw_only=True):
     planner: Planner = Planner()
     judge: Judge = Judge()
     timeouts: Timeouts = Timeouts()
+    jobs: Jobs = Jobs()
 
     @property
     def worker_s(self) -> float:

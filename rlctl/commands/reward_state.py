@@ -17,7 +17,7 @@ from gleaner.rlctl.commands.terminal import (
     print_json,
     run_async,
 )
-from gleaner.rlctl.errors import NOTHING, OK, nothing
+from gleaner.rlctl.errors import NOTHING, OK, nothing, usage
 from gleaner.rlctl.quantity_format import age
 
 if TYPE_CHECKING:  # their import takes longer than the help of the command
@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # their import takes longer than the help of the command
 
 _PS = """\
 Show the reward tier of a running job: its stages, its hosts, and the batches whose verdicts steps wait for.
+
+Where several jobs share a service (--url), each has a row: what of it waits and runs, and what it used.
 
 WORKERS are those that get items now, MOST those that the hosts can have, PLANNED those of the last plan
 (reward.planner). A batch is complete in DUE if nothing queues, as the last one of its kind foresees; the
@@ -38,11 +40,15 @@ REQUEST is its id, such as step-12/3/1 (batch, group, sample), as `rlctl tap` an
 
 _PS_EXAMPLES = """\
   rlctl reward ps
-  rlctl reward ps --json | jq .batches"""
+  rlctl reward ps --json | jq .batches
+  rlctl reward ps --url http://127.0.0.1:8900"""
 
 _TAP_EXAMPLES = """\
   rlctl reward tap step-12/3/1"""
 
+KEY_ENV = "GLEANER_API_KEY"
+URL_DEADLINE_S = 10.0
+MOST_BYTES = 16 * 2**20
 _STAGES = (
     Column("STAGE"),
     Column("WORKERS", right=True),
@@ -63,6 +69,17 @@ _BATCHES = (
     Column("AGE", right=True),
     Column("DUE", right=True),
 )
+_JOBS = (
+    Column("JOB"),
+    Column("WEIGHT", right=True),
+    Column("QUEUED", right=True),
+    Column("RUNNING", right=True),
+    Column("SCORED", right=True),
+    Column("WORKER TIME", right=True),
+    Column("LOST WORKERS", right=True),
+    Column("REFUSED", right=True),
+    Column("SICK", right=True),
+)
 
 
 def add(kinds: Subparsers) -> None:
@@ -72,6 +89,12 @@ def add(kinds: Subparsers) -> None:
     )
     tapped = add_command(
         kinds, "tap", tap, help="show where one request is", description=_TAP, examples=_TAP_EXAMPLES
+    )
+    shown.add_argument(
+        "--url",
+        default="",
+        metavar="URL",
+        help=f"of a reward service (rlctl reward serve); its API key is in {KEY_ENV}",
     )
     tapped.add_argument("request", metavar="REQUEST", help="id of a request")
     for parser in (shown, tapped):
@@ -86,7 +109,13 @@ def ps(args: argparse.Namespace) -> int:
         print_json(state)
         return OK
     out = console()
-    for columns, rows in ((_STAGES, stages(state)), (_HOSTS, hosts(state)), (_BATCHES, batches(state))):
+    shown = (
+        (_STAGES, stages(state)),
+        (_HOSTS, hosts(state)),
+        (_JOBS, jobs(state)),
+        (_BATCHES, batches(state)),
+    )
+    for columns, rows in shown:
         if rows:
             out.print(fitted(columns, rows, out.width))
     return OK
@@ -134,6 +163,25 @@ def hosts(state: RewardState) -> list[Sequence[str]]:
     ]
 
 
+def jobs(state: RewardState) -> list[Sequence[str]]:
+    """The rows of the jobs, where several share the service."""
+    return [
+        (
+            one.name,
+            f"{one.weight:g}",
+            str(one.queued),
+            str(one.running),
+            str(one.scored),
+            age(sum(one.worker_s.values())),
+            str(one.lost),
+            str(one.refused),
+            Styled(age(one.sick_for_s) if one.sick_for_s else "-", "red" if one.sick_for_s else ""),
+        )
+        for one in state.jobs
+        if one.name
+    ]
+
+
 def batches(state: RewardState) -> list[Sequence[str]]:
     """The rows of the batches, the earliest first."""
     due_last = sorted(
@@ -169,7 +217,32 @@ def line_of(item: ItemState) -> str:
     )
 
 
+def _served(url: str) -> RewardState:
+    """The state of a reward service."""
+    import os
+    import urllib.request
+
+    import msgspec
+
+    from gleaner.actors.protocol.reward import RewardState
+
+    if not url.startswith(("http://", "https://")):
+        raise usage(f"--url {url!r}: expected http://HOST:PORT")
+    key = os.environ.get(KEY_ENV, "")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    request = urllib.request.Request(f"{url.rstrip('/')}/state", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=URL_DEADLINE_S) as answer:
+            return msgspec.json.decode(answer.read(MOST_BYTES), type=RewardState)
+    except (OSError, ValueError) as problem:
+        hint = f"; set {KEY_ENV}" if "401" in str(problem) else ""
+        raise nothing(f"no reward service answers at {url}: {problem}{hint}") from problem
+
+
 def _asked(args: argparse.Namespace, request: str = "") -> RewardState:
+    if url := getattr(args, "url", ""):
+        return _served(url)
+
     async def ask() -> RewardState:
         from gleaner.actors.names import REWARD
         from gleaner.actors.protocol.reward import RewardState, RewardStatus

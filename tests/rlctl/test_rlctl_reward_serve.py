@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,7 +15,7 @@ import psutil
 import pytest
 
 from gleaner.rlctl.__main__ import main
-from gleaner.rlctl.errors import USAGE
+from gleaner.rlctl.errors import NOTHING, USAGE
 
 FUNCTION = """
 def score(response, answer):
@@ -106,3 +108,74 @@ def test_unusable_options_are_refused_by_name(
 ) -> None:
     assert main(["reward", "serve", "job.toml", *words]) == USAGE
     assert why in capsys.readouterr().err
+
+
+class Client(threading.Thread):
+    """A trainer of one job, which scores `count` responses one after the other and repeats what has no
+    score."""
+
+    def __init__(self, url: str, job: str, count: int) -> None:
+        super().__init__(daemon=True)
+        self._url, self._job, self._count = url, job, count
+        self.scores: list[float] = []
+        self.again = 0
+
+    def run(self) -> None:
+        for number in range(self._count):
+            response = f"It is {number}" if number % 3 else "It is nothing"
+            body = json.dumps({"prompt": "", "response": response, "label": str(number)}).encode()
+            self.scores.append(self._scored(body))
+
+    def _scored(self, body: bytes) -> float:
+        headers = {"X-Gleaner-Job": self._job}
+        while True:
+            call = urllib.request.Request(f"{self._url}/rm", data=body, headers=headers)
+            try:
+                with urllib.request.urlopen(call, timeout=LIMIT_S) as answer:
+                    return float(answer.read())
+            except urllib.error.HTTPError as problem:
+                if problem.code != 503:
+                    raise
+                self.again += 1
+
+
+@pytest.mark.long
+@pytest.mark.realprocess
+def test_two_jobs_get_each_score_once_while_workers_are_killed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = started(
+        "job.toml", "--listen", "127.0.0.1:0", "--json", "--workers", "2", "--set", "reward.jobs.losses=0"
+    )
+    try:
+        assert served.stdout is not None
+        url = json.loads(served.stdout.readline())["url"]
+        clients = [Client(url, job, 150) for job in ("code", "math")]
+        for client in clients:
+            client.start()
+        for number in range(6):
+            time.sleep(0.5)
+            workers = psutil.Process(served.pid).children()
+            if workers:
+                workers[number % len(workers)].kill()
+        for client in clients:
+            client.join(LIMIT_S)
+            assert not client.is_alive()
+            assert client.scores == [float(number % 3 != 0) for number in range(150)]
+        assert main(["reward", "ps", "--url", url, "--json"]) == 0
+        jobs = {job["name"]: job for job in json.loads(capsys.readouterr().out)["jobs"]}
+        assert {name: (job["scored"], job["queued"], job["running"]) for name, job in jobs.items()} == {
+            "code": (150, 0, 0),
+            "math": (150, 0, 0),
+        }
+        assert main(["reward", "ps", "--url", url]) == 0
+        assert "WORKER TIME" in capsys.readouterr().out
+    finally:
+        served.send_signal(signal.SIGTERM)
+        served.communicate(timeout=LIMIT_S)
+
+
+def test_state_of_no_service_is_an_error_with_its_address(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reward", "ps", "--url", "http://127.0.0.1:9"]) == NOTHING
+    assert "no reward service answers at http://127.0.0.1:9: " in capsys.readouterr().err
+    assert main(["reward", "ps", "--url", "localhost:8900"]) == USAGE

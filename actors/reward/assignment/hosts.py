@@ -84,10 +84,14 @@ class ScoringHosts:
         """Workers of a stage on all hosts that may get items."""
         return sum(host.workers.get(stage, 0) for host in self._hosts.values() if not host.barred)
 
+    def ahead(self, stage: str) -> int:
+        """How many items of a stage one worker may have."""
+        return items_ahead(self._item_s.get(stage))
+
     def choose(self, stage: str, avoided: str = "") -> ScoringHost | None:
         """The host that gets the next item of a stage: the least loaded that has credit; of equal ones the
         one that joined first. avoided: a host that gets it only if no other one has credit."""
-        ahead = items_ahead(self._item_s.get(stage))
+        ahead = self.ahead(stage)
         able = [host for host in self._hosts.values() if host.credit(stage, ahead)]
         return min(able, key=lambda host: (host.name == avoided, host.load(stage)), default=None)
 

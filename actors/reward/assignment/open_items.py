@@ -1,22 +1,20 @@
 """OpenItems: the reward items of a service that have no verdict yet.
 
 Owns what waits, in which stage and in which order (EBF, DistRS section 5.2), and what runs on which host. An
-item that comes back from a lost host keeps its arrival, and so its place. Pure: times are arguments.
+item that comes back from a lost host keeps its arrival, and so its place. Each job has queues of its own.
+Pure: times are arguments.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from gleaner.actors.reward.assignment.jobs import RewardJobs, TooMany
 from gleaner.actors.reward.planning.queues import BatchQueues
 
 NOWHERE = ""
 """Host of an item that waits."""
 FEWEST_DROPPED = 1024
 """Dropped items that stay in the queues before these are rebuilt without them."""
-
-
-class TooMany(RuntimeError):
-    """So many items wait that no more are taken; the text has the limit."""
 
 
 @dataclass(slots=True)
@@ -29,6 +27,7 @@ class RewardItem:
         arrival_s: when it reached the service.
         stage: in which it waits or runs.
         work: what a worker gets, packed.
+        job: that it belongs to, where several share a service.
         attempts: results that were failures of ours; failed_on: the host of the last one.
         losses: hosts that were lost with it.
         host: where it runs.
@@ -42,6 +41,7 @@ class RewardItem:
     arrival_s: float
     stage: str
     work: bytes
+    job: str = ""
     attempts: int = 0
     failed_on: str = NOWHERE
     losses: int = 0
@@ -56,13 +56,16 @@ class OpenItems:
 
     Args:
         most_waiting: items that may wait; beyond that none is added.
+        jobs: whose items these are; their counts follow.
     """
 
-    def __init__(self, most_waiting: int) -> None:
+    def __init__(self, most_waiting: int, jobs: RewardJobs | None = None) -> None:
         self._most_waiting = most_waiting
+        self._jobs = jobs if jobs is not None else RewardJobs()
         self._items: dict[str, RewardItem] = {}
-        self._queues: dict[str, BatchQueues[RewardItem]] = {}
-        self._waiting: dict[str, int] = {}  # by stage; queues also hold items that were dropped
+        self._queues: dict[str, dict[str, BatchQueues[RewardItem]]] = {}  # by stage and job
+        self._waiting: dict[str, dict[str, int]] = {}  # the same; queues also hold items that were dropped
+        self._all_waiting = 0
         self._running: dict[str, dict[str, RewardItem]] = {}  # by host
         self._dropped = 0  # items in the queues that wait no more, since these were rebuilt
 
@@ -79,11 +82,15 @@ class OpenItems:
     @property
     def waiting(self) -> int:
         """Items that no host has."""
-        return sum(self._waiting.values())
+        return self._all_waiting
 
     def waiting_in(self, stage: str) -> int:
         """The same, of one stage."""
-        return self._waiting.get(stage, 0)
+        return sum(self._waiting.get(stage, {}).values())
+
+    def jobs_waiting_in(self, stage: str) -> list[str]:
+        """The jobs of those."""
+        return list(self._waiting.get(stage, {}))
 
     def running_on(self, host: str) -> list[RewardItem]:
         """What this host has, the oldest first."""
@@ -98,18 +105,22 @@ class OpenItems:
         self._items[item.id] = item
         self._enqueue(item)
 
-    def next(self, stage: str, complete_s: Mapping[str, float]) -> RewardItem | None:
-        """The item of a stage that a host gets next, by `place`; None if none waits. complete_s: when each
-        batch is complete if nothing queues, as far as it can be foreseen."""
-        queue = self._queues.get(stage)
-        while queue is not None and (item := queue.pick(complete_s)) is not None:
-            if item.open and item.host == NOWHERE:  # it was not dropped while it waited
+    def next(self, stage: str, jobs: Iterable[str], complete_s: Mapping[str, float]) -> RewardItem | None:
+        """The item of a stage, of one of these jobs, that a host gets next, by `place`; None if none waits.
+        complete_s: when each batch is complete if nothing queues, as far as it can be foreseen."""
+        of_job = self._queues.get(stage, {})
+        queues = [of_job[job] for job in jobs if job in of_job]
+        while queues := [queue for queue in queues if queue]:
+            queue = min(queues, key=lambda one: one.first(complete_s)) if len(queues) > 1 else queues[0]
+            item = queue.pick(complete_s)
+            if item is not None and item.open and item.host == NOWHERE:  # not dropped while it waited
                 return item
         return None
 
     def place(self, item: RewardItem, host: str, now_s: float) -> None:
         """A waiting item runs on this host."""
-        self._waiting[item.stage] -= 1
+        self._waits_no_longer(item)
+        self._jobs.get(item.job).running += 1
         item.host, item.began_s = host, now_s
         self._running.setdefault(host, {})[item.id] = item
 
@@ -121,7 +132,7 @@ class OpenItems:
     def end(self, item: RewardItem) -> None:
         """It has its verdict, or needs none: it is open no more."""
         if item.host == NOWHERE:
-            self._waiting[item.stage] -= 1
+            self._waits_no_longer(item)
             self._dropped += 1
         else:
             self._take_from_host(item)
@@ -139,24 +150,39 @@ class OpenItems:
         return dropped
 
     def _enqueue(self, item: RewardItem) -> None:
-        stage = item.stage
-        self._queues.setdefault(stage, BatchQueues()).add(item.batch, item.arrival_s, item)
-        self._waiting[stage] = self._waiting.get(stage, 0) + 1
+        self._into_queue(item)
+        waiting = self._waiting.setdefault(item.stage, {})
+        waiting[item.job] = waiting.get(item.job, 0) + 1
+        self._all_waiting += 1
+        self._jobs.get(item.job).queued += 1
+
+    def _into_queue(self, item: RewardItem) -> None:
+        queues = self._queues.setdefault(item.stage, {})
+        queues.setdefault(item.job, BatchQueues()).add(item.batch, item.arrival_s, item)
+
+    def _waits_no_longer(self, item: RewardItem) -> None:
+        self._jobs.get(item.job).queued -= 1
+        self._all_waiting -= 1
+        waiting = self._waiting[item.stage]
+        waiting[item.job] -= 1
+        if not waiting[item.job]:
+            del waiting[item.job]
+            del self._queues[item.stage][item.job]  # what it still holds was dropped
 
     def _rebuild(self) -> None:
         """Queues without dropped items: these must not outlive their request by much."""
         self._queues.clear()
-        self._waiting.clear()
         self._dropped = 0
         for item in self._items.values():
             if item.host == NOWHERE:
-                self._enqueue(item)
+                self._into_queue(item)
 
     def _take_from_host(self, item: RewardItem) -> None:
         held = self._running[item.host]
         del held[item.id]
         if not held:
             del self._running[item.host]
+        self._jobs.get(item.job).running -= 1
         item.host = NOWHERE
 
     def _close(self, item: RewardItem) -> None:

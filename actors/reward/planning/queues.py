@@ -29,16 +29,24 @@ class BatchQueues(Generic[T]):
         heapq.heappush(self._waiting.setdefault(batch, []), (arrival_s, self._numbers, item))
         self._size += 1
 
+    def first(self, complete_s: Mapping[str, float]) -> tuple[float, float]:
+        """When the batch of the next item is complete, and when that item arrived. One must wait."""
+        batch = self._next(complete_s)
+        return complete_s.get(batch, float("inf")), self._waiting[batch][0][0]
+
     def pick(self, complete_s: Mapping[str, float]) -> T | None:
         """Take the next item: of the batch that is complete first by these estimates (one without an
         estimate comes last), of equal ones the one whose first item arrived first. None: none waits."""
         if not self._size:
             return None
-        last = float("inf")
-        batch = min(self._waiting, key=lambda name: (complete_s.get(name, last), self._waiting[name][0][:2]))
+        batch = self._next(complete_s)
         waiting = self._waiting[batch]
         item = heapq.heappop(waiting)[2]
         if not waiting:
             del self._waiting[batch]
         self._size -= 1
         return item
+
+    def _next(self, complete_s: Mapping[str, float]) -> str:
+        last = float("inf")
+        return min(self._waiting, key=lambda name: (complete_s.get(name, last), self._waiting[name][0][:2]))

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 from small_service import Service
 
+from gleaner.actors.protocol.reward import RewardState
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.assignment.jobs import JobLimits, RewardJobs
 from gleaner.actors.reward.entries import Entry
 
 SLIME = {"prompt": "1+1?", "response": "2", "label": "2"}
@@ -163,3 +165,45 @@ async def test_garbage_is_refused_with_the_field_and_reason(
     assert (got, answer["error"].get("param")) == (status, param)
     assert answer["error"]["message"]
     assert not service.workers.seen, "nothing of it reaches a worker"
+
+
+def job(name: str) -> dict[str, Any]:
+    return {"headers": {"X-Gleaner-Job": name}}
+
+
+async def test_jobs_have_accounts_of_their_own(service: Service) -> None:
+    assert await service.post(RM, SLIME, **job("math")) == (200, 1.0)
+    assert await service.post(RM, SLIME, **job("math")) == (200, 1.0)
+    assert await service.post(RM, SLIME) == (200, 1.0)
+    assert (await service.post(RM, {**SLIME, "response": "fail"}, **job("sick")))[0] == 503
+    async with service.http.get(f"{service.url}/state") as answer:
+        state = msgspec.json.decode(await answer.read(), type=RewardState)
+    scored = {one.name: one.scored for one in state.jobs}
+    (own,) = {name for name in scored if name.startswith("key-")}
+    assert scored == {"math": 2, own: 1, "sick": 0}
+    async with service.http.get(f"{service.url}/metrics") as answer:
+        text = await answer.text()
+    assert 'gleaner_reward_job_scored_items{job="math"} 2.0' in text
+    assert 'gleaner_reward_job_items{job="math",state="queued"} 0.0' in text
+    assert "gleaner_gateway_calls_total" in text
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 65, "../up"])
+async def test_job_that_is_no_name_is_refused(service: Service, name: str) -> None:
+    status, answer = await service.post(RM, SLIME, **job(name))
+    assert (status, answer["error"]["param"]) == (400, "X-Gleaner-Job")
+    assert not service.workers.seen
+
+
+async def test_full_queue_of_a_job_is_429_for_it_alone(service: Service) -> None:
+    service.proxy._dispatch.jobs = service.proxy._dispatch.items._jobs = RewardJobs(JobLimits(max_queued=1))
+    held = {**SLIME, "response": "hold"}
+    many = [asyncio.create_task(service.post(RM, held, **job("many"))) for _ in range(12)]
+    done, waiting = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
+    assert {one.result()[0] for one in done} == {429}
+    other = asyncio.create_task(service.post(RM, held, **job("other")))
+    await asyncio.sleep(0.05)
+    assert not other.done()
+    service.workers.gate.set()
+    assert (await other)[0] == 200
+    assert {(await one)[0] for one in waiting} <= {200, 429}

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gleaner.actors.reward.assignment.batches import RewardBatches
 from gleaner.actors.reward.assignment.hosts import FIRST_AHEAD, MOST_AHEAD, ScoringHosts, items_ahead
-from gleaner.actors.reward.assignment.open_items import OpenItems, RewardItem, TooMany
+from gleaner.actors.reward.assignment.jobs import TooMany
+from gleaner.actors.reward.assignment.open_items import OpenItems, RewardItem
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.verdicts import LOST, OK
@@ -24,7 +25,7 @@ def item(name: str, batch: str = "step-1", arrival_s: float = 0.0, stage: str = 
 def pick(
     items: OpenItems, complete_s: dict[str, float], stage: str = "score", host: str = "h"
 ) -> RewardItem | None:
-    found = items.next(stage, complete_s)
+    found = items.next(stage, [""], complete_s)
     if found is not None:
         items.place(found, host, 0.0)
     return found

@@ -1,0 +1,156 @@
+"""RewardJobs: the jobs that share a reward service: their limits, shares and accounts.
+
+Owns, for each job, what of it waits and runs, what its items took, and the workers that were lost with them.
+Decides which jobs may have the next item; which item that is, EBF decides among them (`open_items`).
+
+- Guaranteed share: of what the workers take, each job with open items has the part of its weight among them.
+  A job below its share goes first, the one that lacks most; what no job lacks goes to any (weighted max-min).
+- A job with `max_queued` waiting items gets no more, one with `max_workers` busy workers waits.
+- A job whose items end `losses` workers within `losses_within_s` is sick: it is refused for `sick_s`, and the
+  other jobs keep their workers.
+
+Pure: times are arguments.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+MOST_JOBS = 1024
+"""Jobs with accounts; the one without open items that was seen least recently is forgotten beyond that."""
+
+
+class TooMany(RuntimeError):
+    """So many items wait that no more are taken; the text has the limit."""
+
+
+class JobSick(RuntimeError):
+    """Items of the job ended so many workers that none of it is taken for now; the text has the numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """Limits of each job. 0 is none.
+
+    Args:
+        max_queued: items that may wait.
+        max_workers: workers that may have items of it at a time.
+        weights: of its share, by job; 1 for the others.
+        losses: workers that its items may end within `losses_within_s`.
+        sick_s: for how long it is refused then.
+    """
+
+    max_queued: int = 0
+    max_workers: int = 0
+    weights: Mapping[str, float] = field(default_factory=dict)
+    losses: int = 0
+    losses_within_s: float = 60.0
+    sick_s: float = 60.0
+
+
+@dataclass(slots=True)
+class RewardJob:
+    """One job.
+
+    Args:
+        name: of the job.
+        weight: of its share.
+        queued, running: open items, without and with a worker.
+        scored: items that got a verdict from a worker.
+        worker_s: seconds of workers that these took, by stage.
+        lost: workers that ended with an item of it.
+        refused: items that were not taken.
+        sick_until_s: until then none is taken.
+        losses_s: when its last workers were lost.
+    """
+
+    name: str
+    weight: float = 1.0
+    queued: int = 0
+    running: int = 0
+    scored: int = 0
+    worker_s: dict[str, float] = field(default_factory=dict)
+    lost: int = 0
+    refused: int = 0
+    sick_until_s: float = 0.0
+    losses_s: deque[float] = field(default_factory=deque)
+
+
+class RewardJobs:
+    """See the module."""
+
+    def __init__(self, limits: JobLimits | None = None) -> None:
+        self._limits = limits or JobLimits()
+        self._jobs: OrderedDict[str, RewardJob] = OrderedDict()
+
+    def __iter__(self) -> Iterator[RewardJob]:
+        """The jobs, the least recently seen first."""
+        return iter(self._jobs.values())
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def get(self, name: str) -> RewardJob:
+        """The job of this name; a new one if it is not known."""
+        job = self._jobs.get(name)
+        if job is None:
+            job = self._jobs[name] = RewardJob(name, self._limits.weights.get(name, 1.0))
+            self._forget_idle()
+        else:
+            self._jobs.move_to_end(name)
+        return job
+
+    def admit(self, name: str, now_s: float) -> None:
+        """An item of a job arrives. Raises `TooMany`, `JobSick`."""
+        job, most = self.get(name), self._limits.max_queued
+        if job.sick_until_s > now_s:
+            job.refused += 1
+            raise JobSick(
+                f"items of job {name} ended {self._limits.losses} workers within "
+                f"{self._limits.losses_within_s:g} s: none is taken for {job.sick_until_s - now_s:.0f} s"
+            )
+        if most and job.queued >= most:
+            job.refused += 1
+            raise TooMany(f"{job.queued} items of job {name} wait for a reward worker, at most {most} may")
+
+    def next_of(self, waiting: Iterable[str], workers: int, ahead: int) -> list[str]:
+        """The jobs of which one may have the next item. waiting: those with waiting items of a stage, whose
+        `workers` take `ahead` items each."""
+        most = self._limits.max_workers * ahead
+        able = [job for name in waiting if (job := self._jobs[name]).running < most or not most]
+        if len(able) < 2:
+            return [job.name for job in able]
+        weights = sum(job.weight for job in self._jobs.values() if job.queued or job.running)
+        share = workers * ahead / weights
+        low = min(able, key=lambda job: job.running / job.weight)
+        return [low.name] if low.running < share * low.weight else [job.name for job in able]
+
+    def scored(self, name: str, stage: str, took_s: float) -> None:
+        """An item of a job got its verdict from a worker."""
+        job = self.get(name)
+        job.scored += 1
+        job.worker_s[stage] = job.worker_s.get(stage, 0.0) + took_s
+
+    def lost(self, name: str, now_s: float) -> bool:
+        """A worker ended with an item of this job; whether the job is sick from now on."""
+        job, limits = self.get(name), self._limits
+        job.lost += 1
+        if not limits.losses:
+            return False
+        job.losses_s.append(now_s)
+        if len(job.losses_s) < limits.losses:
+            return False
+        first_s = job.losses_s.popleft()
+        if now_s - first_s > limits.losses_within_s or job.sick_until_s > now_s:
+            return False
+        job.losses_s.clear()
+        job.sick_until_s = now_s + limits.sick_s
+        return True
+
+    def _forget_idle(self) -> None:
+        if len(self._jobs) <= MOST_JOBS:
+            return
+        idle = next((job for job in self._jobs.values() if not (job.queued or job.running)), None)
+        if idle is None:
+            return  # bounded by the items that may wait
+        del self._jobs[idle.name]
