@@ -116,6 +116,7 @@ async def test_job_that_ends_workers_is_stopped_and_the_other_goes_on() -> None:
     for _ in range(3):
         end(dispatch, host, next(name for name in host.has if name.startswith("bad")), LOST)
     await asyncio.sleep(0)
+    assert [one.done() for one in doomed] == [True] * 10
     assert all(one.result().status == LOST for one in doomed)
     assert "job bad is stopped for a while, its items end workers" in doomed[-1].result().detail
     assert host.running() == {"good": 2}, "the workers are free for the other job"

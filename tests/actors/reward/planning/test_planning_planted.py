@@ -1,4 +1,4 @@
-"""The laws of planning are awake: each of these planted bugs fails a test that states the law it breaks."""
+"""Laws of planning and of shares are awake: each planted bug fails a test that states the law it breaks."""
 
 import re
 import subprocess
@@ -57,6 +57,20 @@ PLANTED = (
             "        0,\n",
         ),
         "test_planning_search.py::TestFigure9::test_timeout_check_foresees_three_workers",
+    ),
+    Planted(
+        "share of a job ignored",
+        Edit("gleaner.actors.reward.assignment.jobs", "if low.running < share * low.weight", "if False"),
+        "../assignment/test_reward_jobs.py::test_busy_workers_are_shared_by_weight_as_they_get_free",
+    ),
+    Planted(
+        "sick job goes on",
+        Edit(
+            "gleaner.actors.reward.item_dispatch",
+            "        if verdict.status == LOST:\n            self._lost(",
+            "        if False:\n            self._lost(",
+        ),
+        "../assignment/test_reward_jobs.py::test_job_that_ends_workers_is_stopped_and_the_other_goes_on",
     ),
 )
 
