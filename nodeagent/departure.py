@@ -8,7 +8,6 @@ may restart.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Literal
 
@@ -156,7 +155,7 @@ class Departure:
         if not self._drained:
             self._drained = True
             self._ctx.log.info("drained; %d requests go on elsewhere", done.handed_over)
-            await self._reported(self._report("drained"))
+            await self._report("drained").reported(REPORTED_LATE_S)
         return True
 
     # -- staying --
@@ -196,10 +195,3 @@ class Departure:
             self._ctx.background(self._events.run(), "report")
         self._events.add([NodeSeen(node=self._ctx.node, role=self._role, event=event)])
         return self._events
-
-    async def _reported(self, events: HostEvents) -> None:
-        """Wait for the Scheduler, but not for long: the host goes soon."""
-        wait = self._ctx.wait("reports", on=SCHEDULER, deadline_s=REPORTED_LATE_S, go_on=True)
-        with contextlib.suppress(TimeoutError):
-            async with wait, asyncio.timeout(REPORTED_LATE_S):
-                await events.reported()

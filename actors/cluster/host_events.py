@@ -6,6 +6,7 @@ agent to the Scheduler.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 
@@ -46,9 +47,12 @@ class HostEvents:
         """Report no more of those that wait: their job is over."""
         self._waiting.clear()
 
-    async def reported(self) -> None:
-        """Wait until none waits."""
-        await self._empty.wait()
+    async def reported(self, within_s: float) -> None:
+        """Wait until all are accepted, but no longer than that."""
+        wait = self._ctx.wait("events to be taken", on=self._to, deadline_s=within_s, go_on=True)
+        with contextlib.suppress(TimeoutError):
+            async with wait, asyncio.timeout(within_s):
+                await self._empty.wait()
 
     async def run(self) -> None:
         """Report events for ever."""
