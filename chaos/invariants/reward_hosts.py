@@ -85,7 +85,9 @@ class RewardHostItems(Check):
             case CancelScores() as message:
                 for name in self._open.keys() & message.requests:
                     self._cancelled[name] = self._open.pop(name), fact.at_s
+                self._returned(message.requests)
             case BatchEnded() as message:
+                self._returned(name for name, batch in self._open.items() if batch == message.batch)
                 self._open = {name: batch for name, batch in self._open.items() if batch != message.batch}
                 self._cancelled = {
                     name: its for name, its in self._cancelled.items() if its[0] != message.batch
@@ -103,6 +105,13 @@ class RewardHostItems(Check):
                 offer.drained_s = fact.at_s if offer.drained_s is None else offer.drained_s
             case NewWork(instance=host, allowed=allowed) if fact.to == REWARD and host in self._offers:
                 self._offers[host][1].drained_s = None if allowed else fact.at_s
+
+    def _returned(self, items: Iterable[str]) -> None:
+        """The hosts that have these get others in their place: the message that takes them back, and the one
+        that brings the others, leave in any order."""
+        gone = set(items)
+        for _, offer in self._offers.values():
+            offer.has -= gone
 
     def _with(self, epoch: str) -> list[tuple[str, _Offer]]:
         return [(host, offer) for host, (its, offer) in self._offers.items() if its == epoch]

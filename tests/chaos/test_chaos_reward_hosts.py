@@ -74,6 +74,21 @@ def test_items_beyond_the_credit_of_a_host_are_found() -> None:
     assert later == f"{HOST} has 3 items; its 2 workers may have 2"
 
 
+def test_credit_of_cancelled_items_is_free_before_the_host_knows() -> None:
+    """The message that takes them back may leave after the one that brings others."""
+    asked = [
+        passed(0.0, Score(request=name, split="train", index=0, tokens=b"", batch="b"), "in", source=MANAGER)
+        for name in ("a", "b", "c", "d", "e")
+    ]
+    first = [*offered(), *asked, came_back(0.5), given(1.0, "x"), came_back(1.4, "x"), given(2.0, "a", "b")]
+    cancelled = passed(2.1, CancelScores(requests=["a", "b"]), "in", source=MANAGER)
+    assert found([*first, cancelled, given(2.1, "c", "d")]) == []
+    assert found([*first, given(2.1, "c", "d")]) == [f"{HOST} has 4 items; its 2 workers may have 2"]
+    assert found([*first, cancelled, given(2.1, "c", "d", "e")]) == [
+        f"{HOST} has 3 items; its 2 workers may have 2"
+    ]
+
+
 def test_cancelled_item_that_a_host_gets_is_found() -> None:
     score = passed(
         0.5, Score(request="a", split="train", index=0, tokens=b"", batch="step-1"), "in", source=MANAGER
