@@ -211,6 +211,7 @@ bench: setup
 	$(BIN)/python -m bench.weights.delta_codec
 	$(BIN)/python -m bench.exact_decoding
 	$(BIN)/python -m bench.reward.sandbox
+	$(BIN)/python -m bench.reward.dispatch
 	$(BIN)/python -m bench.runtime
 
 # what bench.runtime (actor systems), bench.token_plane (a router) and bench.weights.pull (transfer engines) are compared
