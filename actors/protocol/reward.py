@@ -4,6 +4,9 @@ import msgspec
 
 from gleaner.supervisor import Address, Message
 
+JOB_HEADER = "X-Gleaner-Job"
+"""HTTP header in which a client of a reward service names its job."""
+
 
 class GetProblems(Message, frozen=True):
     """The prompts of these problems of a split ("train" or "heldout")."""

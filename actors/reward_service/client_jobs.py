@@ -11,18 +11,17 @@ from collections.abc import Iterable, Mapping
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gleaner.actors.gateway.ask import BadAsk
-from gleaner.actors.protocol.reward import JobState
+from gleaner.actors.protocol.reward import JOB_HEADER, JobState
 
-HEADER = "X-Gleaner-Job"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def job_of(headers: Mapping[str, str], remote: str) -> str:
     """The job of a request. remote: address of the client. Raises BadAsk."""
-    name = headers.get(HEADER)
+    name = headers.get(JOB_HEADER)
     if name is not None:
         if not _NAME.fullmatch(name):
-            raise BadAsk(f"expected 1 to 64 letters, digits or ._-, got {name!r:.80}", HEADER)
+            raise BadAsk(f"expected 1 to 64 letters, digits or ._-, got {name!r:.80}", JOB_HEADER)
         return name
     shown = headers.get("Authorization") or headers.get("X-API-Key")
     if shown:

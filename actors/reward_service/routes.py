@@ -14,7 +14,7 @@ from gleaner.actors.gateway.ask import BadAsk
 from gleaner.actors.gateway.calls import json, read_body, read_query
 from gleaner.actors.gateway.metrics import Figures
 from gleaner.actors.gateway.openapi import PATH, document
-from gleaner.actors.protocol.reward import RewardState
+from gleaner.actors.protocol.reward import JOB_HEADER, RewardState
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward_service import client_jobs, sandbox_fusion, wires
 from gleaner.actors.reward_service.asking import KnownTasks, Outage, Scored, Scoring, ScoringAsk
@@ -205,7 +205,7 @@ def _job(request: web.Request) -> str:
 def _batch(request: web.Request, own: str = "") -> str:
     """The key of the batch: the client's own, in what its API key and its job have."""
     shown = request.headers.get("Authorization") or request.headers.get("X-API-Key") or request.remote or ""
-    job = request.headers.get(client_jobs.HEADER, "")
+    job = request.headers.get(JOB_HEADER, "")
     return hashlib.blake2b(f"{shown}\0{own}\0{job}".encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 

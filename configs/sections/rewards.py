@@ -18,6 +18,8 @@ from gleaner.configs.sections.values import (
 
 URL = r"^(https?://[^/\s@]+(/\S*)?)?\Z"
 """A URL without user and password, or nothing."""
+JOB_NAME = r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?\Z"
+"""Name of a job, or nothing."""
 VARIABLE = r"^([A-Za-z_][A-Za-z0-9_]*)?\Z"
 """Name of a variable of the environment, or nothing."""
 
@@ -69,6 +71,9 @@ class Http(Section, frozen=True, kw_only=True):
     headers_env: Annotated[str, Meta(pattern=VARIABLE)] = ""
     """Name of a variable in the environment of the job's head that holds the value of the header
     `Authorization`; "" = none is sent."""
+    job: Annotated[str, Meta(pattern=JOB_NAME)] = ""
+    """Name of this job for a reward service that several share (`rlctl reward serve`), in the header
+    `X-Gleaner-Job`; "" = none is sent."""
 
 
 class Planner(Section, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import aiohttp
 import msgspec
 
+from gleaner.actors.protocol.reward import JOB_HEADER
 from gleaner.actors.reward import verdicts
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.verdicts import Judgement
@@ -129,6 +130,8 @@ class HttpVerifier:
         headers: dict[str, str] = {}
         if self._settings.style == http_wires.ROLL:
             headers["BusinessType"] = "online"
+        if self._settings.job:
+            headers[JOB_HEADER] = self._settings.job
         value = http_calls.secret(self._settings.headers_env, "reward.http.headers_env")
         return {**headers, "Authorization": value} if value else headers
 

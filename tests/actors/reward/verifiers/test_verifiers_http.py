@@ -239,6 +239,13 @@ def test_key_comes_from_the_environment_and_stays_secret(
     assert "Bearer" not in str(refused.value)
 
 
+def test_job_is_named_to_a_shared_service(served: Service, made: Made) -> None:
+    served.answers = [replies(1), replies(1)]
+    judged(made(job="code"))
+    judged(made())
+    assert [call.headers.get("X-Gleaner-Job") for call in served.calls] == ["code", None]
+
+
 @pytest.mark.parametrize(
     ("params", "words"),
     [
@@ -248,6 +255,7 @@ def test_key_comes_from_the_environment_and_stays_secret(
         ({"style": "grpc"}, "style"),
         ({"max_concurrent": 0}, "max_concurrent"),
         ({"header": "x"}, "header"),
+        ({"job": "a job"}, "job"),
     ],
 )
 def test_unusable_settings_are_refused(made: Made, params: dict[str, object], words: str) -> None:
