@@ -91,6 +91,8 @@ class WorkerProcess:
         try:
             async with timeout_in_turns(deadline_s):
                 if frame is not None:
+                    if stdin.is_closing():  # uvloop raises RuntimeError for a write then
+                        raise ConnectionResetError
                     stdin.write(frame)
                     await stdin.drain()
                 size = pipe.length(await stdout.readexactly(pipe.PREFIX.size))

@@ -11,6 +11,7 @@ from pathlib import Path
 import hostile_scorer as hostile
 import psutil
 import pytest
+import uvloop
 from patient_loop import PatientLoop
 
 from gleaner.actors.reward import pipe
@@ -24,7 +25,7 @@ from gleaner.actors.reward.pool import (
     Verdict,
     WorkerPool,
 )
-from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.scoring import WorkerDied, WorkerSpec
 from gleaner.actors.reward.scoring_queue import ScoringQueue
 from gleaner.actors.reward.worker_process import WorkerProcess, how_it_ended
 from gleaner.supervisor import Intensity, Overloaded
@@ -236,6 +237,29 @@ async def test_cancelled_caller_does_not_block_the_next(pool: WorkerPool) -> Non
         async with asyncio.timeout(0):
             await pool.score("train", 1, [hostile.FINE])
     assert await pool.score("train", 2, [hostile.FINE]) == Verdict(0.2, "ok")
+
+
+def test_ask_of_a_worker_whose_pipe_is_closed_finds_it_dead() -> None:
+    """uvloop's transport raises RuntimeError then, which would end the pool with every item in it."""
+
+    async def run() -> None:
+        process = await asyncio.create_subprocess_exec(
+            "sleep", "600", stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        worker = WorkerProcess(process)
+        try:
+            assert process.stdin is not None
+            process.kill()
+            async with asyncio.timeout(AMPLE_S):
+                while not process.stdin.is_closing():
+                    await asyncio.sleep(0.01)
+            with pytest.raises(WorkerDied, match="SIGKILL"):
+                await worker.ask(pipe.pack(pipe.ProblemItem("train", 1)), AMPLE_S)
+        finally:
+            await worker.kill()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
 
 
 PARENT = """
