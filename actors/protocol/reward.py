@@ -253,8 +253,8 @@ class RewardBatchState(msgspec.Struct, frozen=True, kw_only=True):
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """A job that shares a service: the weight of its share; items that wait and run; those that were scored,
-    with the seconds of workers that these took, by stage; workers that ended with an item of it; items that
-    were refused; seconds for which it is still refused, since its items ended too many workers."""
+    with the seconds of workers that these took, by stage; items that ended the workers of all their tries;
+    items that were refused; seconds for which it is still refused, since too many were lost so."""
 
     name: str
     weight: float

@@ -210,8 +210,8 @@ class ItemDispatch:
             self.items.end(item)  # also one that waits: its host was given up, and answered after all
             self.batches.scored(item)
             self._settle(item, verdict)
-        if verdict.status == LOST:
-            self._lost(item.job, verdict.detail)
+            if verdict.status == LOST:
+                self._lost(item.job, verdict.detail)
         self.fill()
 
     def fill(self) -> None:
@@ -252,7 +252,8 @@ class ItemDispatch:
         return True
 
     def _lost(self, job: str, text: str) -> None:
-        """A worker ended with an item of this job. If it is sick, its open items get no worker any more."""
+        """An item of this job was lost with its workers. If the job is sick, its open items get none any
+        more."""
         if not self.jobs.lost(job, asyncio.get_running_loop().time()):
             return
         self.counts["sick_jobs"] += 1

@@ -39,9 +39,9 @@ def metrics(jobs: Iterable[JobState]) -> bytes:
     items = gauge("items", "Open items, waiting or with a worker.", "state")
     scored = gauge("scored_items", "Items that got a verdict from a worker.")
     seconds = gauge("worker_seconds", "Seconds of workers that these took.", "stage")
-    lost = gauge("lost_workers", "Workers that ended with an item of the job.")
+    lost = gauge("lost_items", "Items that ended the workers of all their tries.")
     refused = gauge("refused_items", "Items that were not taken.")
-    sick = gauge("sick", "1 while the job is refused, since its items ended too many workers.")
+    sick = gauge("sick", "1 while the job is refused, since too many of its items were lost.")
     for job in jobs:
         items.labels(job.name, "queued").set(job.queued)
         items.labels(job.name, "running").set(job.running)

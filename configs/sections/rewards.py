@@ -231,10 +231,11 @@ class Jobs(Section, frozen=True, kw_only=True):
     """Weight of a job in the shares of the workers, by its name; 1 for the others. A job with waiting items
     has at least its share."""
     losses: Annotated[int, Meta(ge=0, le=1000)] = 16
-    """Workers that the items of one job may end within `losses_within_s`; then the job is refused with 503
-    for `sick_s`, and the others keep their workers. 0: any number."""
+    """Items of one job that may be lost with their workers within `losses_within_s` (each ended the workers
+    of all its `reward.attempts`); then the job is refused with 503 for `sick_s`, and the others keep their
+    workers. 0: any number."""
     losses_within_s: Positive = 60.0
-    """Time in which lost workers of a job count together."""
+    """Time in which lost items of a job count together."""
     sick_s: Positive = 60.0
     """For how long such a job is refused."""
 

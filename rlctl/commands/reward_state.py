@@ -76,7 +76,7 @@ _JOBS = (
     Column("RUNNING", right=True),
     Column("SCORED", right=True),
     Column("WORKER TIME", right=True),
-    Column("LOST WORKERS", right=True),
+    Column("LOST", right=True),
     Column("REFUSED", right=True),
     Column("SICK", right=True),
 )
@@ -221,6 +221,7 @@ def _served(url: str) -> RewardState:
     """The state of a reward service."""
     import os
     import urllib.request
+    from http.client import HTTPException
 
     import msgspec
 
@@ -234,7 +235,7 @@ def _served(url: str) -> RewardState:
     try:
         with urllib.request.urlopen(request, timeout=URL_DEADLINE_S) as answer:
             return msgspec.json.decode(answer.read(MOST_BYTES), type=RewardState)
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as problem:
         hint = f"; set {KEY_ENV}" if "401" in str(problem) else ""
         raise nothing(f"no reward service answers at {url}: {problem}{hint}") from problem
 

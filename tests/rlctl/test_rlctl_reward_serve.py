@@ -1,5 +1,6 @@
 """`rlctl reward serve`: starts, scores, ends in order; refuses what it cannot serve before it listens."""
 
+import http.server
 import json
 import os
 import signal
@@ -173,6 +174,24 @@ def test_two_jobs_get_each_score_once_while_workers_are_killed(
     finally:
         served.send_signal(signal.SIGTERM)
         served.communicate(timeout=LIMIT_S)
+
+
+class Garbage(http.server.BaseHTTPRequestHandler):
+    """Answers with what is no state."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>not a state</html>")
+
+    def log_message(self, *_words: object) -> None: ...
+
+
+def test_answer_of_another_server_is_an_error_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Garbage) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert main(["reward", "ps", "--url", f"http://127.0.0.1:{server.server_port}"]) == NOTHING
+    assert "malformed" in capsys.readouterr().err
 
 
 def test_state_of_no_service_is_an_error_with_its_address(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,13 @@
 """RewardJobs: the jobs that share a reward service: their limits, shares and accounts.
 
-Owns, for each job, what of it waits and runs, what its items took, and the workers that were lost with them.
+Owns, for each job, what of it waits and runs, what its items took, and which were lost with their workers.
 Decides which jobs may have the next item; which item that is, EBF decides among them (`open_items`).
 
 - Guaranteed share: of what the workers take, each job with open items has the part of its weight among them.
   A job below its share goes first, the one that lacks most; what no job lacks goes to any (weighted max-min).
 - A job with `max_queued` waiting items gets no more, one with `max_workers` busy workers waits.
-- A job whose items end `losses` workers within `losses_within_s` is sick: it is refused for `sick_s`, and the
-  other jobs keep their workers.
+- A job with `losses` lost items within `losses_within_s` is sick: each ended the workers of all its tries. It
+  is refused for `sick_s`, and the other jobs keep their workers.
 
 Pure: times are arguments.
 """
@@ -25,7 +25,8 @@ class TooMany(RuntimeError):
 
 
 class JobSick(RuntimeError):
-    """Items of the job ended so many workers that none of it is taken for now; the text has the numbers."""
+    """So many items of the job were lost with their workers that none is taken for now; the text has the
+    numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class JobLimits:
         max_queued: items that may wait.
         max_workers: workers that may have items of it at a time.
         weights: of its share, by job; 1 for the others.
-        losses: workers that its items may end within `losses_within_s`.
+        losses: items that may be lost with their workers within `losses_within_s`.
         sick_s: for how long it is refused then.
     """
 
@@ -58,10 +59,10 @@ class RewardJob:
         queued, running: open items, without and with a worker.
         scored: items that got a verdict from a worker.
         worker_s: seconds of workers that these took, by stage.
-        lost: workers that ended with an item of it.
+        lost: items that ended the workers of all their tries.
         refused: items that were not taken.
         sick_until_s: until then none is taken.
-        losses_s: when its last workers were lost.
+        losses_s: when the last ones were lost.
     """
 
     name: str
@@ -95,7 +96,7 @@ class RewardJobs:
         job = self._jobs.get(name)
         if job is None:
             job = self._jobs[name] = RewardJob(name, self._limits.weights.get(name, 1.0))
-            self._forget_idle()
+            self._forget_idle(job)
         else:
             self._jobs.move_to_end(name)
         return job
@@ -106,7 +107,7 @@ class RewardJobs:
         if job.sick_until_s > now_s:
             job.refused += 1
             raise JobSick(
-                f"items of job {name} ended {self._limits.losses} workers within "
+                f"{self._limits.losses} items of job {name} were lost with their workers within "
                 f"{self._limits.losses_within_s:g} s: none is taken for {job.sick_until_s - now_s:.0f} s"
             )
         if most and job.queued >= most:
@@ -132,7 +133,7 @@ class RewardJobs:
         job.worker_s[stage] = job.worker_s.get(stage, 0.0) + took_s
 
     def lost(self, name: str, now_s: float) -> bool:
-        """A worker ended with an item of this job; whether the job is sick from now on."""
+        """An item of this job was lost with its workers; whether the job is sick from now on."""
         job, limits = self.get(name), self._limits
         job.lost += 1
         if not limits.losses:
@@ -147,10 +148,10 @@ class RewardJobs:
         job.sick_until_s = now_s + limits.sick_s
         return True
 
-    def _forget_idle(self) -> None:
+    def _forget_idle(self, new: RewardJob) -> None:
         if len(self._jobs) <= MOST_JOBS:
             return
-        idle = next((job for job in self._jobs.values() if not (job.queued or job.running)), None)
-        if idle is None:
-            return  # bounded by the items that may wait
-        del self._jobs[idle.name]
+        others = (job for job in self._jobs.values() if job is not new)
+        idle = next((job for job in others if not (job.queued or job.running)), None)
+        if idle is not None:  # else all have open items, whose number is bounded
+            del self._jobs[idle.name]

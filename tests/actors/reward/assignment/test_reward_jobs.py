@@ -120,7 +120,7 @@ async def test_job_that_ends_workers_is_stopped_and_the_other_goes_on() -> None:
     assert all(one.result().status == LOST for one in doomed)
     assert "job bad is stopped for a while, its items end workers" in doomed[-1].result().detail
     assert host.running() == {"good": 2}, "the workers are free for the other job"
-    with pytest.raises(JobSick, match=r"items of job bad ended 3 workers within 60 s: none is taken for 0 s"):
+    with pytest.raises(JobSick, match=r"3 items of job bad were lost .* within 60 s: none is taken for 0 s"):
         submit(dispatch, "bad", 1, first=10)
     while host.has:
         end(dispatch, host, next(iter(host.has)))
@@ -167,6 +167,24 @@ def test_idle_jobs_are_forgotten_at_the_limit(monkeypatch: pytest.MonkeyPatch) -
         known.get(name).queued = int(name == "a")
     known.get("d")
     assert [one.name for one in known] == ["a", "c", "d"]
+
+
+def test_job_is_known_though_all_others_have_open_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the only idle one at the limit, and has its first item in a moment."""
+    monkeypatch.setattr(jobs, "MOST_JOBS", 2)
+    known = RewardJobs()
+    for name in ("a", "b", "c"):
+        known.get(name).queued = 1
+    assert known.next_of(["a", "b", "c"], 3, 1) == ["a"]
+
+
+async def test_item_that_is_tried_elsewhere_is_not_lost() -> None:
+    dispatch, host = service(1, JobLimits(losses=1), attempts=2)
+    dispatch.join("other", {"score": 1}, Workers())
+    (verdict,) = submit(dispatch, "a", 1)
+    end(dispatch, host, "a/0", LOST)
+    assert not verdict.done()
+    assert [one.lost for one in dispatch.jobs] == [0]
 
 
 @given(

@@ -67,8 +67,8 @@ PLANTED = (
         "sick job goes on",
         Edit(
             "gleaner.actors.reward.item_dispatch",
-            "        if verdict.status == LOST:\n            self._lost(",
-            "        if False:\n            self._lost(",
+            "            if verdict.status == LOST:\n                self._lost(",
+            "            if False:\n                self._lost(",
         ),
         "../assignment/test_reward_jobs.py::test_job_that_ends_workers_is_stopped_and_the_other_goes_on",
     ),
