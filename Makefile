@@ -115,6 +115,8 @@ test:
 		result=`cat $(RESULTS)/$$part 2>/dev/null || echo "NOT RUN"`; \
 		echo "$$part: $$result"; [ "$$result" = passed ] || failed=1; done; exit $$failed
 
+# What several parts need is made here, before them: each part is a make of its own, and two would make it at once.
+part-engine-sglang part-clients: | .tools/.ready
 part-lint part-campaign: setup
 part-test-together: part-lint build/imported
 part-test-alone: part-test-together part-engine-sglang part-clients
