@@ -12,12 +12,14 @@ from gleaner.transport.bulk import Chunk, PartialContent, PullError
 @dataclass(slots=True)
 class Payload:
     """`key`: the key under which it is served. `chunks`: all of it. `into`: its memory. `done`: offsets of
-    the chunks that are in it, verified."""
+    the chunks that are in it, verified; `have_bytes`: their bytes, counted as they land, since a pulling host
+    reports them several times a second and an image has thousands of chunks."""
 
     key: int
     chunks: Sequence[Chunk]
     into: memoryview
     done: set[int] = field(default_factory=set)
+    have_bytes: int = field(init=False, default=0)
     partial: PartialContent = field(init=False)
 
     def __post_init__(self) -> None:
@@ -28,14 +30,11 @@ class Payload:
         """The chunks that are not there yet."""
         return [chunk for chunk in self.chunks if chunk.offset not in self.done]
 
-    @property
-    def have_bytes(self) -> int:
-        """Bytes of the chunks that are there."""
-        return sum(chunk.length for chunk in self.chunks if chunk.offset in self.done)
-
     def landed(self, chunk: Chunk) -> None:
         """A chunk is there and verified: others may have it."""
-        self.done.add(chunk.offset)
+        if chunk.offset not in self.done:
+            self.done.add(chunk.offset)
+            self.have_bytes += chunk.length
         self.partial.landed(chunk.offset, chunk.length)
 
     def has_all_but(self, missing: Sequence[Chunk]) -> None:
