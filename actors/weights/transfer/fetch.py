@@ -83,9 +83,11 @@ class VersionFetch:
         self._draft: ImageDraft | None = None
         self._payloads: list[Payload] = []
         self._tables: tuple[DeltaTable, ...] = ()
-        self._finding = SourceLookup(ctx, wanted, target.site)
+        self._finding = SourceLookup(ctx, wanted, target.site, relay=settings.relay)
         self._under_way = RunningPull(
-            lambda source: self._finding.other_than(self._question(source)), lambda: self.pulled_bytes
+            lambda source: self._finding.other_than(self._question(source)),
+            self._finding.may_change,
+            lambda: self.pulled_bytes,
         )
         self.base = -1
         self.sealed = False

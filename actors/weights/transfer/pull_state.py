@@ -23,11 +23,17 @@ class RunningPull:
 
     Args:
         other_than: requests another source than this one; "" if there is none.
+        may_change: whether there can be another source than this one.
         pulled_bytes: bytes pulled so far.
     """
 
-    def __init__(self, other_than: Callable[[str], Awaitable[str]], pulled_bytes: Callable[[], int]) -> None:
-        self._other_than, self._pulled_bytes = other_than, pulled_bytes
+    def __init__(
+        self,
+        other_than: Callable[[str], Awaitable[str]],
+        may_change: Callable[[str], bool],
+        pulled_bytes: Callable[[], int],
+    ) -> None:
+        self._other_than, self._may_change, self._pulled_bytes = other_than, may_change, pulled_bytes
         self._pulling: asyncio.Future[None] | None = None
         self.newer: int | None = None
 
@@ -41,7 +47,8 @@ class RunningPull:
         """Pull everything that is wanted from this source, unless another one is assigned or a newer version
         is wanted meanwhile. No byte is written after this has ended. Raises `SourceChanged`, `Superseded`."""
         pulling = self._pulling = asyncio.ensure_future(work)
-        had_bytes, turn_s = self._pulled_bytes(), ASK_AGAIN_S
+        had_bytes = self._pulled_bytes()
+        turn_s = ASK_AGAIN_S if self._may_change(source) else None
         try:
             while not (await asyncio.wait([pulling], timeout=turn_s))[0]:
                 turn_s = ASK_AGAIN_S if self._pulled_bytes() > had_bytes else ASK_SOON_S
@@ -55,3 +62,4 @@ class RunningPull:
             self._pulling = None
             pulling.cancel()
             await asyncio.wait([pulling])
+            del pulling  # its exception refers to this frame: a cycle would hold the image's memory

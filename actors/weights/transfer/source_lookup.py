@@ -27,10 +27,10 @@ class BadSource(Exception):
 
 class SourceLookup:
     """Finds sources for one version. `wanted`: the version and its sources; the first of them tracks the
-    receivers. `site`: of this host."""
+    receivers. `site`: of this host. `relay`: whether receivers serve receivers."""
 
-    def __init__(self, ctx: Context, wanted: Fetch, site: str) -> None:
-        self._ctx, self._wanted, self._site = ctx, wanted, site
+    def __init__(self, ctx: Context, wanted: Fetch, site: str, *, relay: bool) -> None:
+        self._ctx, self._wanted, self._site, self._relay = ctx, wanted, site, relay
         self._named = itertools.cycle(wanted.sources)
         self._excluded: dict[str, None] = {}
         self._liar = ""
@@ -64,6 +64,11 @@ class SourceLookup:
             return None
         self._ctx.log.warning("no source assigned: version=%d after %g s", asked.version, NO_SOURCE_S)
         return SourceFound(source=next(self._named), base=asked.base)
+
+    def may_change(self, source: str) -> bool:
+        """Whether another source may be assigned during a pull from this one: not where no receiver serves
+        receivers and the publisher, which is asked, serves all."""
+        return self._relay or source != self._wanted.sources[0]
 
     async def other_than(self, asked: FindSource) -> str:
         """The source that should replace the current one, or "" if none is assigned."""
