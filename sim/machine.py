@@ -165,12 +165,13 @@ class _Piece(Protocol):
 
 
 class _Work(Generic[T]):
-    """A `_Piece`."""
+    """A `_Piece`. It refers to its result no longer once it is over: no collection runs during a simulation,
+    and the result may be an image."""
 
     def __init__(self, work: Callable[[], T], done: asyncio.Future[T]) -> None:
         self.done = done
         self._work = work
-        self._tell: Callable[[], None] = self.cancel
+        self._tell: Callable[[], None] | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -193,8 +194,9 @@ class _Work(Generic[T]):
                 effect()
         except Exception as problem:  # noqa: BLE001 (the waiting caller gets it)
             self._fail(problem)
+        tell, self._tell = self._tell or self.cancel, None
         if not self.done.done():
-            self._tell()
+            tell()
 
     def _fail(self, problem: Exception) -> None:
         self._tell = lambda: self.done.set_exception(problem)

@@ -25,21 +25,29 @@ _SHARED = 16
 
 
 class ImagePool:
-    """Equal images of many hosts, kept once: a thousand instances hold the same few versions."""
+    """Equal images of many hosts, kept once: a thousand instances hold the same few versions. Memory that a
+    process never touched costs a fault for each of its pages, so none is taken for what is here already."""
 
     def __init__(self) -> None:
         self._images: OrderedDict[bytes, bytes] = OrderedDict()
+        self._zeros = b""
 
-    def shared(self, image: bytes) -> bytes:
+    def shared(self, image: bytes | bytearray) -> bytes:
         """The same bytes, as an object that others have too."""
         digest = xxhash.xxh3_128_digest(image)
         known = self._images.pop(digest, None)
         if known is None or known != image:
-            known = image
+            known = bytes(image)
         self._images[digest] = known
         while len(self._images) > _SHARED:
             self._images.popitem(last=False)
         return known
+
+    def zeros(self, nbytes: int) -> bytes:
+        """So many zero bytes: what the file system counts for a draft."""
+        if len(self._zeros) != nbytes:
+            self._zeros = bytes(nbytes)
+        return self._zeros
 
 
 class SimImage:
@@ -74,25 +82,22 @@ class SimDraft:
 
     def __init__(self, store: "SimImages", version: int, nbytes: int) -> None:
         self.version = version
-        self._store, self._bytes, self._open = store, bytearray(nbytes), True
+        self._store, self._bytes = store, bytearray(nbytes)
         self.view = memoryview(self._bytes)
 
     def seal(self) -> None:
         """Make it visible now. Raises `VersionConflict`."""
-        self._store.put(self.version, bytes(self._bytes))
-        self._open = False
+        self._store.put(self.version, self._store.pool.shared(self._bytes))
 
     def seal_after(self, clock: Clock) -> None:
         """Make it visible when the work of the moment is over; its bytes are taken now. Raises
         `VersionConflict` now."""
-        content = bytes(self._bytes)
+        content = self._store.pool.shared(self._bytes)
         self._store.refuse_other(self.version, content)
         clock.then(lambda: self._store.put(self.version, content))
-        self._open = False
 
     def abandon(self) -> None:
         """Drop the written bytes; no effect after `seal`."""
-        self._open = False
         self._store.give_back(self.version)
 
     def __enter__(self) -> "SimDraft":
@@ -120,7 +125,7 @@ class SimImages:
         self.directory, self.keep = directory, keep
         self.in_use: Counter[int] = Counter()
         self._memory = memory
-        self._pool = pool or ImagePool()
+        self.pool = pool or ImagePool()
 
     def versions(self) -> list[int]:
         """See `Images`."""
@@ -144,7 +149,7 @@ class SimImages:
         if nbytes < 1 or version < 0:
             raise ValueError(f"version {version} of {nbytes} bytes cannot be stored")
         self._make_way(version)
-        self._write(self._path(version).with_suffix(_DRAFT), bytes(nbytes))
+        self._write(self._path(version).with_suffix(_DRAFT), self.pool.zeros(nbytes))
         return SimDraft(self, version, nbytes)
 
     def give_back(self, version: int) -> None:
@@ -169,7 +174,7 @@ class SimImages:
         """A draft is finished. Raises `VersionConflict`."""
         self.refuse_other(version, content)
         self.give_back(version)
-        self._memory[self._path(version)] = self._pool.shared(content)
+        self._memory[self._path(version)] = content
 
     def refuse_other(self, version: int, content: bytes) -> None:
         """Raises `VersionConflict` where other bytes lie under this version."""

@@ -120,6 +120,18 @@ def test_equal_images_of_many_hosts_are_stored_once() -> None:
     assert first[HOME / "v000000001.image"] is second[HOME / "v000000001.image"]
 
 
+def test_image_that_another_host_has_takes_no_memory_of_its_own() -> None:
+    pool, image = ImagePool(), image_of(b"\x01" * 32, 8192)
+    assert pool.shared(image) == image
+    assert pool.shared(bytearray(image)) is pool.shared(image)
+    changed = bytearray(image)
+    changed[1] ^= 1
+    assert pool.shared(changed) == changed
+    changed[2] ^= 1  # the pool holds bytes that no writer can change
+    assert pool.shared(changed) == changed
+    assert pool.zeros(64) is pool.zeros(64)
+
+
 def test_production_manifest_fits_an_image_and_detects_change() -> None:
     image = image_of(b"\x02" * 32, 5 * 4096)
     assert weights_of(image) == b"\x02" * 32
