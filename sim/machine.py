@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from gleaner.actors.names import TRAINER
 from gleaner.sim.meter import Bill, Meter
@@ -51,6 +52,7 @@ class SimMachine:
         self._shared_cores = shared_cores or SharedCores()
         self._process = process
         self._start = start
+        self._threads: WeakValueDictionary[str, SimWorker] = WeakValueDictionary()  # the newest of each name
 
     @property
     def pid(self) -> int:
@@ -71,7 +73,11 @@ class SimMachine:
 
     def thread(self, name: str) -> Worker:
         """See `Machine`."""
-        return SimWorker(self._process, self.meter, self._shared_cores, name)
+        worker = SimWorker(self._process, self.meter, self._shared_cores, name)
+        if (earlier := self._threads.get(name)) is not None:
+            earlier.before(worker)
+        self._threads[name] = worker
+        return worker
 
 
 class SimWorker:
@@ -91,6 +97,12 @@ class SimWorker:
         self._waiting: deque[_Piece] = deque()
         self._busy = False
         self._closed = False
+        self._next_of_name: SimWorker | None = None
+
+    def before(self, later: SimWorker) -> None:
+        """The later thread of this name begins when the work of this one is over."""
+        if self._busy:
+            self._next_of_name, later._busy = later, True
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """See `Worker`. Raises RuntimeError after `close`."""
@@ -131,6 +143,9 @@ class SimWorker:
                 self._process.call_later(seconds, self._over, piece, bill, until_s)
             else:
                 self._process.call_soon(self._over, piece, bill, 0.0)
+        if not self._busy and self._next_of_name is not None:
+            later, self._next_of_name = self._next_of_name, None
+            later._next()
 
     def _over(self, piece: _Piece, bill: Bill, until_s: float) -> None:
         left_s = until_s - self._process.awake_s()

@@ -253,6 +253,11 @@ class Context:
         deadlines.took(name, self.turn_time() - began_s)
         return done
 
+    async def earlier_work_over(self, deadlines: WorkDeadlines) -> None:
+        """Wait until a piece of work that `offload` began in an earlier life of this actor has ended: it may
+        still write what this life is about to read. Raises WorkHung, which ends the process."""
+        await self.offload_within(deadlines, _nothing)
+
     async def offload_aside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same on a second thread: for work of minutes, such as a durable write of a large state, behind
         which what `offload` does for handlers must not wait."""
@@ -288,6 +293,10 @@ class Context:
         for worker in (self._worker, *self._aside.values()):
             if worker is not None:
                 worker.close()
+
+
+def _nothing() -> None:
+    """A piece of work that waits its turn."""
 
 
 def _name(work: object) -> str:

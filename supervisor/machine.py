@@ -9,7 +9,9 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from gleaner.supervisor.fork_server.client import ForkServer
 from gleaner.supervisor.process import HEARTBEAT_VARIABLE, ChildProcess, ProcessExit, ProcessSpec
@@ -84,7 +86,8 @@ class Machine(Protocol):
         """
 
     def thread(self, name: str) -> Worker:
-        """A thread of its own for the user called `name`."""
+        """A thread of its own for the user called `name`. Work of an earlier thread of this name, whose user
+        has ended, is over before the first piece of this one begins: both may write the same files."""
 
 
 class RealMachine:
@@ -92,6 +95,7 @@ class RealMachine:
 
     def __init__(self, forks: ForkServer | None = None) -> None:
         self._forks = forks
+        self._at_work: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         # Taken out of the environment: it is meant for this process, not for those that it starts.
         heartbeat = os.environ.pop(HEARTBEAT_VARIABLE, "")
         self._parent = Parent.parse(heartbeat) if heartbeat else None
@@ -120,17 +124,22 @@ class RealMachine:
 
     def thread(self, name: str) -> Worker:
         """See `Machine`."""
-        return _Thread(name)
+        return _Thread(name, self._at_work.setdefault(name, Lock()))
 
 
 class _Thread:
-    """A `Worker`; the thread itself begins with the first piece of work."""
+    """A `Worker`; the thread itself begins with the first piece of work. `at_work` is held during each."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, at_work: Lock) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._at_work = at_work
 
     def run(self, work: Callable[[], T]) -> Awaitable[T]:
-        return asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
+
+    def _do(self, work: Callable[[], T]) -> T:
+        with self._at_work:
+            return work()
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -69,6 +69,7 @@ class Trainer(Actor):
     async def on_start(self) -> None:
         self._manager = Absence(self.ctx, MANAGER, RolloutStatus())
         self.ctx.background(self._manager.follow(), "watch the manager")
+        await self.ctx.earlier_work_over(self._deadlines)  # it may be sealing the newest state
         state = await self.ctx.ask(STATE, LatestState(), deadline_s=self._successor_s, expect=StateIs)
         commit = await self.ctx.offload_within(self._deadlines, self._work.load, state.path)
         self._done = state.step

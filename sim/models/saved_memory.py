@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from gleaner.actors.cluster.host_copy import slot_to_write
 from gleaner.actors.cluster.saved_state import Damaged, FileInfo, Latest, SealedState, StateDirFull
 from gleaner.actors.cluster.sealed_folder import SEAL, Seal, require_sealed
 from gleaner.sim.models.clock import Clock
@@ -74,12 +75,15 @@ class SimCopies:
 
     def write(self, step: int, contents: Mapping[str, bytes]) -> None:
         """The state after `step` steps, when the work of the moment is over; the newest stays until then."""
-        slot = min(self.slots, key=self._step)
+        steps = {slot: self._step(slot) for slot in self.slots}
+        slot = slot_to_write(steps, step)
         files = sealed_files(slot, step, contents)[1]
 
         def put() -> None:
             remove(self._memory, slot)
             self._memory.update(files)
+            for other in [other for other in steps if other != slot and steps[other] >= step]:
+                remove(self._memory, other)
 
         self._clock.then(put)
 

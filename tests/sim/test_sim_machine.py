@@ -3,6 +3,8 @@
 Work runs in an instant; its result is delivered in order, after its duration in virtual time.
 """
 
+import asyncio
+
 import pytest
 
 from gleaner.sim.loop import SimLoop
@@ -46,8 +48,8 @@ def host_devices() -> Rig:
     return Rig()
 
 
-def thread(host_devices: Rig) -> SimWorker:
-    worker = host_devices.machine.thread("engine")
+def thread(host_devices: Rig, name: str = "engine") -> SimWorker:
+    worker = host_devices.machine.thread(name)
     assert isinstance(worker, SimWorker)
     return worker
 
@@ -64,7 +66,7 @@ def test_result_arrives_when_its_work_time_has_passed(host_devices: Rig) -> None
 
 
 def test_one_thread_works_in_order_and_two_in_parallel(host_devices: Rig) -> None:
-    one, two = thread(host_devices), thread(host_devices)
+    one, two = thread(host_devices), thread(host_devices, "engine/aside")
     for worker, name, seconds in ((one, "a", 2.0), (one, "b", 1.0), (two, "c", 2.5), (one, "d", 0.0)):
         host_devices.process.create_task(host_devices.run(worker, name, seconds))
     host_devices.loop.run(10.0)
@@ -130,6 +132,24 @@ def test_cancelled_work_is_not_begun_and_begun_work_finishes(host_devices: Rig) 
     assert host_devices.done == [(2.0, "begun")]
     with pytest.raises(RuntimeError, match="engine takes no more work"):
         worker.run(lambda: None)
+
+
+def test_later_thread_of_a_name_begins_when_the_earlier_has_ended(host_devices: Rig) -> None:
+    """The two lives of an actor: what the first one still writes comes before what the next one does."""
+    one = thread(host_devices)
+
+    async def main() -> None:
+        for name in ("begun", "never begun"):
+            host_devices.process.create_task(host_devices.run(one, name, 2.0))
+        await asyncio.sleep(0.5)
+        one.close()
+        two = thread(host_devices)
+        await asyncio.gather(host_devices.run(two, "next", 1.0), host_devices.run(two, "after", 0.0))
+
+    host_devices.loop.complete(host_devices.process, main(), WITHIN_S)
+    assert [entry for entry in host_devices.done if "told" not in entry[1]] == [
+        (2.0, "begun"), (3.0, "next"), (3.0, "after"),
+    ]  # fmt: skip
 
 
 def test_effects_outside_work_are_immediate_and_counted_apart(host_devices: Rig) -> None:

@@ -163,6 +163,18 @@ def test_newest_whole_copy_survives_a_damaged_newer_one() -> None:
     assert older.step == 2
 
 
+def test_copy_replaces_those_of_its_step_and_of_later_ones() -> None:
+    memory: dict[Path, bytes] = {}
+    copies = SimCopies(memory, Path("/state"), Immediate())
+    for step in (5, 6):
+        copies.write(step, {"state": b"of another life"})
+    for step in (5, 6):
+        copies.write(step, {"state": b"mine"})
+        newest = copies.newest()
+        assert newest is not None
+        assert (newest.step, memory[newest.path / "state"]) == (step, b"mine")
+
+
 def test_copy_counts_when_its_time_is_over() -> None:
     memory: dict[Path, bytes] = {}
     clock = Later()

@@ -32,6 +32,18 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
+def test_copy_replaces_those_of_its_step_and_of_later_ones(tmp_path: Path) -> None:
+    """A crashed trainer's thread may seal a step that its next life does again, with other weights."""
+    copies = HostCopies(tmp_path / "state")
+    for step in (5, 6):
+        copies.write(step, {"state": b"of another life"})
+    for step in (5, 6):
+        copies.write(step, {"state": b"mine"})
+        newest = copies.newest()
+        assert newest is not None
+        assert (newest.step, (newest.path / "state").read_bytes()) == (step, b"mine")
+
+
 def test_written_checkpoint_loads_unchanged(store: CheckpointStore) -> None:
     written = store.write(7, FILES, META)
     assert written.path == store.directory / "step-000007"
